@@ -25,7 +25,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ struct Gce {
 }
 
 impl Gce {
-    fn open(section: &ProviderConfig, service: &WithGce) -> Result<Self, Vec<Problem>> {
+    fn open(section: &ProviderConfig, service: &WithGce) -> Result<Self, Vec<Diagnostic>> {
         let (mut diagnostics, node) = (Diagnostics::default(), &section.section);
         let mut text = |key| diagnostics.required(node, key, "a gce provider").unwrap_or_default();
         let (project, region, zone) = (text("project"), text("region"), text("zone"));
@@ -103,7 +103,7 @@ impl Gce {
         }
         let attempts = diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 100) as u32;
         let boot_timeout = Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64);
-        diagnostics.items.retain(Problem::is_error);
+        diagnostics.items.retain(Diagnostic::is_error);
         if !diagnostics.items.is_empty() {
             return Err(diagnostics.items);
         }
@@ -241,7 +241,7 @@ impl MoreDrivers for WithGce {
         vec!["gce"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         Ok(start.with(Simple::new(section.name.clone(), Gce::open(section, self)?)))
     }
 }

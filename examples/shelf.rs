@@ -23,7 +23,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 struct Shelf {
     address: String,
@@ -68,7 +68,7 @@ impl MoreDrivers for ShelfDriver {
         vec!["shelf"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         let mut diagnostics = Diagnostics::default();
         let address = diagnostics.required(&section.section, "address", "a provider of the driver shelf");
         let Some(address) = address.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };

@@ -17,7 +17,7 @@ use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
 use nodepool_drivers::BUILT;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use serde_json::{Value, json};
 
 /// Instances by name, and what was asked.
@@ -161,7 +161,7 @@ impl MoreDrivers for Acme {
         vec!["acme"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         assert_eq!((section.driver.as_str(), section.section.integer("warp-factor")), ("acme", Ok(Some(9))));
         self.0.open(section, start)
     }

@@ -24,7 +24,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_zk::client::connect;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use tokio::task::JoinHandle;
 use zookeeper_server::EmbeddedServer;
 
@@ -69,7 +69,7 @@ impl MoreDrivers for WithBug {
         vec!["static"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         Ok(start.with(Fragile { driver: static_nodes::open(section)?, left: self.0.clone() }))
     }
 }

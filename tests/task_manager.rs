@@ -24,7 +24,7 @@ use nodepool_model::records::time::Seconds;
 use nodepool_zk::Connection;
 use nodepool_zk::memory::MemoryZooKeeper;
 use provider::{Provider, delete, launch, on_paused_time, provider_section};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use tokio::time::{Instant, timeout};
 
 struct TaskManagerHarness {
@@ -406,7 +406,7 @@ fn a_driver_from_outside_is_tried_first() {
         fn names(&self) -> Vec<&'static str> {
             vec!["static"]
         }
-        fn open(&self, _: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        fn open(&self, _: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
             Ok(start.with(Cloud { state: self.state.clone(), pace: UNLIMITED, started_at: Instant::now() }))
         }
     }

@@ -49,7 +49,7 @@ pub fn check(data: &[u8]) {
             warnings.collect::<String>() + &format!("{:?}", loaded.settings)
         }
         Err(error) => {
-            let problem = error.clone().into_problem();
+            let problem = error.clone().into_diagnostic();
             assert!(problem.is_error() && !problem.message.is_empty(), "{problem:?}");
             format!("{problem} {error:?}")
         }

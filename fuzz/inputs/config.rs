@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use nodepool::actors::process::config_files::{LoadError, Loaded, load};
 use nodepool::actors::process::files::Files;
 use nodepool_model::config::validate::validate;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use tokio::runtime::Builder;
 
 /// Those of this version, and some whose sections are only read.
@@ -24,22 +24,22 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (main, secure) = text.split_once(SEPARATOR).map_or((text, None), |(main, secure)| (main, Some(secure)));
     let said = validate(main, MAIN, DRIVERS);
-    check_problems(&said, main, secure);
+    check_diagnostics(&said, main, secure);
     let (first, second) = (loaded(main, secure), loaded(main, secure));
     match (first, second) {
         (Ok(first), Ok(second)) => {
             assert_eq!(first.config, second.config, "two loads of one file are equal");
             assert_eq!(first.stamp, second.stamp, "and so are their stamps");
             assert!(first.problems.iter().all(|problem| !problem.is_error()), "{:?}", first.problems);
-            check_problems(&first.problems, main, secure);
+            check_diagnostics(&first.problems, main, secure);
             let refused = first.config.out_of_service.iter();
             refused.for_each(|(_, reason)| assert!(!tells_a_secret(reason, main, secure), "{reason}"));
         }
         (Err(first), Err(second)) => {
-            assert!(first.problems.iter().any(Problem::is_error), "what is refused has an error");
+            assert!(first.problems.iter().any(Diagnostic::is_error), "what is refused has an error");
             assert_eq!(first.problems, second.problems, "and the same each time");
             assert!(!tells_a_secret(&first.to_string(), main, secure), "{first}");
-            check_problems(&first.problems, main, secure);
+            check_diagnostics(&first.problems, main, secure);
         }
         _ => panic!("one file loads once and once it does not"),
     }
@@ -54,7 +54,7 @@ fn loaded(main: &str, secure: Option<&str>) -> Result<Loaded, LoadError> {
     runtime.block_on(load(&files, Path::new(MAIN), secure.map(|_| Path::new(SECURE)), DRIVERS))
 }
 
-fn check_problems(problems: &[Problem], main: &str, secure: Option<&str>) {
+fn check_diagnostics(problems: &[Diagnostic], main: &str, secure: Option<&str>) {
     for problem in problems {
         let shown = problem.to_string();
         assert!(!problem.message.is_empty() && shown.len() < 100_000, "{shown}");

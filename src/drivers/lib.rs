@@ -4,7 +4,7 @@ pub mod common;
 
 use nodepool_driver::driver::Driver;
 use nodepool_model::config::ProviderConfig;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 pub mod example;
 pub mod fake;
@@ -21,7 +21,7 @@ pub trait OpenDriver {
 }
 
 /// Opens the driver of a provider section, or says everything that is wrong with the driver's part of it.
-pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Out, Vec<Problem>> {
+pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Out, Vec<Diagnostic>> {
     match section.driver.as_str() {
         "static" => Ok(visitor.with(static_nodes::open(section)?)),
         "fake" => Ok(visitor.with(fake::open(section)?)),
@@ -30,19 +30,19 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!("provider {} is out of service; the drivers are: {}", section.name, BUILT.join(", "));
-            Err(vec![Problem::error(section.section.at, message).help(help)])
+            Err(vec![Diagnostic::error(section.section.at, message).help(help)])
         }
     }
 }
 
 /// What a driver of this version says against its part of a section, without being opened. With an error among it, the
 /// provider cannot be used.
-pub fn check(section: &ProviderConfig) -> Vec<Problem> {
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     match section.driver.as_str() {
-        "static" => static_nodes::config::problems(section),
-        "fake" => fake::problems(section),
-        "openstack" => openstack::problems(section),
-        "example" => example::problems(section),
+        "static" => static_nodes::config::diagnostics(section),
+        "fake" => fake::diagnostics(section),
+        "openstack" => openstack::diagnostics(section),
+        "example" => example::diagnostics(section),
         _ => Vec::new(),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodepool_model::config::resolve::{Resolved, Source, resolve};
 use nodepool_model::config::{Config, DiskImage, HostNames, PoolConfig, ProviderConfig};
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse::parse;
 
 const BUILT: &[&str] = &["fake", "static", "test", "aws", "openshift", "openshiftpods"];
@@ -46,7 +46,7 @@ fn check_error(main: &str, start: &str) {
 fn warnings(main: &str) -> Vec<String> {
     let resolved = resolve_texts(main, None);
     assert!(resolved.config.is_some(), "{main}\n{:#?}", resolved.diagnostics);
-    let warning = |problem: &&Problem| problem.severity == Severity::Warning;
+    let warning = |problem: &&Diagnostic| problem.severity == Severity::Warning;
     resolved.diagnostics.iter().filter(warning).map(ToString::to_string).collect()
 }
 

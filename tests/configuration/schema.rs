@@ -5,7 +5,7 @@ use std::process::Command;
 use jsonschema::Validator;
 use nodepool_model::config::schema::check;
 use nodepool_model::config::schema::json_schema::of_configuration;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use python_yaml::parse::parse;
 use python_yaml::tree::{YamlNode, YamlValue};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn validator() -> Validator {
 }
 
 /// What the validator of files says against the structure of one, apart from what a schema cannot say.
-fn complaints(root: &YamlNode) -> Vec<Problem> {
+fn complaints(root: &YamlNode) -> Vec<Diagnostic> {
     let mut problems = check::check(root, &[]);
     // 10 and 10.0 are the same number in JSON.
     problems

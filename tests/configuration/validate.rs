@@ -2,7 +2,7 @@
 
 use nodepool_model::config::validate::validate;
 use proptest::prelude::*;
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 
 const BUILT: &[&str] = &["static"];
 
@@ -10,7 +10,7 @@ fn file(name: &str) -> String {
     std::fs::read_to_string(format!("tests/config/{name}.yaml")).unwrap()
 }
 
-fn lines(problems: &[Problem], severity: Severity) -> Vec<String> {
+fn lines(problems: &[Diagnostic], severity: Severity) -> Vec<String> {
     problems.iter().filter(|problem| problem.severity == severity).map(ToString::to_string).collect()
 }
 
@@ -217,7 +217,7 @@ fn no_message_carries_a_secret() {
         format!("diskimages: [{{name: a, env-vars: {{A: *{secret}}}}}]"),
     ] {
         let problems = validate(&text, "np.yaml", BUILT);
-        assert!(problems.iter().any(Problem::is_error), "{text}");
+        assert!(problems.iter().any(Diagnostic::is_error), "{text}");
         assert!(!format!("{problems:?}").contains(secret), "{problems:#?}");
     }
 }

@@ -18,7 +18,7 @@ use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_zk::locks::lock::try_lock;
 use nodepool_zk::paths;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 const DEBIAN: &str = "name: debian, formats: [raw], username: admin, python-path: /py, metadata: {a: top, b: top}";
 const TAKES_DEBIAN: &str = "name: one, cloud: c, diskimages: [{name: debian, meta: {b: own, flag: true}}]";
@@ -251,10 +251,10 @@ impl MoreDrivers for Late {
         self.cloud.names()
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         match self.is_there.load(Relaxed) {
             true => self.cloud.open(section, start),
-            false => Err(vec![Problem::error(section.section.at, "no clouds.yaml")]),
+            false => Err(vec![Diagnostic::error(section.section.at, "no clouds.yaml")]),
         }
     }
 }

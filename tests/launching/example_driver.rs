@@ -101,7 +101,7 @@ fn what_a_section_lacks_is_told_at_once_with_place_and_remedy() {
     assert_eq!(schema.len(), 2, "region and project: {schema:?}");
     let section = crate::provider::provider_section(&YAML.replace("    project: ci\n", "    rate-limit: 0\n"));
     let found: Vec<_> =
-        nodepool_drivers::check(&section).iter().map(|problem| (problem.at.line, problem.help.clone())).collect();
+        nodepool_drivers::diagnostics(&section).iter().map(|problem| (problem.at.line, problem.help.clone())).collect();
     assert_eq!(
         found,
         [

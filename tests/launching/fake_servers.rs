@@ -267,7 +267,7 @@ fn what_a_label_lacks_and_unknown_knobs_are_told_with_their_place() {
     let config = crate::provider::config(
         &cloud("    fake: {boot-time: 1}\n", "", "").replace("cloud-image: image", "cloud-image: missing"),
     );
-    let problems = nodepool_drivers::check(config.providers.values().next().unwrap());
+    let problems = nodepool_drivers::diagnostics(config.providers.values().next().unwrap());
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].to_string().contains("Unable to find image missing"), "{}", problems[0]);
     let mut parsing = Vec::new();

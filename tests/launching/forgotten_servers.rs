@@ -19,7 +19,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
@@ -58,7 +58,7 @@ impl MoreDrivers for Stubborn {
         vec!["fake"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         Ok(start.with(Simple::new(section.name.clone(), self.clone())))
     }
 }

@@ -18,7 +18,7 @@ use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::paths;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
     fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
@@ -88,7 +88,7 @@ impl MoreDrivers for Quicks {
         vec!["fake"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         let adapter = Quick { instances: Mutex::default(), heard: self.0.clone() };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }

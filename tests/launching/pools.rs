@@ -22,7 +22,7 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Timestamp;
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
@@ -190,10 +190,10 @@ impl MoreDrivers for Late {
         vec!["fake"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         match self.0.load(Relaxed) {
             true => Quicks(Heard::default()).open(section, start),
-            false => Err(vec![Problem::error(section.section.at, "no clouds.yaml")]),
+            false => Err(vec![Diagnostic::error(section.section.at, "no clouds.yaml")]),
         }
     }
 }

@@ -10,7 +10,7 @@ use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
 use nodepool_drivers::{OpenDriver, static_nodes};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use zookeeper_server::types::Stat;
 
 /// The static driver; counts how often it is opened, which is once for each TaskManager.
@@ -21,7 +21,7 @@ impl MoreDrivers for Counting {
         vec!["static"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(start.with(static_nodes::open(section)?))
     }

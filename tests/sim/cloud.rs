@@ -22,7 +22,7 @@ use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::ImageSight;
 use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
@@ -344,7 +344,7 @@ impl MoreDrivers for Behind {
         vec!["fake"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         let mut findings = Diagnostics::default();
         let parts = servers::section(section, &mut findings);
         assert!(findings.items.is_empty(), "{:?}", findings.items);

@@ -9,7 +9,7 @@ use nodepool_drivers::OpenDriver;
 use nodepool_drivers::openstack::{self, OpenStack};
 use nodepool_model::config::ProviderConfig;
 use openstack_clouds::{Environment, Places};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 /// Takes the place of the driver of that name.
 pub struct WithClouds(pub PathBuf);
@@ -19,12 +19,12 @@ impl MoreDrivers for WithClouds {
         vec!["openstack"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         Ok(start.with(opened(section, &self.0)?))
     }
 }
 
-pub fn opened(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenStack, Vec<Problem>> {
+pub fn opened(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenStack, Vec<Diagnostic>> {
     openstack::open_with(section, &places(clouds_yaml))
 }
 

@@ -17,7 +17,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Amounts;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Clone, Default)]
 pub struct Cloud(Arc<Mutex<State>>);
@@ -67,7 +67,7 @@ impl MoreDrivers for Cloud {
         vec!["fake"]
     }
 
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         let mut findings = Diagnostics::default();
         let parts = servers::section(section, &mut findings);
         let knob = section.section.given("fake").and_then(|fake| fake.text("image-format").ok().flatten());

@@ -59,7 +59,7 @@ pub fn identity(entry: &mut Map, cloud: Option<&str>, origin: &Origin) -> Result
         let names: Vec<String> = missing.iter().map(|name| format!("auth.{name}")).collect();
         let message = format!("Auth plugin requires parameters which were not given: {}", missing.join(", "));
         let help = format!("add {} to {}, or to its entry in secure.yaml", names.join(" and "), options.cloud);
-        return Err(CloudsError::AuthIncomplete(origin.problem(message, help)));
+        return Err(CloudsError::AuthIncomplete(origin.diagnostic(message, help)));
     }
     Ok(Identity { auth_url: url.unwrap_or_default(), api, auth: options.auth(kind)?, scope: options.scope()? })
 }
@@ -75,7 +75,7 @@ fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(Kind, IdentityApi), Cl
     let at = node.as_ref().map_or(origin, |node| &node.origin);
     let message = format!("the auth type {name} is not part of this version");
     let help = format!("the auth types are: {}", known.join(", "));
-    Err(CloudsError::AuthTypeUnknown(at.problem(message, help)))
+    Err(CloudsError::AuthTypeUnknown(at.diagnostic(message, help)))
 }
 
 fn names_of(kind: Kind, api: IdentityApi) -> Vec<&'static str> {
@@ -231,6 +231,6 @@ impl Options<'_> {
         let key = if name == "username" { "user_domain" } else { "project_domain" };
         let message = format!("{name} is given without its domain");
         let help = format!("add auth.{key}_name or auth.{key}_id to {}; `Default` is a common name", self.cloud);
-        Err(CloudsError::AuthIncomplete(self.origin.problem(message, help)))
+        Err(CloudsError::AuthIncomplete(self.origin.diagnostic(message, help)))
     }
 }

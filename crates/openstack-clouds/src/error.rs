@@ -1,35 +1,35 @@
 //! Why a cloud's settings cannot be had. Every message names file, place and remedy, and no value that could be secret.
 
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CloudsError {
     /// The file is there and cannot be read.
     #[error("{0}")]
-    Unreadable(Problem),
+    Unreadable(Diagnostic),
     /// It is no YAML or JSON.
     #[error("{0}")]
-    Malformed(Problem),
+    Malformed(Diagnostic),
     #[error("{0}")]
-    NoSuchCloud(Problem),
+    NoSuchCloud(Diagnostic),
     #[error("{0}")]
-    NoSuchRegion(Problem),
+    NoSuchRegion(Diagnostic),
     /// The profile is one that this program has no data of, or its cloud is gone.
     #[error("{0}")]
-    ProfileUnusable(Problem),
+    ProfileUnusable(Diagnostic),
     #[error("{0}")]
-    AuthTypeUnknown(Problem),
+    AuthTypeUnknown(Diagnostic),
     /// Options without which nobody can log in.
     #[error("{0}")]
-    AuthIncomplete(Problem),
+    AuthIncomplete(Diagnostic),
     /// A value that means nothing where it stands.
     #[error("{0}")]
-    Wrong(Problem),
+    Wrong(Diagnostic),
 }
 
 impl CloudsError {
     /// For whoever collects problems.
-    pub fn into_problem(self) -> Problem {
+    pub fn into_diagnostic(self) -> Diagnostic {
         match self {
             Self::Unreadable(problem)
             | Self::Malformed(problem)

@@ -24,14 +24,14 @@ pub use secret::Secret;
 pub use select::Wanted;
 pub use settings::*;
 
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 /// A cloud's settings, and what is odd about its files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub settings: CloudSettings,
     /// None of them is an error.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Reads the files and resolves what they say about a cloud.

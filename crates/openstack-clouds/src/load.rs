@@ -13,7 +13,7 @@ use crate::settings::{
     ClientCertificate, CloudSettings, FloatingIps, Interface, Scope, Service, Services, Statsd, Verify,
 };
 use crate::suggestions::fixed;
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 
 /// The port of statsd where a file names only the host.
 const STATSD_PORT: u16 = 8125;
@@ -25,7 +25,7 @@ pub fn settings(
     entry: Entry,
     root: &Map,
     environment: &Environment,
-    warnings: &mut Vec<Problem>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<CloudSettings, CloudsError> {
     let Entry { cloud, origin, map } = entry;
     let networks = networks(&map)?;
@@ -185,14 +185,14 @@ fn texts(map: &Map, key: &str) -> Result<BTreeMap<String, String>, CloudsError> 
     Ok(texts)
 }
 
-fn floating_ips(map: &Map, warnings: &mut Vec<Problem>) -> Result<FloatingIps, CloudsError> {
+fn floating_ips(map: &Map, warnings: &mut Vec<Diagnostic>) -> Result<FloatingIps, CloudsError> {
     let Some(node) = map.given("floating_ip_source") else { return Ok(FloatingIps::None) };
     match node.scalar("floating_ip_source")?.unwrap_or_default().to_lowercase().as_str() {
         "neutron" => Ok(FloatingIps::Neutron),
         "nova" => {
             let help =
                 "Nova's own network ended with the release Rocky; write neutron, or None for no floating addresses";
-            let warning = node.origin.problem("floating addresses of Nova are not used", help);
+            let warning = node.origin.diagnostic("floating addresses of Nova are not used", help);
             warnings.push(warning.at_most(Severity::Warning));
             Ok(FloatingIps::Nova)
         }

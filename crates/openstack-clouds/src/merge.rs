@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::CloudsError;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
 /// Where a value was written: a file, an environment variable or a table of this program.
@@ -41,12 +41,12 @@ impl Origin {
         Self { file: name.as_ref().into(), at: Place::default() }
     }
 
-    pub fn problem(&self, message: impl Into<String>, help: impl Into<String>) -> Problem {
-        Problem::error(self.at, message).help(help).in_file(&self.file)
+    pub fn diagnostic(&self, message: impl Into<String>, help: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(self.at, message).help(help).in_file(&self.file)
     }
 
     pub fn wrong(&self, message: impl Into<String>, help: impl Into<String>) -> CloudsError {
-        CloudsError::Wrong(self.problem(message, help))
+        CloudsError::Wrong(self.diagnostic(message, help))
     }
 }
 

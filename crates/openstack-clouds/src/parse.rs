@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::error::CloudsError;
 use crate::field_paths::FileText;
 use crate::merge::{Map, Node, Origin, Value};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use python_yaml::parse;
 use python_yaml::tree::Place;
 
 /// An empty file is an empty map. Warnings are added to `warnings`.
-pub fn parse(file: &FileText, warnings: &mut Vec<Problem>) -> Result<Map, CloudsError> {
+pub fn parse(file: &FileText, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
     let name = file.path.display().to_string();
     let root = if name.ends_with("json") { json(&name, &file.text) } else { yaml(&name, &file.text, warnings) }?;
     match root.value {
@@ -20,15 +20,15 @@ pub fn parse(file: &FileText, warnings: &mut Vec<Problem>) -> Result<Map, Clouds
     }
 }
 
-fn yaml(name: &str, text: &str, warnings: &mut Vec<Problem>) -> Result<Node, CloudsError> {
+fn yaml(name: &str, text: &str, warnings: &mut Vec<Diagnostic>) -> Result<Node, CloudsError> {
     let mut found = Vec::new();
     let parsed = parse::parse(text, &mut found);
-    let malformed = |problem: Problem| CloudsError::Malformed(problem.in_file(name));
+    let malformed = |problem: Diagnostic| CloudsError::Malformed(problem.in_file(name));
     let root = parsed.map_err(|problem| {
         // Nothing is substituted in these files.
         let hint = if problem.help.contains("NODEPOOL_") { "not YAML at or before this place" } else { &problem.help };
         let help = format!("{hint}; mend the file, no other is read in its place");
-        malformed(Problem { help, ..problem.clone() })
+        malformed(Diagnostic { help, ..problem.clone() })
     })?;
     for problem in found {
         // It would be another password, or another id.
@@ -45,8 +45,9 @@ fn json(name: &str, text: &str) -> Result<Node, CloudsError> {
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let at = Place { line: number(error.line()), column: number(error.column()) };
         let what = if error.is_eof() { "the text ends too early" } else { "not JSON at or before this place" };
-        let problem = Problem::error(at, "file is not JSON").help(format!("{what}; a name in .yaml makes it YAML"));
-        CloudsError::Malformed(problem.in_file(name))
+        let diagnostic =
+            Diagnostic::error(at, "file is not JSON").help(format!("{what}; a name in .yaml makes it YAML"));
+        CloudsError::Malformed(diagnostic.in_file(name))
     })?;
     Ok(Node::from_json(value, &Arc::from(name)))
 }

@@ -4,7 +4,7 @@ use crate::error::CloudsError;
 use crate::field_paths::Files;
 use crate::merge::{Map, Node};
 use crate::parse::{built_in, parse};
-use python_yaml::diagnostics::{Problem, Severity, nearest};
+use python_yaml::diagnostics::{Diagnostic, Severity, nearest};
 
 const BUILT_IN: &str = include_str!("built_in.yaml");
 
@@ -18,7 +18,7 @@ fn table(name: &str, key: &str) -> Map {
 }
 
 /// The profile that a node names. A name that nobody knows is an empty one, with a warning, as in the SDK.
-pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Problem>) -> Result<Map, CloudsError> {
+pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
     let name = named.scalar("profile")?.unwrap_or_default();
     if name.is_empty() {
         return Ok(Map::default());
@@ -32,14 +32,14 @@ pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Problem>) -> Resu
     if name.contains("://") {
         let help = "nothing is fetched when a configuration is loaded: put what the URL says into clouds-public.yaml";
         let message = format!("the profile {name} is a URL");
-        return Err(CloudsError::ProfileUnusable(named.origin.problem(message, help)));
+        return Err(CloudsError::ProfileUnusable(named.origin.diagnostic(message, help)));
     }
     let known = table("the built-in profiles", "profiles");
     let Some(profile) = known.get(&name) else {
         let names: Vec<&str> = known.0.iter().map(|(name, _)| name.as_str()).collect();
         let meant = nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; is it {near}?"));
         let help = format!("it is taken for an empty one{meant} (built in are {})", names.join(", "));
-        let warning = named.origin.problem(format!("there is no profile {name}"), help);
+        let warning = named.origin.diagnostic(format!("there is no profile {name}"), help);
         warnings.push(warning.at_most(Severity::Warning));
         return Ok(Map::default());
     };
@@ -50,10 +50,11 @@ pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Problem>) -> Resu
         Some("shutdown") => {
             let help = "choose another cloud, or describe this one yourself without `profile`";
             let message = format!("the profile {name} is of a cloud that no longer exists");
-            Err(CloudsError::ProfileUnusable(named.origin.problem(message, help)))
+            Err(CloudsError::ProfileUnusable(named.origin.diagnostic(message, help)))
         }
         Some("deprecated") => {
-            let warning = named.origin.problem(format!("the profile {name} is of a cloud that no longer answers"), "");
+            let warning =
+                named.origin.diagnostic(format!("the profile {name} is of a cloud that no longer answers"), "");
             warnings.push(warning.at_most(Severity::Warning));
             Ok(profile)
         }

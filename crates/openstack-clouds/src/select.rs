@@ -5,7 +5,7 @@ use crate::field_paths::Files;
 use crate::merge::{Map, Node, Origin, Value};
 use crate::parse::parse;
 use crate::profiles::{defaults, profile};
-use python_yaml::diagnostics::{Problem, Severity, nearest};
+use python_yaml::diagnostics::{Diagnostic, Severity, nearest};
 
 /// What a provider asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,14 +47,14 @@ const SELECTORS: [&str; 6] = [
 const OTHERS: [&str; 3] = ["OS_TEST", "OS_STD", "OS_LOG"];
 
 impl Clouds {
-    pub fn new(files: &Files, warnings: &mut Vec<Problem>) -> Result<Self, CloudsError> {
+    pub fn new(files: &Files, warnings: &mut Vec<Diagnostic>) -> Result<Self, CloudsError> {
         let mut root = Map::default();
         let mut origin = Origin::named("clouds.yaml");
         for file in [&files.clouds, &files.secure].into_iter().flatten() {
             let read = parse(file, warnings)?;
             let of_file = Origin::named(file.path.display().to_string());
             if read.get("clouds").is_none() {
-                let problem = of_file.problem("the file has no `clouds`", "clouds are described below that key");
+                let problem = of_file.diagnostic("the file has no `clouds`", "clouds are described below that key");
                 warnings.push(problem.at_most(Severity::Warning));
             }
             if root.0.is_empty() {
@@ -82,7 +82,12 @@ impl Clouds {
     }
 
     /// Merges what is said about a cloud: its own entry over its profile over the defaults, and the region over all.
-    pub fn entry(&self, wanted: Wanted<'_>, files: &Files, warnings: &mut Vec<Problem>) -> Result<Entry, CloudsError> {
+    pub fn entry(
+        &self,
+        wanted: Wanted<'_>,
+        files: &Files,
+        warnings: &mut Vec<Diagnostic>,
+    ) -> Result<Entry, CloudsError> {
         let cloud = wanted.cloud.map(str::to_owned).or_else(|| self.default.clone());
         let own = match &cloud {
             Some(name) => Some(self.clouds.get(name).ok_or_else(|| self.unknown(name, files))?),
@@ -126,7 +131,7 @@ impl Clouds {
             let meant = nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
             format!("{meant}the clouds are: {}", names.join(", "))
         };
-        CloudsError::NoSuchCloud(self.origin.problem(format!("Cloud {name} was not found."), help))
+        CloudsError::NoSuchCloud(self.origin.diagnostic(format!("Cloud {name} was not found."), help))
     }
 }
 
@@ -207,6 +212,6 @@ fn region(name: &str, known: Vec<Region>, cloud: &Option<String>, origin: &Origi
         let cloud = cloud.as_deref().unwrap_or("without a name");
         let message = format!("Region {name} is not a valid region name for cloud {cloud}.");
         let help = format!("the regions are: {} (upper and lower case differ)", names.join(", "));
-        CloudsError::NoSuchRegion(origin.problem(message, help))
+        CloudsError::NoSuchRegion(origin.diagnostic(message, help))
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::error::CloudsError;
 use crate::merge::{Map, Node, Origin, Value};
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 
 /// Options of `auth` by all their names; of several the last one counts, and beside `auth` more than in it.
 const MOVED: [(&str, &[&str]); 10] = [
@@ -25,12 +25,12 @@ const DOMAINS: [(&str, [&str; 2]); 2] = [
 ];
 
 /// Puts the merged entry of a cloud into the form that everything is read from.
-pub fn fixed(entry: Map, cloud: &Origin, warnings: &mut Vec<Problem>) -> Result<Map, CloudsError> {
+pub fn fixed(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
     let mut entry = with_interfaces(with_one_timeout(entry));
     // `auth_type` has a default, which is stronger than its other names.
     for name in ["auth_plugin", "auth-type"] {
         if let Some(node) = entry.remove(name) {
-            let problem = node.origin.problem(format!("{name} has no effect"), "write auth_type");
+            let problem = node.origin.diagnostic(format!("{name} has no effect"), "write auth_type");
             warnings.push(problem.at_most(Severity::Warning));
         }
     }

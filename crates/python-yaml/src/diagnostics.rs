@@ -17,7 +17,7 @@ pub enum Severity {
 
 /// One finding about a configuration file. It never carries a value that could be a secret.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Problem {
+pub struct Diagnostic {
     pub severity: Severity,
     /// Empty until the reader of the file has named it.
     pub file: String,
@@ -31,7 +31,7 @@ pub struct Problem {
     pub help: String,
 }
 
-impl Problem {
+impl Diagnostic {
     pub fn new(severity: Severity, at: Place, message: impl Into<String>) -> Self {
         Self { severity, file: String::new(), at, path: String::new(), message: message.into(), help: String::new() }
     }
@@ -78,7 +78,7 @@ impl Problem {
 }
 
 /// `<message> (<file>:<line>:<column>): <help>`, leaving out what is not known.
-impl fmt::Display for Problem {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         match (self.file.is_empty(), self.at.line) {
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_reads_message_place_help() {
+    fn a_diagnostic_reads_message_position_help() {
         let at = Place { line: 3, column: 5 };
-        let problem = Problem::error(at, "extra keys not allowed @ data['x']").help("unknown key");
+        let problem = Diagnostic::error(at, "extra keys not allowed @ data['x']").help("unknown key");
         assert_eq!(problem.to_string(), "extra keys not allowed @ data['x'] (line 3, column 5): unknown key");
         let named = problem.in_file("np.yaml");
         assert_eq!(named.to_string(), "extra keys not allowed @ data['x'] (np.yaml:3:5): unknown key");
-        assert_eq!(Problem::error(Place::default(), "gone").in_file("np.yaml").to_string(), "gone (np.yaml)");
+        assert_eq!(Diagnostic::error(Place::default(), "gone").in_file("np.yaml").to_string(), "gone (np.yaml)");
     }
 }

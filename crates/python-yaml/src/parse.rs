@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_saphyr::granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, Tag};
 
-use crate::diagnostics::Problem;
+use crate::diagnostics::Diagnostic;
 use crate::scalar::{Place, Scalar, resolve};
 use crate::tabs::Texts;
 use crate::tree::{KeyKind, YamlKey, YamlNode, YamlValue};
@@ -19,10 +19,10 @@ const MAX_TEXT: usize = 128 << 20;
 const MAX_DEPTH: usize = 100;
 
 /// Reads the one document of a text. An empty text is null. Warnings are added to `problems`.
-pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Result<YamlNode, Problem> {
+pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Diagnostic> {
     if text.len() > MAX_BYTES {
         let help = format!("{} bytes, and {MAX_BYTES} is the most this program reads", text.len());
-        return Err(Problem::error(Place::default(), "file is too large").help(help));
+        return Err(Diagnostic::error(Place::default(), "file is too large").help(help));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     refuse_control_characters(text)?;
@@ -34,7 +34,7 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Result<YamlNode, Proble
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| match (error.kind(), place_of(error.marker())) {
             (ErrorKind::RecursionLimitExceeded, place) => too_deep(place),
-            (kind, place) => Problem::error(place, kind.to_string()).help(syntax_help(text, place)),
+            (kind, place) => Diagnostic::error(place, kind.to_string()).help(syntax_help(text, place)),
         })?;
         if let (Some(letters), Event::Scalar(_, style, ..)) = (&with_tabs, &event) {
             let (start, end) = (span.start.index(), span.end.index());
@@ -81,7 +81,7 @@ fn place_of(marker: &Marker) -> Place {
     Place { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
 }
 
-fn refuse_control_characters(text: &str) -> Result<(), Problem> {
+fn refuse_control_characters(text: &str) -> Result<(), Diagnostic> {
     let forbidden = |letter: &char| {
         letter.is_control() && !matches!(letter, '\t' | '\n' | '\r' | '\u{85}')
             || matches!(letter, '\u{fffe}' | '\u{ffff}')
@@ -91,7 +91,7 @@ fn refuse_control_characters(text: &str) -> Result<(), Problem> {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     let place = Place { line: line as u32, column: column as u32 };
-    Err(Problem::error(place, "special characters are not allowed").help("there is a control character in the text"))
+    Err(Diagnostic::error(place, "special characters are not allowed").help("there is a control character in the text"))
 }
 
 /// What a value costs: its own nodes, its text, and how deep it is.
@@ -141,15 +141,15 @@ struct Builder<'a> {
     root: Option<YamlNode>,
     /// What was built so far, aliases counted as often as they are used.
     spent: Size,
-    problems: &'a mut Vec<Problem>,
+    problems: &'a mut Vec<Diagnostic>,
 }
 
 impl Builder<'_> {
-    fn take(&mut self, event: Event<'_>, at: Place) -> Result<(), Problem> {
+    fn take(&mut self, event: Event<'_>, at: Place) -> Result<(), Diagnostic> {
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
                 let help = "a second document starts here; put everything into one";
-                Err(Problem::error(at, "expected a single document in the stream").help(help))
+                Err(Diagnostic::error(at, "expected a single document in the stream").help(help))
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let merges = text == "<<" && style == ScalarStyle::Plain && tag.is_none();
@@ -169,7 +169,7 @@ impl Builder<'_> {
             Event::SequenceEnd | Event::MappingEnd => self.finish(),
             Event::Alias(anchor) => {
                 let Some(Some((node, size))) = self.anchors.get(&anchor).cloned() else {
-                    return Err(Problem::error(at, "found unconstructable recursive node")
+                    return Err(Diagnostic::error(at, "found unconstructable recursive node")
                         .help("this alias stands inside the value it names"));
                 };
                 self.spend(size, at)?;
@@ -179,7 +179,13 @@ impl Builder<'_> {
         }
     }
 
-    fn scalar(&mut self, text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Place) -> Result<YamlValue, Problem> {
+    fn scalar(
+        &mut self,
+        text: &str,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        at: Place,
+    ) -> Result<YamlValue, Diagnostic> {
         let meaning = match tag {
             None if style == ScalarStyle::Plain => resolve(text),
             None => Scalar::Text,
@@ -191,7 +197,7 @@ impl Builder<'_> {
             Scalar::Int(value) => YamlValue::Int(value),
             Scalar::HugeInt(value) => {
                 let help = format!("read as {value}, the nearest number this program can hold");
-                self.problems.push(Problem::warning(at, "number is beyond 64 bits").help(help));
+                self.problems.push(Diagnostic::warning(at, "number is beyond 64 bits").help(help));
                 YamlValue::Int(value)
             }
             Scalar::Float(value) => YamlValue::Float(value),
@@ -200,7 +206,7 @@ impl Builder<'_> {
         })
     }
 
-    fn start(&mut self, at: Place, anchor: usize, collection: Collection) -> Result<(), Problem> {
+    fn start(&mut self, at: Place, anchor: usize, collection: Collection) -> Result<(), Diagnostic> {
         if self.open.len() >= MAX_DEPTH {
             return Err(too_deep(at));
         }
@@ -212,7 +218,7 @@ impl Builder<'_> {
         self.spend(size, at)
     }
 
-    fn finish(&mut self) -> Result<(), Problem> {
+    fn finish(&mut self) -> Result<(), Diagnostic> {
         let frame = self.open.pop().expect("the parser closes only what it opened");
         let value = match frame.collection {
             Collection::List(items) => YamlValue::List(items),
@@ -223,7 +229,7 @@ impl Builder<'_> {
     }
 
     /// Puts a finished value, already paid for, where it belongs.
-    fn place(&mut self, part: Part, anchor: usize) -> Result<(), Problem> {
+    fn place(&mut self, part: Part, anchor: usize) -> Result<(), Diagnostic> {
         if part.size.depth + self.open.len() > MAX_DEPTH {
             return Err(too_deep(part.node.at));
         }
@@ -246,18 +252,18 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn spend(&mut self, size: Size, at: Place) -> Result<(), Problem> {
+    fn spend(&mut self, size: Size, at: Place) -> Result<(), Diagnostic> {
         self.spent.nodes += size.nodes;
         self.spent.text += size.text;
         if self.spent.nodes > MAX_NODES || self.spent.text > MAX_TEXT {
             let help = "aliases inside aliases grow beyond measure; write less of them";
-            return Err(Problem::error(at, "file expands to too many values").help(help));
+            return Err(Diagnostic::error(at, "file expands to too many values").help(help));
         }
         Ok(())
     }
 
     /// Resolves merge keys and duplicates: own keys win over merged ones, later ones over earlier ones.
-    fn merged(&mut self, entries: Vec<(Part, YamlNode)>) -> Result<Vec<(YamlKey, YamlNode)>, Problem> {
+    fn merged(&mut self, entries: Vec<(Part, YamlNode)>) -> Result<Vec<(YamlKey, YamlNode)>, Diagnostic> {
         let mut result = Entries::default();
         let mut own = Vec::with_capacity(entries.len());
         for (key, node) in entries {
@@ -274,7 +280,7 @@ impl Builder<'_> {
             if let Some(first) = seen.insert((key.text.clone(), key.kind), key.at) {
                 let message = format!("duplicate key {}", key.in_path());
                 let help = format!("already given in line {}; the last one counts", first.line);
-                self.problems.push(Problem::warning(key.at, message).help(help));
+                self.problems.push(Diagnostic::warning(key.at, message).help(help));
             }
             result.set(key, node);
         }
@@ -298,18 +304,18 @@ impl Entries {
 }
 
 /// The maps that a merge key names, the strongest first.
-fn merge_sources(node: YamlNode) -> Result<Vec<Vec<(YamlKey, YamlNode)>>, Problem> {
+fn merge_sources(node: YamlNode) -> Result<Vec<Vec<(YamlKey, YamlNode)>>, Diagnostic> {
     let at = node.at;
     let nodes = if let YamlValue::List(items) = node.value { items } else { vec![node] };
     let entries = nodes.into_iter().map(|node| match node.value {
         YamlValue::Map(entries) => Ok(entries),
-        other => Err(Problem::error(at, "expected a mapping or list of mappings for merging")
+        other => Err(Diagnostic::error(at, "expected a mapping or list of mappings for merging")
             .help(format!("<< was given {}", other.type_name()))),
     });
     entries.collect()
 }
 
-fn key_of(node: YamlNode) -> Result<YamlKey, Problem> {
+fn key_of(node: YamlNode) -> Result<YamlKey, Diagnostic> {
     let (text, kind) = match node.value {
         YamlValue::Text(text) => (text, KeyKind::Text),
         YamlValue::Date(text) => (text, KeyKind::Number),
@@ -318,14 +324,14 @@ fn key_of(node: YamlNode) -> Result<YamlKey, Problem> {
         YamlValue::Bool(value) => (value.to_string(), KeyKind::Bool),
         YamlValue::Null => ("null".to_owned(), KeyKind::Null),
         YamlValue::List(_) | YamlValue::Map(_) => {
-            return Err(Problem::error(node.at, "found unhashable key").help("a key must be a single word"));
+            return Err(Diagnostic::error(node.at, "found unhashable key").help("a key must be a single word"));
         }
     };
     Ok(YamlKey { at: node.at, text, kind })
 }
 
 /// A scalar with an explicit tag such as `!!str`.
-fn tagged(tag: &Tag, text: &str, at: Place) -> Result<Scalar, Problem> {
+fn tagged(tag: &Tag, text: &str, at: Place) -> Result<Scalar, Diagnostic> {
     let meaning = match tag.core_suffix() {
         Some("str") => Some(Scalar::Text),
         Some("null") => Some(Scalar::Null),
@@ -339,22 +345,24 @@ fn tagged(tag: &Tag, text: &str, at: Place) -> Result<Scalar, Problem> {
         _ if tag.original() == "!" => Some(Scalar::Text),
         _ => return Err(unknown_tag(at)),
     };
-    meaning.ok_or_else(|| Problem::error(at, "value does not fit its tag").help("drop the !! before it"))
+    meaning.ok_or_else(|| Diagnostic::error(at, "value does not fit its tag").help("drop the !! before it"))
 }
 
-fn expect_tag(tag: Option<&Tag>, expected: &str, at: Place) -> Result<(), Problem> {
+fn expect_tag(tag: Option<&Tag>, expected: &str, at: Place) -> Result<(), Diagnostic> {
     match tag {
         Some(tag) if !tag.is_yaml_core_schema_tag(expected) && tag.original() != "!" => Err(unknown_tag(at)),
         _ => Ok(()),
     }
 }
 
-fn unknown_tag(at: Place) -> Problem {
-    Problem::error(at, "could not determine a constructor for the tag").help("tags (words after !) are not supported")
+fn unknown_tag(at: Place) -> Diagnostic {
+    Diagnostic::error(at, "could not determine a constructor for the tag")
+        .help("tags (words after !) are not supported")
 }
 
-fn too_deep(at: Place) -> Problem {
-    Problem::error(at, "nested too deeply").help(format!("more than {MAX_DEPTH} lists and mappings inside each other"))
+fn too_deep(at: Place) -> Diagnostic {
+    Diagnostic::error(at, "nested too deeply")
+        .help(format!("more than {MAX_DEPTH} lists and mappings inside each other"))
 }
 
 #[cfg(test)]

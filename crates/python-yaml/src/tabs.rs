@@ -1,6 +1,6 @@
 //! Tabs where YAML 1.1 as PyYAML reads it has none. Later versions of YAML, and our parser, take them for blanks there.
 
-use crate::diagnostics::Problem;
+use crate::diagnostics::Diagnostic;
 use crate::scalar::Place;
 
 /// The parts of a text in which tabs are text: quoted scalars and blocks, as ranges of characters in their order.
@@ -21,7 +21,7 @@ impl Texts {
     }
 
     /// The first tab that stands neither in these nor in a comment.
-    pub fn refuse_other_tabs(&self, letters: &[char]) -> Result<(), Problem> {
+    pub fn refuse_other_tabs(&self, letters: &[char]) -> Result<(), Diagnostic> {
         let mut texts = self.0.iter().peekable();
         let (mut place, mut before, mut in_comment) = (Place { line: 1, column: 1 }, ' ', false);
         for (index, &letter) in letters.iter().enumerate() {
@@ -34,7 +34,7 @@ impl Texts {
             };
             if letter == '\t' && !in_text && !in_comment {
                 let help = "use blanks; tabs may stand in quotes, in blocks of text and in comments only";
-                return Err(Problem::error(place, "found character '\\t' that cannot start any token").help(help));
+                return Err(Diagnostic::error(place, "found character '\\t' that cannot start any token").help(help));
             }
             before = letter;
             place = match letter {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diagnostics::Problem;
+use crate::diagnostics::Diagnostic;
 pub use crate::scalar::Place;
 
 /// A value and where it stands. Two nodes are equal when their values are, wherever they stand.
@@ -192,13 +192,13 @@ impl YamlNode {
     }
 
     /// The text at a key; other scalars are converted. Absent and null are `None`.
-    pub fn text(&self, key: &str) -> Result<Option<String>, Problem> {
+    pub fn text(&self, key: &str) -> Result<Option<String>, Diagnostic> {
         let Some(node) = self.given(key) else { return Ok(None) };
         node.scalar_text().map(Some).ok_or_else(|| wrong_type("str", key, node))
     }
 
     /// The whole number at a key, converted as Python's `int()` does. Absent and null are `None`.
-    pub fn integer(&self, key: &str) -> Result<Option<i64>, Problem> {
+    pub fn integer(&self, key: &str) -> Result<Option<i64>, Diagnostic> {
         let Some(node) = self.given(key) else { return Ok(None) };
         let value = match &node.value {
             YamlValue::Bool(value) => Some(i64::from(*value)),
@@ -212,12 +212,12 @@ impl YamlNode {
     }
 
     /// The number at a key, converted as Python's `float()` does. Absent and null are `None`.
-    pub fn number(&self, key: &str) -> Result<Option<f64>, Problem> {
+    pub fn number(&self, key: &str) -> Result<Option<f64>, Diagnostic> {
         self.get(key).map_or(Ok(None), |node| node.as_number(key))
     }
 
     /// This value as a number, for whoever has it and its key at hand. Null is `None`.
-    pub fn as_number(&self, key: &str) -> Result<Option<f64>, Problem> {
+    pub fn as_number(&self, key: &str) -> Result<Option<f64>, Diagnostic> {
         if self.is_null() {
             return Ok(None);
         }
@@ -230,7 +230,7 @@ impl YamlNode {
     }
 
     /// The items of the list at a key; absent and null are an empty list.
-    pub fn list(&self, key: &str) -> Result<&[YamlNode], Problem> {
+    pub fn list(&self, key: &str) -> Result<&[YamlNode], Diagnostic> {
         match self.given(key) {
             None => Ok(&[]),
             Some(YamlNode { value: YamlValue::List(items), .. }) => Ok(items),
@@ -239,7 +239,7 @@ impl YamlNode {
     }
 
     /// The keys and values of the map at a key; absent and null are an empty one.
-    pub fn map(&self, key: &str) -> Result<&[(YamlKey, YamlNode)], Problem> {
+    pub fn map(&self, key: &str) -> Result<&[(YamlKey, YamlNode)], Diagnostic> {
         match self.given(key) {
             None => Ok(&[]),
             Some(YamlNode { value: YamlValue::Map(entries), .. }) => Ok(entries),
@@ -248,7 +248,7 @@ impl YamlNode {
     }
 
     /// Texts that are written as one text, one list of texts, or not at all.
-    pub fn texts(&self, key: &str) -> Result<Vec<String>, Problem> {
+    pub fn texts(&self, key: &str) -> Result<Vec<String>, Diagnostic> {
         let Some(node) = self.given(key) else { return Ok(Vec::new()) };
         let items = if let YamlValue::List(items) = &node.value { items } else { std::slice::from_ref(node) };
         items.iter().map(|item| item.scalar_text().ok_or_else(|| wrong_type("str", key, item))).collect()
@@ -276,9 +276,9 @@ fn float_text(value: f64) -> String {
     format!("{value:?}")
 }
 
-fn wrong_type(expected: &str, key: &str, found: &YamlNode) -> Problem {
+fn wrong_type(expected: &str, key: &str, found: &YamlNode) -> Diagnostic {
     let path = format!("data[{}]", python_quoted(key));
-    Problem::error(found.at, format!("expected {expected} for dictionary value @ {path}"))
+    Diagnostic::error(found.at, format!("expected {expected} for dictionary value @ {path}"))
         .path(path)
         .help(format!("{key} cannot be {}", found.value.type_name()))
 }

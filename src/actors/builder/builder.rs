@@ -200,8 +200,8 @@ impl Builder {
                 self.not_started.forget(name);
                 self.providers.insert(name.clone(), handle);
             }
-            Err(problems) => {
-                self.not_started.failed(name, &problems);
+            Err(diagnostics) => {
+                self.not_started.failed(name, &diagnostics);
             }
         }
     }

@@ -147,9 +147,9 @@ impl Launcher {
                 self.not_started.forget(name);
                 self.providers.insert(name.clone(), handle);
             }
-            Err(problems) => {
+            Err(diagnostics) => {
                 // Its pools are neither started nor registered: requests for its labels are others' business.
-                self.not_started.failed(name, &problems);
+                self.not_started.failed(name, &diagnostics);
             }
         }
     }

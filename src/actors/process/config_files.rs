@@ -12,7 +12,7 @@ use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_zk::client::ConnectOptions;
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub config: Arc<Config>,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
     pub stamp: Stamp,
 }
 
@@ -53,7 +53,7 @@ impl LoadError {
 #[error("cannot load {}: {}", file.display(), summary(problems))]
 pub struct LoadError {
     pub file: PathBuf,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
     /// A later stamp that equals this one means that nobody has touched the files yet.
     pub stamp: Stamp,
 }
@@ -100,7 +100,7 @@ pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError
 }
 
 /// What `config-validate` has to say; the secure file is none of its business.
-pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
+pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
     let name = main.display().to_string();
     match Files::OnDisk.read(main, ATTEMPTS).await {
         Ok(file) => {
@@ -113,7 +113,7 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
                 if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
                     ask_drivers(&config, &name, &mut problems);
                     if let Err(error) = ConnectOptions::from_config(&config.zookeeper) {
-                        let problem = Problem::error(Place::default(), error.to_string());
+                        let problem = Diagnostic::error(Place::default(), error.to_string());
                         let problem = problem.help("nodepool-launcher would not start with this file");
                         problems.push(problem.at_most(Severity::Warning).in_file(&name));
                     }
@@ -125,7 +125,7 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
         Err(problem) => {
             let cause =
                 format!("{}{}{}", problem.message, if problem.help.is_empty() { "" } else { ": " }, problem.help);
-            vec![Problem::error(Place::default(), "YAML parsing failed").help(cause).in_file(&name)]
+            vec![Diagnostic::error(Place::default(), "YAML parsing failed").help(cause).in_file(&name)]
         }
     }
 }
@@ -196,11 +196,11 @@ fn put_out_of_service(mut config: Arc<Config>, refused: BTreeMap<ProviderName, S
 }
 
 /// Tells what the drivers say against their sections, as warnings; returns who cannot be used, and why.
-fn ask_drivers(config: &Config, file: &str, problems: &mut Vec<Problem>) -> BTreeMap<ProviderName, String> {
+fn ask_drivers(config: &Config, file: &str, problems: &mut Vec<Diagnostic>) -> BTreeMap<ProviderName, String> {
     let mut refused = BTreeMap::new();
     for (name, section) in &config.providers {
         let (mut reasons, mut said) = (Vec::new(), Vec::new());
-        for mut problem in nodepool_drivers::check(section) {
+        for mut problem in nodepool_drivers::diagnostics(section) {
             if problem.is_error() {
                 let out = format!("with this the provider {name} is out of service");
                 problem.help = if problem.help.is_empty() { out } else { format!("{}; {out}", problem.help) };
@@ -223,7 +223,7 @@ fn resolve_texts(
     main_text: &str,
     secure: Option<(&str, &str)>,
     built: &[&str],
-) -> (Option<Arc<Config>>, Vec<Problem>) {
+) -> (Option<Arc<Config>>, Vec<Diagnostic>) {
     let mut problems = Vec::new();
     let main_root = parse(main_name, main_text, &mut problems);
     let secure_root = secure.and_then(|(name, text)| parse_secure(name, text, &mut problems));
@@ -238,7 +238,7 @@ fn resolve_texts(
     (resolved.config, problems)
 }
 
-fn parse(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<YamlNode> {
+fn parse(name: &str, text: &str, problems: &mut Vec<Diagnostic>) -> Option<YamlNode> {
     let mut found = Vec::new();
     let root = parse::parse(text, &mut found).map_err(|problem| found.push(problem)).ok();
     problems.extend(found.into_iter().map(|problem| problem.in_file(name)));
@@ -246,11 +246,11 @@ fn parse(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<YamlNode
 }
 
 /// A syntax error may quote what it stumbled over, so of a secure file only the place is told.
-fn parse_secure(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<YamlNode> {
+fn parse_secure(name: &str, text: &str, problems: &mut Vec<Diagnostic>) -> Option<YamlNode> {
     let parsed = parse::parse(text, &mut Vec::new());
     parsed
         .map_err(|problem| {
-            let told = Problem::error(problem.at, "YAML parsing failed");
+            let told = Diagnostic::error(problem.at, "YAML parsing failed");
             problems.push(told.help("the secure file is not YAML at or before this place").in_file(name));
         })
         .ok()
@@ -276,8 +276,8 @@ fn substitute(text: &str, variables: &[(String, String)]) -> String {
     text
 }
 
-fn summary(problems: &[Problem]) -> String {
-    let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
+fn summary(problems: &[Diagnostic]) -> String {
+    let errors: Vec<&Diagnostic> = problems.iter().filter(|problem| problem.is_error()).collect();
     match errors[..] {
         [] => "nothing was found wrong".to_owned(),
         [only] => only.to_string(),

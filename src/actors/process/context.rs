@@ -22,7 +22,7 @@ pub use nodepool_drivers::BUILT;
 use nodepool_model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::client::ConnectOptions;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::Place;
 
 /// What we call ourselves in records, logs and on the command line.
@@ -158,9 +158,9 @@ impl LauncherOptions {
         match ConnectOptions::from_config(&loaded.config.zookeeper) {
             Ok(_) => Ok(loaded),
             Err(error) => {
-                let problem = Problem::error(Place::default(), error.to_string());
-                let problems = vec![problem.in_file(&self.config.display().to_string())];
-                Err(LoadError { file: self.config.clone(), problems, stamp: loaded.stamp })
+                let diagnostic = Diagnostic::error(Place::default(), error.to_string());
+                let diagnostics = vec![diagnostic.in_file(&self.config.display().to_string())];
+                Err(LoadError { file: self.config.clone(), problems: diagnostics, stamp: loaded.stamp })
             }
         }
     }

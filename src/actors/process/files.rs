@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::io::AsyncReadExt;
 
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse::MAX_BYTES;
 use python_yaml::tree::{Place, python_quoted};
 
@@ -26,7 +26,7 @@ pub enum Files {
 
 impl Files {
     /// A file that is not there may be about to be replaced, and is looked for so often.
-    pub async fn read(&self, path: &Path, attempts: u32) -> Result<FileRead, Problem> {
+    pub async fn read(&self, path: &Path, attempts: u32) -> Result<FileRead, Diagnostic> {
         for _ in 1..attempts {
             match self.read_once(path).await {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => tokio::time::sleep(RETRY_INTERVAL).await,
@@ -36,7 +36,7 @@ impl Files {
         self.read_once(path).await.map_err(|error| unreadable(path, &error))?
     }
 
-    async fn read_once(&self, path: &Path) -> io::Result<Result<FileRead, Problem>> {
+    async fn read_once(&self, path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
         let Self::InMemory(files) = self else { return on_disk(path).await };
         let text = files.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned();
         let text = text.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENOENT))?;
@@ -86,9 +86,9 @@ pub struct FileRead {
 }
 
 /// Outside: the system refused. Inside: the system gave something that is no configuration.
-async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Problem>> {
+async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
     let refuse = |message: &str, help: &str| {
-        Ok(Err(Problem::error(Place::default(), message).help(help).in_file(&path.display().to_string())))
+        Ok(Err(Diagnostic::error(Place::default(), message).help(help).in_file(&path.display().to_string())))
     };
     let metadata = tokio::fs::metadata(path).await?;
     // A pipe that nobody writes to would be waited for without end, unless the shell has just made it.
@@ -111,7 +111,7 @@ async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Problem>> {
     }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Problem {
+fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     let text = error.to_string();
     let plain = text.split(" (os error").next().unwrap_or(&text);
     let shown = python_quoted(&path.display().to_string());
@@ -119,5 +119,5 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
         Some(code) => format!("[Errno {code}] {plain}: {shown}"),
         None => format!("{plain}: {shown}"),
     };
-    Problem::new(Severity::Error, Place::default(), message)
+    Diagnostic::new(Severity::Error, Place::default(), message)
 }

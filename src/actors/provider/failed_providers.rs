@@ -11,7 +11,7 @@ use nodepool_model::records::ids::{LauncherId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::status::{VerdictKind, Why};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Debug, Default)]
 pub struct NotStarted {
@@ -26,11 +26,11 @@ struct Trouble {
 
 impl NotStarted {
     /// Tells it, and returns true, where that is news: it is tried again and again, and need not be told each time.
-    pub fn failed(&mut self, provider: &ProviderName, problems: &[Problem]) -> bool {
-        let reason = problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
+    pub fn failed(&mut self, provider: &ProviderName, diagnostics: &[Diagnostic]) -> bool {
+        let reason = diagnostics.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
         let is_news = self.reasons.get(provider).is_none_or(|trouble| trouble.reason != reason);
         if is_news {
-            for problem in problems {
+            for problem in diagnostics {
                 error!(target: "nodepool.ProviderManager", %provider, %problem, "Error starting provider");
             }
             self.reasons.insert(provider.clone(), Trouble { reason, since: clock::now() });
@@ -76,9 +76,9 @@ mod tests {
     #[test]
     fn a_reason_is_news_until_it_is_known() {
         let (mut not_started, provider) = (NotStarted::default(), ProviderName::from("lab"));
-        let mut failed = |message: &str| not_started.failed(&provider, &[Problem::error(Place::default(), message)]);
+        let mut failed = |message: &str| not_started.failed(&provider, &[Diagnostic::error(Place::default(), message)]);
         assert_eq!(["no file", "no file", "no cloud", "no file"].map(&mut failed), [true, false, true, true]);
         not_started.forget(&provider);
-        assert!(not_started.failed(&provider, &[Problem::error(Place::default(), "no file")]));
+        assert!(not_started.failed(&provider, &[Diagnostic::error(Place::default(), "no file")]));
     }
 }

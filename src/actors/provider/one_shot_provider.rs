@@ -18,7 +18,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::time::Seconds;
 pub use nodepool_policy::cleanup::leaks::{Suspect, suspects};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 /// Calls at a time.
 const API_CONCURRENCY: usize = 10;
@@ -32,7 +32,7 @@ pub struct Single {
 
 impl Single {
     /// Opens the driver of a section.
-    pub async fn open(section: Arc<ProviderConfig>) -> Result<Self, Vec<Problem>> {
+    pub async fn open(section: Arc<ProviderConfig>) -> Result<Self, Vec<Diagnostic>> {
         let (ready, opened) = oneshot::channel();
         std::thread::spawn(move || {
             let runner = System::new();

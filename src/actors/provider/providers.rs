@@ -8,7 +8,7 @@ use nodepool_driver::driver::Driver;
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::ProviderName;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 /// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
 pub trait MoreDrivers: Send + Sync {
@@ -16,7 +16,7 @@ pub trait MoreDrivers: Send + Sync {
     /// common to all drivers is left to `open`: which keys there are, and what they mean.
     fn names(&self) -> Vec<&'static str>;
     /// Opens its driver for the section and ends with `start.with(driver)`.
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>>;
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>>;
 }
 
 /// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
@@ -53,7 +53,7 @@ pub fn start(
     section: &ProviderConfig,
     deps: TaskManagerDeps,
     more: Option<&dyn MoreDrivers>,
-) -> Result<ProviderHandle, Vec<Problem>> {
+) -> Result<ProviderHandle, Vec<Diagnostic>> {
     let start = StartProvider { provider: section.name.clone(), deps };
     match more.filter(|more| more.names().contains(&section.driver.as_str())) {
         Some(more) => more.open(section, start),

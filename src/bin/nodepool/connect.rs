@@ -52,15 +52,15 @@ pub async fn config(global: &Global, output: &mut Output<'_>) -> anyhow::Result<
     match config_files::load(&Files::OnDisk, &path, global.secure.as_deref(), BUILT).await {
         Ok(loaded) => {
             debug!(target: "nodepool.NodePool", "configuration {} loaded", path.display());
-            for problem in loaded.problems.iter().filter(|problem| problem.severity >= Severity::Warning) {
-                warn!(target: "nodepool.NodePool", "{problem}");
+            for diagnostic in loaded.problems.iter().filter(|problem| problem.severity >= Severity::Warning) {
+                warn!(target: "nodepool.NodePool", "{diagnostic}");
             }
             Ok(loaded.config)
         }
         Err(error) => {
             // A single one is told by the error itself.
-            for problem in error.problems.iter().filter(|_| error.problems.len() > 1) {
-                output.note(problem)?;
+            for diagnostic in error.problems.iter().filter(|_| error.problems.len() > 1) {
+                output.note(diagnostic)?;
             }
             Err(error.into())
         }

@@ -17,7 +17,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::time::Seconds;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 mod cloud;
 mod config;
@@ -34,9 +34,9 @@ pub struct Example {
     cloud: RefCell<Cloud>,
 }
 
-pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
+pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Diagnostic>> {
     let (settings, mut diagnostics) = read(section);
-    diagnostics.items.retain(Problem::is_error);
+    diagnostics.items.retain(Diagnostic::is_error);
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
@@ -45,7 +45,7 @@ pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
 }
 
 /// All that is wrong or odd about a section.
-pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     read(section).1.items
 }
 

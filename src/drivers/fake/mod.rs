@@ -17,7 +17,7 @@ use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Seconds;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 mod cloud;
 pub mod config;
@@ -34,9 +34,9 @@ pub struct Fake {
     cloud: RefCell<Cloud>,
 }
 
-pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Problem>> {
+pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Diagnostic>> {
     let (parts, knobs, mut diagnostics) = read(section);
-    diagnostics.items.retain(Problem::is_error);
+    diagnostics.items.retain(Diagnostic::is_error);
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
@@ -45,7 +45,7 @@ pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Problem>> {
 }
 
 /// All that is wrong or odd about a section.
-pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     read(section).2.items
 }
 

@@ -47,7 +47,7 @@ use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use openstack_clouds::{CloudSettings, Places};
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 /// Between two listings while servers boot.
 const OBSERVE: Seconds = Seconds(1.0);
@@ -60,15 +60,15 @@ pub struct OpenStack {
     written: Arc<Written>,
 }
 
-pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
+pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Diagnostic>> {
     open_with(section, &Places::of_process())
 }
 
 /// The same with clouds.yaml and its neighbours at these places, for whoever runs the driver under another roof.
-pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack, Vec<Problem>> {
+pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack, Vec<Diagnostic>> {
     let (settings, mut diagnostics) = read(section);
     let cloud = cloud(section, &settings, places, &mut diagnostics);
-    diagnostics.items.retain(Problem::is_error);
+    diagnostics.items.retain(Diagnostic::is_error);
     let Some(cloud) = cloud.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };
     let cloud = Arc::new(cloud);
     let timings = Arc::new(Timings::new(&cloud));
@@ -76,7 +76,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     let written = Arc::new(Written::of(&cloud));
     let connection = Connection::new(cloud.clone(), timings.clone()).map_err(|error| {
         let help = format!("provider {} is out of service; clouds.yaml describes its cloud", section.name);
-        vec![Problem::error(section.section.at, error).help(help)]
+        vec![Diagnostic::error(section.section.at, error).help(help)]
     })?;
     let has_ipv6 = instances::host_has_ipv6();
     let facts = Facts {
@@ -89,7 +89,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
 }
 
 /// What is wrong or odd about a section, clouds.yaml aside.
-pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     read(section).1.items
 }
 

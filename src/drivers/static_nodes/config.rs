@@ -8,7 +8,7 @@ use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::LabelName;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::Seconds;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
 const DEFAULT_PORT: i64 = 22;
@@ -17,14 +17,14 @@ const DEFAULT_TIMEOUT_S: i64 = 5;
 const MOST_SLOTS: i64 = 10_000;
 
 /// All hosts of a provider in the order of its pools, or everything that is wrong with them.
-pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Problem>> {
+pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Diagnostic>> {
     let (hosts, mut diagnostics) = read(provider);
-    diagnostics.items.retain(Problem::is_error);
+    diagnostics.items.retain(Diagnostic::is_error);
     if diagnostics.items.is_empty() { Ok(hosts) } else { Err(diagnostics.items) }
 }
 
 /// All that is wrong or odd about them: errors, and warnings of what can be used and is hardly meant.
-pub fn problems(provider: &ProviderConfig) -> Vec<Problem> {
+pub fn diagnostics(provider: &ProviderConfig) -> Vec<Diagnostic> {
     read(provider).1.items
 }
 

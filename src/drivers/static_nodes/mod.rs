@@ -15,7 +15,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::Seconds;
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 
 pub mod config;
 
@@ -30,7 +30,7 @@ pub struct StaticNodes {
     scanner: Scanner,
 }
 
-pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Problem>> {
+pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Diagnostic>> {
     let standing = config::hosts(section)?;
     let labels = section.pools.values().flat_map(|pool| &pool.labels);
     let needs = labels.map(|label| (label.clone(), Amounts::none().with("instances", 1.0)));

@@ -1,6 +1,6 @@
 //! Collects what is wrong while a configuration is resolved, so that everything is reported at once.
 
-use python_yaml::diagnostics::Problem;
+use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::{Place, YamlNode, python_quoted};
 
 /// A parsed file and the name to call it by in messages.
@@ -13,30 +13,30 @@ pub struct Source<'a> {
 /// What a loader found.
 #[derive(Debug, Default)]
 pub struct Diagnostics {
-    pub items: Vec<Problem>,
+    pub items: Vec<Diagnostic>,
     /// Reasons not to load a file that Nodepool 11's validator accepts: `config-validate` only warns of them.
-    pub loader_only: Vec<Problem>,
+    pub loader_only: Vec<Diagnostic>,
 }
 
 impl Diagnostics {
     pub fn error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.items.push(Problem::error(at, message).help(help));
+        self.items.push(Diagnostic::error(at, message).help(help));
     }
 
     pub fn warning(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.items.push(Problem::warning(at, message).help(help));
+        self.items.push(Diagnostic::warning(at, message).help(help));
     }
 
     pub fn notice(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.items.push(Problem::notice(at, message).help(help));
+        self.items.push(Diagnostic::notice(at, message).help(help));
     }
 
     pub fn loader_error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.loader_only.push(Problem::error(at, message).help(help));
+        self.loader_only.push(Diagnostic::error(at, message).help(help));
     }
 
     /// The value, or its default with the problem noted.
-    pub fn or_default<T: Default>(&mut self, result: Result<T, Problem>) -> T {
+    pub fn or_default<T: Default>(&mut self, result: Result<T, Diagnostic>) -> T {
         result.unwrap_or_else(|diagnostic| {
             self.items.push(diagnostic);
             T::default()
@@ -85,7 +85,8 @@ impl Diagnostics {
             }
             let path = format!("data[{}][{index}]", python_quoted(key));
             let help = format!("{what} is a mapping, this is {}", item.value.type_name());
-            self.items.push(Problem::error(item.at, format!("expected a dictionary @ {path}")).path(path).help(help));
+            self.items
+                .push(Diagnostic::error(item.at, format!("expected a dictionary @ {path}")).path(path).help(help));
         }
         mappings
     }

@@ -1,6 +1,6 @@
 //! What the loader must know of each driver, built or not: how its pools name labels, and which limits they take.
 
-use python_yaml::diagnostics::{Problem, nearest};
+use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::YamlNode;
 
 /// One driver of Nodepool 11.
@@ -61,7 +61,7 @@ pub fn driver_name(section: &YamlNode) -> String {
 }
 
 /// `program` names the drivers that this program has, among them perhaps some that Nodepool 11 does not know.
-pub fn unknown_driver(section: &YamlNode, name: &str, available_drivers: &[&str]) -> Problem {
+pub fn unknown_driver(section: &YamlNode, name: &str, available_drivers: &[&str]) -> Diagnostic {
     let at = section.get("driver").map_or(section.at, |node| node.at);
     let out_of_tree = available_drivers.iter().copied().filter(|name| find(name).is_none());
     let mut known: Vec<&str> = names().collect();
@@ -70,7 +70,7 @@ pub fn unknown_driver(section: &YamlNode, name: &str, available_drivers: &[&str]
         Some(close) => format!("did you mean {close}?"),
         None => format!("the drivers are {}", known.join(", ")),
     };
-    Problem::error(at, format!("{name}: unknown driver")).help(help)
+    Diagnostic::error(at, format!("{name}: unknown driver")).help(help)
 }
 
 const DEFAULTS: DriverFacts = DriverFacts {

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::driver_limits::driver_name;
-use python_yaml::diagnostics::{Problem, nearest};
+use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::YamlNode;
 
 /// Everything that refers to nothing, as errors.
-pub fn check(root: &YamlNode) -> Vec<Problem> {
+pub fn check(root: &YamlNode) -> Vec<Diagnostic> {
     let diskimages = names(root, "diskimages");
     let labels = names(root, "labels");
     let mut problems = Vec::new();
@@ -19,7 +19,7 @@ pub fn check(root: &YamlNode) -> Vec<Problem> {
         if let Some(name) = image.get("name").and_then(YamlNode::scalar_text)
             && !seen.insert(name.clone())
         {
-            let problem = Problem::error(image.at, format!("diskimage {name} already defined"));
+            let problem = Diagnostic::error(image.at, format!("diskimage {name} already defined"));
             problems.push(problem.help("the last definition counts; rename or remove one"));
         }
     }
@@ -28,7 +28,7 @@ pub fn check(root: &YamlNode) -> Vec<Problem> {
         let (name, text) = (name_of(image), parent.scalar_text().unwrap_or_default());
         if !diskimages.contains(&text) {
             let message = format!("diskimage {name} has non-existant parent: {text}");
-            problems.push(Problem::error(parent.at, message).help(suggestion(&text, &diskimages)));
+            problems.push(Diagnostic::error(parent.at, message).help(suggestion(&text, &diskimages)));
         }
     }
     problems
@@ -38,7 +38,7 @@ fn check_openstack(
     provider: &YamlNode,
     diskimages: &BTreeSet<String>,
     labels: &BTreeSet<String>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<Diagnostic>,
 ) {
     let provider_name = name_of(provider);
     for image in items(provider, "diskimages") {
@@ -47,7 +47,7 @@ fn check_openstack(
             let message =
                 format!("diskimage {name} in provider {provider_name} is not defined in the main diskimages list");
             let at = image.get("name").map_or(image.at, |node| node.at);
-            problems.push(Problem::error(at, message).help(suggestion(&name, diskimages)));
+            problems.push(Diagnostic::error(at, message).help(suggestion(&name, diskimages)));
         }
     }
     for label in items(provider, "pools").flat_map(|pool| items(pool, "labels")) {
@@ -55,7 +55,7 @@ fn check_openstack(
         if !labels.contains(&name) {
             let message = format!("label {name} in provider {provider_name} not in top-level labels");
             let at = label.get("name").map_or(label.at, |node| node.at);
-            problems.push(Problem::error(at, message).help(suggestion(&name, labels)));
+            problems.push(Diagnostic::error(at, message).help(suggestion(&name, labels)));
         }
         let Some(image) = label.get("diskimage").filter(|image| image.is_truthy()) else { continue };
         let image_name = image.scalar_text().unwrap_or_default();
@@ -64,7 +64,7 @@ fn check_openstack(
                 "label {name} in provider {provider_name} uses diskimage {image_name} which is not defined in the \
                  main diskimages list"
             );
-            problems.push(Problem::error(image.at, message).help(suggestion(&image_name, diskimages)));
+            problems.push(Diagnostic::error(image.at, message).help(suggestion(&image_name, diskimages)));
         }
     }
 }

@@ -6,32 +6,32 @@ use super::diagnostics::Source;
 use super::references;
 use super::resolve::load;
 use super::schema::check;
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
 use python_yaml::tree::Place;
 
 /// The line before all that the schema finds, as scripts know it. It stands for no problem of its own.
 const HEADLINE: &str = "Schema validation failed";
 
-pub fn is_headline(problem: &Problem) -> bool {
+pub fn is_headline(problem: &Diagnostic) -> bool {
     problem.message == HEADLINE
 }
 
 /// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
-pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Problem> {
+pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     let root = match parse::parse(text, &mut problems) {
         Ok(root) => root,
         Err(problem) => {
             let cause = format!("{}: {}", problem.message, problem.help);
-            problems.push(Problem::error(problem.at, "YAML parsing failed").help(cause));
+            problems.push(Diagnostic::error(problem.at, "YAML parsing failed").help(cause));
             return problems.into_iter().map(|problem| problem.in_file(file)).collect();
         }
     };
     let schema_problems = check::check(&root, available_drivers);
     if !schema_problems.is_empty() {
         let help = format!("{} found", schema_problems.len());
-        problems.push(Problem::error(Default::default(), HEADLINE).help(help));
+        problems.push(Diagnostic::error(Default::default(), HEADLINE).help(help));
         problems.extend(schema_problems);
     }
     problems.extend(references::check(&root));

@@ -6,7 +6,7 @@ use anyhow::bail;
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::context::BUILT;
 use nodepool_model::config::validate::is_headline;
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 use serde_json::json;
 use tracing::{error, info, warn};
 
@@ -17,16 +17,16 @@ const LOGGER: &str = "nodepool.cmd.config_validator";
 
 pub async fn config_validate(path: &Path, output: &mut Output<'_>) -> anyhow::Result<()> {
     info!(target: LOGGER, "validating {}", path.display());
-    let problems = config_files::validate(path, BUILT).await;
-    for problem in &problems {
-        match problem.severity {
-            Severity::Notice => info!(target: LOGGER, "{problem}"),
-            Severity::Warning => warn!(target: LOGGER, "{problem}"),
-            Severity::Error => error!(target: LOGGER, "{problem}"),
+    let diagnostics = config_files::validate(path, BUILT).await;
+    for diagnostic in &diagnostics {
+        match diagnostic.severity {
+            Severity::Notice => info!(target: LOGGER, "{diagnostic}"),
+            Severity::Warning => warn!(target: LOGGER, "{diagnostic}"),
+            Severity::Error => error!(target: LOGGER, "{diagnostic}"),
         }
     }
-    let found: Vec<&Problem> = problems.iter().filter(|problem| !is_headline(problem)).collect();
-    let errors = found.iter().filter(|problem| problem.is_error()).count();
+    let found: Vec<&Diagnostic> = diagnostics.iter().filter(|diagnostic| !is_headline(diagnostic)).collect();
+    let errors = found.iter().filter(|diagnostic| diagnostic.is_error()).count();
     let outcome = if errors == 0 { "valid" } else { "invalid" };
     let list: Vec<_> = found.into_iter().map(document).collect();
     output.outcome(json!({"outcome": outcome, "file": path.display().to_string(), "problems": list}))?;
@@ -36,15 +36,15 @@ pub async fn config_validate(path: &Path, output: &mut Output<'_>) -> anyhow::Re
     Ok(())
 }
 
-fn document(problem: &Problem) -> serde_json::Value {
+fn document(diagnostic: &Diagnostic) -> serde_json::Value {
     json!({
-        "severity": severity(problem.severity),
-        "file": problem.file,
-        "line": problem.at.line,
-        "column": problem.at.column,
-        "path": problem.path,
-        "message": problem.message,
-        "help": problem.help,
+        "severity": severity(diagnostic.severity),
+        "file": diagnostic.file,
+        "line": diagnostic.at.line,
+        "column": diagnostic.at.column,
+        "path": diagnostic.path,
+        "message": diagnostic.message,
+        "help": diagnostic.help,
     })
 }
 

@@ -14,23 +14,23 @@ use super::{Config, HostNames, Label, TlsFiles, WebappConfig, ZooKeeperConfig, Z
 use crate::records::ids::{LabelName, TenantName};
 use crate::records::resources::Amounts;
 use crate::records::time::Seconds;
-use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
 /// Either a configuration, perhaps with warnings, or the errors that prevent it.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub config: Option<Arc<Config>>,
-    pub diagnostics: Vec<Problem>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// Loads a configuration the way the daemons do. `built` names the drivers of this program.
 pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: &[&str]) -> Resolved {
     // What the validator alone rejects is no reason not to run.
     let rejected = check::check(main.root, available_drivers).into_iter().chain(references::check(main.root));
-    let mut problems: Vec<Problem> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
+    let mut problems: Vec<Diagnostic> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
     let (config, diagnostics) = load(main, secure, available_drivers);
-    let found: Vec<Problem> = diagnostics.items.into_iter().chain(diagnostics.loader_only).collect();
+    let found: Vec<Diagnostic> = diagnostics.items.into_iter().chain(diagnostics.loader_only).collect();
     // An error says it better than the warning about the same place of the same file.
     let errors: BTreeSet<Place> = found
         .iter()
@@ -41,8 +41,8 @@ pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: 
     let mut reported: BTreeSet<(String, Place, String)> = BTreeSet::new();
     problems.extend(found);
     problems.retain(|problem| reported.insert((problem.file.clone(), problem.at, problem.message.clone())));
-    let problems: Vec<Problem> = problems.into_iter().map(|problem| problem.in_file(main.file)).collect();
-    let usable = config.filter(|_| !problems.iter().any(Problem::is_error));
+    let problems: Vec<Diagnostic> = problems.into_iter().map(|problem| problem.in_file(main.file)).collect();
+    let usable = config.filter(|_| !problems.iter().any(Diagnostic::is_error));
     Resolved { config: usable.map(Arc::new), diagnostics: problems }
 }
 

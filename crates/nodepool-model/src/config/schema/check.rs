@@ -6,12 +6,12 @@ use super::tables::common::{EXAMPLE, METASTATIC, STATIC, TEST, TOP_LEVEL};
 use super::tables::pods::{KUBERNETES, OPENSHIFT, OPENSHIFTPODS};
 use super::tables::virtual_machines::{AWS, FAKE, GCE, OPENSTACK};
 use crate::config::driver_limits::{self, driver_name};
-use python_yaml::diagnostics::{Problem, nearest};
+use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::{KeyKind, YamlKey, YamlNode, YamlValue, python_quoted};
 
 /// Everything in a file that the schema does not allow, as errors. A driver of `program` that Nodepool 11 does not know says
 /// itself what it wants.
-pub fn check(root: &YamlNode, available_drivers: &[&str]) -> Vec<Problem> {
+pub fn check(root: &YamlNode, available_drivers: &[&str]) -> Vec<Diagnostic> {
     let mut check = Check::default();
     check.value(&Shape::Map(&TOP_LEVEL), root, Seat::Root);
     let mut problems = check.problems;
@@ -41,11 +41,11 @@ pub fn of_driver(driver: &str) -> Option<&'static Section> {
     })
 }
 
-fn check_provider(index: usize, provider: &YamlNode, available_drivers: &[&str], problems: &mut Vec<Problem>) {
+fn check_provider(index: usize, provider: &YamlNode, available_drivers: &[&str], problems: &mut Vec<Diagnostic>) {
     if !matches!(provider.value, YamlValue::Map(_)) {
         let path = format!("data['providers'][{index}]");
         let help = format!("a provider is a mapping, this is {}", provider.value.type_name());
-        problems.push(Problem::error(provider.at, format!("expected a dictionary @ {path}")).path(path).help(help));
+        problems.push(Diagnostic::error(provider.at, format!("expected a dictionary @ {path}")).path(path).help(help));
         return;
     }
     let driver = driver_name(provider);
@@ -77,7 +77,7 @@ enum Seat {
 struct Check {
     /// Of the value at hand: `['pools']`, `[0]`, `['name']`.
     path: Vec<String>,
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
     /// How deep in the file each problem is, for the choice between alternatives.
     deepest: usize,
 }
@@ -87,7 +87,7 @@ impl Check {
         let path = if self.path.is_empty() { String::new() } else { format!("data{}", self.path.concat()) };
         let seat = if seat == Seat::Value { " for dictionary value" } else { "" };
         let place = if path.is_empty() { String::new() } else { format!(" @ {path}") };
-        self.problems.push(Problem::error(node.at, format!("{message}{seat}{place}")).path(path).help(help));
+        self.problems.push(Diagnostic::error(node.at, format!("{message}{suffix}{location}")).path(path).help(help));
         self.deepest = self.deepest.max(self.path.len());
     }
 
