@@ -4,7 +4,7 @@ use std::process::Command;
 
 use jsonschema::Validator;
 use nodepool_model::config::schema::check;
-use nodepool_model::config::schema::json_schema::of_configuration;
+use nodepool_model::config::schema::json_schema::configuration_schema;
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::parse::parse;
 use python_yaml::tree::{YamlNode, YamlValue};
@@ -29,7 +29,7 @@ fn as_json(node: &YamlNode) -> Option<Value> {
 }
 
 fn validator() -> Validator {
-    let document = of_configuration();
+    let document = configuration_schema();
     jsonschema::draft202012::meta::validate(&document).expect("it is a schema itself");
     jsonschema::draft202012::new(&document).unwrap()
 }
@@ -171,7 +171,7 @@ fn schema_names() -> impl Iterator<Item = &'static str> {
 fn the_command_prints_it() {
     let output = Command::new(env!("CARGO_BIN_EXE_nodepool")).arg("config-schema").output().unwrap();
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success() && printed == of_configuration());
+    assert!(output.status.success() && printed == configuration_schema());
 }
 
 /// Every property of a schema, with its name.
@@ -204,7 +204,7 @@ fn documented_rows() -> Vec<String> {
 fn defaults_fit_their_keys_and_are_those_of_the_documents() {
     let rows = documented_rows();
     let mut found = Vec::new();
-    properties(&of_configuration(), &mut found);
+    properties(&configuration_schema(), &mut found);
     let mut defaults = 0;
     for (name, property) in found {
         let Some(default) = property.get("default") else { continue };
@@ -223,7 +223,7 @@ fn defaults_fit_their_keys_and_are_those_of_the_documents() {
 
 #[test]
 fn editors_are_told_what_keys_are_for() {
-    let document = of_configuration();
+    let document = configuration_schema();
     let of_server = &document["properties"]["zookeeper-servers"]["items"]["properties"];
     assert!(of_server["port"]["description"].as_str().unwrap().contains("2181"));
     let label = &document["$defs"]["openstack"]["properties"]["pools"]["items"]["properties"]["labels"]["items"];

@@ -53,8 +53,8 @@ pub fn run(made: &Made, output: &mut Output<'_>) -> anyhow::Result<()> {
             output.outcome(json!({"outcome": "written", "directory": directory, "pages": pages}))?;
         }
         Made::ConfigSchema => match output.format {
-            Format::Table => output.text(&format!("{:#}\n", json_schema::of_configuration()))?,
-            Format::Json => output.outcome(json_schema::of_configuration())?,
+            Format::Table => output.text(&format!("{:#}\n", json_schema::configuration_schema()))?,
+            Format::Json => output.outcome(json_schema::configuration_schema())?,
         },
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The validator: is every key known and every value of its type, in the words of Nodepool 11's own.
 
-use super::dsl::{Key, Need, Section, Shape};
+use super::dsl::{Key, RequiredKeys, Section, Shape};
 use super::tables::azure::{AZURE, IBMVPC};
 use super::tables::common::{EXAMPLE, METASTATIC, STATIC, TEST, TOP_LEVEL};
 use super::tables::pods::{KUBERNETES, OPENSHIFT, OPENSHIFTPODS};
@@ -12,8 +12,8 @@ use python_yaml::tree::{KeyKind, YamlKey, YamlNode, YamlValue, python_quoted};
 /// Everything in a file that the schema does not allow, as errors. A driver of `program` that Nodepool 11 does not know says
 /// itself what it wants.
 pub fn check(root: &YamlNode, available_drivers: &[&str]) -> Vec<Diagnostic> {
-    let mut check = Check::default();
-    check.value(&Shape::Map(&TOP_LEVEL), root, Seat::Root);
+    let mut check = Checker::default();
+    check.value(&Shape::Map(&TOP_LEVEL), root, ValuePosition::Root);
     let mut problems = check.problems;
     for (index, provider) in root.get("providers").map(YamlNode::items).unwrap_or_default().iter().enumerate() {
         check_provider(index, provider, available_drivers, &mut problems);
@@ -22,7 +22,7 @@ pub fn check(root: &YamlNode, available_drivers: &[&str]) -> Vec<Diagnostic> {
 }
 
 /// The schema of a driver's provider sections.
-pub fn of_driver(driver: &str) -> Option<&'static Section> {
+pub fn driver_schema(driver: &str) -> Option<&'static Section> {
     Some(match driver {
         "aws" => &AWS,
         "azure" => &AZURE,
@@ -49,32 +49,32 @@ fn check_provider(index: usize, provider: &YamlNode, available_drivers: &[&str],
         return;
     }
     let driver = driver_name(provider);
-    let Some(schema) = of_driver(&driver) else {
+    let Some(schema) = driver_schema(&driver) else {
         if !available_drivers.contains(&driver.as_str()) {
             problems.push(driver_limits::unknown_driver(provider, &driver, available_drivers));
         }
         return;
     };
-    let mut check = Check::default();
-    check.value(&Shape::Map(schema), provider, Seat::Root);
+    let mut check = Checker::default();
+    check.value(&Shape::Map(schema), provider, ValuePosition::Root);
     let name = provider.get("name").and_then(YamlNode::scalar_text);
-    let whose = name.map_or(format!("provider {}", index + 1), |name| format!("provider {name}"));
+    let provider_label = name.map_or(format!("provider {}", index + 1), |name| format!("provider {name}"));
     problems.extend(check.problems.into_iter().map(|mut problem| {
-        problem.help = format!("{whose}: {}", problem.help);
+        problem.help = format!("{provider_label}: {}", problem.help);
         problem
     }));
 }
 
 /// Where a value stands, because the texts differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seat {
+enum ValuePosition {
     Root,
     Value,
     Item,
 }
 
 #[derive(Default)]
-struct Check {
+struct Checker {
     /// Of the value at hand: `['pools']`, `[0]`, `['name']`.
     path: Vec<String>,
     problems: Vec<Diagnostic>,
@@ -82,28 +82,28 @@ struct Check {
     deepest: usize,
 }
 
-impl Check {
-    fn report(&mut self, node: &YamlNode, message: &str, seat: Seat, help: String) {
+impl Checker {
+    fn report(&mut self, node: &YamlNode, message: &str, position: ValuePosition, help: String) {
         let path = if self.path.is_empty() { String::new() } else { format!("data{}", self.path.concat()) };
-        let seat = if seat == Seat::Value { " for dictionary value" } else { "" };
-        let place = if path.is_empty() { String::new() } else { format!(" @ {path}") };
+        let suffix = if position == ValuePosition::Value { " for dictionary value" } else { "" };
+        let location = if path.is_empty() { String::new() } else { format!(" @ {path}") };
         self.problems.push(Diagnostic::error(node.at, format!("{message}{suffix}{location}")).path(path).help(help));
         self.deepest = self.deepest.max(self.path.len());
     }
 
-    fn wrong_type(&mut self, shape: &Shape, node: &YamlNode, seat: Seat) {
+    fn wrong_type(&mut self, shape: &Shape, node: &YamlNode, position: ValuePosition) {
         let help = format!("expected {}, found {}", shape.meaning(), node.value.type_name());
-        self.report(node, &format!("expected {}", shape.name()), seat, help);
+        self.report(node, &format!("expected {}", shape.name()), position, help);
     }
 
     /// Checks one step further down the path.
-    fn inside(&mut self, step: String, work: impl FnOnce(&mut Self)) {
+    fn descend(&mut self, step: String, work: impl FnOnce(&mut Self)) {
         self.path.push(step);
         work(self);
         self.path.pop();
     }
 
-    fn value(&mut self, shape: &Shape, node: &YamlNode, seat: Seat) {
+    fn value(&mut self, shape: &Shape, node: &YamlNode, position: ValuePosition) {
         use YamlValue::*;
         match (shape, &node.value) {
             (Shape::Text, Text(_))
@@ -118,50 +118,50 @@ impl Check {
             (Shape::Convertible, Float(_)) => {}
             (Shape::List(inner), List(items)) => {
                 for (index, item) in items.iter().enumerate() {
-                    self.inside(format!("[{index}]"), |check| check.value(inner, item, Seat::Item));
+                    self.descend(format!("[{index}]"), |check| check.value(inner, item, ValuePosition::Item));
                 }
             }
             (Shape::TextMap(inner), Map(entries)) => {
                 for (key, node) in entries {
-                    self.inside(format!("[{}]", key.in_path()), |check| check.free_entry(inner, key, node));
+                    self.descend(format!("[{}]", key.in_path()), |check| check.free_entry(inner, key, node));
                 }
             }
             (Shape::Map(section), Map(_)) => self.section(section, node),
-            (Shape::Either(shapes), _) => self.either(shapes, shape, node, seat),
+            (Shape::Either(shapes), _) => self.either(shapes, shape, node, position),
             (Shape::OneOf(words) | Shape::OneOfOrNull(words), Text(word)) if words.contains(&word.as_str()) => {}
             (Shape::OneOf(words) | Shape::OneOfOrNull(words), _) => {
                 let close = node.as_text().and_then(|word| nearest(word, words.iter().copied()));
                 let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-                self.report(node, "not a valid value", seat, format!("expected {}{meant}", shape.meaning()));
+                self.report(node, "not a valid value", position, format!("expected {}{meant}", shape.meaning()));
             }
             (Shape::Pattern(pattern), Text(text)) if (pattern.matches)(text) => {}
             (Shape::Pattern(pattern), Text(_)) => {
                 let message = format!("does not match regular expression {}", pattern.expression);
-                self.report(node, &message, seat, format!("expected {}", pattern.meaning));
+                self.report(node, &message, position, format!("expected {}", pattern.meaning));
             }
             (Shape::Pattern(pattern), other) => {
                 let help = format!("expected {}, found {}", pattern.meaning, other.type_name());
-                self.report(node, "expected string or buffer", seat, help);
+                self.report(node, "expected string or buffer", position, help);
             }
-            _ => self.wrong_type(shape, node, seat),
+            _ => self.wrong_type(shape, node, position),
         }
     }
 
     /// An entry whose key is the operator's choice, as long as it is text.
     fn free_entry(&mut self, shape: &Shape, key: &YamlKey, node: &YamlNode) {
         if key.kind == KeyKind::Text {
-            self.value(shape, node, Seat::Value);
+            self.value(shape, node, ValuePosition::Value);
         } else {
             let at = YamlNode::new(key.at, YamlValue::Null);
-            self.report(&at, "expected str", Seat::Item, "write the key in quotes".to_owned());
+            self.report(&at, "expected str", ValuePosition::Item, "write the key in quotes".to_owned());
         }
     }
 
-    fn either(&mut self, shapes: &[Shape], all: &Shape, node: &YamlNode, seat: Seat) {
-        let mut best: Option<Check> = None;
+    fn either(&mut self, shapes: &[Shape], all: &Shape, node: &YamlNode, position: ValuePosition) {
+        let mut best: Option<Checker> = None;
         for shape in shapes {
-            let mut attempt = Check { path: self.path.clone(), ..Check::default() };
-            attempt.value(shape, node, seat);
+            let mut attempt = Checker { path: self.path.clone(), ..Checker::default() };
+            attempt.value(shape, node, position);
             if attempt.problems.is_empty() {
                 return;
             }
@@ -183,8 +183,8 @@ impl Check {
     fn section(&mut self, section: &'static Section, node: &YamlNode) {
         for (key, value) in node.entries() {
             let known = section.key(&key.text).filter(|_| key.kind == KeyKind::Text);
-            self.inside(format!("[{}]", key.in_path()), |check| match (known, &section.rest) {
-                (Some(known), _) => check.value(&known.shape, value, Seat::Value),
+            self.descend(format!("[{}]", key.in_path()), |check| match (known, &section.additional) {
+                (Some(known), _) => check.value(&known.shape, value, ValuePosition::Value),
                 (None, Some(rest)) => check.free_entry(rest, key, value),
                 (None, None) => check.extra_key(section, key),
             });
@@ -193,8 +193,8 @@ impl Check {
             self.missing_key(section, key.name, node);
         }
         self.groups(section, node);
-        for need in section.needs {
-            self.need(section, need, node);
+        for need in section.required_keys {
+            self.required_keys(section, need, node);
         }
     }
 
@@ -205,14 +205,14 @@ impl Check {
             None => format!("the keys are {}", names().collect::<Vec<_>>().join(", ")),
         };
         let at = YamlNode::new(key.at, YamlValue::Null);
-        let help = format!("{} has no key {}; {about}", section.what, key.in_path());
-        self.report(&at, "extra keys not allowed", Seat::Item, help);
+        let help = format!("{} has no key {}; {about}", section.title, key.in_path());
+        self.report(&at, "extra keys not allowed", ValuePosition::Item, help);
     }
 
     fn missing_key(&mut self, section: &Section, name: &str, node: &YamlNode) {
-        let help = format!("{} needs `{name}`", section.what);
-        self.inside(format!("[{}]", python_quoted(name)), |check| {
-            check.report(node, "required key not provided", Seat::Item, help);
+        let help = format!("{} needs `{name}`", section.title);
+        self.descend(format!("[{}]", python_quoted(name)), |check| {
+            check.report(node, "required key not provided", ValuePosition::Item, help);
         });
     }
 
@@ -227,13 +227,13 @@ impl Check {
             let given: Vec<&str> = section.all_keys().filter(member).map(|key| key.name).collect();
             if given.len() > 1 {
                 let message = format!("two or more values in the same group of exclusion '{group}'");
-                let help = format!("{} can have only one of {}", section.what, given.join(", "));
-                self.inside(format!("[<{group}>]"), |check| check.report(node, &message, Seat::Item, help));
+                let help = format!("{} can have only one of {}", section.title, given.join(", "));
+                self.descend(format!("[<{group}>]"), |check| check.report(node, &message, ValuePosition::Item, help));
             }
         }
     }
 
-    fn need(&mut self, section: &Section, need: &Need, node: &YamlNode) {
+    fn required_keys(&mut self, section: &Section, need: &RequiredKeys, node: &YamlNode) {
         if need.keys.iter().any(|key| node.get(key).is_some()) {
             return;
         }
@@ -245,7 +245,7 @@ impl Check {
             }
             None => ("required key not provided", format!("[{}]", python_quoted(need.keys[0]))),
         };
-        let help = format!("{} needs at least one of {keys}", section.what);
-        self.inside(step, |check| check.report(node, message, Seat::Item, help));
+        let help = format!("{} needs at least one of {keys}", section.title);
+        self.descend(step, |check| check.report(node, message, ValuePosition::Item, help));
     }
 }

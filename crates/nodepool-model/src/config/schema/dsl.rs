@@ -38,12 +38,12 @@ pub struct Pattern {
 #[derive(Debug)]
 pub struct Section {
     /// For messages: `a label`.
-    pub what: &'static str,
+    pub title: &'static str,
     /// The first that names a key decides about it.
     pub keys: &'static [&'static [Key]],
     /// What other text keys may hold; without it they are refused.
-    pub rest: Option<Shape>,
-    pub needs: &'static [Need],
+    pub additional: Option<Shape>,
+    pub required_keys: &'static [RequiredKeys],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub struct Key {
 
 /// At least one of these keys must be given.
 #[derive(Debug)]
-pub struct Need {
+pub struct RequiredKeys {
     pub keys: &'static [&'static str],
     /// The complaint; without one the first key is reported as missing.
     pub message: Option<&'static str>,
@@ -79,8 +79,8 @@ pub const fn exclusive(name: &'static str, group: &'static str, shape: Shape) ->
 }
 
 /// A section of nothing but its keys.
-pub const fn section(what: &'static str, keys: &'static [&'static [Key]]) -> Section {
-    Section { what, keys, rest: None, needs: &[] }
+pub const fn section(title: &'static str, keys: &'static [&'static [Key]]) -> Section {
+    Section { title, keys, additional: None, required_keys: &[] }
 }
 
 impl Section {

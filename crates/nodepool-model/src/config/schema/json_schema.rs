@@ -37,8 +37,8 @@ pub fn of_configuration() -> Value {
 }
 
 /// Which keys a provider has depends on its driver.
-fn provider() -> Value {
-    let drivers: Vec<&str> = driver_limits::names().filter(|name| check::of_driver(name).is_some()).collect();
+fn provider_schema() -> Value {
+    let drivers: Vec<&str> = driver_limits::names().filter(|name| check::driver_schema(name).is_some()).collect();
     let reference = |driver: &str| json!({"$ref": format!("#/$defs/{driver}")});
     let mut cases: Vec<Value> = drivers
         .iter()
@@ -61,15 +61,15 @@ fn provider() -> Value {
     })
 }
 
-fn of_section(section: &Section) -> Value {
+fn section_schema(section: &Section) -> Value {
     let mut properties = Map::new();
     for key in section.all_keys() {
         // The first that names a key decides about it.
-        properties.entry(key.name).or_insert_with(|| of_key(section, key));
+        properties.entry(key.name).or_insert_with(|| key_schema(section, key));
     }
-    let rest = section.rest.as_ref().map_or(Value::Bool(false), of_shape);
+    let rest = section.additional.as_ref().map_or(Value::Bool(false), shape_schema);
     let mut document = json!({
-        "title": section.what,
+        "title": section.title,
         "type": "object",
         "properties": properties,
         "additionalProperties": rest,
@@ -86,11 +86,11 @@ fn of_section(section: &Section) -> Value {
 }
 
 /// Its shape, and what an editor shows while it is typed.
-fn of_key(section: &Section, key: &Key) -> Value {
-    let mut document = of_shape(&key.shape);
-    if let (Some(about), Some(fields)) = (descriptions::find(section.what, key.name), document.as_object_mut()) {
-        fields.insert("description".to_owned(), json!(about.text));
-        fields.extend(about.default().map(|default| ("default".to_owned(), default)));
+fn key_schema(section: &Section, key: &Key) -> Value {
+    let mut document = shape_schema(&key.shape);
+    if let (Some(description), Some(fields)) = (descriptions::find(section.title, key.name), document.as_object_mut()) {
+        fields.insert("description".to_owned(), json!(description.text));
+        fields.extend(description.default().map(|default| ("default".to_owned(), default)));
     }
     document
 }
@@ -105,14 +105,14 @@ fn rules(section: &Section) -> Vec<Value> {
             rules.push(json!({"not": {"required": [name, other]}}));
         }
     }
-    for need in section.needs {
+    for need in section.required_keys {
         let one: Vec<Value> = need.keys.iter().map(|key| json!({"required": [key]})).collect();
         rules.push(json!({"anyOf": one}));
     }
     rules
 }
 
-fn of_shape(shape: &Shape) -> Value {
+fn shape_schema(shape: &Shape) -> Value {
     match shape {
         Shape::Text => json!({"type": "string"}),
         Shape::Integer => json!({"type": ["integer", "boolean"]}),
@@ -123,10 +123,10 @@ fn of_shape(shape: &Shape) -> Value {
         Shape::Boolean => json!({"type": "boolean"}),
         Shape::AnyMap => json!({"type": "object"}),
         Shape::AnyList => json!({"type": "array"}),
-        Shape::List(inner) => json!({"type": "array", "items": of_shape(inner)}),
-        Shape::TextMap(inner) => json!({"type": "object", "additionalProperties": of_shape(inner)}),
-        Shape::Map(section) => of_section(section),
-        Shape::Either(shapes) => json!({"anyOf": shapes.iter().map(of_shape).collect::<Vec<_>>()}),
+        Shape::List(inner) => json!({"type": "array", "items": shape_schema(inner)}),
+        Shape::TextMap(inner) => json!({"type": "object", "additionalProperties": shape_schema(inner)}),
+        Shape::Map(section) => section_schema(section),
+        Shape::Either(shapes) => json!({"anyOf": shapes.iter().map(shape_schema).collect::<Vec<_>>()}),
         Shape::OneOf(words) => json!({"enum": words}),
         Shape::OneOfOrNull(words) => {
             let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();

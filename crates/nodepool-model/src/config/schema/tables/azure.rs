@@ -3,7 +3,7 @@
 use super::common::{CONNECTION, POOL, PROVIDER, SHELL, TEXTS};
 use super::virtual_machines::LAUNCH;
 use crate::config::schema::dsl::Shape::{self, *};
-use crate::config::schema::dsl::{Key, Need, Section, exclusive, key, required, section};
+use crate::config::schema::dsl::{Key, RequiredKeys, Section, exclusive, key, required, section};
 
 /// Addresses of an azure node.
 const AZURE_ADDRESSES: &[Key] = &[
@@ -42,7 +42,7 @@ static AZURE_NETWORK: Section =
     section("a network", &[&[key("resource-group", Text), key("network", Text), key("subnet", Text)]]);
 
 static AZURE_IMAGE: Section = Section {
-    needs: &[Need {
+    required_keys: &[RequiredKeys {
         keys: &["image-reference", "image-id", "image-filter", "community-gallery-image", "shared-gallery-image"],
         message: Some(concat!(
             r#"Provide one of "image-reference", "image-filter", "image-id", "community-gallery-image", "#,
@@ -162,7 +162,7 @@ static IBMVPC_STORAGE: Section = section(
 );
 
 static IBMVPC_IMAGE: Section = Section {
-    needs: &[Need {
+    required_keys: &[RequiredKeys {
         keys: &["image-href", "image-id", "image-name", "image-filter"],
         message: Some(r#"Provide either "image-filter", "image-href", "image-id", or "image-name" keys"#),
     }],

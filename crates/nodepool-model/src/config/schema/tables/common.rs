@@ -64,7 +64,7 @@ static DISKIMAGE: Section = section(
 );
 
 static TENANT_LIMIT: Section = Section {
-    rest: Some(Integer),
+    additional: Some(Integer),
     ..section(
         "a tenant's limits",
         &[&[

@@ -2,7 +2,7 @@
 
 use super::common::{CONNECTION, COUNTS, POOL, PROVIDER, SHELL, TEXTS};
 use crate::config::schema::dsl::Shape::*;
-use crate::config::schema::dsl::{Key, Need, Section, exclusive, key, required, section};
+use crate::config::schema::dsl::{Key, RequiredKeys, Section, exclusive, key, required, section};
 
 /// How long and how often to try.
 pub const LAUNCH: &[Key] =
@@ -100,9 +100,9 @@ static OPENSTACK_POOL: Section = section(
 );
 
 static OPENSTACK_LABEL: Section = Section {
-    needs: &[
-        Need { keys: &["min-ram", "flavor-name"], message: None },
-        Need { keys: &["diskimage", "cloud-image"], message: None },
+    required_keys: &[
+        RequiredKeys { keys: &["min-ram", "flavor-name"], message: None },
+        RequiredKeys { keys: &["diskimage", "cloud-image"], message: None },
     ],
     ..section(
         "a label of an openstack pool",
@@ -152,7 +152,7 @@ pub static AWS: Section = section(
 static AWS_STORAGE: Section = section("object-storage", &[&[required("bucket-name", Text)]]);
 
 static AWS_IMAGE: Section = Section {
-    needs: &[Need {
+    required_keys: &[RequiredKeys {
         keys: &["image-id", "image-filters"],
         message: Some(r#"Provide either "image-filters", or "image-id" keys"#),
     }],
