@@ -169,9 +169,9 @@ pub enum Reply {
     Created(ExternalId),
     Accepted,
     Listed(Vec<Instance>),
-    Limited(Amounts),
+    Limits(Amounts),
     /// Ports that were unused at the look before as well.
-    Unused(Vec<String>),
+    UnusedPorts(Vec<String>),
     Console(Option<String>),
     Images(Vec<StoredImage>),
 }
@@ -225,7 +225,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Upload(order) => (Step::Upload(order.clone()), None),
             Job::DeleteImage(id) => (Step::DeleteImage(id.clone()), None),
             Job::ListImages => (Step::ListImages, None),
-            Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
+            Job::Inspect(_) | Job::Probe(_) => (Step::Unsupported, None),
         };
         Machine { keys: A::KEYS, step, external_id }
     }
@@ -235,8 +235,8 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Request::Create(order) => self.adapter.create_instance(&order).await.map(Reply::Created),
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
             Request::List => self.adapter.list_instances().await.map(Reply::Listed),
-            Request::Limits => self.adapter.quota_limits().await.map(Reply::Limited),
-            Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::Unused(self.unused_twice(ports))),
+            Request::Limits => self.adapter.quota_limits().await.map(Reply::Limits),
+            Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::UnusedPorts(self.unused_twice(ports))),
             Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
             Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
             Request::Upload(order) => self.adapter.upload_image(&order).await.map(Reply::Created),
@@ -269,7 +269,7 @@ enum Step {
     Booting,
     Delete(ExternalId),
     Deleting(ExternalId),
-    Going(ExternalId),
+    AwaitingDeletion(ExternalId),
     List,
     Tidy {
         ports: bool,
@@ -286,8 +286,8 @@ enum Step {
     Refresh(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>, Inventory),
-    NoHosts,
-    Over,
+    Unsupported,
+    Finished,
 }
 
 impl StateMachine for Machine {
@@ -295,10 +295,10 @@ impl StateMachine for Machine {
     type Reply = Reply;
 
     fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let step = std::mem::replace(&mut self.step, Step::Over);
+        let step = std::mem::replace(&mut self.step, Step::Finished);
         let keys = self.keys;
         match (step, input) {
-            (Step::DeletingPorts(left, done), Input::Reply(result)) => self.port_deleted(left, done, result),
+            (Step::DeletingPorts(left, done), Input::Reply(result)) => self.on_port_deleted(left, done, result),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
             (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
@@ -306,11 +306,11 @@ impl StateMachine for Machine {
                 self.observe(Step::Booting)
             }
             (Step::Booting, Input::Start) => self.observe(Step::Booting),
-            (Step::Booting, Input::Seen(inventory)) => self.booted(inventory),
+            (Step::Booting, Input::Seen(inventory)) => self.check_boot(inventory),
             (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
-            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted))) => self.observe(Step::Going(id)),
-            (Step::Going(id), Input::Seen(inventory)) => match inventory.find(&id) {
-                Some(_) => self.observe(Step::Going(id)),
+            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted))) => self.observe(Step::AwaitingDeletion(id)),
+            (Step::AwaitingDeletion(id), Input::Seen(inventory)) => match inventory.find(&id) {
+                Some(_) => self.observe(Step::AwaitingDeletion(id)),
                 None => Next::Done(Outcome::Deleted),
             },
             (Step::Refresh(facts, provider), Input::Start) => {
@@ -325,13 +325,13 @@ impl StateMachine for Machine {
                 facts.unmanaged = inventory.used_by_others(&provider);
                 self.call(Step::Limiting(facts, inventory), keys.limits, Request::Limits)
             }
-            (Step::Limiting(mut facts, inventory), Input::Reply(Ok(Reply::Limited(limits)))) => {
+            (Step::Limiting(mut facts, inventory), Input::Reply(Ok(Reply::Limits(limits)))) => {
                 facts.limits = limits;
                 Next::Done(Outcome::Refreshed(Arc::new(*facts), Arc::new(inventory)))
             }
             (Step::Tidy { ports: false, .. }, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
             (step @ Step::Tidy { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
-            (Step::Tidy { doing, .. }, Input::Reply(Ok(Reply::Unused(unused)))) => self.tidy(doing, unused),
+            (Step::Tidy { doing, .. }, Input::Reply(Ok(Reply::UnusedPorts(unused)))) => self.tidy(doing, unused)}
             (Step::Console(id), Input::Start) => {
                 self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
             }
@@ -347,7 +347,7 @@ impl StateMachine for Machine {
             (Step::DeletingImage, Input::Reply(Ok(Reply::Accepted))) => Next::Done(Outcome::Deleted),
             (Step::ListImages, Input::Start) => self.call(Step::ListImages, keys.list_images, Request::Images),
             (Step::ListImages, Input::Reply(Ok(Reply::Images(images)))) => Next::Done(Outcome::Images(images)),
-            (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
+            (Step::Unsupported, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
         }
     }
@@ -361,7 +361,7 @@ impl StateMachine for Machine {
             Step::Create(_) | Step::Creating => "creating instance",
             Step::Booting => "booting",
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
-            Step::Going(_) => "waiting until it is gone",
+            Step::AwaitingDeletion(_) => "waiting until it is gone",
             Step::List => "listing",
             Step::Tidy { .. } | Step::DeletingPorts(..) => "tidying up",
             Step::Console(_) => "reading the console",
@@ -369,7 +369,7 @@ impl StateMachine for Machine {
             Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
             Step::ListImages => "listing images",
             Step::Refresh(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
-            Step::NoHosts | Step::Over => "ended",
+            Step::Unsupported | Step::Finished => "ended",
         }
     }
 }
@@ -385,7 +385,7 @@ impl Machine {
         Next::Observe
     }
 
-    fn booted(&mut self, inventory: &Inventory) -> Next<Call> {
+    fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
         let found = self.external_id.as_ref().and_then(|id| inventory.find(id));
         match found.map(|instance| (&instance.state, instance)) {
             Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
@@ -394,22 +394,22 @@ impl Machine {
             Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
                 Next::Failed(CloudError::Quota(fault.clone()))
             }
-            Some((InstanceState::Failed(fault), _)) => failed(format!("Server in error state: {fault}")),
-            Some((InstanceState::Stopping, _)) | None => failed("the instance has gone".to_owned()),
+            Some((InstanceState::Failed(fault), _)) => status_failure(format!("Server in error state: {fault}")),
+            Some((InstanceState::Stopping, _)) | None => status_failure("the instance has gone".to_owned()),
         }
     }
 
     fn tidy(&mut self, doing: Tidying, unused: Vec<String>) -> Next<Call> {
         let mut done = Tidied::default();
         match doing {
-            Tidying::Delete { budget } if unused.len() <= budget => return self.next_port(unused, done),
+            Tidying::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, done),
             Tidying::Delete { .. } => drop(done.exceeded.insert(PORTS, unused.len())),
             Tidying::Look => drop(done.unused.insert(PORTS, unused)),
         }
         Next::Done(Outcome::Tidied(done))
     }
 
-    fn port_deleted(&mut self, left: Vec<String>, mut done: Tidied, result: Result<Reply, CloudError>) -> Next<Call> {
+    fn on_port_deleted(&mut self, remaining: Vec<String>, mut done: Tidied, result: Result<Reply, CloudError>) -> Next<Call> {
         match result {
             Ok(_) => *done.deleted.entry(PORTS).or_default() += 1,
             // Somebody was faster.
@@ -417,17 +417,17 @@ impl Machine {
             // One that cannot be deleted keeps no other from it; the first error is told in the end.
             Err(error) => drop(done.failed.entry(PORTS).or_insert_with(|| error.to_string())),
         }
-        self.next_port(left, done)
+        self.delete_next_port(remaining, done)
     }
 
-    fn next_port(&mut self, mut left: Vec<String>, done: Tidied) -> Next<Call> {
-        match left.pop() {
-            Some(port) => self.call(Step::DeletingPorts(left, done), self.keys.delete_port, Request::DeletePort(port)),
+    fn delete_next_port(&mut self, mut remaining: Vec<String>, done: Tidied) -> Next<Call> {
+        match remaining.pop() {
+            Some(port) => {self.call(Step::DeletingPorts(remaining, done), self.keys.delete_port, Request::DeletePort(port))}
             None => Next::Done(Outcome::Tidied(done)),
         }
     }
 }
 
-fn failed(detail: String) -> Next<Call> {
+fn status_failure(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
 }

@@ -157,7 +157,7 @@ impl Driver for OpenStack {
             }
             Job::ListImages => Machine::ListImages(ListImages::new()),
             Job::Tidy { ports, doing } => Machine::Tidy(TidyUp::new(shared, *ports, *doing)),
-            Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
+            Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
         }
     }
 
@@ -259,7 +259,7 @@ pub enum Machine {
     DeleteImage(OneCall<Call, Reply>),
     ListImages(ListImages),
     /// There are no standing hosts in a cloud.
-    NoHosts,
+    Unsupported,
 }
 
 impl StateMachine for Machine {
@@ -278,7 +278,7 @@ impl StateMachine for Machine {
             Machine::Upload(machine) => machine.step(input),
             Machine::Import(machine) => machine.step(input),
             Machine::ListImages(machine) => machine.step(input),
-            Machine::NoHosts => Next::Failed(CloudError::NotFound),
+            Machine::Unsupported => Next::Failed(CloudError::NotFound),
         }
     }
 
@@ -295,7 +295,7 @@ impl StateMachine for Machine {
             | Machine::Console(_)
             | Machine::DeleteImage(_)
             | Machine::ListImages(_)
-            | Machine::NoHosts => None,
+            | Machine::Unsupported => None,
         }
     }
 
@@ -312,7 +312,7 @@ impl StateMachine for Machine {
             Machine::Import(machine) => machine.label(),
             Machine::DeleteImage(machine) => machine.label(),
             Machine::ListImages(_) => "listing images",
-            Machine::NoHosts => "ended",
+            Machine::Unsupported => "ended",
         }
     }
 }

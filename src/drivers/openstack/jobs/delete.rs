@@ -15,65 +15,67 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 
 /// A server that is in an error in so many listings after it was to go is not on its way.
-const STUCK: u32 = 3;
+const MAX_ERROR_LISTINGS: u32 = 3;
 
 pub struct DeleteServer {
     shared: Arc<Shared>,
     id: ExternalId,
     /// Floating addresses that are still to be looked up, and those found.
     addresses: VecDeque<String>,
-    floating: VecDeque<String>,
+    floating_ips: VecDeque<String>,
     step: Step,
 }
 
 #[derive(Debug)]
 enum Step {
     Begin,
-    Asking,
-    LookingUp,
-    Freeing,
+    FetchingServer,
+    FindingFloatingIps,
+    DeletingFloatingIp,
     Deleting,
     /// With the number of listings that showed it in an error.
-    Going(u32),
-    Over,
+    AwaitingDeletion(u32),
+    Finished,
 }
 
 impl DeleteServer {
     pub fn new(shared: Arc<Shared>, id: ExternalId) -> Self {
-        Self { context, id, addresses: VecDeque::new(), floating: VecDeque::new(), step: Step::Begin }
+        Self { context, id, addresses: VecDeque::new(), floating_ips: VecDeque::new(), step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::Asking | Step::LookingUp | Step::Freeing => "deleting floating ip",
+            Step::Begin | Step::FetchingServer | Step::FindingFloatingIps | Step::DeletingFloatingIp => {
+                "deleting floating ip"
+            }
             Step::Deleting => "delete server",
-            Step::Going(_) => "deleting server",
-            Step::Over => "complete",
+            Step::AwaitingDeletion(_) => "deleting server",
+            Step::Finished => "complete",
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match (std::mem::replace(&mut self.step, Step::Over), input) {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::Asking, Input::Reply(Ok(Reply::Server(server)))) => {
+            (Step::FetchingServer, Input::Reply(Ok(Reply::Server(server)))) => {
                 self.addresses = floating_addresses(&server).into();
-                self.look_up()
+                self.find_floating_ips()
             }
-            (Step::LookingUp, Input::Reply(Ok(Reply::Json(answer)))) => {
+            (Step::FindingFloatingIps, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let found: Vec<FloatingIp> = match api_types::list(&answer, "floatingips") {
                     Ok(found) => found,
                     Err(error) => return Next::Failed(failed(error)),
                 };
-                self.floating.extend(found.into_iter().map(|floating| floating.id));
-                self.go_on()
+                self.floating_ips.extend(found.into_iter().map(|floating| floating.id));
+                self.next_call()
             }
             // Not about the server: who hears of it would take the server for deleted.
-            (Step::LookingUp, Input::Reply(Err(CloudError::NotFound))) => {
+            (Step::FindingFloatingIps, Input::Reply(Err(CloudError::NotFound))) => {
                 Next::Failed(failed("the list of floating addresses was not found".to_owned()))
             }
-            (Step::Freeing, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.go_on(),
-            (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::Going(0)),
-            (Step::Going(seen), Input::Seen(inventory)) => self.going(seen, inventory),
+            (Step::DeletingFloatingIp, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.next_call(),
+            (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::AwaitingDeletion(0)),
+            (Step::AwaitingDeletion(seen), Input::Seen(inventory)) => self.check_deleted(seen, inventory),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
         }
@@ -83,43 +85,43 @@ impl DeleteServer {
         let id = self.id.to_string();
         match self.shared.floating_addresses_of(&id) {
             Some(addresses) => self.addresses = addresses.into(),
-            None if self.shared.uses_floating_ips() => return self.call(Step::Asking, calls::server(&id)),
+            None if self.shared.uses_floating_ips() => return self.call(Step::FetchingServer, calls::server(&id)),
             None => {}
         }
-        self.look_up()
+        self.find_floating_ips()
     }
 
-    fn look_up(&mut self) -> Next<Call> {
+    fn find_floating_ips(&mut self) -> Next<Call> {
         match self.shared.port_in_doubt(&self.id.to_string()) {
-            Some(port) => self.call(Step::LookingUp, calls::floating_ips_of(&port)),
-            None => self.go_on(),
+            Some(port) => self.call(Step::FindingFloatingIps, calls::floating_ips_of(&port)),
+            None => self.next_call(),
         }
     }
 
-    fn go_on(&mut self) -> Next<Call> {
-        if let Some(floating) = self.floating.pop_front() {
-            return self.call(Step::Freeing, calls::delete_floating_ip(&floating));
+    fn next_call(&mut self) -> Next<Call> {
+        if let Some(floating) = self.floating_ips.pop_front() {
+            return self.call(Step::DeletingFloatingIp, calls::delete_floating_ip(&floating));
         }
         if let Some(address) = self.addresses.pop_front() {
-            return self.call(Step::LookingUp, calls::floating_ips_at(&address));
+            return self.call(Step::FindingFloatingIps, calls::floating_ips_at(&address));
         }
         let call = calls::delete_server(&self.id.to_string());
         self.call(Step::Deleting, call)
     }
 
-    fn going(&mut self, seen: u32, inventory: &Inventory) -> Next<Call> {
+    fn check_deleted(&mut self, error_listings: u32, inventory: &Inventory) -> Next<Call> {
         match inventory.find(&self.id).map(|instance| &instance.state) {
             None => {
                 self.shared.deleted_server(&self.id.to_string());
                 Next::Done(Outcome::Deleted)
             }
-            Some(InstanceState::Failed(fault)) if seen + 1 >= STUCK => {
+            Some(InstanceState::Failed(fault)) if error_listings + 1 >= MAX_ERROR_LISTINGS => {
                 let detail = format!("the server could not be deleted: {fault}");
                 Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
             }
-            Some(InstanceState::Failed(_)) => self.observe(Step::Going(seen + 1)),
+            Some(InstanceState::Failed(_)) => self.observe(Step::AwaitingDeletion(error_listings + 1)),
             Some(InstanceState::Starting | InstanceState::Running | InstanceState::Stopping) => {
-                self.observe(Step::Going(0))
+                self.observe(Step::AwaitingDeletion(0))
             }
         }
     }

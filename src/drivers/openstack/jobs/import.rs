@@ -41,22 +41,22 @@ pub struct ImportImage {
 enum Step {
     Begin,
     /// For what an earlier attempt has left.
-    Searching,
-    Removing(Vec<String>),
-    Container,
+    SearchingExisting,
+    DeletingExisting(Vec<String>),
+    CreatingContainer,
     /// With the number of the segment.
     Sending(u64),
-    Manifest,
-    Asking,
+    WritingManifest,
+    CreatingTask,
     /// For a task, for so long already.
-    Waiting(String, f64),
-    Describing,
+    AwaitingTask(String, f64),
+    SettingProperties,
     /// The object, which nobody needs any more.
-    Tidying,
-    Looking,
+    DeletingObject,
+    CheckingImage,
     /// The object goes first.
-    Failing(CloudError),
-    Over,
+    DeletingObjectAfterFailure(CloudError),
+    Finished,
 }
 
 impl ImportImage {
@@ -70,66 +70,68 @@ impl ImportImage {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::Searching => "looking for the image",
-            Step::Removing(_) => "removing what an earlier attempt left",
-            Step::Container | Step::Sending(_) | Step::Manifest => "sending to the object store",
-            Step::Asking | Step::Waiting(..) => "waiting for the import",
-            Step::Describing | Step::Tidying | Step::Looking => "describing the image",
-            Step::Failing(_) => "removing the object",
-            Step::Over => "ended",
+            Step::Begin | Step::SearchingExisting => "looking for the image",
+            Step::DeletingExisting(_) => "removing what an earlier attempt left",
+            Step::CreatingContainer | Step::Sending(_) | Step::WritingManifest => "sending to the object store",
+            Step::CreatingTask | Step::AwaitingTask(..) => "waiting for the import",
+            Step::SettingProperties | Step::DeletingObject | Step::CheckingImage => "describing the image",
+            Step::DeletingObjectAfterFailure(_) => "removing the object",
+            Step::Finished => "ended",
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match (std::mem::replace(&mut self.step, Step::Over), input) {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.order.may_exist => {
-                self.call(Step::Searching, calls::images_with(&self.order.marks, Seconds::ZERO))
+                self.call(Step::SearchingExisting, calls::images_with(&self.order.marks, Seconds::ZERO))
             }
-            (Step::Begin, Input::Start) => self.call(Step::Container, calls::put_container(CONTAINER)),
+            (Step::Begin, Input::Start) => self.call(Step::CreatingContainer, calls::put_container(CONTAINER)),
             // Its size and sum may be others than those of the file, so none is taken as it is.
-            (Step::Searching, Input::Reply(Ok(Reply::Json(answer)))) => {
+            (Step::SearchingExisting, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let images = answer.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
                 let ours = images.iter().filter_map(upload::stored).filter(|image| image.bears(&self.order.marks));
-                self.remove(ours.map(|image| image.id.to_string()).collect())
+                self.delete_existing(ours.map(|image| image.id.to_string()).collect())
             }
-            (Step::Removing(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left),
-            (Step::Container, Input::Reply(Ok(_))) => self.send(0),
-            (Step::Sending(number), Input::Reply(Ok(_))) => self.sent(number),
-            (Step::Manifest, Input::Reply(Ok(_))) => self.ask(),
-            (Step::Asking, Input::Reply(Ok(Reply::Json(task)))) => match task.get("id").and_then(Value::as_str) {
-                Some(id) => self.wait(id.to_owned(), 0.0),
+            (Step::DeletingExisting(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
+                self.delete_existing(left)}
+            (Step::CreatingContainer, Input::Reply(Ok(_))) => self.send(0),
+            (Step::Sending(number), Input::Reply(Ok(_))) => self.on_segment_sent(number),
+            (Step::WritingManifest, Input::Reply(Ok(_))) => self.create_task(),
+            (Step::CreatingTask, Input::Reply(Ok(Reply::Json(task)))) => match task.get("id").and_then(Value::as_str) {
+                Some(id) => self.poll_task(id.to_owned(), 0.0),
                 None => Next::Failed(failed("the answer to a new task has no id".to_owned())),
             },
-            (Step::Asking, Input::Reply(Ok(Reply::Lost(error)) | Err(error))) => self.fail(error),
-            (Step::Waiting(task, waited), Input::Reply(Ok(Reply::Json(answer)))) => self.looked(task, waited, &answer),
+            (Step::CreatingTask, Input::Reply(Ok(Reply::Lost(error)) | Err(error))) => self.fail(error),
+            (Step::AwaitingTask(task, waited), Input::Reply(Ok(Reply::Json(answer)))) => {
+                self.on_task_status(task, waited, &answer)}
             // One look that fails says nothing about the import.
-            (Step::Waiting(task, waited), Input::Reply(Err(error))) if waited < self.timeout.0 => match error {
-                CloudError::Failed { .. } | CloudError::Deadline => self.wait(task, waited),
+            (Step::AwaitingTask(task, waited), Input::Reply(Err(error))) if waited < self.timeout.0 => match error {
+                CloudError::Failed { .. } | CloudError::Deadline => self.poll_task(task, waited),
                 error => self.fail(error),
             },
-            (Step::Failing(error), Input::Reply(_)) => Next::Failed(error),
-            (Step::Describing, Input::Reply(Ok(_))) => {
-                let call = self.removal();
-                self.call(Step::Tidying, call)
+            (Step::DeletingObjectAfterFailure(error), Input::Reply(_)) => Next::Failed(error),
+            (Step::SettingProperties, Input::Reply(Ok(_))) => {
+                let call = self.delete_object_call();
+                self.call(Step::DeletingObject, call)
             }
             // It expires by itself.
-            (Step::Tidying, Input::Reply(_)) => match &self.id {
+            (Step::DeletingObject, Input::Reply(_)) => match &self.id {
                 Some(ExternalId::Text(id)) => {
                     let call = calls::image(id);
-                    self.call(Step::Looking, call)
+                    self.call(Step::CheckingImage, call)
                 }
                 _ => Next::Failed(failed("the image has no id".to_owned())),
             },
-            (Step::Looking, Input::Reply(Ok(Reply::Json(image)))) => self.arrived(&image),
+            (Step::CheckingImage, Input::Reply(Ok(Reply::Json(image)))) => self.check_image(&image),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
         }
     }
 
-    fn remove(&mut self, mut left: Vec<String>) -> Next<Call> {
-        match left.pop() {
-            Some(id) => self.call(Step::Removing(left), calls::delete_image(&id)),
-            None => self.call(Step::Container, calls::put_container(CONTAINER)),
+    fn delete_existing(&mut self, mut remaining: Vec<String>) -> Next<Call> {
+        match remaining.pop() {
+            Some(id) => self.call(Step::DeletingExisting(remaining), calls::delete_image(&id)),
+            None => self.call(Step::CreatingContainer, calls::put_container(CONTAINER)),
         }
     }
 
@@ -159,49 +161,49 @@ impl ImportImage {
         self.call(Step::Sending(number), call)
     }
 
-    fn sent(&mut self, number: u64) -> Next<Call> {
+    fn on_segment_sent(&mut self, number: u64) -> Next<Call> {
         if number + 1 < self.segments() {
             return self.send(number + 1);
         }
         if self.segments() == 1 {
-            return self.ask();
+            return self.create_task();
         }
         let size = |number: u64| (self.order.size - number * self.segment_size).min(self.segment_size);
         let entry =
             |number: u64| json!({"path": format!("{CONTAINER}/{}", self.object(number)), "size_bytes": size(number)});
         let manifest = (0..self.segments()).map(entry).collect();
         let call = calls::put_manifest(CONTAINER, &self.order.name, manifest);
-        self.call(Step::Manifest, call)
+        self.call(Step::WritingManifest, call)
     }
 
-    fn ask(&mut self) -> Next<Call> {
+    fn create_task(&mut self) -> Next<Call> {
         let name = &self.order.name;
         // The marks from the beginning: should nobody hear of the end, the image is found by them.
         let mut properties = json!({"name": name});
         self.order.marks.iter().for_each(|(mark, value)| properties[mark] = value.as_str().into());
         let from = format!("{CONTAINER}/{name}");
         let task = json!({"type": "import", "input": {"import_from": from, "image_properties": properties}});
-        self.call(Step::Asking, calls::create_task(task))
+        self.call(Step::CreatingTask, calls::create_task(task))
     }
 
-    fn wait(&mut self, task: String, waited: f64) -> Next<Call> {
+    fn poll_task(&mut self, task: String, waited: f64) -> Next<Call> {
         let delay = (waited / 2.0).clamp(MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S);
         let call = calls::task_after(&task, Seconds(delay));
-        self.call(Step::Waiting(task, waited + delay), call)
+        self.call(Step::AwaitingTask(task, waited + delay), call)
     }
 
-    fn looked(&mut self, task: String, waited: f64, answer: &Value) -> Next<Call> {
+    fn on_task_status(&mut self, task: String, waited: f64, answer: &Value) -> Next<Call> {
         let limit = self.timeout.0;
         match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
             "success" => match answer.pointer("/result/image_id").and_then(Value::as_str) {
                 Some(id) => {
                     self.id = Some(ExternalId::text(id));
                     let call = calls::describe_image(id, self.properties());
-                    self.call(Step::Describing, call)
+                    self.call(Step::SettingProperties, call)
                 }
                 None => Next::Failed(failed("the import has succeeded without an image".to_owned())),
             },
-            "pending" | "processing" if waited < limit => self.wait(task, waited),
+            "pending" | "processing" if waited < limit => self.poll_task(task, waited),
             "pending" | "processing" => {
                 self.fail(failed(format!("the import has not ended after image-upload-timeout, {limit} s")))
             }
@@ -212,25 +214,25 @@ impl ImportImage {
         }
     }
 
-    fn removal(&self) -> Call {
+    fn delete_object_call(&self) -> Call {
         calls::delete_object(CONTAINER, &self.order.name, self.segments() > 1)
     }
 
     fn fail(&mut self, error: CloudError) -> Next<Call> {
-        let call = self.removal();
-        self.call(Step::Failing(error), call)
+        let call = self.delete_object_call();
+        self.call(Step::DeletingObjectAfterFailure(error), call)
     }
 
     /// As changes of a document, which is how Glance takes them.
     fn properties(&self) -> Value {
         let record = upload::record(&self.order, &self.cloud_properties);
-        let settled = ["name", "disk_format", "container_format", "visibility"];
-        let changes = record.iter().filter(|(key, _)| !settled.contains(&key.as_str()));
+        let fixed_properties = ["name", "disk_format", "container_format", "visibility"];
+        let changes = record.iter().filter(|(key, _)| !fixed_properties.contains(&key.as_str()));
         let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
         changes.map(|(key, value)| json!({"op": "add", "path": format!("/{}", escaped(key)), "value": value})).collect()
     }
 
-    fn arrived(&self, image: &Value) -> Next<Call> {
+    fn check_image(&self, image: &Value) -> Next<Call> {
         match (image.get("status").and_then(Value::as_str), &self.id) {
             (Some("active"), Some(id)) => Next::Done(Outcome::Uploaded(id.clone())),
             (status, _) => Next::Failed(failed(format!("the imported image is {}", status.unwrap_or("unknown")))),
@@ -271,15 +273,14 @@ mod tests {
 
     #[test]
     fn a_large_image_goes_in_segments_and_a_list_of_them() {
-        let mut machine =
-            ImportImage { segment_size: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
+        let mut machine = ImportImage { segment_size: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
         assert_eq!(path(&machine.step(Input::Start)), "PUT images");
-        let mut said = Vec::new();
+        let mut requests = Vec::new();
         for _ in 0..5 {
-            said.push(path(&machine.step(Input::Reply(Ok(Reply::Nothing)))));
+            requests.push(path(&machine.step(Input::Reply(Ok(Reply::Nothing)))));
         }
         let segments = ["000000", "000001", "000002"].map(|number| format!("PUT images/debian-5/{number}"));
-        assert_eq!(said[..3], segments);
-        assert_eq!(said[3..], ["PUT images/debian-5", "POST tasks"]);
+        assert_eq!(requests[..3], segments);
+        assert_eq!(requests[3..], ["PUT images/debian-5", "POST tasks"]);
     }
 }

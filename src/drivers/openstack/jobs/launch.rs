@@ -47,22 +47,22 @@ enum Step {
     /// For another survey, for so many looks.
     AwaitingRefresh(u32),
     /// An earlier attempt may have made it.
-    Finding,
+    FindingExisting,
     /// An earlier life may have asked for it a moment ago; with the looks that are left.
-    Expecting(u32),
+    AwaitingLateCreation(u32),
     Creating,
     /// The answer was lost; with the error and the looks that are left.
-    Searching(CloudError, u32),
+    SearchingAfterLostResponse(CloudError, u32),
     /// With the number of listings that lacked it.
     Booting(u32),
-    Asking,
-    Ports(Box<Instance>),
-    Floating(Box<Instance>, Port),
+    CheckingServer,
+    ListingPorts(Box<Instance>),
+    CreatingFloatingIp(Box<Instance>, Port),
     /// Its floating address may have been made though nobody heard of it.
-    FindingFloating(Box<Instance>, CloudError),
-    Attaching(Box<Instance>, FloatingIp, u32),
-    Looking(Box<Instance>, FloatingIp, u32),
-    Over,
+    FindingFloatingIp(Box<Instance>, CloudError),
+    AwaitingFloatingIp(Box<Instance>, FloatingIp, u32),
+    CheckingFloatingIp(Box<Instance>, FloatingIp, u32),
+    Finished,
 }
 
 impl LaunchServer {
@@ -78,65 +78,69 @@ impl LaunchServer {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::AwaitingRefresh(_) | Step::Finding | Step::Creating => "submit creating server",
-            Step::Expecting(_) | Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
-            Step::Ports(_) | Step::Floating(..) | Step::FindingFloating(..) => "creating floating ip",
-            Step::Attaching(..) | Step::Looking(..) => "attaching floating ip",
-            Step::Over => "complete",
+            Step::Begin | Step::AwaitingRefresh(_) | Step::FindingExisting | Step::Creating => "submit creating server",
+            Step::AwaitingLateCreation(_) | Step::SearchingAfterLostResponse(..) | Step::Booting(_) | Step::CheckingServer => "creating server",
+            Step::ListingPorts(_) | Step::CreatingFloatingIp(..) | Step::FindingFloatingIp(..) => {
+                "creating floating ip"
+            }
+            Step::AwaitingFloatingIp(..) | Step::CheckingFloatingIp(..) => "attaching floating ip",
+            Step::Finished => "complete",
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match (std::mem::replace(&mut self.step, Step::Over), input) {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
-            (Step::Begin, Input::Start) if self.order.may_appear => self.find(Step::Expecting(LOOKS_AFTER_A_LIFE)),
-            (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::Finding),
-            (Step::Expecting(left), Input::Reply(reply)) => {
-                let found = reply.is_ok_and(|reply| self.adopted(&reply));
-                self.observe(if found { Step::Booting(0) } else { Step::Expecting(left) })
+            (Step::Begin, Input::Start) if self.order.may_appear => {self.find(Step::AwaitingLateCreation(LOOKS_AFTER_A_LIFE)),
+            (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::FindingExisting),
+            (Step::AwaitingLateCreation(left), Input::Reply(reply)) => {
+                let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
+                self.observe(if found { Step::Booting(0) } else { Step::AwaitingLateCreation(left) })
             }
-            (Step::Expecting(left), Input::Seen(inventory)) => self.expect(left, inventory),
+            (Step::AwaitingLateCreation(left), Input::Seen(inventory)) => self.await_late_creation(left, inventory),
             (Step::Begin, Input::Start) => self.begin(),
             (Step::AwaitingRefresh(0), Input::Seen(_)) => self.create(),
             (Step::AwaitingRefresh(left), Input::Seen(_)) => self.await_refresh(left - 1),
-            (Step::Finding, Input::Reply(Ok(reply))) => match self.adopted(&reply) {
+            (Step::FindingExisting, Input::Reply(Ok(reply))) => match self.adopt_from_reply(&reply) {
                 true => self.observe(Step::Booting(0)),
                 false => self.begin(),
             },
-            (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.created(&answer),
+            (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.on_created(&answer),
             (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
-                self.find(Step::Searching(error, LOOKS))
+                self.find(Step::SearchingAfterLostResponse(error, LOOKS))
             }
-            (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.refused(error)),
-            (Step::Searching(error, left), Input::Reply(reply)) => {
-                let found = reply.is_ok_and(|reply| self.adopted(&reply));
-                self.observe(if found { Step::Booting(0) } else { Step::Searching(error, left) })
+            (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.creation_error(error)),
+            (Step::SearchingAfterLostResponse(error, left), Input::Reply(reply)) => {
+                let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
+                self.observe(if found { Step::Booting(0) } else { Step::SearchingAfterLostResponse(error, left) })
             }
-            (Step::Searching(error, left), Input::Seen(inventory)) => self.search(error, left, inventory),
-            (Step::Booting(missed), Input::Seen(inventory)) => self.booting(missed, inventory),
-            (Step::Asking, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
-            (Step::Asking, Input::Reply(Err(CloudError::NotFound))) => status("the server has gone".to_owned()),
-            (Step::Ports(instance), Input::Reply(Ok(Reply::Json(answer)))) => self.choose_port(instance, &answer),
-            (Step::Floating(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => self.floating(instance, &answer),
+            (Step::SearchingAfterLostResponse(error, left), Input::Seen(inventory)) => self.search(error, left, inventory),
+            (Step::Booting(missed), Input::Seen(inventory)) => self.check_boot(missed, inventory),
+            (Step::CheckingServer, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
+            (Step::CheckingServer, Input::Reply(Err(CloudError::NotFound))) => {
+                status_failure("the server has gone".to_owned())}
+            (Step::ListingPorts(instance), Input::Reply(Ok(Reply::Json(answer)))) => {self.choose_port(instance, &answer)}
+            (Step::CreatingFloatingIp(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => {
+                self.on_floating_ip_created(instance, &answer)}
             // Its answer was lost, or Neutron refuses a second one: an earlier life may have made it a moment ago.
             (
-                Step::Floating(instance, port),
+                Step::CreatingFloatingIp(instance, port),
                 Input::Reply(Ok(Reply::Lost(error)) | Err(error @ (CloudError::Failed { .. } | CloudError::Deadline))),
-            ) => self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id)),
-            (Step::FindingFloating(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
+            ) => self.call(Step::FindingFloatingIp(instance, error), calls::floating_ips_of(&port.id)),
+            (Step::FindingFloatingIp(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let all: Vec<FloatingIp> = api_types::list(&answer, "floatingips").unwrap_or_default();
                 match all.into_iter().next() {
-                    Some(found) => self.attach(instance, found, PATIENCE),
+                    Some(found) => self.await_floating_ip(instance, found, PATIENCE),
                     None => Next::Failed(error),
                 }
             }
-            (Step::Attaching(instance, made, left), Input::Seen(_)) => {
+            (Step::AwaitingFloatingIp(instance, made, left), Input::Seen(_)) => {
                 let call = calls::floating_ip(&made.id);
-                self.call(Step::Looking(instance, made, left), call)
+                self.call(Step::CheckingFloatingIp(instance, made, left), call)
             }
-            (Step::Looking(instance, made, left), Input::Reply(Ok(Reply::Json(answer)))) => {
-                let now = floating_of(&answer).unwrap_or(made);
-                self.attach(instance, now, left)
+            (Step::CheckingFloatingIp(instance, made, left), Input::Reply(Ok(Reply::Json(answer)))) => {
+                let now = floating_ip_of(&answer).unwrap_or(made);
+                self.await_floating_ip(instance, now, left)
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
@@ -171,8 +175,8 @@ impl LaunchServer {
         }
     }
 
-    fn refused(&self, error: CloudError) -> CloudError {
-        if let Some(lost) = self.lost_zone(&error) {
+    fn creation_error(&self, error: CloudError) -> CloudError {
+        if let Some(lost) = self.zone_error(&error) {
             return lost;
         }
         let is_wrong = |detail: &str| detail.starts_with("400");
@@ -183,21 +187,21 @@ impl LaunchServer {
     }
 
     /// The zone that is refused was there at the last survey. Where there is no other, it is a failure like any other.
-    fn lost_zone(&self, error: &CloudError) -> Option<CloudError> {
+    fn zone_error(&self, error: &CloudError) -> Option<CloudError> {
         let CloudError::Failed { detail, .. } = error else { return None };
         let zone = self.order.zone.as_ref().filter(|zone| self.stock.zones.contains(*zone))?;
         let is_meant = self.stock.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
         is_meant.then(|| CloudError::NoZone(zone.clone()))
     }
 
-    fn created(&mut self, answer: &Value) -> Next<Call> {
+    fn on_created(&mut self, answer: &Value) -> Next<Call> {
         match answer.pointer("/server/id").and_then(Value::as_str) {
             Some(id) => {
-                self.take_id(id.to_owned());
+                self.set_id(id.to_owned());
                 self.observe(Step::Booting(0))
             }
             // Something was made, and the answer does not say what.
-            None => self.find(Step::Searching(failed("the answer to a creation names no server".to_owned()), LOOKS)),
+            None => self.find(Step::SearchingAfterLostResponse(failed("the answer to a creation names no server".to_owned()), LOOKS)),
         }
     }
 
@@ -207,66 +211,66 @@ impl LaunchServer {
     }
 
     /// Takes a server of this node from an answer, if there is one.
-    fn adopted(&mut self, reply: &Reply) -> bool {
+    fn adopt_from_reply(&mut self, reply: &Reply) -> bool {
         let Reply::Servers(page) = reply else { return false };
         let found =
-            page.servers.iter().find(|server| self.is_ordered(&server.metadata)).map(|server| server.id.clone());
-        found.map(|id| self.take_id(id)).is_some()
+            page.servers.iter().find(|server| self.matches_order(&server.metadata)).map(|server| server.id.clone());
+        found.map(|id| self.set_id(id)).is_some()
     }
 
     /// Does this metadata have all that was ordered? It names the node, so no other server has it.
-    fn is_ordered(&self, metadata: &BTreeMap<String, String>) -> bool {
+    fn matches_order(&self, metadata: &BTreeMap<String, String>) -> bool {
         self.order.metadata.iter().all(|(key, value)| metadata.get(key) == Some(value))
     }
 
-    fn take_id(&mut self, id: String) {
+    fn set_id(&mut self, id: String) {
         self.shared.made_server(&id);
         self.id = Some(ExternalId::Text(id));
     }
 
     /// Takes a server of this node from an inventory, if there is one.
-    fn seen(&mut self, inventory: &Inventory) -> bool {
-        let found = inventory.instances().iter().find(|instance| self.is_ordered(&instance.metadata));
-        found.map(|found| self.take_id(found.external_id.to_string())).is_some()
+    fn adopt_from_inventory(&mut self, inventory: &Inventory) -> bool {
+        let found = inventory.instances().iter().find(|instance| self.matches_order(&instance.metadata));
+        found.map(|found| self.set_id(found.external_id.to_string())).is_some()
     }
 
-    fn expect(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {
+    fn await_late_creation(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {
         match left {
-            _ if self.seen(inventory) => self.booting(0, inventory),
+            _ if self.adopt_from_inventory(inventory) => self.check_boot(0, inventory),
             0 | 1 => self.begin(),
-            _ => self.observe(Step::Expecting(left - 1)),
+            _ => self.observe(Step::AwaitingLateCreation(left - 1)),
         }
     }
 
     fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
         match left {
-            _ if self.seen(inventory) => self.booting(0, inventory),
+            _ if self.adopt_from_inventory(inventory) => self.check_boot(0, inventory),
             0 | 1 => Next::Failed(error),
-            _ => self.observe(Step::Searching(error, left - 1)),
+            _ => self.observe(Step::SearchingAfterLostResponse(error, left - 1)),
         }
     }
 
-    fn booting(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
+    fn check_boot(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
         let Some(instance) = self.id.as_ref().and_then(|id| inventory.find(id)) else {
             return match &self.id {
                 Some(id) if missed + 1 >= MISSES => {
                     let call = calls::server(&id.to_string());
-                    self.call(Step::Asking, call)
+                    self.call(Step::CheckingServer, call)
                 }
                 _ => self.observe(Step::Booting(missed + 1)),
             };
         };
         match &instance.state {
-            InstanceState::Running => self.running(Box::new(self.sized(instance))),
+            InstanceState::Running => self.on_running(Box::new(self.with_volume_size(instance))),
             InstanceState::Starting => self.observe(Step::Booting(0)),
-            InstanceState::Stopping => status("the server is being deleted".to_owned()),
+            InstanceState::Stopping => status_failure("the server is being deleted".to_owned()),
             InstanceState::Failed(fault) if is_quota(fault) => Next::Failed(CloudError::Quota(fault.clone())),
-            InstanceState::Failed(fault) => status(format!("Server in error state: {fault}")),
+            InstanceState::Failed(fault) => status_failure(format!("Server in error state: {fault}")),
         }
     }
 
     /// A listing does not say how large volumes are.
-    fn sized(&self, instance: &Instance) -> Instance {
+    fn with_volume_size(&self, instance: &Instance) -> Instance {
         let mut instance = instance.clone();
         if let Some(size) = self.wanted.as_ref().and_then(|wanted| wanted.volume) {
             instance.amounts.set("volumes", 1.0);
@@ -275,7 +279,7 @@ impl LaunchServer {
         instance
     }
 
-    fn running(&mut self, instance: Box<Instance>) -> Next<Call> {
+    fn on_running(&mut self, instance: Box<Instance>) -> Next<Call> {
         let cloud = &self.shared.cloud;
         let is_wanted = self.wanted.as_ref().is_some_and(|wanted| wanted.floating_ip);
         let needs = is_wanted
@@ -287,7 +291,7 @@ impl LaunchServer {
         match &self.stock.networks().floating {
             Source::Network(_) if needs => {
                 let call = calls::ports_of(&instance.external_id.to_string());
-                self.call(Step::Ports(instance), call)
+                self.call(Step::ListingPorts(instance), call)
             }
             Source::Unknown if needs => self.recheck_after_refresh(),
             Source::Network(_) | Source::Nowhere | Source::Unknown => Next::Done(Outcome::Launched(instance)),
@@ -306,9 +310,7 @@ impl LaunchServer {
             Err(error) => return Next::Failed(failed(error)),
         };
         if ports.len() > 1 {
-            let Some(destinations) = &self.stock.networks().destinations else {
-                return self.recheck_after_refresh();
-            };
+            let Some(destinations) = &self.stock.networks().destinations else { return self.recheck_after_refresh(); };
             ports.retain(|port| destinations.contains(&port.network_id));
             ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
         }
@@ -322,23 +324,23 @@ impl LaunchServer {
         };
         self.shared.asks_floating_ip(&instance.external_id.to_string(), &port.id);
         let request = json!({"floating_network_id": network, "port_id": port.id, "fixed_ip_address": address});
-        self.call(Step::Floating(instance, port), calls::create_floating_ip(request))
+        self.call(Step::CreatingFloatingIp(instance, port), calls::create_floating_ip(request))
     }
 
-    fn floating(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
-        match floating_of(answer) {
-            Some(made) => self.attach(instance, made, PATIENCE),
+    fn on_floating_ip_created(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
+        match floating_ip_of(answer) {
+            Some(made) => self.await_floating_ip(instance, made, PATIENCE),
             None => Next::Failed(failed("the answer to a creation names no floating address".to_owned())),
         }
     }
 
     /// The server is reachable as soon as its address is active; Nova shows it a little later.
-    fn attach(&mut self, mut instance: Box<Instance>, made: FloatingIp, left: u32) -> Next<Call> {
-        let address = made.floating_ip_address.clone();
+    fn await_floating_ip(&mut self, mut instance: Box<Instance>, floating_ip: FloatingIp, left: u32) -> Next<Call> {
+        let address = floating_ip.floating_ip_address.clone();
         if left == PATIENCE {
             self.shared.made_floating_ip(&instance.external_id.to_string(), &address);
         }
-        if made.status.as_deref() == Some("ACTIVE") {
+        if floating_ip.status.as_deref() == Some("ACTIVE") {
             if self.stock.networks().default_interface.is_none() && instance.interface_ip == instance.private_ipv4 {
                 instance.interface_ip = Some(address.clone());
             }
@@ -350,7 +352,7 @@ impl LaunchServer {
                 let detail = format!("floating address {address} did not become active");
                 Next::Failed(CloudError::Failed { kind: FailureKind::Network, detail })
             }
-            _ => self.observe(Step::Attaching(instance, made, left - 1)),
+            _ => self.observe(Step::AwaitingFloatingIp(instance, floating_ip, left - 1)),
         }
     }
 
@@ -365,7 +367,7 @@ impl LaunchServer {
     }
 }
 
-fn floating_of(answer: &Value) -> Option<FloatingIp> {
+fn floating_ip_of(answer: &Value) -> Option<FloatingIp> {
     serde_json::from_value(answer.get("floatingip")?.clone()).ok()
 }
 
@@ -375,7 +377,7 @@ fn is_quota(fault: &str) -> bool {
     ["quota", "number of ports exceeded"].iter().any(|words| fault.contains(words))
 }
 
-fn status(detail: String) -> Next<Call> {
+fn status_failure(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
 }
 

@@ -44,14 +44,14 @@ pub struct UploadImage {
 enum Step {
     Begin,
     /// For what an earlier attempt has left; after a creation whose answer was lost, with that error and the number of searches.
-    Searching(Option<(CloudError, usize)>),
+    SearchingExisting(Option<(CloudError, usize)>),
     /// And then this one is taken, if there is one that is whole.
-    Removing(VecDeque<String>, Option<String>),
+    DeletingExisting(VecDeque<String>, Option<String>),
     Creating,
     Sending,
     /// With how long it has been waited, and why the sending failed if it did.
-    Checking(f64, Option<CloudError>),
-    Over,
+    AwaitingStorage(f64, Option<CloudError>),
+    Finished,
 }
 
 impl UploadImage {
@@ -65,23 +65,23 @@ impl UploadImage {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::Searching(_) => "looking for the image",
-            Step::Removing(..) => "removing what an earlier attempt left",
+            Step::Begin | Step::SearchingExisting(_) => "looking for the image",
+            Step::DeletingExisting(..) => "removing what an earlier attempt left",
             Step::Creating => "creating image",
             Step::Sending => "sending",
-            Step::Checking(..) => "waiting until it is stored",
-            Step::Over => "ended",
+            Step::AwaitingStorage(..) => "waiting until it is stored",
+            Step::Finished => "ended",
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match (std::mem::replace(&mut self.step, Step::Over), input) {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.order.may_exist => {
-                self.call(Step::Searching(None), calls::images_with(&self.order.marks, Seconds::ZERO))
+                self.call(Step::SearchingExisting(None), calls::images_with(&self.order.marks, Seconds::ZERO))
             }
             (Step::Begin, Input::Start) => self.create(),
-            (Step::Searching(lost), Input::Reply(Ok(Reply::Json(answer)))) => self.searched(lost, &answer),
-            (Step::Removing(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left, whole),
+            (Step::SearchingExisting(lost), Input::Reply(Ok(Reply::Json(answer)))) => self.searched(lost, &answer)}
+            (Step::DeletingExisting(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left, whole)}
             (Step::Creating, Input::Reply(Ok(Reply::Json(image)))) => match image.get("id").and_then(Value::as_str) {
                 Some(id) => self.send(id),
                 None => Next::Failed(failed("the answer to a new image has no id".to_owned())),
@@ -94,13 +94,13 @@ impl UploadImage {
             (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
                 self.look(Seconds::ZERO, 0.0, Some(error))
             }
-            (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
+            (Step::AwaitingStorage(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
                 self.failing_poll_s = 0.0;
                 self.checked(waited, lost, &image)
             }
-            (Step::Checking(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
+            (Step::AwaitingStorage(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
             // All of it is there: one look that fails is no reason to send it again.
-            (Step::Checking(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)))
+            (Step::AwaitingStorage(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)),)
                 if self.failing_poll_s < POLL_FAILURE_TIMEOUT_S =>
             {
                 self.failing_poll_s += MAX_POLL_INTERVAL.0;
@@ -115,7 +115,7 @@ impl UploadImage {
         match SEARCH_DELAYS.get(number) {
             Some(delay) => {
                 let call = calls::images_with(&self.order.marks, *delay);
-                self.call(Step::Searching(Some((lost, number))), call)
+                self.call(Step::SearchingExisting(Some((lost, number))), call)
             }
             None => Next::Failed(lost),
         }
@@ -149,7 +149,7 @@ impl UploadImage {
 
     fn remove(&mut self, mut left: VecDeque<String>, whole: Option<String>) -> Next<Call> {
         match (left.pop_front(), whole) {
-            (Some(id), whole) => self.call(Step::Removing(left, whole), calls::delete_image(&id)),
+            (Some(id), whole) => self.call(Step::DeletingExisting(left, whole), calls::delete_image(&id)),
             (None, Some(whole)) => {
                 self.id = Some(ExternalId::text(whole));
                 self.done()
@@ -180,7 +180,7 @@ impl UploadImage {
             return Next::Failed(failed("there is no image to look at".to_owned()));
         };
         let call = if delay > Seconds::ZERO { calls::image_after(id, delay) } else { calls::image(id) };
-        self.call(Step::Checking(waited, lost), call)
+        self.call(Step::AwaitingStorage(waited, lost), call)
     }
 
     fn checked(&mut self, waited: f64, lost: Option<CloudError>, image: &Value) -> Next<Call> {
