@@ -30,7 +30,7 @@ use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool;
 use nodepool_zk::mirror::bulk::Subtree;
 use nodepool_zk::mirror::records::{Decoded, decode};
-use nodepool_zk::paths::{self, Place};
+use nodepool_zk::paths::{self, ZnodePath};
 use python_yaml::parse::parse;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -124,7 +124,7 @@ pub fn image_upload_lock(key: &UploadKey) -> String {
 /// What a path is for. Containers of records (`/nodepool/nodes`), flags of other programs and anything unknown are
 /// `Other`, and so is a child of a lock directory that takes no part in the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ZnodePath {
     Node(NodeId),
     NodeLock(NodeId),
     NodeContender(NodeId, String),
@@ -153,57 +153,57 @@ pub enum Place {
 const MAX_DEPTH: usize = 10;
 
 /// What lies at an absolute path (chroot taken off).
-pub fn parse(path: &str) -> Place {
-    let Some(rest) = path.strip_prefix("/nodepool/") else { return Place::Other };
+pub fn parse(path: &str) -> ZnodePath {
+    let Some(rest) = path.strip_prefix("/nodepool/") else { return ZnodePath::Other };
     let (mut parts, mut depth, mut from) = ([""; MAX_DEPTH], 0, 0);
     // By hand: parts are short, and a search in each costs more than to look at their bytes.
     while from <= rest.len() {
         let length = rest.as_bytes()[from..].iter().position(|byte| *byte == b'/');
         let at = length.map_or(rest.len(), |length| from + length);
         if at == from || depth == MAX_DEPTH {
-            return Place::Other;
+            return ZnodePath::Other;
         }
         parts[depth] = &rest[from..at];
         (depth, from) = (depth + 1, at + 1);
     }
     match parts[..depth] {
-        ["nodes", id] => Place::Node(id.into()),
-        ["nodes", id, LOCK] => Place::NodeLock(id.into()),
-        ["nodes", id, LOCK, name] if is_contender(name) => Place::NodeContender(id.into(), name.into()),
-        ["requests", id] => Place::Request(id.into()),
-        ["requests-lock", id] => Place::RequestLock(id.into()),
-        ["requests-lock", id, name] if is_contender(name) => Place::RequestContender(id.into(), name.into()),
+        ["nodes", id] => ZnodePath::Node(id.into()),
+        ["nodes", id, LOCK] => ZnodePath::NodeLock(id.into()),
+        ["nodes", id, LOCK, name] if is_contender(name) => ZnodePath::NodeContender(id.into(), name.into()),
+        ["requests", id] => ZnodePath::Request(id.into()),
+        ["requests-lock", id] => ZnodePath::RequestLock(id.into()),
+        ["requests-lock", id, name] if is_contender(name) => ZnodePath::RequestContender(id.into(), name.into()),
         ["components", kind, name] => match ComponentKind::ALL.into_iter().find(|known| known.as_str() == kind) {
-            Some(kind) => Place::Component { kind, name: name.into() },
-            None => Place::Other,
+            Some(kind) => ZnodePath::Component { kind, name: name.into() },
+            None => ZnodePath::Other,
         },
         ["images", image, ref below @ ..] => parse_image(image.into(), below),
-        _ => Place::Other,
+        _ => ZnodePath::Other,
     }
 }
 
-fn parse_image(image: ImageName, below: &[&str]) -> Place {
+fn parse_image(image: ImageName, below: &[&str]) -> ZnodePath {
     match *below {
-        [] => Place::Image(image),
-        ["pause"] => Place::ImagePause(image),
-        ["request-build"] => Place::ImageBuildRequest(image),
-        ["builds", LOCK] => Place::ImageBuildsLock(image),
-        ["builds", LOCK, name] if is_contender(name) => Place::ImageBuildsContender(image, name.into()),
-        ["builds", LOCK, ..] => Place::Other,
-        ["builds", build] => Place::ImageBuild(image, build.into()),
-        ["builds", build, LOCK] => Place::ImageBuildLock(image, build.into()),
+        [] => ZnodePath::Image(image),
+        ["pause"] => ZnodePath::ImagePause(image),
+        ["request-build"] => ZnodePath::ImageBuildRequest(image),
+        ["builds", LOCK] => ZnodePath::ImageBuildsLock(image),
+        ["builds", LOCK, name] if is_contender(name) => ZnodePath::ImageBuildsContender(image, name.into()),
+        ["builds", LOCK, ..] => ZnodePath::Other,
+        ["builds", build] => ZnodePath::ImageBuild(image, build.into()),
+        ["builds", build, LOCK] => ZnodePath::ImageBuildLock(image, build.into()),
         ["builds", build, LOCK, name] if is_contender(name) => {
-            Place::ImageBuildContender(image, build.into(), name.into())
+            ZnodePath::ImageBuildContender(image, build.into(), name.into())
         }
-        ["builds", build, "providers", provider] => Place::ImageProvider(image, build.into(), provider.into()),
+        ["builds", build, "providers", provider] => ZnodePath::ImageProvider(image, build.into(), provider.into()),
         ["builds", build, "providers", provider, "images", ref below @ ..] => {
             parse_upload(image, build.into(), provider.into(), below)
         }
-        _ => Place::Other,
+        _ => ZnodePath::Other,
     }
 }
 
-fn parse_upload(image: ImageName, build: BuildId, provider: ProviderName, below: &[&str]) -> Place {
+fn parse_upload(image: ImageName, build: BuildId, provider: ProviderName, below: &[&str]) -> ZnodePath {
     let key = |upload: &str| UploadKey {
         provider: provider.clone(),
         image: image.clone(),
@@ -211,13 +211,13 @@ fn parse_upload(image: ImageName, build: BuildId, provider: ProviderName, below:
         upload: upload.into(),
     };
     match *below {
-        [LOCK] => Place::ImageUploadsLock(image, build, provider),
-        [LOCK, name] if is_contender(name) => Place::ImageUploadsContender(image, build, provider, name.into()),
-        [LOCK, ..] => Place::Other,
-        [upload] => Place::ImageUpload(key(upload)),
-        [upload, LOCK] => Place::ImageUploadLock(key(upload)),
-        [upload, LOCK, name] if is_contender(name) => Place::ImageUploadContender(key(upload), name.into()),
-        _ => Place::Other,
+        [LOCK] => ZnodePath::ImageUploadsLock(image, build, provider),
+        [LOCK, name] if is_contender(name) => ZnodePath::ImageUploadsContender(image, build, provider, name.into()),
+        [LOCK, ..] => ZnodePath::Other,
+        [upload] => ZnodePath::ImageUpload(key(upload)),
+        [upload, LOCK] => ZnodePath::ImageUploadLock(key(upload)),
+        [upload, LOCK, name] if is_contender(name) => ZnodePath::ImageUploadContender(key(upload), name.into()),
+        _ => ZnodePath::Other,
     }
 }
 
@@ -261,22 +261,22 @@ mod tests {
 
     const CONTENDER: &str = "0123456789abcdef0123456789abcdef__lock__0000000007";
 
-    fn check(path: String, text: &str, place: Place) {
+    fn check(path: String, text: &str, expected: ZnodePath) {
         assert_eq!(path, text);
-        assert_eq!(parse(text), place, "{text}");
+        assert_eq!(parse(text), expected, "{text}");
     }
 
     #[test]
     fn paths_of_nodes_and_requests_lead_back_to_them() {
         let (id, request_id) = (NodeId::from("0000000042"), RequestId::from("200-0000000012"));
-        check(node(&id), "/nodepool/nodes/0000000042", Place::Node(id.clone()));
-        check(node_lock(&id), "/nodepool/nodes/0000000042/lock", Place::NodeLock(id.clone()));
+        check(node(&id), "/nodepool/nodes/0000000042", ZnodePath::Node(id.clone()));
+        check(node_lock(&id), "/nodepool/nodes/0000000042/lock", ZnodePath::NodeLock(id.clone()));
         let contender = format!("{}/{CONTENDER}", node_lock(&id));
-        assert_eq!(parse(&contender), Place::NodeContender(id, CONTENDER.into()));
-        check(request(&request_id), "/nodepool/requests/200-0000000012", Place::Request(request_id.clone()));
+        assert_eq!(parse(&contender), ZnodePath::NodeContender(id, CONTENDER.into()));
+        check(request(&request_id), "/nodepool/requests/200-0000000012", ZnodePath::Request(request_id.clone()));
         let lock = "/nodepool/requests-lock/200-0000000012";
-        check(request_lock(&request_id), lock, Place::RequestLock(request_id.clone()));
-        assert_eq!(parse(&format!("{lock}/{CONTENDER}")), Place::RequestContender(request_id, CONTENDER.into()));
+        check(request_lock(&request_id), lock, ZnodePath::RequestLock(request_id.clone()));
+        assert_eq!(parse(&format!("{lock}/{CONTENDER}")), ZnodePath::RequestContender(request_id, CONTENDER.into()));
         assert_eq!(node_prefix(), "/nodepool/nodes/");
         assert_eq!(request_prefix("900"), "/nodepool/requests/900-");
     }
@@ -286,11 +286,11 @@ mod tests {
         for kind in ComponentKind::ALL {
             let name = "nl01.example.org0000000003";
             let text = format!("/nodepool/components/{}/{name}", kind.as_str());
-            check(component(kind, name), &text, Place::Component { kind, name: name.into() });
-            assert_eq!(parse(&components(kind)), Place::Other);
+            check(component(kind, name), &text, ZnodePath::Component { kind, name: name.into() });
+            assert_eq!(parse(&components(kind)), ZnodePath::Other);
         }
         assert_eq!(component_prefix(ComponentKind::Pool, "nl01"), "/nodepool/components/pool/nl01");
-        assert_eq!(parse("/nodepool/components/merger/x0000000001"), Place::Other);
+        assert_eq!(parse("/nodepool/components/merger/x0000000001"), ZnodePath::Other);
     }
 
     #[test]
@@ -298,21 +298,21 @@ mod tests {
         let (debian, build) = (ImageName::from("debian"), BuildId::from("1e998824122a4ab296c43fedc6d46c1a"));
         let root = "/nodepool/images/debian";
         let below = |rest: &str| format!("{root}/builds/{build}{rest}");
-        check(image(&debian), root, Place::Image(debian.clone()));
-        check(image_pause(&debian), "/nodepool/images/debian/pause", Place::ImagePause(debian.clone()));
+        check(image(&debian), root, ZnodePath::Image(debian.clone()));
+        check(image_pause(&debian), "/nodepool/images/debian/pause", ZnodePath::ImagePause(debian.clone()));
         let flag = "/nodepool/images/debian/request-build";
-        check(image_build_request(&debian), flag, Place::ImageBuildRequest(debian.clone()));
+        check(image_build_request(&debian), flag, ZnodePath::ImageBuildRequest(debian.clone()));
         let lock = "/nodepool/images/debian/builds/lock";
-        check(image_builds_lock(&debian), lock, Place::ImageBuildsLock(debian.clone()));
-        let place = Place::ImageBuildsContender(debian.clone(), CONTENDER.into());
-        assert_eq!(parse(&format!("{lock}/{CONTENDER}")), place);
-        check(image_builds(&debian), "/nodepool/images/debian/builds", Place::Other);
-        check(image_build(&debian, &build), &below(""), Place::ImageBuild(debian.clone(), build.clone()));
-        let place = Place::ImageBuildLock(debian.clone(), build.clone());
-        check(image_build_lock(&debian, &build), &below("/lock"), place);
-        let place = Place::ImageBuildContender(debian.clone(), build.clone(), CONTENDER.into());
-        assert_eq!(parse(&below(&format!("/lock/{CONTENDER}"))), place);
-        check(image_providers(&debian, &build), &below("/providers"), Place::Other);
+        check(image_builds_lock(&debian), lock, ZnodePath::ImageBuildsLock(debian.clone()));
+        let expected = ZnodePath::ImageBuildsContender(debian.clone(), CONTENDER.into());
+        assert_eq!(parse(&format!("{lock}/{CONTENDER}")), expected);
+        check(image_builds(&debian), "/nodepool/images/debian/builds", ZnodePath::Other);
+        check(image_build(&debian, &build), &below(""), ZnodePath::ImageBuild(debian.clone(), build.clone()));
+        let expected = ZnodePath::ImageBuildLock(debian.clone(), build.clone());
+        check(image_build_lock(&debian, &build), &below("/lock"), expected);
+        let expected = ZnodePath::ImageBuildContender(debian.clone(), build.clone(), CONTENDER.into());
+        assert_eq!(parse(&below(&format!("/lock/{CONTENDER}"))), expected);
+        check(image_providers(&debian, &build), &below("/providers"), ZnodePath::Other);
     }
 
     #[test]
@@ -320,18 +320,18 @@ mod tests {
         let (debian, build) = (ImageName::from("debian"), BuildId::from("1e998824122a4ab296c43fedc6d46c1a"));
         let (rax, upload) = (ProviderName::from("rax"), UploadId::from("0000000001"));
         let below = |rest: &str| format!("/nodepool/images/debian/builds/{build}/providers/rax{rest}");
-        let place = Place::ImageProvider(debian.clone(), build.clone(), rax.clone());
-        check(image_provider(&debian, &build, &rax), &below(""), place);
-        check(image_uploads(&debian, &build, &rax), &below("/images"), Place::Other);
-        let place = Place::ImageUploadsLock(debian.clone(), build.clone(), rax.clone());
-        check(image_uploads_lock(&debian, &build, &rax), &below("/images/lock"), place);
-        let place = Place::ImageUploadsContender(debian.clone(), build.clone(), rax.clone(), CONTENDER.into());
-        assert_eq!(parse(&below(&format!("/images/lock/{CONTENDER}"))), place);
+        let expected = ZnodePath::ImageProvider(debian.clone(), build.clone(), rax.clone());
+        check(image_provider(&debian, &build, &rax), &below(""), expected);
+        check(image_uploads(&debian, &build, &rax), &below("/images"), ZnodePath::Other);
+        let expected = ZnodePath::ImageUploadsLock(debian.clone(), build.clone(), rax.clone());
+        check(image_uploads_lock(&debian, &build, &rax), &below("/images/lock"), expected);
+        let expected = ZnodePath::ImageUploadsContender(debian.clone(), build.clone(), rax.clone(), CONTENDER.into());
+        assert_eq!(parse(&below(&format!("/images/lock/{CONTENDER}"))), expected);
         let key = UploadKey { provider: rax.clone(), image: debian.clone(), build: build.clone(), upload };
-        check(image_upload(&key), &below("/images/0000000001"), Place::ImageUpload(key.clone()));
-        check(image_upload_lock(&key), &below("/images/0000000001/lock"), Place::ImageUploadLock(key.clone()));
+        check(image_upload(&key), &below("/images/0000000001"), ZnodePath::ImageUpload(key.clone()));
+        check(image_upload_lock(&key), &below("/images/0000000001/lock"), ZnodePath::ImageUploadLock(key.clone()));
         let path = below(&format!("/images/0000000001/lock/{CONTENDER}"));
-        assert_eq!(parse(&path), Place::ImageUploadContender(key, CONTENDER.into()));
+        assert_eq!(parse(&path), ZnodePath::ImageUploadContender(key, CONTENDER.into()));
         assert_eq!(image_upload_prefix(&debian, &build, &rax), below("/images/"));
     }
 
@@ -357,7 +357,7 @@ mod tests {
             "/nodepoolish/nodes/1",
             "/zuul/hold-requests/0000000001",
         ] {
-            assert_eq!(parse(path), Place::Other, "{path}");
+            assert_eq!(parse(path), ZnodePath::Other, "{path}");
         }
     }
 

@@ -113,22 +113,22 @@ impl Book {
             pages.note(found);
         }
         let found = match paths::parse(path) {
-            paths::Place::Node(id) => {
+            paths::ZnodePath::Node(id) => {
                 let node = if pages.is_brief { record::<Gist>(data).map(Node::from) } else { record(data) };
                 pages.watcher.see(Sight::Node(&id, node.as_ref()))
             }
-            paths::Place::Request(id) => {
+            paths::ZnodePath::Request(id) => {
                 let is_brief = pages.is_brief;
                 let request = if is_brief { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
                 pages.watcher.see(Sight::Request(&id, request.as_ref()))
             }
-            paths::Place::NodeContender(id, name) => pages.watcher.see(Sight::Contender(&id, &name, data.is_some())),
-            paths::Place::RequestContender(id, _) => pages.watcher.see(Sight::Attends(&id, data.is_some())),
-            paths::Place::ImageBuild(image, build) => {
+            paths::ZnodePath::NodeContender(id, name) => pages.watcher.see(Sight::Contender(&id, &name, data.is_some()))}
+            paths::ZnodePath::RequestContender(id, _) => pages.watcher.see(Sight::Attends(&id, data.is_some()))}
+            paths::ZnodePath::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
                 pages.images.see(ImageSight::Build(&key, record(data).as_ref()))
             }
-            paths::Place::ImageUpload(key) => pages.images.see(ImageSight::Upload(&key, record(data).as_ref())),
+            paths::ZnodePath::ImageUpload(key) => {pages.images.see(ImageSight::Upload(&key, record(data).as_ref())),
             _ => Vec::new(),
         };
         pages.note(found);
@@ -198,7 +198,7 @@ impl Book {
         // What kazoo made anew by locking what had gone (K10).
         let empty = pages.data.iter().filter(|(_, data)| data.is_empty());
         let ghosts = empty.filter_map(|(path, _)| match paths::parse(path) {
-            paths::Place::Node(id) => Some(Violation(format!("node {id} is left over, and empty"))),
+            paths::ZnodePath::Node(id) => Some(Violation(format!("node {id} is left over, and empty"))),
             _ => None,
         });
         left.extend(ghosts);

@@ -145,8 +145,8 @@ impl Witness {
     fn programs(&self) -> BTreeSet<i64> {
         let registers = |change: &Change| match change {
             Change::Created(path, _) => {
-                self.local(path).is_some_and(|path| matches!(paths::parse(path), paths::Place::Component { .. }))
-            }
+                self.local(path).is_some_and(|path| matches!(paths::parse(path), paths::ZnodePath::Component { .. }))
+            ,
             Change::Written(..) | Change::Gone(_) | Change::SessionEnded => false,
         };
         let registering = self.transactions.iter().filter(|transaction| transaction.changes.iter().any(registers));
@@ -379,8 +379,8 @@ impl Judge {
         let shown = data.map(|data| &data[..data.len().min(MOST_SHOWN)]);
         let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
         self.tell(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
-        let place = paths::parse(path);
-        if let Some(keys) = keys::needed(&place) {
+        let znode = paths::parse(path);
+        if let Some(keys) = keys::needed(&znode) {
             self.changes += 1;
             // The place of a record may be made before it.
             let of_program = self.programs.contains(&transaction.session);
@@ -388,25 +388,25 @@ impl Judge {
                 self.note(at_ms, nodes::readable(path, keys, written));
             }
         }
-        match place {
-            paths::Place::Node(id) => {
+        match znode {
+            paths::ZnodePath::Node(id) => {
                 let Some(record) = self.record::<Node>(at_ms, rest, data) else { return };
                 self.nodes.insert(id.clone());
                 self.see(at_ms, Sight::Node(&id, record.as_ref()));
             }
-            paths::Place::Request(id) => {
+            paths::ZnodePath::Request(id) => {
                 let Some(record) = self.record::<NodeRequest>(at_ms, rest, data) else { return };
                 self.stay(&id, at_ms, record.as_ref());
                 self.see(at_ms, Sight::Request(&id, record.as_ref()));
             }
-            paths::Place::NodeContender(id, name) => self.see(at_ms, Sight::Contender(&id, &name, data.is_some())),
+            paths::ZnodePath::NodeContender(id, name) => self.see(at_ms, Sight::Contender(&id, &name, data.is_some())),
             // What is empty was made to have something below it.
-            paths::Place::ImageBuild(image, build) => {
+            paths::ZnodePath::ImageBuild(image, build) => {
                 let data = data.filter(|data| !data.is_empty());
                 let Some(record) = self.record(at_ms, rest, data) else { return };
                 self.see_image(at_ms, ImageSight::Build(&BuildKey { image, build }, record.as_ref()));
             }
-            paths::Place::ImageUpload(key) => {
+            paths::ZnodePath::ImageUpload(key) => {
                 let data = data.filter(|data| !data.is_empty());
                 let Some(record) = self.record(at_ms, rest, data) else { return };
                 self.see_image(at_ms, ImageSight::Upload(&key, record.as_ref()));

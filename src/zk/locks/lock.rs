@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 
-use crate::paths::{self, Place};
+use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
@@ -166,7 +166,7 @@ pub async fn make_path(zk: &Zk, path: &str) -> Result<(), ZkError> {
     }
     let parent = paths::parent(path).filter(|parent| *parent != "/").ok_or(ZkError::NoNode)?;
     match paths::parse(parent) {
-        Place::Node(_) | Place::Request(_) | Place::ImageBuild(..) | Place::ImageUpload(..) => {
+        ZnodePath::Node(_) | ZnodePath::Request(_) | ZnodePath::ImageBuild(..) | ZnodePath::ImageUpload(..) => {
             return Err(ZkError::NoNode);
         }
         _ => Box::pin(make_path(zk, parent)).await?,

@@ -9,7 +9,7 @@ use futures::stream::{self, Stream, StreamExt};
 
 use super::bulk_images::{self, ImagesSubtree};
 use super::records::{Decoded, decode_stored};
-use crate::paths::{self, Place};
+use crate::paths::{self, ZnodePath};
 use crate::{Connection, Zk};
 use nodepool_model::records::component::{Component, ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -120,14 +120,14 @@ async fn read_records(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<()
             };
             subtree.insert(&path, &data, &stat);
             if stat.num_children > 0
-                && let Place::Node(id) = paths::parse(&path)
+                && let ZnodePath::Node(id) = paths::parse(&path)
             {
                 with_children.push(paths::node_lock(&id));
             }
         }
     }
     for (path, view) in read_locks(zk, with_children).await? {
-        if let Place::NodeLock(id) = paths::parse(&path) {
+        if let ZnodePath::NodeLock(id) = paths::parse(&path) {
             subtree.node_locks.insert(id, view);
         }
     }
@@ -138,7 +138,7 @@ async fn read_lock_directories(zk: &Zk, parent: &str, subtree: &mut Subtree) -> 
     let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
     let directories = names.into_iter().map(|name| paths::request_lock(&RequestId::from(name))).collect();
     for (path, view) in read_locks(zk, directories).await? {
-        if let Place::RequestLock(id) = paths::parse(&path) {
+        if let ZnodePath::RequestLock(id) = paths::parse(&path) {
             subtree.request_locks.insert(id, view);
         }
     }
@@ -191,17 +191,17 @@ impl Subtree {
     /// Sorts one znode in by its path.
     pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) {
         match paths::parse(path) {
-            Place::Node(id) => match decode_stored::<Node>(data, stat) {
+            ZnodePath::Node(id) => match decode_stored::<Node>(data, stat) {
                 Decoded::Record(stored) => drop(self.nodes.insert(id, stored)),
                 Decoded::Empty => drop(self.empty_nodes.insert(id)),
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             },
-            Place::Request(id) => match decode_stored::<NodeRequest>(data, stat) {
+            ZnodePath::Request(id) => match decode_stored::<NodeRequest>(data, stat) {
                 Decoded::Record(stored) => drop(self.requests.insert(id, stored)),
                 Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             },
-            Place::Component { kind, name } => self.insert_component(path, kind, name, data, stat),
+            ZnodePath::Component { kind, name } => self.insert_component(path, kind, name, data, stat),
             _ => {
                 if let Some(reason) = self.images.insert(path, data, stat) {
                     self.unreadable.insert(path.to_owned(), reason);
@@ -282,11 +282,11 @@ impl Subtree {
         for (path, reason) in self.unreadable {
             // What it said before is no longer true.
             match paths::parse(&path) {
-                Place::Node(id) => snapshot.lose_node(&id),
-                Place::Request(id) => snapshot.lose_request(&id),
-                Place::Component { kind, name } => snapshot.remove_component(kind, &name),
-                Place::ImageBuild(image, build) => snapshot.images.remove_build(&BuildKey { image, build }),
-                Place::ImageUpload(key) => snapshot.images.remove_upload(&key),
+                ZnodePath::Node(id) => snapshot.lose_node(&id),
+                ZnodePath::Request(id) => snapshot.lose_request(&id),
+                ZnodePath::Component { kind, name } => snapshot.remove_component(kind, &name),
+                ZnodePath::ImageBuild(image, build) => snapshot.images.remove_build(&BuildKey { image, build }),
+                ZnodePath::ImageUpload(key) => snapshot.images.remove_upload(&key),
                 _ => {}
             }
             if snapshot.put_unreadable(&path, reason.clone()) {
@@ -366,7 +366,7 @@ impl Subtree {
         let past = known.filter(|path| is_below(path) && !self.unreadable.contains_key(*path));
         for path in past.cloned().collect::<Vec<_>>() {
             snapshot.forget_unreadable(&path);
-            if let Place::Request(id) = paths::parse(&path)
+            if let ZnodePath::Request(id) = paths::parse(&path)
                 && !self.requests.contains_key(&id)
             {
                 snapshot.remove_request(&id);

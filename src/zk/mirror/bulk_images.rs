@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt};
 use super::bulk::{BATCH, WINDOW, none_if_missing, read_all, read_locks};
 use super::records::{Decoded, decode_stored};
 use crate::Zk;
-use crate::paths::{self, Place};
+use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::ImageName;
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey};
@@ -59,8 +59,8 @@ pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), 
     }
     for (path, view) in read_locks(zk, locks).await? {
         match paths::parse(&path) {
-            Place::ImageBuildsLock(image) => drop(subtree.locks.insert(image, view)),
-            Place::ImageUploadsLock(image, build, provider) => {
+            ZnodePath::ImageBuildsLock(image) => drop(subtree.locks.insert(image, view)),
+            ZnodePath::ImageUploadsLock(image, build, provider) => {
                 let build = BuildKey { image, build };
                 subtree.upload_locks.insert(UploadPlace { build, provider }, view);
             }
@@ -89,14 +89,14 @@ impl ImagesSubtree {
     /// Sorts one znode in by its path; the reason where it cannot be read.
     pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) -> Option<String> {
         match paths::parse(path) {
-            Place::ImagePause(image) => drop(self.paused.insert(image)),
-            Place::ImageBuildRequest(image) => drop(self.requested.insert(image, stat.ctime)),
-            Place::ImageBuild(image, build) => match decode_stored::<ImageBuild>(data, stat) {
+            ZnodePath::ImagePause(image) => drop(self.paused.insert(image)),
+            ZnodePath::ImageBuildRequest(image) => drop(self.requested.insert(image, stat.ctime)),
+            ZnodePath::ImageBuild(image, build) => match decode_stored::<ImageBuild>(data, stat) {
                 Decoded::Record(stored) => drop(self.builds.insert(BuildKey { image, build }, Some(stored))),
                 Decoded::Empty => drop(self.builds.insert(BuildKey { image, build }, None)),
                 Decoded::Unreadable(reason) => return Some(reason),
             },
-            Place::ImageUpload(key) => match decode_stored::<ImageUpload>(data, stat) {
+            ZnodePath::ImageUpload(key) => match decode_stored::<ImageUpload>(data, stat) {
                 Decoded::Record(stored) => drop(self.uploads.insert(key, Some(stored))),
                 Decoded::Empty => drop(self.uploads.insert(key, None)),
                 Decoded::Unreadable(reason) => return Some(reason),

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::bulk::{self, Subtree};
 use super::mirror::{Read, State, lock, report_unreadable};
 use super::records::{Decoded, decode_stored};
-use crate::paths::{self, Place};
+use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::snapshot::Snapshot;
@@ -242,9 +242,9 @@ impl State {
             EventKind::DataChanged if self.echoes.hear(&event.path) => None,
             EventKind::DataChanged => self.begin_read(&event.path, &paths::parse(&event.path)),
             EventKind::Deleted => {
-                let place = paths::parse(&event.path);
-                if !self.unlock_later(&event.path, &place) {
-                    self.remove_place(&event.path, place);
+                let parsed = paths::parse(&event.path);
+                if !self.unlock_later(&event.path, &parsed) {
+                    self.remove_parsed(&event.path, parsed);
                 }
                 None
             }
@@ -255,31 +255,31 @@ impl State {
     fn on_created(&mut self, path: &str) -> Option<After> {
         match paths::parse(path) {
             // We made it ourselves, and whatever has changed it since has an event of its own.
-            Place::Node(id) if self.snapshot.node(&id).is_some() => {}
-            Place::Request(id) if self.snapshot.request(&id).is_some() => {}
-            place if is_read(&place) => return self.begin_read(path, &place),
-            Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
-            Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
+            ZnodePath::Node(id) if self.snapshot.node(&id).is_some() => {}
+            ZnodePath::Request(id) if self.snapshot.request(&id).is_some() => {}
+            parsed if is_tracked_record(&parsed) => return self.begin_read(path, &parsed),
+            ZnodePath::NodeLock(id) => {self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
+            ZnodePath::NodeContender(id, name) => self.change_node_lock(id, |view| {
                 view.exists = true;
                 view.contenders.insert(name)
             }),
             // Contenders of ours may be known already.
-            Place::RequestLock(id) => self.change_request_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
-            Place::RequestContender(id, name) => self.change_request_lock(id, |view| {
+            ZnodePath::RequestLock(id) => {self.change_request_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
+            ZnodePath::RequestContender(id, name) => self.change_request_lock(id, |view| {
                 view.exists = true;
                 view.contenders.insert(name)
             }),
-            place => self.on_created_of_image(place),
+            parsed => self.on_image_created(parsed),
         }
         None
     }
 
-    fn on_created_of_image(&mut self, place: Place) {
-        match place {
-            Place::Image(name) => self.snapshot_mut().images.add_image(name),
-            Place::ImageBuildsContender(name, contender) => {
+    fn on_image_created(&mut self, parsed: ZnodePath) {
+        match parsed {
+            ZnodePath::Image(name) => self.snapshot_mut().images.add_image(name),
+            ZnodePath::ImageBuildsContender(name, contender) => {
                 self.snapshot_mut().images.contend(&name, &contender, true),
-            Place::ImageUploadsContender(image, build, provider, contender) => {
+            ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
                 let place = UploadPlace { build: BuildKey { image, build }, provider };
                 self.snapshot_mut().images.contend_upload(place, &contender, true);
             }
@@ -288,8 +288,8 @@ impl State {
     }
 
     /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
-    fn begin_read(&mut self, path: &str, place: &Place) -> Option<After> {
-        if !is_read(place) {
+    fn begin_read(&mut self, path: &str, parsed: &ZnodePath) -> Option<After> {
+        if !is_tracked_record(parsed) {
             return None;
         }
         if let Some(read) = self.reads.get_mut(path) {
@@ -303,8 +303,8 @@ impl State {
 
     /// Who unlocks a node has written it just before. Until that is read the picture shows it locked, or we would
     /// decide on the record of before.
-    fn unlock_later(&mut self, path: &str, place: &Place) -> bool {
-        let Place::NodeContender(id, _) = place else { return false };
+    fn unlock_later(&mut self, path: &str, parsed: &ZnodePath) -> bool {
+        let ZnodePath::NodeContender(id, _) = parsed else { return false };
         let Some(read) = self.reads.get_mut(&paths::node(id)) else { return false };
         read.unlocks.push(path.to_owned());
         true
@@ -324,9 +324,9 @@ impl State {
         }
         match answer {
             Ok((data, stat)) => {
-                let place = paths::parse(&path);
-                if !self.is_current(&place, &stat) {
-                    apply(self.snapshot_mut(), place, &path, &data, &stat);
+                let parsed = paths::parse(&path);
+                if !self.is_current(&parsed, &stat) {
+                    apply(self.snapshot_mut(), parsed, &path, &data, &stat);
                 }
             }
             Err(ZkError::NoNode) => self.remove(&path),
@@ -351,10 +351,10 @@ impl State {
     }
 
     /// Whether the picture shows a record as it was then, or as it was written later.
-    fn is_current(&self, place: &Place, stat: &Stat) -> bool {
-        let known = match place {
-            Place::Node(id) => self.snapshot.node(id).map(|known| known.mzxid),
-            Place::Request(id) => self.snapshot.request(id).map(|known| known.mzxid),
+    fn is_current(&self, parsed: &ZnodePath, stat: &Stat) -> bool {
+        let known = match parsed {
+            ZnodePath::Node(id) => self.snapshot.node(id).map(|known| known.mzxid),
+            ZnodePath::Request(id) => self.snapshot.request(id).map(|known| known.mzxid),
             _ => None,
         };
         known.is_some_and(|known| known >= stat.mzxid)
@@ -362,21 +362,21 @@ impl State {
 }
 
 /// What the picture shows the content of, or the time.
-fn is_read(place: &Place) -> bool {
-    let is_of_nodes = matches!(place, Place::Node(_) | Place::Request(_) | Place::Component { .. });
+fn is_tracked_record(parsed: &ZnodePath) -> bool {
+    let is_of_nodes = matches!(parsed, ZnodePath::Node(_) | ZnodePath::Request(_) | ZnodePath::Component { .. });
     is_of_nodes
         || matches!(
-            place,
-            Place::ImagePause(_) | Place::ImageBuildRequest(_) | Place::ImageBuild(..) | Place::ImageUpload(_)
+            parsed,
+            ZnodePath::ImagePause(_) | ZnodePath::ImageBuildRequest(_) | ZnodePath::ImageBuild(..) | ZnodePath::ImageUpload(_)
         )
 }
 
 /// Puts what was read of one record into the picture.
-fn apply(snapshot: &mut Snapshot, place: Place, path: &str, data: &Bytes, stat: &Stat) {
+fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, stat: &Stat) {
     snapshot.forget_unreadable(path);
     // Most of what changes, without the way over a picture.
-    match place {
-        Place::Node(id) => match decode_stored(data, stat) {
+    match parsed {
+        ZnodePath::Node(id) => match decode_stored(data, stat) {
             Decoded::Record(stored) => {
                 snapshot.put_node(id, stored);
                 return;
@@ -384,7 +384,7 @@ fn apply(snapshot: &mut Snapshot, place: Place, path: &str, data: &Bytes, stat: 
             Decoded::Empty => return snapshot.put_empty_node(id),
             Decoded::Unreadable(_) => {}
         },
-        Place::Request(id) => {
+        ZnodePath::Request(id) => {
             if let Decoded::Record(stored) = decode_stored(data, stat) {
                 snapshot.put_request(id, stored);
                 return;

@@ -18,7 +18,7 @@ use super::follower::Follower;
 use super::own_writes::{Announced, Echoes};
 use super::wake_signal::Bell;
 use crate::Zk;
-use crate::paths::{self, Place};
+use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::node::Node;
@@ -396,67 +396,67 @@ impl State {
 
     /// The znode at a path is gone; an answer to an earlier read of it must not bring it back.
     pub(super) fn remove(&mut self, path: &str) {
-        self.remove_place(path, paths::parse(path));
+        self.remove_parsed(path, paths::parse(path));
     }
 
-    pub(super) fn remove_place(&mut self, path: &str, place: Place) {
+    pub(super) fn remove_parsed(&mut self, path: &str, parsed: ZnodePath) {
         self.reads.remove(path);
         self.echoes.forget(path);
-        if matches!(place, Place::Node(_) | Place::Request(_)) {
+        if matches!(parsed, ZnodePath::Node(_) | ZnodePath::Request(_)) {
             self.gone.note(path);
         }
         if self.snapshot.is_unreadable(path) {
             self.snapshot_mut().forget_unreadable(path);
         }
         // Of what we took away ourselves we hear once more, and nobody needs to look at the same picture again.
-        if !self.snapshot_contains(&place) {
+        if !self.snapshot_contains(&parsed) {
             return;
         }
-        match place {
-            Place::Node(id) => self.snapshot_mut().remove_node(&id),
-            Place::NodeLock(id) => self.snapshot_mut().set_node_lock(id, LockView::default()),
-            Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name)),
-            Place::Request(id) => self.snapshot_mut().remove_request(&id),
-            Place::RequestLock(id) => self.snapshot_mut().remove_request_lock(&id),
-            Place::RequestContender(id, name) => self.change_request_lock(id, |view| view.contenders.remove(&name)),
-            Place::Component { kind, name } => self.snapshot_mut().remove_component(kind, &name),
-            place => self.remove_of_image(place),
+        match parsed {
+            ZnodePath::Node(id) => self.snapshot_mut().remove_node(&id),
+            ZnodePath::NodeLock(id) => self.snapshot_mut().set_node_lock(id, LockView::default()),
+            ZnodePath::NodeContender(id, name) => {self.change_node_lock(id, |view| view.contenders.remove(&name)),
+            ZnodePath::Request(id) => self.snapshot_mut().remove_request(&id),
+            ZnodePath::RequestLock(id) => self.snapshot_mut().remove_request_lock(&id),
+            ZnodePath::RequestContender(id, name) => {self.change_request_lock(id, |view| view.contenders.remove(&name)),
+            ZnodePath::Component { kind, name } => self.snapshot_mut().remove_component(kind, &name),
+            parsed => self.remove_image_znode(parsed),
         }
     }
 
     /// Whether there is something of what is said to be gone.
-    fn snapshot_contains(&self, place: &Place) -> bool {
+    fn snapshot_contains(&self, parsed: &ZnodePath) -> bool {
         let snapshot = &self.snapshot;
-        match place {
-            Place::Node(id) => snapshot.has_node(id),
-            Place::NodeLock(id) => snapshot.node_lock(id) != LockView::absent(),
-            Place::NodeContender(id, name) => snapshot.node_lock(id).contenders.contains(name),
-            Place::Request(id) => snapshot.has_request(id),
-            Place::RequestLock(id) => snapshot.has_request_lock(id),
-            Place::RequestContender(id, name) => snapshot.request_lock(id).contenders.contains(name),
+        match parsed {
+            ZnodePath::Node(id) => snapshot.has_node(id),
+            ZnodePath::NodeLock(id) => snapshot.node_lock(id) != LockView::absent(),
+            ZnodePath::NodeContender(id, name) => snapshot.node_lock(id).contenders.contains(name),
+            ZnodePath::Request(id) => snapshot.has_request(id),
+            ZnodePath::RequestLock(id) => snapshot.has_request_lock(id),
+            ZnodePath::RequestContender(id, name) => snapshot.request_lock(id).contenders.contains(name),
             // Of others few go.
             _ => true,
         }
     }
 
-    fn remove_of_image(&mut self, place: Place) {
+    fn remove_image_znode(&mut self, parsed: ZnodePath) {
         let images = &mut self.snapshot_mut().images;
-        match place {
-            Place::Image(name) => images.remove_image(&name),
-            Place::ImagePause(name) => images.set_paused(&name, false),
-            Place::ImageBuildRequest(name) => images.set_requested(&name, None),
-            Place::ImageBuildsLock(name) => images.set_lock(&name, LockView::default()),
-            Place::ImageBuildsContender(name, contender) => images.contend(&name, &contender, false),
-            Place::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
-            Place::ImageUploadsLock(image, build, provider) => {
+        match parsed {
+            ZnodePath::Image(name) => images.remove_image(&name),
+            ZnodePath::ImagePause(name) => images.set_paused(&name, false),
+            ZnodePath::ImageBuildRequest(name) => images.set_requested(&name, None),
+            ZnodePath::ImageBuildsLock(name) => images.set_lock(&name, LockView::default()),
+            ZnodePath::ImageBuildsContender(name, contender) => images.contend(&name, &contender, false),
+            ZnodePath::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
+            ZnodePath::ImageUploadsLock(image, build, provider) => {
                 let place = UploadPlace { build: BuildKey { image, build }, provider };
                 images.set_upload_lock(place, LockView::default());
             }
-            Place::ImageUploadsContender(image, build, provider, contender) => {
+            ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
                 let place = UploadPlace { build: BuildKey { image, build }, provider };
                 images.contend_upload(place, &contender, false);
             }
-            Place::ImageUpload(key) => images.remove_upload(&key),
+            ZnodePath::ImageUpload(key) => images.remove_upload(&key),
             _ => {}
         }
     }

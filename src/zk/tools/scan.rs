@@ -158,15 +158,15 @@ async fn uploads_of_build(
     build: BuildId,
     provider: &ProviderName,
 ) -> Result<Option<ProviderBuild>, ZkError> {
-    let place = zk.exists(&paths::image_provider(&image, &build, provider));
+    let provider_stat = zk.exists(&paths::image_provider(&image, &build, provider));
     let uploads_path = paths::image_uploads(&image, &build, provider);
     let uploads = sorted_children(zk, &uploads_path);
-    let (place, uploads) = futures::try_join!(place, uploads)?;
+    let (provider_stat, uploads) = futures::try_join!(provider_stat, uploads)?;
     let uploads = uploads.into_iter().filter(|name| name != "lock").map(UploadId::from).collect();
-    Ok(place.map(|_| ProviderBuild { image, build, uploads }))
+    Ok(provider_stat.map(|_| ProviderBuild { image, build, uploads }))
 }
 
-async fn components_of<T: Record>(zk: &dyn Connection, kind: ComponentKind) -> Result<Scan<Stored<T>>, ZkError> {
+async fn components_of<T: Record>(zk: &dyn Connection, kind: ComponentKind,) -> Result<Scan<Stored<T>>, ZkError> {
     let names = sorted_children(zk, &paths::components(kind)).await?;
     collect(zk, names, |name| paths::component(kind, name), |_, stored| stored).await
 }

@@ -9,7 +9,7 @@ use crate::Zk;
 use crate::locks::lock::make_path;
 use crate::mirror::bulk_images;
 use crate::mirror::records::{Decoded, decode};
-use crate::paths::{self, Place};
+use crate::paths::{self, ZnodePath};
 use nodepool_model::records::image_build::ImageBuild;
 use nodepool_model::records::image_upload::ImageUpload;
 use nodepool_model::snapshot::images::Images;
@@ -55,9 +55,9 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
     for (path, value) in entries {
         let text = value.as_str().ok_or_else(|| format!("what it has for {path} is no text"))?;
         let trouble = match paths::parse(path) {
-            Place::ImagePause(_) => None,
-            Place::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
-            Place::ImageUpload(key) => {
+            ZnodePath::ImagePause(_) => None,
+            ZnodePath::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
+            ZnodePath::ImageUpload(key) => {
                 check_number(path, key.upload.as_str())?;
                 unreadable(decode::<ImageUpload>(text.as_bytes()))
             }
@@ -91,7 +91,7 @@ fn unreadable<T>(decoded: Decoded<T>) -> Option<String> {
 
 /// Writes what was exported; what is there besides is left alone. Numbers of later uploads follow those that are imported.
 pub async fn import(zk: &Zk, entries: &BTreeMap<String, String>) -> Result<(), ZkError> {
-    let uploads = entries.keys().filter(|path| matches!(paths::parse(path), Place::ImageUpload(_)));
+    let uploads = entries.keys().filter(|path| matches!(paths::parse(path), ZnodePath::ImageUpload(_)));
     let mut numbers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for path in uploads {
         let parent = paths::parent(path).unwrap_or(path).to_owned();

@@ -10,7 +10,7 @@ use crate::locks::lock::{self, Lock, PlannedLock};
 use crate::mirror::mirror::Fold;
 use crate::mirror::records::{self, Decoded, stored};
 use crate::paths;
-use crate::paths::Place;
+use crate::paths::ZnodePath;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
@@ -409,7 +409,7 @@ impl Store {
     fn fold_new(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
         let created = replies.iter().filter_map(|reply| match reply {
             OpReply::Created { path } => match paths::parse(path) {
-                Place::Node(id) => Some(id),
+                ZnodePath::Node(id) => Some(id),
                 _ => None,
             },
             _ => None,
@@ -451,12 +451,12 @@ pub(crate) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
         }
     };
     match paths::parse(path) {
-        Place::NodeContender(id, name) => {
+        ZnodePath::NodeContender(id, name) => {
             let mut view = fold.snapshot_mut().node_lock(&id).clone();
             change(&mut view, name);
             fold.snapshot_mut().set_node_lock(id, view);
         }
-        Place::RequestContender(id, name) => {
+        ZnodePath::RequestContender(id, name) => {
             let mut view = fold.snapshot_mut().request_lock(&id).clone();
             change(&mut view, name);
             fold.snapshot_mut().set_request_lock(id, view);

@@ -176,8 +176,8 @@ impl Tree {
         let parent = self.znodes.get_mut(&parent_path).expect("the parent was found above");
         parent.record.creations = parent.record.creations.wrapping_add(1);
         parent.record.pzxid = zxid;
-        let place = transaction.note(EventKind::Created, &path, &parent_path);
-        transaction.undo.push(Undo::Create { path: place, parent: counters });
+        let shared_path = transaction.note(EventKind::Created, &path, &parent_path);
+        transaction.undo.push(Undo::Create { path: shared_path, parent: counters });
         Ok(Written::Created { path, stat })
     }
 
@@ -192,15 +192,15 @@ impl Tree {
         fits(&data)?;
         require(self.find(path)?.record.version, version)?;
         let znode = self.znodes.get_mut(path).expect("found above");
-        let place: Arc<str> = path.into();
-        transaction.undo.push(Undo::Replace { path: place.clone(), record: Box::new(znode.record.clone()) });
+        let shared_path: Arc<str> = path.into();
+        transaction.undo.push(Undo::Replace { path: shared_path.clone(), record: Box::new(znode.record.clone()) });
         let record = &mut znode.record;
         record.data = data;
         record.version = record.version.wrapping_add(1);
         record.mzxid = transaction.zxid;
         record.mtime = transaction.now_ms;
-        transaction.touched.push(Touched::Znode(place.clone()));
-        transaction.happened.push((EventKind::DataChanged, place));
+        transaction.touched.push(Touched::Znode(shared_path.clone()));
+        transaction.happened.push((EventKind::DataChanged, shared_path));
         Ok(Written::Set(znode.stat()))
     }
 
@@ -215,11 +215,11 @@ impl Tree {
         let acl = valid_acl(acl)?;
         require(self.find(path)?.record.aversion, version)?;
         let znode = self.znodes.get_mut(path).expect("found above");
-        let place: Arc<str> = path.into();
-        transaction.undo.push(Undo::Replace { path: place.clone(), record: Box::new(znode.record.clone()) });
+        let shared_path: Arc<str> = path.into();
+        transaction.undo.push(Undo::Replace { path: shared_path.clone(), record: Box::new(znode.record.clone()) });
         znode.record.acl = acl;
         znode.record.aversion = znode.record.aversion.wrapping_add(1);
-        transaction.touched.push(Touched::Znode(place));
+        transaction.touched.push(Touched::Znode(shared_path));
         Ok(Written::AclSet(znode.stat()))
     }
 
@@ -234,8 +234,8 @@ impl Tree {
         }
         let (znode, counters) = self.detach(path);
         self.znodes.get_mut(&parent_path).expect("the parent was found above").record.pzxid = transaction.zxid;
-        let place = transaction.note(EventKind::Deleted, path, &parent_path);
-        transaction.undo.push(Undo::Delete { path: place, znode: Box::new(znode), parent: counters });
+        let shared_path = transaction.note(EventKind::Deleted, path, &parent_path);
+        transaction.undo.push(Undo::Delete { path: shared_path, znode: Box::new(znode), parent: counters });
         Ok(Written::Deleted)
     }
 
@@ -295,7 +295,7 @@ impl Transaction {
     /// A child came or went. Returns its path, to be shared.
     fn note(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
         let (path, parent): (Arc<str>, Arc<str>) = (path.into(), parent.into());
-        self.touched.extend([&path, &parent].map(|place| Touched::Znode(place.clone())));
+        self.touched.extend([&path, &parent].map(|path| Touched::Znode(path.clone())));
         self.happened.extend([(kind, path.clone()), (EventKind::ChildrenChanged, parent)]);
         path
     }

@@ -62,12 +62,12 @@ impl Tree {
             return Err(Inconsistent::NoRoot);
         }
         let mut ephemerals: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
-        let places: Vec<(String, i64)> = znodes
+        let znode_owners: Vec<(String, i64)> = znodes
             .iter()
             .filter(|(path, _)| *path != "/")
             .map(|(path, znode)| (path.clone(), znode.record.ephemeral_owner))
             .collect();
-        for (path, owner) in places {
+        for (path, owner) in znode_owners {
             let Ok((parent, name)) = split(&path) else { return Err(Inconsistent::NoParent(path)) };
             let Some(parent) = znodes.get_mut(super::path::key(parent)) else {
                 return Err(Inconsistent::NoParent(path));

@@ -12,7 +12,7 @@ use nodepool_model::records::ids::{ExternalId, ImageName, ProviderName};
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::report::table::Table;
 use nodepool_zk::Zk;
-use nodepool_zk::paths::{self, Place};
+use nodepool_zk::paths::{self, ZnodePath};
 use nodepool_zk::tools::transfer;
 use serde_json::json;
 
@@ -86,7 +86,7 @@ async fn unknown(
     let skipped: Vec<UploadKey> = unreadable
         .keys()
         .filter_map(|path| match paths::parse(path) {
-            Place::ImageUpload(key) if key.provider == *name => Some(key),
+            ZnodePath::ImageUpload(key) if key.provider == *name => Some(key),
             _ => None,
         })
         .collect();
