@@ -7,7 +7,7 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::work_queue::Claim;
+use super::work_queue::WorkLease;
 use super::write_retry;
 use crate::actors::runtime::blocking::{StopOnDrop, on_a_thread_that_may_wait};
 use crate::actors::runtime::clock;
@@ -67,7 +67,7 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
             return Built::Failed;
         }
     };
-    claim.begins(&key.build);
+    lease.record_build(&key.build);
     info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.why.text(), "building");
     let made = make(&store, &workshop, &key, &order, &recipe).await;
     let image = &recipe.image;

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tracing::{Instrument, info_span, warn};
 
 use super::build_job::{self, Built, Recipe, Workshop};
-use super::work_queue::{Claim, Desk, Work};
+use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
@@ -25,7 +25,7 @@ use nodepool_policy::images::build_schedule::{self, Order};
 use nodepool_zk::txn::store::Store;
 
 /// Before an image that somebody else has taken up is asked for again.
-const NOT_OURS: Seconds = Seconds(0.5);
+const CONTENDED_BACKOFF: Seconds = Seconds(0.5);
 
 pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
@@ -35,7 +35,7 @@ pub struct BuildWorkerDeps {
     pub config: Arc<Config>,
     pub facts: FactsOfProviders,
     pub store: Store,
-    pub desk: Desk,
+    pub work_queue: WorkQueue,
     pub workshop: Workshop,
     /// Used for every image in place of its own.
     pub dib_cmd: Option<String>,
@@ -83,7 +83,7 @@ impl BuildWorker {
         trouble.is_some()
     }
 
-    fn begin(&mut self, order: Order, claim: Claim, ctx: &mut Context<Self>) {
+    fn begin(&mut self, order: Order, lease: WorkLease, ctx: &mut Context<Self>) {
         let config = &self.deps.config;
         let mut image = config.diskimages[&order.image].clone();
         if let Some(command) = &self.deps.dib_cmd {
@@ -99,18 +99,19 @@ impl BuildWorker {
         // For the loggers, of which each worker has its own.
         let span = info_span!("build", worker = self.deps.number, image = %order.image);
         let (store, workshop) = (self.deps.store.clone(), self.deps.workshop.clone());
-        let building = async move { (build_job::build(store, workshop, order, recipe, &claim).await, claim) };
-        self.errands.run(ctx, building.instrument(span), |(built, claim), act, ctx| act.built(built, claim, ctx));
+        let building = async move { (build_job::build(store, workshop, order, recipe, &lease).await, lease) };
+        self.errands
+            .run(ctx, building.instrument(span), |(built, lease), act, ctx| act.on_build_finished(outcome, lease, ctx));
     }
 
-    fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
+    fn built(&mut self, built: Built, lease: WorkLease, ctx: &mut Context<Self>) {
         match built {
-            Built::Failed => claim.failed(self.deps.interval),
+            Built::Failed => lease.failed(self.deps.interval),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Built::NotOurs => claim.rests(NOT_OURS),
-            Built::Ready => claim.succeeded(),
+            Built::NotOurs => lease.back_off(CONTENDED_BACKOFF),
+            Built::Ready => lease.succeeded(),
         }
-        drop(claim);
+        drop(lease);
         self.building = None;
         self.reconcile(ctx);
     }
@@ -131,13 +132,13 @@ impl Reconcile for BuildWorker {
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = build_schedule::due(&inputs).into_iter().filter(|order| !self.is_odd(order));
-            let due: Vec<_> = due.map(|order| (Work::Build(order.image.clone()), order)).collect();
-            if let Some((order, claim)) = self.deps.desk.claim_first(due) {
-                return self.begin(order, claim, ctx);
+            let due: Vec<_> = due.map(|order| (WorkItem::Build(order.image.clone()), order)).collect();
+            if let Some((order, lease)) = self.deps.work_queue.lease_first(due) {
+                return self.begin(order, lease, ctx);
             }
         }
-        let rested = self.deps.desk.next_due().map(|rest| inputs.moment + rest);
-        let due = build_schedule::next_due(&inputs).into_iter().chain(rested).min();
+        let retry_at = self.deps.work_queue.next_due().map(|delay| inputs.moment + delay);
+        let due = build_schedule::next_due(&inputs).into_iter().chain(retry_at).min();
         self.triggers.requeue_at(due);
     }
 }

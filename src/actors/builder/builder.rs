@@ -11,7 +11,7 @@ use super::build_worker::{self, BuildWorker, BuildWorkerDeps, FactsOfProviders};
 use super::fake_dib;
 use super::image_cleanup_worker::{ImageCleanupDeps, ImageCleanupWorker};
 use super::upload_worker::{self, UploadWorker, UploadWorkerDeps};
-use super::work_queue::Desk;
+use super::work_queue::WorkQueue;
 use crate::actors::launcher::launcher::REGISTER_RETRY_INTERVAL;
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
@@ -98,16 +98,16 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife
             return SessionEnd::Unread;
         }
     };
-    let (panics, desk) = (PanicWatch::new(), Desk::default());
+    let (panics, work_queue) = (PanicWatch::new(), WorkQueue::default());
     let store = Store::new(zk.clone(), mirror);
-    let builder = Builder::new(context.clone(), life, store, loaded, panics.clone(), desk.clone()).start();
+    let builder = Builder::new(context.clone(), life, store, loaded, panics.clone(), work_queue.clone()).start();
     context.ready.send_replace(true);
     let (mut session, mut shutdown) = (zk.session(), context.shutdown.clone());
     let end = tokio::select! {
         biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
-        () = stopped(&mut shutdown, &desk) => SessionEnd::Stopped,
+        () = stopped(&mut shutdown, &work_queue) => SessionEnd::Stopped,
     };
     if builder.send(Shutdown).await.is_err() {
         warn!(target: "nodepool.builder.NodePoolBuilder", "the builder was gone already");
@@ -116,7 +116,7 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife
 }
 
 /// A stop that has time waits for builds that are under way; one that has none, or a second one, does not.
-async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<StopRequest>>, desk: &Desk) {
+async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<StopRequest>>, work_queue: &WorkQueue) {
     let is_graceful = match shutdown.wait_for(Option::is_some).await {
         Ok(stop) => stop.as_ref().is_some_and(|stop| stop.is_graceful),
         // Nobody can stop us in order any more.
@@ -126,7 +126,7 @@ async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<StopRequest>
         info!(target: "nodepool.builder.NodePoolBuilder", "waiting for builds that are under way; a second signal ends them");
         tokio::select! {
             biased;
-            () = desk.finish_builds() => {}
+            () = work_queue.finish_builds() => {}
             _ = shutdown.wait_for(|stop| stop.as_ref().is_some_and(|stop| !stop.is_graceful)) => {}
         }
     }
@@ -139,7 +139,7 @@ pub struct Builder {
     config: Arc<Config>,
     watch: ConfigWatch,
     panics: PanicWatch,
-    desk: Desk,
+    work_queue: WorkQueue,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     /// Those that were replaced, and have calls under way which end with the session at the latest.
     leaving: Vec<Recipient<Shutdown>>,
@@ -158,7 +158,7 @@ impl Builder {
         store: Store,
         loaded: Loaded,
         panics: PanicWatch,
-        desk: Desk,
+        work_queue: WorkQueue,
     ) -> Self {
         Self {
             watch: ConfigWatch::new(&loaded),
@@ -166,7 +166,7 @@ impl Builder {
             context,
             life,
             store,
-            desk,
+            work_queue,
             providers: BTreeMap::new(),
             leaving: Vec::new(),
             not_started: NotStarted::default(),
@@ -257,7 +257,7 @@ impl Builder {
             config: self.config.clone(),
             facts: self.facts(),
             store: self.store.clone(),
-            desk: self.desk.clone(),
+            work_queue: self.work_queue.clone(),
             workshop,
             dib_cmd: self.life.options.dib_cmd.clone(),
             interval: self.life.options.build_interval,
@@ -274,7 +274,7 @@ impl Builder {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
-            desk: self.desk.clone(),
+            work_queue: self.work_queue.clone(),
             workshop,
             interval: self.life.options.upload_interval,
             rest: self.life.options.upload_rest,
@@ -291,7 +291,7 @@ impl Builder {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
-            desk: self.desk.clone(),
+            work_queue: self.work_queue.clone(),
             workshop,
             interval: self.life.options.cleanup_interval,
             build_workers: self.life.options.build_workers,

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::build_job::Workshop;
 use super::image_deletion::{self, FilesView};
 use super::upload_worker::Reconfigure;
-use super::work_queue::Desk;
+use super::work_queue::WorkQueue;
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
@@ -44,7 +44,7 @@ pub struct ImageCleanupDeps {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
-    pub desk: Desk,
+    pub work_queue: WorkQueue,
     pub workshop: Workshop,
     /// Between looks at everything. What is marked goes at once.
     pub interval: Seconds,
@@ -120,7 +120,7 @@ impl ImageCleanupWorker {
         if pass == Pass::Whole {
             self.reconcile_again = false;
         }
-        let begun = self.deps.desk.begun();
+        let begun = self.deps.work_queue.running_builds();
         let all = retention::due(&inputs, Pass::Whole, &begun);
         self.mind_stale(&all, &inputs, ctx);
         let due = if pass == Pass::Whole { all } else { retention::due(&inputs, pass, &begun) };
@@ -276,7 +276,7 @@ impl ImageCleanupWorker {
             store: self.deps.store.clone(),
             images: self.deps.workshop.images.clone(),
             builder_id: self.deps.workshop.builder_id.clone(),
-            begun: self.deps.desk.begun(),
+            begun: self.deps.work_queue.running_builds(),
             builds: builds
                 .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&inputs, &key))))
                 .collect(),
@@ -300,14 +300,14 @@ impl ImageCleanupWorker {
         }
         let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.deps.providers));
         let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
-        let desk = &self.deps.desk;
+        let work_queue = &self.deps.work_queue;
         let told = builder_metrics::states(
             &inputs,
             &self.deps.workshop.builder,
-            |image| desk.is_building(image),
-            |provider, image| desk.is_uploading(provider, image),
+            |image| work_queue.is_building(image),
+            |provider, image| work_queue.is_uploading(provider, image),
         );
-        let (builds, uploads) = desk.busy();
+        let (builds, uploads) = work_queue.busy();
         let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
         let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
         let told = told.into_iter().chain(builder_metrics::busy(&self.deps.workshop.builder, &busy));

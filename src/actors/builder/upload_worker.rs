@@ -9,7 +9,7 @@ use tracing::{Instrument, info_span};
 
 use super::build_job::Workshop;
 use super::upload_job::{self, Carrier, Uploaded};
-use super::work_queue::{Claim, Desk, Work};
+use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
@@ -27,7 +27,7 @@ use nodepool_policy::images::pending_uploads::{self, Shipment};
 use nodepool_zk::txn::store::Store;
 
 /// Before it is looked again whether a file that another builder has lies here after all.
-const ELSEWHERE: Seconds = Seconds(60.0);
+const NO_LOCAL_FILE_BACKOFF: Seconds = Seconds(60.0);
 
 pub struct UploadWorkerDeps {
     /// From 0, for logs and dumps.
@@ -35,7 +35,7 @@ pub struct UploadWorkerDeps {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
-    pub desk: Desk,
+    pub work_queue: WorkQueue,
     pub workshop: Workshop,
     /// Before an upload that has failed is tried again; and the safety net behind the events.
     pub interval: Seconds,
@@ -77,7 +77,7 @@ impl UploadWorker {
         }
     }
 
-    fn begin(&mut self, shipment: Shipment, claim: Claim, ctx: &mut Context<Self>) {
+    fn begin(&mut self, shipment: Shipment, lease: WorkLease, ctx: &mut Context<Self>) {
         let (Some(provider), Some(image)) = (
             self.deps.providers.get(&shipment.place.provider).cloned(),
             self.deps.config.diskimages.get(&shipment.place.build.image).cloned(),
@@ -97,18 +97,18 @@ impl UploadWorker {
         let span =
             info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
         let uploading = upload_job::upload(carrier, shipment);
-        self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
+        self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, lease, ctx));
     }
 
-    fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
+    fn uploaded(&mut self, uploaded: Uploaded, lease: WorkLease, ctx: &mut Context<Self>) {
         match uploaded {
-            Uploaded::Failed => claim.failed(self.deps.interval),
-            Uploaded::Elsewhere => claim.rests(ELSEWHERE),
+            Uploaded::Failed => lease.failed(self.deps.interval),
+            Uploaded::Elsewhere => lease.back_off(NO_LOCAL_FILE_BACKOFF),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Uploaded::NotOurs => claim.rests(Seconds(1.0)),
-            Uploaded::Ready => claim.succeeded(),
+            Uploaded::NotOurs => lease.back_off(Seconds(1.0)),
+            Uploaded::Ready => lease.succeeded(),
         }
-        drop(claim);
+        drop(lease);
         if uploaded == Uploaded::Ready && self.deps.rest > Seconds::ZERO {
             ctx.run_later(self.deps.rest.to_duration(), |act, ctx| {
                 act.uploading = None;
@@ -136,12 +136,12 @@ impl Reconcile for UploadWorker {
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = pending_uploads::due(&inputs).into_iter();
-            let due = due.map(|shipment| (Work::Upload(shipment.place.clone()), shipment));
-            if let Some((shipment, claim)) = self.deps.desk.claim_first(due) {
-                return self.begin(shipment, claim, ctx);
+            let due = due.map(|shipment| (WorkItem::Upload(shipment.place.clone()), shipment));
+            if let Some((shipment, lease)) = self.deps.work_queue.lease_first(due) {
+                return self.begin(shipment, lease, ctx);
             }
         }
-        self.triggers.requeue_at(self.deps.desk.next_due().map(|rest| inputs.moment + rest));
+        self.triggers.requeue_at(self.deps.work_queue.next_due().map(|delay| inputs.moment + delay));
     }
 }
 

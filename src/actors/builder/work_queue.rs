@@ -12,17 +12,17 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadPlace;
 
 /// What has not been tried for so long is forgotten: its build may be gone.
-const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// One thing that a worker can take up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Work {
+pub enum WorkItem {
     Build(ImageName),
     Upload(UploadPlace),
 }
 
 #[derive(Clone, Default)]
-pub struct Desk {
+pub struct WorkQueue {
     state: Arc<Mutex<State>>,
     /// Builds that are under way.
     builds: watch::Sender<usize>,
@@ -31,72 +31,73 @@ pub struct Desk {
 #[derive(Default)]
 struct State {
     /// With the build, when it has begun.
-    claimed: BTreeMap<Work, Option<BuildId>>,
+    leased: BTreeMap<WorkItem, Option<BuildId>>,
     is_closed: bool,
     /// What was tried and is not done.
-    tried: BTreeMap<Work, Trial>,
+    backoffs: BTreeMap<WorkItem, Backoff>,
     failures: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Trial {
+struct Backoff {
     /// It is not taken up again before then. By a clock that nobody sets.
-    rests_until: Instant,
+    retry_at: Instant,
     /// The number of its last failure; 0 where it has not failed.
     failure: u64,
 }
 
 /// Dropped, the work is free again.
-pub struct Claim {
-    work: Work,
-    desk: Desk,
+pub struct WorkLease {
+    item: WorkItem,
+    queue: WorkQueue,
 }
 
-impl Desk {
+impl WorkQueue {
     /// The first of these that nobody has and that does not rest. What has failed comes after what has not, else one that always fails
     /// would keep everybody from what comes after it; and what goes to a provider where something has failed after what does not.
-    pub fn claim_first<T>(&self, due: impl IntoIterator<Item = (Work, T)>) -> Option<(T, Claim)> {
+    pub fn lease_first<T>(&self, due: impl IntoIterator<Item = (WorkItem, T)>) -> Option<(T, WorkLease)> {
         let mut state = self.lock();
         if state.is_closed {
             return None;
         }
         let now = Instant::now();
-        let may = |work: &Work| {
-            !state.claimed.contains_key(work) && state.tried.get(work).is_none_or(|trial| trial.rests_until <= now)
+        let is_available = |item: &WorkItem| {
+            !state.leased.contains_key(item) && state.backoffs.get(item).is_none_or(|backoff| backoff.retry_at <= now)
         };
         let providers = state.failures_by_provider();
-        let rank = |work: &Work| {
-            let provider = match work {
-                Work::Upload(place) => providers.get(&place.provider).copied().unwrap_or(0),
-                Work::Build(_) => 0,
+        let rank = |item: &WorkItem| {
+            let provider = match item {
+                WorkItem::Upload(place) => providers.get(&place.provider).copied().unwrap_or(0),
+                WorkItem::Build(_) => 0,
             };
-            (state.tried.get(work).map_or(0, |trial| trial.failure), provider)
+            (state.backoffs.get(item).map_or(0, |backoff| backoff.failure), provider)
         };
         // The first of those that rank alike.
-        let (work, what) = due.into_iter().filter(|(work, _)| may(work)).min_by_key(|(work, _)| rank(work))?;
-        state.claimed.insert(work.clone(), None);
+        let (item, payload) =
+            due.into_iter().filter(|(work, _)| is_available(work)).min_by_key(|(work, _)| rank(work))?;
+        state.leased.insert(item.clone(), None);
         self.builds.send_replace(state.builds());
-        Some((what, Claim { work, desk: self.clone() }))
+        Some((payload, WorkLease { item, queue: self.clone() }))
     }
 
     /// The build of each image that this builder has the lock of.
-    pub fn begun(&self) -> BTreeMap<ImageName, BuildId> {
-        let begun = |(work, build): (&Work, &Option<BuildId>)| match (work, build) {
-            (Work::Build(image), Some(build)) => Some((image.clone(), build.clone())),
+    pub fn running_builds(&self) -> BTreeMap<ImageName, BuildId> {
+        let running = |(item, build): (&WorkItem, &Option<BuildId>)| match (item, build) {
+            (WorkItem::Build(image), Some(build)) => Some((image.clone(), build.clone())),
             _ => None,
         };
-        self.lock().claimed.iter().filter_map(begun).collect()
+        self.lock().leased.iter().filter_map(running).collect()
     }
 
     pub fn is_building(&self, image: &ImageName) -> bool {
-        self.lock().claimed.contains_key(&Work::Build(image.clone()))
+        self.lock().leased.contains_key(&WorkItem::Build(image.clone()))
     }
 
     /// Any build of it.
     pub fn is_uploading(&self, provider: &ProviderName, image: &ImageName) -> bool {
-        self.lock().claimed.keys().any(|work| match work {
-            Work::Upload(place) => place.provider == *provider && place.build.image == *image,
-            Work::Build(_) => false,
+        self.lock().leased.keys().any(|item| match item {
+            WorkItem::Upload(place) => place.provider == *provider && place.build.image == *image,
+            WorkItem::Build(_) => false,
         })
     }
 
@@ -104,14 +105,14 @@ impl Desk {
     pub fn busy(&self) -> (usize, usize) {
         let state = self.lock();
         let builds = state.builds();
-        (builds, state.claimed.len() - builds)
+        (builds, state.leased.len() - builds)
     }
 
     /// In what time the first of what rests may be taken up again.
     pub fn next_due(&self) -> Option<Seconds> {
         let now = Instant::now();
-        let rests = self.lock().tried.values().map(|trial| trial.rests_until).filter(|until| *until > now).min();
-        rests.map(|until| Seconds((until - now).as_secs_f64()))
+        let retry_at = self.lock().backoffs.values().map(|backoff| backoff.retry_at).filter(|until| *until > now).min();
+        retry_at.map(|until| Seconds((until - now).as_secs_f64()))
     }
 
     /// Nothing is taken up any more; resolves when the last build has ended.
@@ -129,59 +130,59 @@ impl Desk {
 
 impl State {
     fn builds(&self) -> usize {
-        self.claimed.keys().filter(|work| matches!(work, Work::Build(_))).count()
+        self.leased.keys().filter(|item| matches!(item, WorkItem::Build(_))).count()
     }
 
     /// The number of the last one.
     fn failures_by_provider(&self) -> BTreeMap<ProviderName, u64> {
         let mut last = BTreeMap::new();
-        for (work, trial) in &self.tried {
-            if let Work::Upload(place) = work {
+        for (item, backoff) in &self.backoffs {
+            if let WorkItem::Upload(place) = item {
                 let of_provider = last.entry(place.provider.clone()).or_insert(0);
-                *of_provider = trial.failure.max(*of_provider);
+                *of_provider = backoff.failure.max(*of_provider);
             }
         }
         last
     }
 
-    fn rest(&mut self, work: &Work, rest: Seconds, failure: u64) {
+    fn back_off(&mut self, item: &WorkItem, delay: Seconds, failure: u64) {
         let now = Instant::now();
-        self.tried.retain(|_, trial| now.saturating_duration_since(trial.rests_until) < FORGOTTEN);
-        self.tried.insert(work.clone(), Trial { rests_until: now + rest.to_duration(), failure });
+        self.backoffs.retain(|_, backoff| now.saturating_duration_since(backoff.retry_at) < FORGET_AFTER);
+        self.backoffs.insert(item.clone(), Backoff { retry_at: now + delay.to_duration(), failure });
     }
 }
 
-impl Claim {
+impl WorkLease {
     /// The build of the image has begun.
-    pub fn begins(&self, build: &BuildId) {
-        self.desk.lock().claimed.insert(self.work.clone(), Some(build.clone()));
+    pub fn record_build(&self, build: &BuildId) {
+        self.queue.lock().leased.insert(self.item.clone(), Some(build.clone()));
     }
 
     /// It is not to be taken up again before this has passed, and then after what has not failed, or not as lately.
-    pub fn failed(&self, rest: Seconds) {
-        let mut state = self.desk.lock();
+    pub fn failed(&self, delay: Seconds) {
+        let mut state = self.queue.lock();
         state.failures += 1;
         let failure = state.failures;
-        state.rest(&self.work, rest, failure);
+        state.back_off(&self.item, delay, failure);
     }
 
     /// It is not to be taken up again before this has passed, but that says nothing of what it is worth to try.
-    pub fn rests(&self, rest: Seconds) {
-        let mut state = self.desk.lock();
-        let failure = state.tried.get(&self.work).map_or(0, |trial| trial.failure);
-        state.rest(&self.work, rest, failure);
+    pub fn back_off(&self, delay: Seconds) {
+        let mut state = self.queue.lock();
+        let failure = state.backoffs.get(&self.item).map_or(0, |backoff| backoff.failure);
+        state.back_off(&self.item, delay, failure);
     }
 
     pub fn succeeded(&self) {
-        self.desk.lock().tried.remove(&self.work);
+        self.queue.lock().backoffs.remove(&self.item);
     }
 }
 
-impl Drop for Claim {
+impl Drop for WorkLease {
     fn drop(&mut self) {
-        let mut state = self.desk.lock();
-        state.claimed.remove(&self.work);
-        self.desk.builds.send_replace(state.builds());
+        let mut state = self.queue.lock();
+        state.leased.remove(&self.item);
+        self.queue.builds.send_replace(state.builds());
     }
 }
 
@@ -190,58 +191,58 @@ mod tests {
     use super::*;
     use nodepool_model::records::image_build::BuildKey;
 
-    fn build(image: &str) -> (Work, ()) {
-        (Work::Build(image.into()), ())
+    fn build(image: &str) -> (WorkItem, ()) {
+        (WorkItem::Build(image.into()), ())
     }
 
-    fn upload(provider: &str, image: &str) -> (Work, ()) {
+    fn upload(provider: &str, image: &str) -> (WorkItem, ()) {
         let build = BuildKey { image: image.into(), build: "1".into() };
-        (Work::Upload(UploadPlace { build, provider: provider.into() }), ())
+        (WorkItem::Upload(UploadPlace { build, provider: provider.into() }), ())
     }
 
-    fn claim(desk: &Desk, due: impl IntoIterator<Item = (Work, ())>) -> Option<Claim> {
-        desk.claim_first(due).map(|((), claim)| claim)
+    fn lease(queue: &WorkQueue, due: impl IntoIterator<Item = (WorkItem, ())>) -> Option<WorkLease> {
+        queue.lease_first(due).map(|((), lease)| lease)
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_is_had_by_one_and_rests_after_a_failure() {
-        let desk = Desk::default();
-        let first = claim(&desk, [build("debian")]).unwrap();
-        assert!(claim(&desk, [build("debian")]).is_none());
-        assert!(claim(&desk, [build("other")]).is_some());
+        let queue = WorkQueue::default();
+        let first = lease(&queue, [build("debian")]).unwrap();
+        assert!(lease(&queue, [build("debian")]).is_none());
+        assert!(lease(&queue, [build("other")]).is_some());
         first.failed(Seconds(10.0));
         drop(first);
-        assert_eq!(desk.next_due(), Some(Seconds(10.0)));
+        assert_eq!(queue.next_due(), Some(Seconds(10.0)));
         tokio::time::advance(Duration::from_secs(9)).await;
-        assert!(claim(&desk, [build("debian")]).is_none());
+        assert!(lease(&queue, [build("debian")]).is_none());
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(claim(&desk, [build("debian")]).is_some());
-        assert_eq!(desk.next_due(), None);
+        assert!(lease(&queue, [build("debian")]).is_some());
+        assert_eq!(queue.next_due(), None);
     }
 
     // With one worker, two images whose builds fail after half an hour kept it from all images after them.
     #[tokio::test(start_paused = true)]
     async fn what_always_fails_keeps_nobody_from_anything() {
-        let desk = Desk::default();
+        let queue = WorkQueue::default();
         let mut tried = String::new();
         for _ in 0..7 {
             let missing = ["a", "b", "c"].into_iter().filter(|image| !tried.contains('c') || *image != "c");
-            let claim = claim(&desk, missing.map(build)).unwrap();
+            let lease = lease(&queue, missing.map(build)).unwrap();
             tokio::time::advance(Duration::from_secs(1800)).await;
-            let Work::Build(image) = &claim.work else { panic!("{:?}", claim.work) };
+            let WorkItem::Build(image) = &lease.item else { panic!("{:?}", lease.item) };
             tried += image.as_str();
-            if image.as_str() == "c" { claim.succeeded() } else { claim.failed(Seconds(10.0)) }
+            if image.as_str() == "c" { lease.succeeded() } else { lease.failed(Seconds(10.0)) }
         }
         assert_eq!(tried, "abcabab");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_provider_where_uploads_fail_comes_after_others() {
-        let desk = Desk::default();
-        claim(&desk, [upload("a", "debian")]).unwrap().failed(Seconds(10.0));
-        let next = claim(&desk, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
-        assert_eq!(next.work, upload("b", "fedora").0);
-        let last = claim(&desk, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
-        assert_eq!(last.work, upload("a", "fedora").0);
+        let queue = WorkQueue::default();
+        lease(&queue, [upload("a", "debian")]).unwrap().failed(Seconds(10.0));
+        let next = lease(&queue, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
+        assert_eq!(next.item, upload("b", "fedora").0);
+        let last = lease(&queue, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
+        assert_eq!(last.item, upload("a", "fedora").0);
     }
 }
