@@ -17,7 +17,7 @@ fn target(address: SocketAddr, deadline: f64) -> ScanTarget {
     ScanTarget {
         host: address.ip().to_string(),
         port: address.port(),
-        deadline: Seconds::new(deadline),
+        timeout: Seconds::new(deadline),
         gather: Gather::Keys,
     }
 }

@@ -13,9 +13,9 @@ use zookeeper_server::tree::Tree;
 
 /// A stream that is cut into bytes takes a virtual millisecond for each, and a greeting may not take ten seconds.
 const MAX_STREAM_BYTES: usize = 4096;
-const WORDS: [&[u8]; 6] = [b"ruok", b"srvr", b"stat", b"mntr", b"envi", b"isro"];
+const FOUR_LETTER_WORDS: [&[u8]; 6] = [b"ruok", b"srvr", b"stat", b"mntr", b"envi", b"isro"];
 /// How connections end that nobody is to blame for.
-const WELL: &str = "well";
+const CLEAN_END: &str = "well";
 /// How long everybody has to come to rest: in virtual time, which goes on when they have.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 
@@ -76,15 +76,18 @@ fn check_stream(stream: &[u8], piece: usize) {
     let (whole, ended) = served(stream, MAX_STREAM_BYTES);
     let (torn, ended_torn) = served(stream, piece);
     // Who is told to go may have sent nonsense meanwhile.
-    assert!(ended == ended_torn || ended != WELL && ended_torn == WELL, "{ended}, and cut up {ended_torn}");
-    if stream.get(..4).is_some_and(|first| WORDS.contains(&first)) {
+    assert!(
+        ended == ended_torn || ended != CLEAN_END && ended_torn == CLEAN_END,
+        "{ended}, and cut up {ended_chunked}"
+    );
+    if stream.get(..4).is_some_and(|first| FOUR_LETTER_WORDS.contains(&first)) {
         assert!(whole.is_ascii() && whole.len() > 1, "a word has an answer");
         assert_eq!(whole, torn);
         return;
     }
     let (whole, torn) = (frames(&whole), frames(&torn));
     // Who sends nonsense hears no more, of what came before it in one piece neither.
-    assert!(whole.len() == torn.len() || ended != WELL && whole.len() < torn.len(), "{whole:?} {torn:?}");
+    assert!(whole.len() == torn.len() || ended != CLEAN_END && whole.len() < torn.len(), "{whole:?} {torn:?}");
     for (number, (whole, torn)) in whole.iter().zip(torn).enumerate() {
         // The first answer holds a password by chance.
         assert!(*whole == torn || number == 0 && whole.len() == torn.len(), "{whole:?} {torn:?}");
@@ -127,7 +130,7 @@ fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
         }
         let _ = writer.shutdown().await;
         let ended = match serving.await.expect("a connection does not panic") {
-            Ok(()) => WELL.to_owned(),
+            Ok(()) => CLEAN_END.to_owned(),
             Err(LinkError::Silent) => panic!("it was not silent"),
             Err(error) => error.to_string(),
         };

@@ -201,7 +201,7 @@ fn claims(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, 
     let unreadable = |error| format!("cannot read images-dir {}: {error}", images.path().display());
     let mut claimed = images.claimed().map_err(unreadable)?;
     for key in own {
-        if !claimed.contains(&key) && !images.suffixes(&key).map_err(unreadable)?.is_empty() {
+        if !claimed.contains(&key) && !images.existing_suffixes(&key).map_err(unreadable)?.is_empty() {
             images.claim(&key).map_err(unreadable)?;
             claimed.insert(key);
         }
@@ -236,7 +236,7 @@ async fn prune_formats(images: &ImagesDir, key: &BuildKey, needed: BTreeSet<Stri
     let (images, key) = (images.clone(), key.clone());
     on_a_thread_that_may_wait(move || {
         let failed = |error| format!("cannot remove a format of {}: {error}", key.file_name());
-        let formats = images.suffixes(&key).map_err(failed)?.into_iter();
+        let formats = images.existing_suffixes(&key).map_err(failed)?.into_iter();
         for format in formats.filter(|format| !format.contains('.') && format != "d" && !needed.contains(format)) {
             images.remove_format(&key, &format).map_err(failed)?;
             let file = images.file(&key, &format);

@@ -306,7 +306,7 @@ impl PoolWorker {
         let attempt = target.attempt;
         let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
-        let target = keyscan::ScanTarget { host: target.address, port: target.port, deadline: target.timeout, gather };
+        let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, gather };
         let subject = self.held.subject(&node);
         self.traces.scans(&node);
         let span = subject.span();

@@ -47,9 +47,9 @@ pub enum DibError {
 
 /// The command line of a build: what diskimage-builder's own tool takes, and what stands in for it has to understand.
 pub fn command(image: &DiskImage, formats: &BTreeSet<String>, base: &Path) -> Result<Vec<String>, String> {
-    let odd = |key: &str| format!("{key} of diskimage {} has a quote that is not closed", image.name);
-    let tool = image.dib_cmd.replace("%p", &own_folder());
-    let mut command = shlex::split(&tool).ok_or_else(|| odd("dib-cmd"))?;
+    let unclosed_quote = |key: &str| format!("{key} of diskimage {} has a quote that is not closed", image.name);
+    let tool = image.dib_cmd.replace("%p", &program_directory());
+    let mut command = shlex::split(&tool).ok_or_else(|| unclosed_quote("dib-cmd"))?;
     let formats: Vec<&str> = formats.iter().map(String::as_str).collect();
     let formats = formats.join(",");
     command.extend(["-x", "-t", &formats, "--checksum", "--no-tmpfs"].map(str::to_owned));
@@ -57,7 +57,7 @@ pub fn command(image: &DiskImage, formats: &BTreeSet<String>, base: &Path) -> Re
         command.extend(["--qemu-img-options", "compat=0.10"].map(str::to_owned));
     }
     command.extend(["-o".to_owned(), base.display().to_string()]);
-    command.extend(shlex::split(&image.elements.join(" ")).ok_or_else(|| odd("elements"))?);
+    command.extend(shlex::split(&image.elements.join(" ")).ok_or_else(|| unclosed_quote("elements"))?);
     Ok(command)
 }
 
@@ -74,9 +74,9 @@ pub fn environment(image: &DiskImage, base: &Path, elements_dir: Option<&str>) -
 }
 
 /// Where this program lies: what `%p` of a command stands for.
-fn own_folder() -> String {
-    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.display().to_string()));
-    folder.unwrap_or_default()
+fn program_directory() -> String {
+    let directory = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.display().to_string()));
+    directory.unwrap_or_default()
 }
 
 /// What makes the files of a build.
@@ -89,28 +89,28 @@ pub trait ImageMaker: Send + Sync {
 pub struct DiskImageBuilder;
 
 impl ImageMaker for DiskImageBuilder {
-    fn make<'a>(&'a self, made: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
-        run(made, in_vain).boxed()
+    fn make<'a>(&'a self, dib_run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
+        run(dib_run, in_vain).boxed()
     }
 }
 
 /// Runs it to its end, or to that of `wanted`. Dropped before, all its processes end.
 async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEnd, DibError> {
-    let unwritable = |source| DibError::Log { path: run.log.clone(), source };
-    let mut log = open_log(&run.log).map_err(unwritable)?;
-    let failed = |source| DibError::Exec { command: run.command.join(" "), source };
-    let (program, arguments) = run.command.split_first().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+    let log_error = |source| DibError::Log { path: run.log.clone(), source };
+    let mut log = open_log(&run.log).map_err(log_error)?;
+    let exec_error = |source| DibError::Exec { command: run.command.join(" "), source };
+    let (program, arguments) = run.command.split_first().ok_or_else(|| exec_error(io::ErrorKind::InvalidInput.into()))?;
     let mut command = Command::new(program);
     command.args(arguments).envs(run.environment.iter().map(|(name, value)| (name, value))).process_group(0);
-    command.stdin(Stdio::null()).stdout(log.try_clone().map_err(unwritable)?);
-    command.stderr(log.try_clone().map_err(unwritable)?);
-    let mut group = Group::of(command.spawn().map_err(failed)?);
-    let end = tokio::select! {
+    command.stdin(Stdio::null()).stdout(log.try_clone().map_err(log_error)?);
+    command.stderr(log.try_clone().map_err(log_error)?);
+    let mut group = Group::of(command.spawn().map_err(exec_error)?);
+    let outcome = tokio::select! {
         status = group.wait() => Ok(status.map_err(|source| DibError::Wait { source })?),
         () = tokio::time::sleep(run.timeout.to_duration()) => Err(DibEnd::TimedOut),
         () = wanted => Err(DibEnd::Stopped),
     };
-    let status = match end {
+    let status = match outcome {
         Ok(status) => status,
         Err(end) => {
             // What it has mounted it takes down itself.

@@ -39,7 +39,7 @@ pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result
     drop(command);
     let mut output = Vec::new();
     let mut reader = receiver(reader)?;
-    let ended = async {
+    let finished = async {
         let reading = read_all(&mut reader, &mut output);
         let status = group.wait();
         // What it leaves running in the background may keep the pipe open for ever.
@@ -49,7 +49,7 @@ pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result
             () = &mut reading => status.await,
         }
     };
-    let end = match tokio::time::timeout(timeout.to_duration(), ended).await {
+    let end = match tokio::time::timeout(timeout.to_duration(), finished).await {
         Ok(status) => {
             group.has_ended();
             End::Status(code(status?))
@@ -59,7 +59,7 @@ pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result
             End::TimedOut
         }
     };
-    read_rest(&mut reader, &mut output);
+    read_remaining(&mut reader, &mut output);
     Ok(HookEnd { end, output: String::from_utf8_lossy(&output).trim_end().to_owned() })
 }
 
@@ -73,24 +73,24 @@ async fn read_all(reader: &mut (impl AsyncRead + Unpin), output: &mut Vec<u8>) {
         if read == 0 {
             return;
         }
-        keep(output, &piece[..read]);
+        append_limited(output, &piece[..read]);
     }
 }
 
 /// What was written and not read when it ended.
-fn read_rest(reader: &mut pipe::Receiver, output: &mut Vec<u8>) {
+fn read_remaining(reader: &mut pipe::Receiver, output: &mut Vec<u8>) {
     let mut piece = [0; 4096];
     while let Ok(read) = reader.try_read(&mut piece) {
         if read == 0 || output.len() >= SHOWN {
             return;
         }
-        keep(output, &piece[..read]);
+        append_limited(output, &piece[..read]);
     }
 }
 
-fn keep(output: &mut Vec<u8>, piece: &[u8]) {
-    let room = SHOWN.saturating_sub(output.len()).min(piece.len());
-    output.extend_from_slice(&piece[..room]);
+fn append_limited(output: &mut Vec<u8>, chunk: &[u8]) {
+    let room = SHOWN.saturating_sub(output.len()).min(chunk.len());
+    output.extend_from_slice(&chunk[..room]);
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::BuildKey;
 
 /// Holds one empty file for each build that was begun here.
-const CLAIMS: &str = ".builds";
-const BUILDER_ID: &str = "builder_id.txt";
+const CLAIMS_DIR: &str = ".builds";
+const BUILDER_ID_FILE: &str = "builder_id.txt";
 /// Bytes below which a disk is as good as full: no image is smaller.
 const LEAST_SPACE: u64 = 1 << 20;
 
@@ -35,7 +35,7 @@ impl ImagesDir {
 
     /// What tells this builder from others, now and after a restart; made at the first start.
     pub fn builder_id(&self) -> io::Result<String> {
-        let path = self.0.join(BUILDER_ID);
+        let path = self.0.join(BUILDER_ID_FILE);
         match fs::read_to_string(&path) {
             Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
             Ok(_) => self.make_builder_id(&path),
@@ -65,14 +65,14 @@ impl ImagesDir {
 
     /// To be called before anything of a build is made.
     pub fn claim(&self, key: &BuildKey) -> io::Result<()> {
-        let folder = self.0.join(CLAIMS);
+        let folder = self.0.join(CLAIMS_DIR);
         fs::create_dir_all(&folder)?;
         fs::File::create(folder.join(key.file_name())).map(drop)
     }
 
     /// The builds that were begun here and whose files have not been removed.
     pub fn claimed(&self) -> io::Result<BTreeSet<BuildKey>> {
-        let entries = match fs::read_dir(self.0.join(CLAIMS)) {
+        let entries = match fs::read_dir(self.0.join(CLAIMS_DIR)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
             entries => entries?,
         };
@@ -86,7 +86,7 @@ impl ImagesDir {
     }
 
     /// Whether there is anything of a build: the suffixes of what is there, `qcow2`, `qcow2.md5` and `d` among them.
-    pub fn suffixes(&self, key: &BuildKey) -> io::Result<BTreeSet<String>> {
+    pub fn existing_suffixes(&self, key: &BuildKey) -> io::Result<BTreeSet<String>> {
         let prefix = format!("{}.", key.file_name());
         let mut found = BTreeSet::new();
         for entry in fs::read_dir(&self.0)? {
@@ -100,7 +100,7 @@ impl ImagesDir {
     pub fn remove(&self, key: &BuildKey) -> io::Result<Vec<PathBuf>> {
         self.signal(key, Signal::SIGKILL);
         let (mut removed, mut failed) = (Vec::new(), None);
-        for suffix in self.suffixes(key)? {
+        for suffix in self.existing_suffixes(key)? {
             let path = self.file(key, &suffix);
             match remove_any(&path) {
                 Ok(()) => removed.push(path),
@@ -111,19 +111,19 @@ impl ImagesDir {
         if let Some(error) = failed {
             return Err(error);
         }
-        forgive_missing(fs::remove_file(self.0.join(CLAIMS).join(key.file_name())))?;
+        ignore_not_found(fs::remove_file(self.0.join(CLAIMS_DIR).join(key.file_name())))?;
         Ok(removed)
     }
 
     /// Whether next to nothing can be written any more.
     pub fn is_full(&self) -> bool {
-        statvfs(&self.0).is_ok_and(|about| about.blocks_available() * about.fragment_size() < LEAST_SPACE)
+        statvfs(&self.0).is_ok_and(|stats| stats.blocks_available() * stats.fragment_size() < LEAST_SPACE)
     }
 
     /// Of one format, in bytes on disk.
     pub fn size(&self, key: &BuildKey, format: &str) -> io::Result<u64> {
-        let about = fs::metadata(self.file(key, format))?;
-        Ok(about.blocks() * 512)
+        let metadata = fs::metadata(self.file(key, format))?;
+        Ok(metadata.blocks() * 512)
     }
 
     /// Removes one format of a build, with its checksums.
@@ -138,11 +138,11 @@ impl ImagesDir {
     }
 
     pub fn is_being_made(&self, key: &BuildKey) -> bool {
-        !self.groups(key).is_empty()
+        !self.build_process_groups(key).is_empty()
     }
 
     fn signal(&self, key: &BuildKey, signal: Signal) -> bool {
-        let groups = self.groups(key);
+        let groups = self.build_process_groups(key);
         for group in &groups {
             // One that has just ended needs no signal.
             let _ = killpg(*group, signal);
@@ -151,7 +151,7 @@ impl ImagesDir {
     }
 
     /// Of processes that make a build, which are known by a variable that names it.
-    fn groups(&self, key: &BuildKey) -> BTreeSet<Pid> {
+    fn build_process_groups(&self, key: &BuildKey) -> BTreeSet<Pid> {
         let mark = format!("DIB_IMAGE_FILENAME={}\0", self.base(key).display());
         let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
         let ids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -182,7 +182,7 @@ pub fn prune_logs(folder: &Path, image: &ImageName, retention: i64) -> io::Resul
     logs.sort();
     let surplus = logs.len().saturating_sub(retention.max(1));
     let old: Vec<PathBuf> = logs.into_iter().take(surplus).map(|(_, path)| path).collect();
-    old.iter().try_for_each(|path| forgive_missing(fs::remove_file(path)))?;
+    old.iter().try_for_each(|path| ignore_not_found(fs::remove_file(path)))?;
     Ok(old)
 }
 
@@ -197,10 +197,10 @@ fn remove_any(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found?.is_dir(),
     };
-    forgive_missing(if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) })
+    ignore_not_found(if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) })
 }
 
-fn forgive_missing(result: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_build_goes_and_nothing_else() {
+    fn removing_a_build_removes_its_files_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let images = ImagesDir::new(folder.path());
         images.claim(&key("debian")).unwrap();
@@ -254,14 +254,14 @@ mod tests {
         assert_eq!(images.claimed().unwrap(), BTreeSet::from([key("debian"), key("debian-arm")]));
         assert_eq!(images.remove(&key("debian")).unwrap().len(), 5);
         assert_eq!(images.remove(&key("debian")).unwrap().len(), 0);
-        let mut left: Vec<&str> = others.into_iter().chain([".builds"]).collect();
-        left.sort_unstable();
-        assert_eq!(names(folder.path()), left);
+        let mut remaining: Vec<&str> = others.into_iter().chain([".builds"]).collect();
+        remaining.sort_unstable();
+        assert_eq!(names(folder.path()), remaining);
         assert_eq!(images.claimed().unwrap(), BTreeSet::from([key("debian-arm")]));
     }
 
     #[test]
-    fn what_still_makes_a_build_ends_before_its_files_go() {
+    fn build_processes_are_killed_before_their_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let images = ImagesDir::new(folder.path());
         let mut command = std::process::Command::new("sleep");
@@ -276,7 +276,7 @@ mod tests {
 
     // operations.md §5.4.4
     #[test]
-    fn logs_of_an_image_are_kept_to_their_number_and_those_of_others_are_left_alone() {
+    fn prune_logs_keeps_the_newest_logs_and_ignores_other_images() {
         let folder = tempfile::tempdir().unwrap();
         let others = ["debian-11-abc.log", "debian-abc.log.bak", "debian-xyz.log"];
         touch(folder.path(), &others);

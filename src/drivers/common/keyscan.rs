@@ -27,9 +27,9 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Failed exchanges for one key type after which it is left out, on a server that has shown a key of another type.
-const TRIES_PER_KEY_TYPE: u32 = 3;
+const MAX_ATTEMPTS_PER_KEY_TYPE: u32 = 3;
 
-const NO_ANSWER: &str = "no answer in the key exchange";
+const NO_RESPONSE: &str = "no answer in the key exchange";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScanTarget {
@@ -37,7 +37,7 @@ pub struct ScanTarget {
     pub host: String,
     pub port: u16,
     /// For the whole scan, waiting for a turn included.
-    pub deadline: Seconds,
+    pub timeout: Seconds,
     pub gather: Gather,
 }
 
@@ -67,12 +67,12 @@ pub enum ScanError {
 /// Runs scans, a bounded number at a time.
 #[derive(Debug)]
 pub struct Scanner {
-    turns: Semaphore,
+    permits: Semaphore,
 }
 
 impl Default for Scanner {
     fn default() -> Self {
-        Self { turns: Semaphore::new(MAX_SCANS) }
+        Self { permits: Semaphore::new(MAX_SCANS) }
     }
 }
 
@@ -82,7 +82,7 @@ impl Scanner {
         if is_fake(&target.host) {
             return Ok(fake_scan(target.gather));
         }
-        let deadline = deadline_after(target.deadline);
+        let deadline = deadline_after(target.timeout);
         match target.gather {
             Gather::ConnectOnly => {
                 let mut probe = Probe::begin(target, deadline).await?;
@@ -90,10 +90,10 @@ impl Scanner {
                 Ok(Scan { host_keys: Vec::new(), address: Some(address.ip()) })
             }
             Gather::Keys => {
-                let Ok(turn) = timeout_at(deadline, self.turns.acquire()).await else {
-                    return Err(target.timeout("too many scans are under way"));
+                let Ok(permit) = timeout_at(deadline, self.permits.acquire()).await else {
+                    return Err(target.timeout_error("too many scans are under way"));
                 };
-                let _turn = turn.expect("the semaphore is never closed");
+                let _permit = permit.expect("the semaphore is never closed");
                 Probe::begin(target, deadline).await?.gather().await
             }
         }
@@ -139,7 +139,7 @@ async fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketA
 }
 
 impl ScanTarget {
-    fn timeout(&self, last: &str) -> ScanError {
+    fn timeout_error(&self, last: &str) -> ScanError {
         ScanError::Timeout { host: self.host.clone(), port: self.port, last: last.to_owned() }
     }
 }
@@ -150,14 +150,14 @@ struct Probe<'a> {
     addresses: Vec<SocketAddr>,
     deadline: Instant,
     /// What went wrong last, for the message when time is up.
-    last: String,
+    last_error: String,
     retry_interval: Duration,
 }
 
 impl<'a> Probe<'a> {
     async fn begin(target: &'a ScanTarget, deadline: Instant) -> Result<Self, ScanError> {
         let addresses = resolve(&target.host, target.port, deadline).await?;
-        Ok(Self { target, addresses, deadline, last: String::from("no answer"), retry_interval: MIN_RETRY_INTERVAL })
+        Ok(Self { target, addresses, deadline, last_error: String::from("no answer"), retry_interval: MIN_RETRY_INTERVAL, })
     }
 
     /// Tries until somebody accepts a connection or time is up.
@@ -167,8 +167,8 @@ impl<'a> Probe<'a> {
                 let attempt_ends = self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
                 match timeout_at(attempt_ends, TcpStream::connect(address)).await {
                     Ok(Ok(stream)) => return Ok((stream, address)),
-                    Ok(Err(error)) => self.last = error.to_string(),
-                    Err(_) => self.last = String::from("no answer"),
+                    Ok(Err(error)) => self.last_error = error.to_string(),
+                    Err(_) => self.last_error = String::from("no answer"),
                 }
             }
             self.wait_before_retry().await?;
@@ -179,11 +179,11 @@ impl<'a> Probe<'a> {
     async fn gather(&mut self) -> Result<Scan, ScanError> {
         let mut scan = Scan::default();
         for key_type in key_types() {
-            let mut tries = 0;
+            let mut attempts = 0;
             loop {
                 let (stream, address) = self.connect().await?;
                 scan.address = Some(address.ip());
-                match exchange(stream, &key_type, self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT)).await {
+                match exchange_keys(stream, &key_type, self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT)).await {
                     Ok(Some(key)) => {
                         self.retry_interval = MIN_RETRY_INTERVAL;
                         if !scan.host_keys.contains(&key) {
@@ -193,12 +193,12 @@ impl<'a> Probe<'a> {
                     }
                     Ok(None) => break,
                     Err(error) => {
-                        tries += 1;
-                        self.last = error;
+                        attempts += 1;
+                        self.last_error = error;
                     }
                 }
-                if tries >= TRIES_PER_KEY_TYPE && !scan.host_keys.is_empty() {
-                    tracing::debug!(host = self.target.host, error = self.last, "key type left out");
+                if attempts >= MAX_ATTEMPTS_PER_KEY_TYPE && !scan.host_keys.is_empty() {
+                    tracing::debug!(host = self.target.host, error = self.last_error, "key type left out");
                     break;
                 }
                 self.wait_before_retry().await?;
@@ -210,7 +210,7 @@ impl<'a> Probe<'a> {
     async fn wait_before_retry(&mut self) -> Result<(), ScanError> {
         if Instant::now() + self.retry_interval >= self.deadline {
             sleep_until(self.deadline).await;
-            return Err(self.target.timeout(&self.last));
+            return Err(self.target.timeout_error(&self.last_error));
         }
         sleep(self.retry_interval).await;
         self.retry_interval = (self.retry_interval * 2).min(MAX_RETRY_INTERVAL);
@@ -232,17 +232,17 @@ fn key_types() -> [Vec<Algorithm>; 5] {
 }
 
 /// One key exchange. `None`: the server has no key of this type.
-async fn exchange(stream: TcpStream, key_type: &[Algorithm], ends: Instant) -> Result<Option<String>, String> {
-    let shown = Arc::new(Mutex::new(None));
-    let stream = Limited { stream, limit: Box::pin(sleep_until(ends)) };
-    let connecting = client::connect_stream(client_config(key_type), stream, KeyTaker { shown: shown.clone() });
-    let ended = timeout_at(ends, connecting).await;
-    if let Some(key) = shown.lock().unwrap_or_else(PoisonError::into_inner).take() {
+async fn exchange_keys(stream: TcpStream, key_type: &[Algorithm], deadline: Instant) -> Result<Option<String>, String> {
+    let recorded = Arc::new(Mutex::new(None));
+    let stream = DeadlineStream { stream, deadline: Box::pin(sleep_until(deadline)) };
+    let connecting = client::connect_stream(client_config(key_type), stream, KeyRecorder { recorded: recorded.clone() });
+    let result = timeout_at(deadline, connecting).await;
+    if let Some(key) = recorded.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return Ok(Some(key));
     }
-    match ended {
-        Err(_) => Err(String::from(NO_ANSWER)),
-        Ok(Err(russh::Error::IO(error))) if error.kind() == ErrorKind::TimedOut => Err(String::from(NO_ANSWER)),
+    match result {
+        Err(_) => Err(String::from(NO_RESPONSE)),
+        Ok(Err(russh::Error::IO(error))) if error.kind() == ErrorKind::TimedOut => Err(String::from(NO_RESPONSE)),
         Ok(Ok(_)) => Err(String::from("the server showed no key")),
         Ok(Err(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, .. })) => Ok(None),
         Ok(Err(error)) => Err(error.to_string().chars().take(300).collect()),
@@ -297,19 +297,19 @@ fn client_config(key_type: &[Algorithm]) -> Arc<client::Config> {
 }
 
 /// Notes the server's key and then refuses it, which ends the connection before anything else happens.
-struct KeyTaker {
-    shown: Arc<Mutex<Option<String>>>,
+struct KeyRecorder {
+    recorded: Arc<Mutex<Option<String>>>,
 }
 
-impl client::Handler for KeyTaker {
+impl client::Handler for KeyRecorder {
     type Error = russh::Error;
 
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
-        if let PublicKeyOrCertificate::PublicKey { key, .. } = shown {
+    async fn check_server_key(&mut self, server_key: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        if let PublicKeyOrCertificate::PublicKey { key, .. } = server_key {
             let mut plain = key.clone();
             plain.set_comment("");
             let text = plain.to_openssh().map_err(|_| russh::Error::CouldNotReadKey)?;
-            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.trim_end().to_owned());
+            *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.trim_end().to_owned());
         }
         Ok(false)
     }
@@ -317,34 +317,34 @@ impl client::Handler for KeyTaker {
 
 /// A stream that fails when its time is up. The SSH library runs a session in a task of its own, which nothing else
 /// would end when the peer falls silent.
-struct Limited {
+struct DeadlineStream {
     stream: TcpStream,
-    limit: Pin<Box<Sleep>>,
+    deadline: Pin<Box<Sleep>>,
 }
 
-impl Limited {
-    fn check_limit(&mut self, context: &mut Context<'_>) -> std::io::Result<()> {
-        match self.limit.as_mut().poll(context) {
+impl DeadlineStream {
+    fn check_deadline(&mut self, context: &mut Context<'_>) -> std::io::Result<()> {
+        match self.deadline.as_mut().poll(context) {
             Poll::Ready(()) => Err(ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
         }
     }
 }
 
-impl AsyncRead for Limited {
+impl AsyncRead for DeadlineStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        self.check_limit(context)?;
+        self.check_deadline(context)?;
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for Limited {
+impl AsyncWrite for DeadlineStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        self.check_limit(context)?;
+        self.check_deadline(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 

@@ -86,7 +86,7 @@ impl Section {
 
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
     pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Amounts, Trouble>) -> Launching {
-        let known = |pool: &PoolName, name: &LabelName, label: &Label| {
+        let launch_label = |pool: &PoolName, name: &LabelName, label: &Label| {
             let (need, trouble) = match need(pool, name, label) {
                 Ok(need) => (Some(need), None),
                 Err(trouble) => (None, Some(trouble)),
@@ -95,7 +95,7 @@ impl Section {
             LaunchLabel { need, image, login, host_key_checking, console_log, trouble }
         };
         let pools = self.labels.iter().map(|(pool, labels)| {
-            (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), known(pool, name, label))).collect())
+            (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), launch_label(pool, name, label))).collect())
         });
         Launching {
             attempts: self.attempts,
@@ -123,9 +123,7 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
         port_cleanup: (port_cleanup > 0).then_some(Seconds(port_cleanup as f64)),
         labels,
         uploads: uploads(node, diagnostics),
-        image_name_format: diagnostics
-            .or_default(node.text("image-name-format"))
-            .unwrap_or_else(|| IMAGE_NAME.to_owned()),
+        image_name_format: diagnostics.or_default(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),
         upload_timeout: Seconds(diagnostics.or_default(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
         post_upload_hook: diagnostics.or_default(node.text("post-upload-hook")),
     }
@@ -158,8 +156,8 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
             ..connection(image, diagnostics)
         };
         let id = diagnostics.or_default(image.text("image-id")).map(Image::Id);
-        let named = diagnostics.or_default(image.text("image-name")).unwrap_or_else(|| name.clone());
-        images.insert(name, (id.unwrap_or(Image::Name(named)), login));
+        let image_name = diagnostics.or_default(image.text("image-name")).unwrap_or_else(|| name.clone());
+        images.insert(name, (id.unwrap_or(Image::Name(image_name)), login));
     }
     images
 }
@@ -167,15 +165,11 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
 /// How nodes of an image are reached.
 fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
     let kind = diagnostics.or_default(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
-    let usual = if kind == "winrm" { 5986 } else { 22 };
-    let port = diagnostics.or_default(image.integer("connection-port")).unwrap_or(usual);
+    let default_port = if kind == "winrm" { 5986 } else { 22 };
+    let port = diagnostics.or_default(image.integer("connection-port")).unwrap_or(default_port);
     let connection_port = u16::try_from(port).unwrap_or_else(|_| {
         let at = image.get("connection-port").map_or(image.at, |value| value.at);
-        diagnostics.error(
-            at,
-            "connection-port is out of range".to_owned(),
-            format!("it is {port}, it may be 1 to 65535"),
-        );
+        diagnostics.error(at, "connection-port is out of range".to_owned(), format!("it is {port}, it may be 1 to 65535"),);
         22
     });
     Login { connection_type: Some(kind), connection_port, ..Login::default() }
@@ -187,7 +181,7 @@ fn labels(
     provider: &ProviderConfig,
     diagnostics: &mut Diagnostics,
 ) -> BTreeMap<LabelName, Label> {
-    let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+    let host_key_checking = pool.section.boolean("host-key-checking").unwrap_or(true);
     let networks = diagnostics.or_default(pool.section.texts("networks"));
     let mut labels = BTreeMap::new();
     for node in diagnostics.mappings(&pool.section, "labels", "a label") {
@@ -195,7 +189,7 @@ fn labels(
         let Some((image, source, login)) = image(node, images, provider, diagnostics) else { continue };
         let flavor = diagnostics.or_default(node.text("flavor-name"));
         let min_ram = diagnostics.or_default(node.integer("min-ram")).unwrap_or(0);
-        let host_key_checking = node.boolean("host-key-checking").unwrap_or(checking);
+        let host_key_checking = node.boolean("host-key-checking").unwrap_or(host_key_checking);
         let console_log = node.boolean("console-log").unwrap_or(false);
         let own_networks = node.given("networks").map(|_| diagnostics.or_default(node.texts("networks")));
         let size = diagnostics.or_default(node.integer("volume-size")).unwrap_or(50);
@@ -235,13 +229,13 @@ fn image(
     let image = ImageName::from(name);
     let own = diagnostics.mappings(&provider.section, "diskimages", "a diskimage");
     let own = own.into_iter().find(|own| own.get("name").and_then(YamlNode::as_text) == Some(image.as_str()));
-    let reached = connection(own.unwrap_or(node), diagnostics);
+    let connection_login = connection(own.unwrap_or(node), diagnostics);
     let top: Option<&DiskImage> = provider.label_images.get(&image);
     let login = Login {
         username: top.map(|image| image.username.clone()),
         python_path: top.map(|image| image.python_path.clone()),
         shell_type: top.and_then(|image| image.shell_type.clone()),
-        ..reached
+        ..connection_login
     };
     Some((LabelImage::Disk(image), Image::Uploaded, login))
 }

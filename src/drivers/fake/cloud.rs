@@ -150,12 +150,12 @@ impl Cloud {
 
     fn fate(&self) -> Fate {
         let faults = &self.knobs.faults;
-        let is_meant = |every| is_nth(self.created, every);
-        if is_meant(faults.boot_fails) {
+        let is_due = |every| is_nth(self.created, every);
+        if is_due(faults.boot_fails) {
             Fate::Fails("the fake cloud was told to break this server")
-        } else if is_meant(faults.boot_quota) {
+        } else if is_due(faults.boot_quota) {
             Fate::Fails("this server exceeds the quota, as the fake cloud was told")
-        } else if is_meant(faults.boot_hangs) {
+        } else if is_due(faults.boot_hangs) {
             Fate::Hangs
         } else {
             Fate::Runs

@@ -99,15 +99,15 @@ pub fn need(label: &Label, knobs: &Knobs) -> Result<Amounts, Trouble> {
 
 /// With `min-ram` a part of the flavor's name is enough.
 fn has_flavor(label: &Label) -> Result<(), Trouble> {
-    let wanted = label.flavor.as_deref();
-    let fits = |flavor: &&str| match label.min_ram > 0 {
-        true => wanted.is_none_or(|part| flavor.contains(part)) && label.min_ram as f64 <= RAM,
-        false => wanted == Some(*flavor),
+    let flavor_name = label.flavor.as_deref();
+    let matches = |flavor: &&str| match label.min_ram > 0 {
+        true => flavor_name.is_none_or(|part| flavor.contains(part)) && label.min_ram as f64 <= RAM,
+        false => flavor_name == Some(*flavor),
     };
-    if FLAVORS.iter().any(fits) {
+    if FLAVORS.iter().any(matches) {
         return Ok(());
     }
-    let wanted = wanted.map_or_else(String::new, |name| format!(" named {name:?}"));
+    let wanted = flavor_name.map_or_else(String::new, |name| format!(" named {name:?}"));
     let ram = if label.min_ram > 0 { format!(" with {} MiB", label.min_ram) } else { String::new() };
     let has = FLAVORS.join(" and ");
     Err(Trouble::Broken(format!("Unable to find flavor{wanted}{ram}: the fake cloud has {has} with {RAM} MiB")))
@@ -116,14 +116,14 @@ fn has_flavor(label: &Label) -> Result<(), Trouble> {
 pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
     let mut knobs = Knobs::default();
     let Some(node) = section.section.given("fake") else { return knobs };
-    let spans = [
+    let durations = [
         ("boot-time", &mut knobs.boot_time),
         ("delete-time", &mut knobs.delete_time),
         ("latency", &mut knobs.latency),
         ("retry-after", &mut knobs.retry_after),
         ("upload-time", &mut knobs.upload_time),
     ];
-    for (key, span) in spans {
+    for (key, span) in durations {
         read(node, key, "seconds, 0 or more", diagnostics, |seconds| *span = Seconds(seconds));
     }
     let faults = [
@@ -155,10 +155,10 @@ pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
     knobs
 }
 
-fn read(node: &YamlNode, key: &str, expected: &str, diagnostics: &mut Diagnostics, take: impl FnOnce(f64)) {
+fn read(node: &YamlNode, key: &str, expected: &str, diagnostics: &mut Diagnostics, apply: impl FnOnce(f64)) {
     let Some(number) = diagnostics.or_default(node.number(key)) else { return };
     if (0.0..=1e9).contains(&number) {
-        take(number);
+        apply(number);
     } else {
         let at = node.get(key).map_or(node.at, |value| value.at);
         diagnostics.error(

@@ -35,13 +35,13 @@ pub struct Fake {
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Diagnostic>> {
-    let (parts, knobs, mut diagnostics) = read(section);
+    let (parsed, knobs, mut diagnostics) = read(section);
     diagnostics.items.retain(Diagnostic::is_error);
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
     let cloud = RefCell::new(Cloud::new(knobs.clone()));
-    Ok(Simple::new(section.name.clone(), Fake { section: parts, knobs, cloud }))
+    Ok(Simple::new(section.name.clone(), Fake { section: parsed, knobs, cloud }))
 }
 
 /// All that is wrong or odd about a section.
@@ -51,14 +51,14 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
 
 fn read(section: &ProviderConfig) -> (Section, Knobs, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
-    let parts = servers::section(section, &mut diagnostics);
+    let parsed = servers::section(section, &mut diagnostics);
     let knobs = config::knobs(section, &mut diagnostics);
-    for label in parts.labels() {
+    for label in parsed.labels() {
         if let Err(Trouble::Broken(why) | Trouble::NotReady(why)) = config::need(label, &knobs) {
             diagnostics.warning(label.at, why, "no node of this label can be launched");
         }
     }
-    (parts, knobs, diagnostics)
+    (parsed, knobs, diagnostics)
 }
 
 impl Fake {
@@ -128,7 +128,7 @@ impl SimpleAdapter for Fake {
     }
 
     async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
-        let size = std::fs::metadata(&order.file).map(|about| about.len());
+        let size = std::fs::metadata(&order.file).map(|metadata| metadata.len());
         let size = size.map_err(|error| cloud::failed(format!("cannot read {}: {error}", order.file.display())))?;
         tokio::time::sleep(self.knobs.upload_time.to_duration()).await;
         order.progress.set(size);

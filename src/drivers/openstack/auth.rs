@@ -180,12 +180,11 @@ impl Keystone {
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
-        let limit =
-            self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
+        let limit = self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
         let asking = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
         let sent = asking.send().await;
         let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
-        self.timings.note("identity.POST.tokens", answered, began.elapsed());
+        self.timings.record("identity.POST.tokens", answered, began.elapsed());
         let answer =
             sent.map_err(|error| Error::new(ErrorKind::ProtocolError, crate::openstack::errors::with_causes(&error)))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
@@ -221,7 +220,7 @@ impl Keystone {
     /// The settings of a service and the types by which catalogues know it.
     fn service(&self, service_type: &str) -> Option<(&Service, Vec<&str>)> {
         let services = &self.settings.services;
-        let (service, usual): (&Service, &[&str]) = match service_type {
+        let (service, default_types): (&Service, &[&str]) = match service_type {
             "compute" => (&services.compute, &["compute"]),
             "network" => (&services.network, &["network"]),
             "image" => (&services.image, &["image"]),
@@ -230,7 +229,7 @@ impl Keystone {
             "identity" => (&services.identity, &["identity"]),
             _ => return None,
         };
-        let types = service.service_type.as_deref().map_or_else(|| usual.to_vec(), |own| vec![own]);
+        let types = service.service_type.as_deref().map_or_else(|| default_types.to_vec(), |own| vec![own]);
         Some((service, types))
     }
 
@@ -249,9 +248,9 @@ impl Keystone {
             return Err(not_found(format!("the catalogue has no service of type {}", types.join(" or "))));
         };
         let in_region = |endpoint: &&&Endpoint| region.is_none_or(|region| endpoint.is_in(region));
-        let here: Vec<&&Endpoint> = endpoints.iter().filter(in_region).collect();
-        let wanted = service.interfaces.iter();
-        let found = wanted.filter_map(|interface| here.iter().find(|endpoint| endpoint.has(*interface))).next();
+        let in_this_region: Vec<&&Endpoint> = endpoints.iter().filter(in_region).collect();
+        let interfaces = service.interfaces.iter();
+        let found = interfaces.filter_map(|interface| in_this_region.iter().find(|endpoint| endpoint.has(*interface))).next();
         let Some(found) = found else {
             let mut regions: Vec<&str> = endpoints.iter().filter_map(|endpoint| endpoint.region()).collect();
             regions.sort_unstable();

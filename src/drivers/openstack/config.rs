@@ -20,16 +20,16 @@ pub struct Settings {
     /// Unattached floating addresses are deleted.
     pub clean_floating_ips: bool,
     /// A pool names no zones, so the cloud is asked for its own.
-    pub wants_zones: bool,
+    pub needs_zones: bool,
     pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<Wanted>>>,
     /// Pools that heed the limits of the cloud.
-    pub limited: BTreeSet<PoolName>,
+    pub quota_pools: BTreeSet<PoolName>,
 }
 
 impl Settings {
     /// Nobody minds what limits the cloud has.
-    pub fn ignores_limits(&self) -> bool {
-        self.limited.is_empty()
+    pub fn ignores_quota(&self) -> bool {
+        self.quota_pools.is_empty()
     }
 
     pub fn tidy(&self) -> Tidy {
@@ -62,7 +62,7 @@ pub struct Wanted {
 pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
     let section = servers::section(provider, diagnostics);
     let node = &provider.section;
-    let drives = ConfigDrives::of(node, diagnostics);
+    let drives = ConfigDrives::read(node, diagnostics);
     let pools = provider.pools.values();
     let limited = pools.clone().filter(|pool| !pool.ignore_provider_quota).map(|pool| pool.name.clone()).collect();
     let servers = pools.map(|pool| (pool.name.clone(), wanted(pool, &section, &drives, diagnostics))).collect();
@@ -71,9 +71,9 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
         cloud: diagnostics.or_default(node.text("cloud")),
         region: diagnostics.or_default(node.text("region-name")),
         clean_floating_ips: node.boolean("clean-floating-ips").unwrap_or(false),
-        wants_zones: provider.pools.values().any(|pool| pool.availability_zones.is_empty()),
+        needs_zones: provider.pools.values().any(|pool| pool.availability_zones.is_empty()),
         servers,
-        limited,
+        quota_pools: limited,
     }
 }
 
@@ -85,13 +85,13 @@ struct ConfigDrives {
 }
 
 impl ConfigDrives {
-    fn of(node: &YamlNode, diagnostics: &mut Diagnostics) -> Self {
-        let mut of = |key: &str, what: &str| {
+    fn read(node: &YamlNode, diagnostics: &mut Diagnostics) -> Self {
+        let mut flags_of = |key: &str, what: &str| {
             let images = diagnostics.mappings(node, key, what).into_iter();
             let entry = |image: &YamlNode| Some((image.text("name").ok()??, image.boolean("config-drive")?));
             images.filter_map(entry).collect()
         };
-        Self { cloud: of("cloud-images", "a cloud image"), disk: of("diskimages", "a diskimage") }
+        Self { cloud: flags_of("cloud-images", "a cloud image"), disk: flags_of("diskimages", "a diskimage") }
     }
 }
 

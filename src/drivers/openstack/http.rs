@@ -144,7 +144,7 @@ impl Connection {
     /// answer's body.
     pub async fn send(&self, request: &Request, gate: &Gate) -> Result<Answer, Failure> {
         let way = self.way(request).await?;
-        let ended = match self.send_once(request, way).await {
+        let result = match self.send_once(request, way).await {
             Err(Refusal::Token(used)) => {
                 self.keystone.forget(&used).await;
                 let way = self.way(request).await?;
@@ -153,28 +153,28 @@ impl Connection {
             }
             ended => ended,
         };
-        ended.map_err(Refusal::into_failure)
+        result.map_err(Refusal::into_failure)
     }
 
     async fn send_once(&self, request: &Request, Way { url, token }: Way) -> Result<Answer, Refusal> {
-        let mut sending = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
+        let mut builder = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
-            sending = sending
+            builder = builder
                 .header("x-openstack-nova-api-version", version)
                 .header("openstack-api-version", format!("compute {version}"));
         }
         for (name, value) in &request.headers {
-            sending = sending.header(*name, value);
+            builder = builder.header(*name, value);
         }
         if !request.query.is_empty() {
-            sending = sending.query(&request.query);
+            builder = builder.query(&request.query);
         }
         if let Some(body) = &request.body {
-            sending = sending.json(body);
+            builder = builder.json(body);
         }
         let answer = match &request.content {
-            None => sending.send().await.map_err(|error| unsent(&error))?,
-            Some(content) => content.send(sending).await.map_err(|error| match error {
+            None => builder.send().await.map_err(|error| unsent(&error))?,
+            Some(content) => content.send(builder).await.map_err(|error| match error {
                 ContentError::Http(error) => unsent(&error),
                 ContentError::Local(text) => Failure::refused(failed(text)).into(),
                 ContentError::Stalled(text) => {
@@ -202,23 +202,23 @@ impl Connection {
 
     /// That takes as long as small answers take, also where the request may take hours.
     async fn way(&self, request: &Request) -> Result<Way, Failure> {
-        let finding = self.with_token(async || self.find_way(request).await);
-        tokio::time::timeout(PREPARE_TIMEOUT, finding).await.unwrap_or_else(|_| {
+        let search = self.with_token(async || self.find_way(request).await);
+        tokio::time::timeout(PREPARE_TIMEOUT, search).await.unwrap_or_else(|_| {
             let text = format!("no token and no endpoint within {} s", PREPARE_TIMEOUT.as_secs());
             Err(Failure::refused(failed(self.said(&text))))
         })
     }
 
     /// Once more with a new token, where one that is needed on the way is not taken.
-    async fn with_token<T>(&self, once: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
-        let ended = match once().await {
+    async fn with_token<T>(&self, attempt: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
+        let result = match attempt().await {
             Err(Refusal::Token(used)) => {
                 self.keystone.forget(&used).await;
-                once().await
+                attempt().await
             }
             ended => ended,
         };
-        ended.map_err(Refusal::into_failure)
+        result.map_err(Refusal::into_failure)
     }
 
     async fn find_way(&self, request: &Request) -> Result<Way, Refusal> {
@@ -235,13 +235,13 @@ impl Connection {
     }
 
     async fn session(&self, token: &Secret) -> Result<Session, openstack::Error> {
-        let found = || self.known().as_ref().filter(|known| known.token == *token).map(|known| known.session.clone());
-        if let Some(session) = found() {
+        let cached = || self.known().as_ref().filter(|known| known.token == *token).map(|known| known.session.clone());
+        if let Some(session) = cached() {
             return Ok(session);
         }
         let session = self.log_in().await?;
         // Another call may have been faster.
-        Ok(found().unwrap_or_else(|| self.keep(session, token, false)))
+        Ok(cached().unwrap_or_else(|| self.keep(session, token, false)))
     }
 
     fn keep(&self, session: Session, token: &Secret, lacks: bool) -> Session {
@@ -311,8 +311,8 @@ impl Connection {
         }
         let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
         let session = self.log_in().await.map_err(|error| self.before_sending(&error))?;
-        let refused = |error: openstack::Error| self.not_found(&error, &token);
-        endpoint(&session, Api::Compute, &[]).await.map_err(refused)?;
+        let endpoint_error = |error: openstack::Error| self.not_found(&error, &token);
+        endpoint(&session, Api::Compute, &[]).await.map_err(endpoint_error)?;
         let last = self.services().clone();
         let mut lacks = false;
         let mut is_there = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
@@ -323,9 +323,9 @@ impl Connection {
             }
             // It is out of order, and the others are not; what it does not tell is as it was.
             (Err(_), Some(last)) => Ok(last),
-            (Err(error), None) => Err(refused(error)),
+            (Err(error), None) => Err(endpoint_error(error)),
         };
-        let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(refused)?;
+        let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(endpoint_error)?;
         let services = Services {
             network: is_there(endpoint(&session, Api::Network, &[]).await, last.as_ref().map(|last| last.network))?,
             block_storage: is_there(
@@ -372,7 +372,7 @@ impl From<Failure> for Refusal {
 
 /// The URL of a path of a service, from the catalogue and the document of versions.
 async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, openstack::Error> {
-    let finding = async {
+    let lookup = async {
         match api {
             Api::Compute => session.get_endpoint(osauth::services::COMPUTE, path).await,
             Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,
@@ -383,7 +383,7 @@ async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, ope
     };
     // A link that paths cannot be added to, such as one without its scheme, makes `osauth` panic; and a panic would end what all
     // providers live in.
-    AssertUnwindSafe(finding).catch_unwind().await.unwrap_or_else(|_| {
+    AssertUnwindSafe(lookup).catch_unwind().await.unwrap_or_else(|_| {
         let text = format!(
             "the version document of the {api:?} service has a `self` link that is no URL (is its http:// missing?)"
         );
@@ -458,8 +458,8 @@ fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity>
 /// No answer, or not a whole one.
 fn unsent(error: &reqwest::Error) -> Refusal {
     let text = chopped(&with_causes(error));
-    let error_is_early = error.is_connect() || error.is_builder();
-    Refusal::Failure(Failure { error: failed(text), may_have_worked: !error_is_early, status: None })
+    let is_before_sending = error.is_connect() || error.is_builder();
+    Refusal::Failure(Failure { error: failed(text), may_have_worked: !is_before_sending, status: None })
 }
 
 #[cfg(test)]

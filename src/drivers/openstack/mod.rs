@@ -186,7 +186,7 @@ impl Driver for OpenStack {
         let What::Send(request, _) = &call.what else { return Ok(()) };
         let began = Instant::now();
         self.connection.prepare(request).await.map_err(|failure| {
-            self.timings.note(call.key(), failure.status, began.elapsed());
+            self.timings.record(call.key(), failure.status, began.elapsed());
             failure.error
         })
     }
@@ -200,14 +200,14 @@ impl Driver for OpenStack {
             What::Discover => {
                 let services = self.connection.discover().await;
                 let status = services.as_ref().map_or_else(|failure| failure.status, |_| Some(200));
-                self.timings.note(key, status, began.elapsed());
+                self.timings.record(key, status, began.elapsed());
                 return services.map(Reply::Discovered).map_err(|failure| failure.error);
             }
             What::Send(request, shape) => (request, shape),
         };
         let answered = self.connection.send(&request, gate).await;
         let status = answered.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
-        self.timings.note(key, status, began.elapsed());
+        self.timings.record(key, status, began.elapsed());
         let body = match answered.map(|answer| answer.body) {
             Ok(body) => body,
             Err(Failure { error, may_have_worked: true, .. }) if shape == Shape::Created => {

@@ -93,9 +93,9 @@ impl Pages<Value> {
 }
 
 /// The entries of a complete listing as what they are.
-pub fn typed<T: for<'de> Deserialize<'de>>(entries: Vec<Value>, what: &str) -> Result<Vec<T>, CloudError> {
+pub fn typed<T: for<'de> Deserialize<'de>>(entries: Vec<Value>, kind: &str) -> Result<Vec<T>, CloudError> {
     let typed = entries.into_iter().map(serde_json::from_value).collect::<Result<_, _>>();
-    typed.map_err(|error| failed(format!("an entry of the listing of {what} cannot be read: {error}")))
+    typed.map_err(|error| failed(format!("an entry of the listing of {kind} cannot be read: {error}")))
 }
 
 #[cfg(test)]

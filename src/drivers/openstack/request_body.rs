@@ -15,7 +15,7 @@ use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::ProviderName;
 
 /// From this microversion on a server without networks must say that it wants what the cloud chooses.
-const NAMES_NETWORKS: (u16, u16) = (2, 37);
+const NETWORKS_REQUIRED_MICROVERSION: (u16, u16) = (2, 37);
 
 pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &ProviderName) -> Result<Value, Trouble> {
     let flavor = stock.flavor(wanted)?;
@@ -64,7 +64,7 @@ pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &Pr
         server["networks"] = networks.iter().map(|id| json!({"uuid": id})).collect();
     } else if let Some(id) = default {
         server["networks"] = json!([{"uuid": id}]);
-    } else if stock.services.microversion.is_some_and(|version| version >= NAMES_NETWORKS) {
+    } else if stock.services.microversion.is_some_and(|version| version >= NETWORKS_REQUIRED_MICROVERSION) {
         server["networks"] = "auto".into();
     }
     Ok(server)

@@ -36,9 +36,9 @@ fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Diagnostics) {
         for node in diagnostics.mappings(&pool.section, "nodes", "a static node") {
             let Some(host) = host(node, pool, &mut diagnostics) else { continue };
             if let Some(first) = defined.insert(host.identity.clone(), node.at) {
-                already_defined(&host.identity, node.at, first, &mut diagnostics);
+                report_duplicate(&host.identity, node.at, first, &mut diagnostics);
             }
-            doubt(&host, node, &mut diagnostics);
+            check_usable(&host, node, &mut diagnostics);
             hosts.push(Arc::new(host));
         }
     }
@@ -46,23 +46,23 @@ fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Diagnostics) {
 }
 
 /// Says what makes a host useless though every key of it can be read.
-fn doubt(host: &StandingHost, node: &YamlNode, diagnostics: &mut Diagnostics) {
-    let mut say = |key: &str, message: &str, help: &str| {
+fn check_usable(host: &StandingHost, node: &YamlNode, diagnostics: &mut Diagnostics) {
+    let mut warn = |key: &str, message: &str, help: &str| {
         let at = node.get(key).map_or(node.at, |value| value.at);
         diagnostics.warning(at, format!("{message} ({})", host.identity), help);
     };
     if host.slots == 0 {
-        say("max-parallel-jobs", "a static node without slots is never used", "max-parallel-jobs is 1 or more");
+        warn("max-parallel-jobs", "a static node without slots is never used", "max-parallel-jobs is 1 or more");
     }
     if host.labels.is_empty() {
-        say("labels", "a static node without labels is never used", "name at least one label");
+        warn("labels", "a static node without labels is never used", "name at least one label");
     }
     if host.timeout.0 <= 0.0 && host.host_key_checking {
-        say("timeout", "a static node that has no time to answer is never used", "give seconds above 0");
+        warn("timeout", "a static node that has no time to answer is never used", "give seconds above 0");
     }
     let is_key = |key: &String| key.split_whitespace().count() >= 2;
     if !host.configured_keys.iter().all(is_key) {
-        say(
+        warn(
             "host-key",
             "a host key that no host can show",
             "write its type and its base64 text, as in ssh-ed25519 AAAA…",
@@ -124,7 +124,7 @@ fn port(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u16> {
     match u16::try_from(port) {
         Ok(port) if port > 0 => Some(port),
         _ => {
-            out_of_range(node, key, port, "1 to 65535", diagnostics);
+            report_out_of_range(node, key, port, "1 to 65535", diagnostics);
             None
         }
     }
@@ -134,22 +134,18 @@ fn port(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u16> {
 fn slots(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u32> {
     let slots = diagnostics.or_default(node.integer("max-parallel-jobs")).unwrap_or(1);
     if slots > MOST_SLOTS {
-        out_of_range(node, "max-parallel-jobs", slots, "up to 10000", diagnostics);
+        report_out_of_range(node, "max-parallel-jobs", slots, "up to 10000", diagnostics);
         return None;
     }
     Some(u32::try_from(slots).unwrap_or(0))
 }
 
-fn out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, diagnostics: &mut Diagnostics) {
+fn report_out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, diagnostics: &mut Diagnostics) {
     let at = node.get(key).map_or(node.at, |value| value.at);
-    diagnostics.error(
-        at,
-        format!("{key} of a static node is out of range"),
-        format!("it is {value}, it may be {range}"),
-    );
+    diagnostics.error(at, format!("{key} of a static node is out of range"), format!("it is {value}, it may be {range}"),);
 }
 
-fn already_defined(identity: &HostIdentity, at: Place, first: Place, diagnostics: &mut Diagnostics) {
+fn report_duplicate(identity: &HostIdentity, at: Place, first: Place, diagnostics: &mut Diagnostics) {
     let help = format!(
         "line {} has a node with the same name, username and connection-port; give one node several labels, or \
          several slots with max-parallel-jobs",

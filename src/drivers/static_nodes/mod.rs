@@ -85,7 +85,7 @@ impl Driver for StaticNodes {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Seconds(1.0), refresh: None }
+        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Seconds(1.0), refresh: None ,}
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.
@@ -134,7 +134,7 @@ impl Driver for StaticNodes {
         match call {
             Call::Check(host) if host.is_never_connected_to() => {
                 let found = keyscan::first_address(&host.identity.name, host.timeout).await;
-                let address = found.map_err(|error| scan_failed(&error))?;
+                let address = found.map_err(|error| scan_error(&error))?;
                 Ok(HostCheck::NotNeeded { address: Some(address) })
             }
             Call::Check(host) => self.check(&host).await,
@@ -148,15 +148,15 @@ impl StaticNodes {
         let gather = if host.gathers_keys() { Gather::Keys } else { Gather::ConnectOnly };
         let check = self.scan(host, gather).await?;
         if let HostCheck::Passed { host_keys, .. } = &check {
-            expect_configured_keys(host, host_keys)?;
+            check_configured_keys(host, host_keys)?;
         }
         Ok(check)
     }
 
     async fn scan(&self, host: &StandingHost, gather: Gather) -> Result<HostCheck, CloudError> {
         let HostIdentity { name, port, .. } = &host.identity;
-        let target = ScanTarget { host: name.clone(), port: *port, deadline: host.timeout, gather };
-        let scan = self.scanner.scan(&target).await.map_err(|error| scan_failed(&error))?;
+        let target = ScanTarget { host: name.clone(), port: *port, timeout: host.timeout, gather };
+        let scan = self.scanner.scan(&target).await.map_err(|error| scan_error(&error))?;
         // The TaskManager, which has a clock, puts the time in.
         Ok(HostCheck::Passed { at: Default::default(), host_keys: scan.host_keys, address: scan.address })
     }
@@ -190,7 +190,7 @@ fn address_without_lookup(name: &str) -> Option<Option<IpAddr>> {
 }
 
 /// Every configured key must be among those the host shows; without configured keys anything goes.
-fn expect_configured_keys(host: &StandingHost, scanned: &[String]) -> Result<(), CloudError> {
+fn check_configured_keys(host: &StandingHost, scanned: &[String]) -> Result<(), CloudError> {
     let missing = host.configured_keys.iter().filter(|key| !scanned.iter().any(|found| same_key(key, found))).count();
     if missing == 0 {
         return Ok(());
@@ -210,7 +210,7 @@ fn same_key(configured: &str, scanned: &str) -> bool {
     configured.split_whitespace().take(2).eq(scanned.split_whitespace().take(2))
 }
 
-fn scan_failed(error: &ScanError) -> CloudError {
+fn scan_error(error: &ScanError) -> CloudError {
     let kind = match error {
         ScanError::Unresolvable { .. } => FailureKind::Network,
         ScanError::Timeout { .. } => FailureKind::Ssh,

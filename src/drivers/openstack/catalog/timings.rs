@@ -21,9 +21,9 @@ impl Timings {
     }
 
     /// A request has ended: with the status of its answer, or without one.
-    pub fn note(&self, key: &str, status: Option<u16>, took: Duration) {
+    pub fn record(&self, key: &str, status: Option<u16>, took: Duration) {
         let Some(prefix) = &self.prefix else { return };
-        let key = format!("{prefix}.{}", in_sdk_words(key));
+        let key = format!("{prefix}.{}", sdk_key(key));
         let took_ms = took.as_secs_f64() * 1000.0;
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         match status {
@@ -45,7 +45,7 @@ impl Timings {
 }
 
 /// openstacksdk joins the parts of a path by `_`, where our own keys have a `.`: `compute.GET.servers_detail`.
-fn in_sdk_words(key: &str) -> String {
+fn sdk_key(key: &str) -> String {
     let mut parts = key.splitn(3, '.');
     let (service, method) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     format!("{service}.{method}.{}", parts.next().unwrap_or_default().replace('.', "_"))
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn an_answer_is_timed_and_counted_by_its_status() {
         let timings = timings();
-        timings.note("compute.GET.servers.detail", Some(200), Duration::from_millis(5));
+        timings.record("compute.GET.servers.detail", Some(200), Duration::from_millis(5));
         let key = "openstack.api.compute.GET.servers_detail";
         assert_eq!(names(&timings), [format!("{key}.200"), format!("{key}.200"), format!("{key}.attempted")]);
         assert!(timings.take().is_empty());
@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn slow_and_failed_requests_are_counted_apart() {
         let timings = timings();
-        timings.note("image.GET.images", Some(200), Duration::from_millis(1500));
-        timings.note("image.GET.images", None, Duration::ZERO);
+        timings.record("image.GET.images", Some(200), Duration::from_millis(1500));
+        timings.record("image.GET.images", None, Duration::ZERO);
         let key = "openstack.api.image.GET.images";
         let names = names(&timings);
         assert!(names.contains(&format!("{key}.over_1000")) && names.contains(&format!("{key}.failed")), "{names:?}");

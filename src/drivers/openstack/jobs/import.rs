@@ -89,7 +89,7 @@ impl ImportImage {
             // Its size and sum may be others than those of the file, so none is taken as it is.
             (Step::SearchingExisting, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let images = answer.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
-                let ours = images.iter().filter_map(upload::stored).filter(|image| image.bears(&self.order.marks));
+                let ours = images.iter().filter_map(upload::stored_image).filter(|image| image.bears(&self.order.marks));
                 self.delete_existing(ours.map(|image| image.id.to_string()).collect())
             }
             (Step::DeletingExisting(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
@@ -225,7 +225,7 @@ impl ImportImage {
 
     /// As changes of a document, which is how Glance takes them.
     fn properties(&self) -> Value {
-        let record = upload::record(&self.order, &self.cloud_properties);
+        let record = upload::image_record(&self.order, &self.cloud_properties);
         let fixed_properties = ["name", "disk_format", "container_format", "visibility"];
         let changes = record.iter().filter(|(key, _)| !fixed_properties.contains(&key.as_str()));
         let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");

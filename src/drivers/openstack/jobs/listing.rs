@@ -114,7 +114,7 @@ impl ListImages {
                     Next::Call(call)
                 }
                 Ok(Step::Complete(images)) => {
-                    Next::Done(Outcome::Images(images.iter().filter_map(upload::stored).collect()))
+                    Next::Done(Outcome::Images(images.iter().filter_map(upload::stored_image).collect()))
                 }
             },
             (input, _) => Next::Failed(failed(format!("{input:?} does not answer a listing of images"))),

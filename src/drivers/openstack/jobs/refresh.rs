@@ -72,13 +72,7 @@ struct RefreshResults {
 impl RefreshProvider {
     pub fn new(shared: Arc<Shared>) -> Self {
         let previous = shared.stock();
-        Self {
-            context,
-            pending: VecDeque::from([PendingQuery::Services]),
-            in_flight: None,
-            results: RefreshResults::default(),
-            previous,
-        }
+        Self { context, pending: VecDeque::from([PendingQuery::Services]), in_flight: None, results: RefreshResults::default(), previous, }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -169,14 +163,14 @@ impl RefreshProvider {
                 Image::Id(_) | Image::Uploaded => None,
             });
         self.pending.extend(images.collect::<BTreeSet<_>>().into_iter().map(PendingQuery::ImageNamed));
-        if settings.wants_zones {
+        if settings.needs_zones {
             self.pending.push_back(PendingQuery::Zones);
         }
         self.pending.push_back(PendingQuery::ComputeLimits);
         if services.block_storage {
             self.pending.push_back(PendingQuery::VolumeLimits);
         }
-        if services.network && !settings.ignores_limits() {
+        if services.network && !settings.ignores_quota() {
             self.pending.push_back(PendingQuery::NetworkQuota);
         }
         self.pending.push_back(PendingQuery::Servers);
@@ -224,10 +218,7 @@ impl RefreshProvider {
     /// What a cloud may refuse and still be used.
     fn on_failure(&mut self, query: InFlightQuery, error: CloudError) -> Result<Option<Call>, CloudError> {
         match (&query, &error) {
-            (
-                InFlightQuery::Single(PendingQuery::ImageWithId(name)),
-                CloudError::NotFound | CloudError::Failed { .. },
-            ) => {
+            (InFlightQuery::Single(PendingQuery::ImageWithId(name)), CloudError::NotFound | CloudError::Failed { .. },) => {
                 self.results.images.push((name.clone(), Err(no_image(name))));
             }
             // There is no Glance, or none for us: that is about labels whose image has to be looked up, and no others.
@@ -242,7 +233,7 @@ impl RefreshProvider {
             (InFlightQuery::Single(PendingQuery::ComputeLimits), _) => self.on_limits_failure(&error)?,
             (InFlightQuery::Single(PendingQuery::VolumeLimits), _) => {
                 self.results.volume_limits = self.previous.kept.volume_limits.clone();
-                if !is_permanent(&error) && !self.shared.settings.ignores_limits() {
+                if !is_permanent(&error) && !self.shared.settings.ignores_quota() {
                     self.results.unanswered.push("volume limits");
                 }
             }
@@ -260,12 +251,8 @@ impl RefreshProvider {
                     false => self.results.unanswered.push(listing.list),
                 }
             }
-            (InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)), _)
-                if self.had_image(name) =>
-            {
-                self.results
-                    .images
-                    .extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
+            (InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)), _) if self.had_image(name) => {
+                self.results.images.extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
                 self.results.unanswered.push("images");
             }
             // The message of a refused listing is about that listing, not about the provider.
@@ -278,7 +265,7 @@ impl RefreshProvider {
     /// They do not matter to pools with `ignore-provider-quota`; others go by what they were, and without that wait or decline.
     fn on_limits_failure(&mut self, error: &CloudError) -> Result<(), CloudError> {
         let settings = &self.shared.settings;
-        if settings.ignores_limits() {
+        if settings.ignores_quota() {
             return Ok(());
         }
         self.results.unanswered.push("limits");
@@ -288,7 +275,7 @@ impl RefreshProvider {
         }
         let why =
             format!("the cloud does not tell its limits ({error}); ignore-provider-quota: true does without them");
-        if settings.limited.len() < settings.servers.len() {
+        if settings.quota_pools.len() < settings.servers.len() {
             self.results.limits_trouble = Some(Trouble::Broken(why));
             return Ok(());
         }
@@ -369,7 +356,7 @@ fn no_image(name: &str) -> String {
 pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
     let settings = &shared.settings;
     let need = |pool: &PoolName, label: &LabelName, _: &Label| {
-        if let Some(trouble) = stock.limits_trouble.as_ref().filter(|_| settings.limited.contains(pool)) {
+        if let Some(trouble) = stock.limits_trouble.as_ref().filter(|_| settings.quota_pools.contains(pool)) {
             return Err(trouble.clone());
         }
         match settings.servers.get(pool).and_then(|labels| labels.get(label)) {

@@ -129,7 +129,7 @@ impl UploadImage {
         // A cloud that does not know these filters shows everything.
         let ours: Vec<(Value, StoredImage)> = images
             .into_iter()
-            .filter_map(|image| stored(&image).map(|known| (image, known)))
+            .filter_map(|image| stored_image(&image).map(|known| (image, known)))
             .filter(|(_, known)| known.bears(&self.order.marks))
             .collect();
         let is_whole = |image: &Value| self.is_whole(image).is_ok();
@@ -159,7 +159,7 @@ impl UploadImage {
     }
 
     fn create(&mut self) -> Next<Call> {
-        let record = record(&self.order, &self.shared.cloud.image_properties);
+        let record = image_record(&self.order, &self.shared.cloud.image_properties);
         let call = calls::create_image(Value::Object(record));
         self.call(Step::Creating, call)
     }
@@ -232,7 +232,7 @@ impl UploadImage {
 }
 
 /// What is said of an image, as openstacksdk writes it.
-pub fn record(order: &UploadOrder, of_cloud: &BTreeMap<String, String>) -> Map<String, Value> {
+pub fn image_record(order: &UploadOrder, cloud_properties: &BTreeMap<String, String>) -> Map<String, Value> {
     let mut record = Map::new();
     record.insert("name".to_owned(), order.name.as_str().into());
     record.insert("disk_format".to_owned(), order.format.as_str().into());
@@ -242,14 +242,14 @@ pub fn record(order: &UploadOrder, of_cloud: &BTreeMap<String, String>) -> Map<S
         record.insert(format!("owner_specified.openstack.{name}"), hash.clone().unwrap_or_default().into());
     }
     record.insert("owner_specified.openstack.object".to_owned(), format!("images/{}", order.name).into());
-    record.extend(of_cloud.iter().map(|(key, value)| (key.clone(), json!(value))));
-    record.extend(order.meta.iter().map(|(key, value)| (key.clone(), property(key, value))));
+    record.extend(cloud_properties.iter().map(|(key, value)| (key.clone(), json!(value))));
+    record.extend(order.meta.iter().map(|(key, value)| (key.clone(), property_value(key, value))));
     record.extend(order.marks.iter().map(|(key, value)| (key.clone(), json!(value))));
     record
 }
 
 /// Properties are texts, but for a few that Glance counts with.
-fn property(key: &str, value: &Value) -> Value {
+fn property_value(key: &str, value: &Value) -> Value {
     let number = || value.as_i64().or_else(|| value.as_str()?.trim().parse().ok());
     match value {
         _ if NUMERIC_PROPERTIES.contains(&key) => number().map_or_else(|| value.clone(), Value::from),
@@ -265,12 +265,12 @@ fn id_of(image: &Value) -> Option<String> {
 }
 
 /// An entry of Glance's listing. A snapshot of a server inherits what its image had; it is somebody's own, so it bears no mark.
-pub fn stored(image: &Value) -> Option<StoredImage> {
+pub fn stored_image(image: &Value) -> Option<StoredImage> {
     let is_snapshot = image.get("base_image_ref").is_some()
         || image.get("instance_uuid").is_some()
         || image.get("image_type").and_then(Value::as_str) == Some("snapshot");
-    let is_told = |key: &str| !is_snapshot || !MARKS.contains(&key);
-    let texts = image.as_object()?.iter().filter(|(key, _)| is_told(key));
+    let is_reported = |key: &str| !is_snapshot || !MARKS.contains(&key);
+    let texts = image.as_object()?.iter().filter(|(key, _)| is_reported(key));
     let texts = texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     let name = image.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     Some(StoredImage { id: ExternalId::text(id_of(image)?), name, meta: texts.collect() })
