@@ -13,7 +13,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
-use nodepool_model::snapshot::{Snapshot, Stored};
+use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
@@ -72,8 +72,8 @@ impl DecisionHarness {
     }
 }
 
-fn stored<T>(record: T) -> Stored<T> {
-    Stored { record: Arc::new(record), version: 0, mzxid: 1, mtime_ms: 0 }
+fn stored<T>(record: T) -> Versioned<T> {
+    Versioned { record: Arc::new(record), version: 0, mzxid: 1, mtime_ms: 0 }
 }
 
 fn config() -> Arc<Config> {

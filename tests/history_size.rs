@@ -6,7 +6,7 @@ use cap::Cap;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::event_history::Chronicle;
-use nodepool_model::snapshot::{Snapshot, Stored};
+use nodepool_model::snapshot::{Snapshot, Versioned};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -17,10 +17,10 @@ const NODES: usize = 10_000;
 /// More than the ring of 100,000 transitions holds.
 const REQUESTS: usize = 13_000;
 
-fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Stored<T> {
+fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Versioned<T> {
     // As the mirror reads it: from text, so that names come as they do there.
     let record: T = serde_json::from_str(&record.to_string()).unwrap();
-    Stored { record: record.into(), version: 0, mzxid, mtime_ms: 0 }
+    Versioned { record: record.into(), version: 0, mzxid, mtime_ms: 0 }
 }
 
 /// A picture, and what is told about the way to it from the one before.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::snapshot::{Snapshot, Stored};
+use nodepool_model::snapshot::{Snapshot, Versioned};
 
 /// A node's record, and whose life it tells of: numbers may be given again, lives are not.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +73,8 @@ impl ZooKeeper {
             self.zxid += 1;
             match record {
                 Some(record) => {
-                    let stored = Stored { record: Arc::new(record.node()), version: 0, mzxid: self.zxid, mtime_ms: 0 };
+                    let stored =
+                        Versioned { record: Arc::new(record.node()), version: 0, mzxid: self.zxid, mtime_ms: 0 };
                     self.mirror.put_node(id_of(number), stored);
                 }
                 None => self.mirror.remove_node(&id_of(number)),

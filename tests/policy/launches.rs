@@ -14,7 +14,7 @@ use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::{LockView, NodeChange, Stored, WriteError};
+use nodepool_model::snapshot::{LockView, NodeChange, Versioned, WriteError};
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::request::fulfillment::Finish;
 use nodepool_policy::scheduler::shared_pools::Board;
@@ -103,7 +103,7 @@ impl PoolHarness {
     pub fn apply(&mut self, change: &NodeChange) {
         let mzxid = self.built.snapshot.node(&change.id).map_or(1000, |known| known.mzxid + 1);
         let stored =
-            Stored { record: Arc::new(change.record.clone()), version: change.version + 1, mzxid, mtime_ms: 0 };
+            Versioned { record: Arc::new(change.record.clone()), version: change.version + 1, mzxid, mtime_ms: 0 };
         self.built.snapshot.put_node(change.id.clone(), stored);
     }
 
@@ -116,7 +116,7 @@ impl PoolHarness {
             let id = node_id(&(others + number + 1).to_string());
             self.built
                 .snapshot
-                .put_node(id.clone(), Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 });
+                .put_node(id.clone(), Versioned { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 },);
             self.nodes.push(id);
         }
         let (request, nodes) = (self.request.clone(), self.nodes.clone());
@@ -134,7 +134,7 @@ impl PoolHarness {
         let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
         assert_eq!((reuse.len(), build.len()), (0, 1));
         let another = node_id(&format!("{}", self.built.snapshot.nodes().count() + 20));
-        let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2, mtime_ms: 0 };
+        let stored = Versioned { record: Arc::new(build[0].clone()), version: 0, mzxid: 2, mtime_ms: 0 };
         self.built.snapshot.put_node(another.clone(), stored);
         *self.nodes.last_mut().unwrap() = another.clone();
         let request = self.request.clone();
@@ -250,7 +250,7 @@ fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
     let taken_up = harness.step(Event::Wake);
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     let (left, gone) = (node_id("1"), node_id("2"));
-    let record = Stored { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
+    let record = Versioned { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     harness.built.snapshot.put_node(left.clone(), record);
     let effects = harness.step(Event::Claimed(harness.request.clone(), Ok(vec![left.clone(), gone.clone()])));
     let finish = finish_of(&effects);
@@ -266,7 +266,7 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     harness.apply(&claim.reuse[0]);
     let (request, made) = (harness.request.clone(), node_id("8"));
-    let record = Stored { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
+    let record = Versioned { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     harness.built.snapshot.put_node(made.clone(), record);
     harness.nodes = vec![made.clone()];
     let begun = harness.step(Event::Claimed(request.clone(), Ok(vec![made])));
@@ -303,7 +303,7 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
     let upload = |harness: &mut PoolHarness, number: &str, age: f64| {
         let mut upload = ImageUpload::bare(UploadState::Ready, Timestamp(age));
         upload.external_id = Some(ExternalId::text(format!("image-{number}")));
-        let stored = Stored { record: Arc::new(upload), version: 0, mzxid: 1, mtime_ms: 0 };
+        let stored = Versioned { record: Arc::new(upload), version: 0, mzxid: 1, mtime_ms: 0 };
         harness.built.snapshot.images.put_upload(key(number), stored);
     };
     upload(&mut harness, "1", 1.0);
@@ -473,7 +473,7 @@ fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
     harness.step(Event::Claimed(harness.request.clone(), lost));
     harness.apply(&reuse[0]);
     for (id, record) in ["11", "12"].iter().zip(build) {
-        let stored = Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 };
+        let stored = Versioned { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 };
         harness.built.snapshot.put_node(node_id(id), stored);
     }
     harness.built.snapshot.revision += 1;

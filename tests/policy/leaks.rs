@@ -11,7 +11,7 @@ use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Why};
 
 fn inputs(nodes: &[&str]) -> Built {
@@ -98,7 +98,7 @@ fn ready_with(id: &str) -> Built {
     let mut record = Node::clone(&stored.record);
     record.external_id = id.into();
     built.snapshot.remove_node(&node);
-    built.snapshot.put_node(node, Stored { record: Arc::new(record), ..stored });
+    built.snapshot.put_node(node, Versioned { record: Arc::new(record), ..stored });
     built
 }
 

@@ -10,7 +10,7 @@ use nodepool_model::records::request::{Rank, RequestState};
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{Moment, Seconds};
 use nodepool_model::report::status::VerdictKind;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::usage_totals::Ledger;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
@@ -105,12 +105,12 @@ fn lacking_labels(reason: &str) -> Vec<LabelName> {
 }
 
 fn apply(built: &mut Built, plan: &HandOut, mzxid: i64) {
-    let request = Stored { record: plan.request.record.clone().into(), version: 1, mzxid, mtime_ms: 0 };
+    let request = Versioned { record: plan.request.record.clone().into(), version: 1, mzxid, mtime_ms: 0 };
     built.snapshot.put_request(plan.request.id.clone(), request);
     for node in &plan.nodes {
         built
             .snapshot
-            .put_node(node.id.clone(), Stored { record: node.record.clone().into(), version: 1, mzxid, mtime_ms: 0 });
+            .put_node(node.id.clone(), Versioned { record: node.record.clone().into(), version: 1, mzxid, mtime_ms: 0 },);
     }
 }
 

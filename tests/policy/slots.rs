@@ -8,8 +8,8 @@ use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{Moment, Seconds};
-use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
-use nodepool_policy::cleanup::planner::{Effect, Event};
+use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
+use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A launcher that finds its hosts as its spec says, however often it checks them.
@@ -81,7 +81,7 @@ impl SharedTree {
     fn add(&mut self, node: Node) -> NodeId {
         self.next += 1;
         let id = node_id(&self.next.to_string());
-        let stored = Stored { record: Arc::new(node), version: 0, mzxid: self.next.into(), mtime_ms: 0 };
+        let stored = Versioned { record: Arc::new(node), version: 0, mzxid: self.next.into(), mtime_ms: 0 };
         self.snapshot.put_node(id.clone(), stored);
         self.snapshot.revision += 1;
         id

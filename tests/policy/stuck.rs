@@ -13,9 +13,9 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_model::snapshot::{Versioned, WriteError};
 use nodepool_policy::cleanup::rules::{self, Repair};
-use nodepool_policy::pool::{Effect, Event, Pool, Probe};
+use nodepool_policy::pool::{Effect, Event, LivenessResult, Probe};
 use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
 
 /// Of a label one node shall always be ready.
@@ -146,7 +146,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     harness
         .built
         .snapshot
-        .put_request(id.clone(), Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
+        .put_request(id.clone(), Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
     harness.built.snapshot.connected = true;
     let wishes = plan(&mut mind, &harness);
     assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");
@@ -167,7 +167,7 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     record.nodes = vec![node_id("2")];
-    let stored = Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
+    let stored = Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
     harness.built.snapshot.put_request(id, stored);
     let wishes = mind.plan(&Default::default(), &harness.built.inputs());
     let finished = wishes.iter().find_map(|wish| match wish {
@@ -200,7 +200,7 @@ fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room()
     let mut harness = PoolHarness::new("a");
     let own = min_ready::request(&"a".into(), "event".to_owned(), NOW);
     let mzxid = harness.built.snapshot.request(&harness.request).unwrap().mzxid + 1;
-    let stored = Stored { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
+    let stored = Versioned { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
     assert!(harness.built.snapshot.put_request(harness.request.clone(), stored));
     harness.start_launches();
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
@@ -236,7 +236,7 @@ fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out()
     assert_eq!(pool.step(probed("1"), &built.inputs()), []);
     let stored = built.snapshot.node(&node_id("1")).unwrap();
     let changed = stored.change(node_id("1"), |record| record.labels = vec!["b".into()]);
-    let stored = Stored { record: Arc::new(changed.record), version: 9, mzxid: stored.mzxid + 1000, mtime_ms: 0 };
+    let stored = Versioned { record: Arc::new(changed.record), version: 9, mzxid: stored.mzxid + 1000, mtime_ms: 0 };
     assert!(built.snapshot.put_node(node_id("1"), stored));
     assert_eq!(pool.step(probed("2"), &built.inputs()), []);
     assert!(pool.is_idle());
@@ -264,7 +264,7 @@ fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
     assert_eq!(harness.step(Event::Wake), [], "it waits alone");
     harness.built.snapshot.put_request(request_id("200-2"), {
         let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
-        Stored { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
+        Versioned { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
     });
     let effects = partly_served(&mut harness, "200-2");
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))), "{effects:?}");
@@ -278,7 +278,7 @@ fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
     harness
         .built
         .snapshot
-        .put_node(node_id("90"), Stored { record: Arc::new(in_use), version: 0, mzxid: 60, mtime_ms: 0 });
+        .put_node(node_id("90"), Versioned { record: Arc::new(in_use), version: 0, mzxid: 60, mtime_ms: 0 });
     assert!(harness.step(Event::Finished(request_id("200-2"), Err(WriteError::Conflict))).is_empty());
 }
 
@@ -312,7 +312,7 @@ fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
     assert_eq!(harness.step(Event::Wake), [], "whoever had the request before is about to let the node go");
     let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
     free.allocated_to = None;
-    harness.built.snapshot.put_node(node_id("8"), Stored { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
+    harness.built.snapshot.put_node(node_id("8"), Versioned { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
     let facts = Facts { limits: Amounts::unlimited(), ..Facts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let effects = harness.step(Event::Wake);

@@ -13,7 +13,7 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
-use nodepool_model::snapshot::{LockView, Snapshot, Stored};
+use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::scheduler::shared_pools::Board;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
@@ -137,20 +137,20 @@ pub fn build(spec: &Spec) -> Built {
         let line = Line::of(line);
         let id = node_id(line.first);
         let record = node(&line, &hosts);
-        snapshot.put_node(id.clone(), stored(record, next()));
+        snapshot.put_node(id.clone(), versioned(record, next()));
         snapshot.set_node_lock(id, lock_view(&line));
     }
     for line in &spec.requests {
         let line = Line::of(line);
         let id = request_id(line.first);
-        snapshot.put_request(id.clone(), stored(request(&line), next()));
+        snapshot.put_request(id.clone(), versioned(request(&line), next()));
         snapshot.set_request_lock(id, lock_view(&line));
     }
     let section = provider_section(&Line::of(&format!("lab {}", spec.pool)), &hosts);
     let own = section.pools.values().next().unwrap().clone();
     if !spec.unregistered {
         let component = registered("lab", "main", LAUNCHER, &own.labels, own.priority);
-        snapshot.put_pool("own".to_owned(), stored(component, next()));
+        snapshot.put_pool("own".to_owned(), versioned(component, next()));
     }
     for line in &spec.others {
         let line = Line::of(line);
@@ -160,7 +160,7 @@ pub fn build(spec: &Spec) -> Built {
         let mut component = registered(provider, "main", line.first, &labels, priority);
         component.paused = line.has("paused");
         component.version = line.get("version").map(str::to_owned);
-        snapshot.put_pool(line.first.to_owned(), stored(component, next()));
+        snapshot.put_pool(line.first.to_owned(), versioned(component, next()));
     }
     let facts = Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), ..Facts::unseen() };
     let mut board = Board::default();
@@ -339,6 +339,6 @@ fn registered(
     }
 }
 
-fn stored<T>(record: T, mzxid: i64) -> Stored<T> {
-    Stored { record: Arc::new(record), version: 0, mzxid, mtime_ms: 0 }
+fn versioned<T>(record: T, mzxid: i64) -> Versioned<T> {
+    Versioned { record: Arc::new(record), version: 0, mzxid, mtime_ms: 0 }
 }

@@ -17,7 +17,7 @@ use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadPlace;
-use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_model::snapshot::{Versioned, WriteError};
 use nodepool_policy::invariants::images::of_image_deletion;
 use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::txn::store::Store;
@@ -37,7 +37,7 @@ pub async fn delete_upload(
     store: Store,
     counter: Counter,
     key: UploadKey,
-    stored: Stored<ImageUpload>,
+    stored: Versioned<ImageUpload>,
 ) -> Result<(), WriteError> {
     let mut record = ImageUpload::clone(&stored.record);
     let stays = record.state == UploadState::Deleting || record.has_failed_without_image();
@@ -144,13 +144,13 @@ async fn delete_what_bears_its_marks(store: &Store, counter: &Counter, key: &Upl
     Ok(())
 }
 
-pub async fn mark_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
+pub async fn mark_build(store: Store, key: BuildKey, stored: Versioned<ImageBuild>) -> Result<(), WriteError> {
     let mut record = ImageBuild::clone(&stored.record);
     record.set_state(BuildState::Deleting, clock::now());
     store.retire_build(&key, stored.version, record).await
 }
 
-pub async fn remove_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
+pub async fn remove_build(store: Store, key: BuildKey, stored: Versioned<ImageBuild>) -> Result<(), WriteError> {
     store.remove_build(&key, stored.version).await?;
     info!(target: "nodepool.builder.CleanupWorker.0", "the build {} is gone", key.file_name());
     Ok(())
@@ -164,7 +164,7 @@ pub struct FilesView {
     /// The builds that are made here at the moment.
     pub begun: BTreeMap<ImageName, BuildId>,
     /// With the formats that are still needed, where not all are.
-    pub builds: BTreeMap<BuildKey, (Stored<ImageBuild>, Option<BTreeSet<String>>)>,
+    pub builds: BTreeMap<BuildKey, (Versioned<ImageBuild>, Option<BTreeSet<String>>)>,
 }
 
 /// Removes what belongs to builds of ours that are gone or going, and formats that nobody needs.

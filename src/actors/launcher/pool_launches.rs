@@ -20,7 +20,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::{NodeChange, Snapshot, Stored, WriteError};
+use nodepool_model::snapshot::{NodeChange, Snapshot, Versioned, WriteError};
 use nodepool_policy::invariants::nodes::of_fulfilled;
 use nodepool_policy::pool::Event;
 use nodepool_policy::request::fulfillment::{Adoption, Claim, Finish};
@@ -405,7 +405,7 @@ async fn give_up(store: &Store, mut nodes: Vec<NodeChange>) {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let mut left = Vec::new();
         for node in nodes {
-            let is_built = |stored: &&Stored<Node>| stored.record.state == NodeState::Building;
+            let is_built = |stored: &&Versioned<Node>| stored.record.state == NodeState::Building;
             let mirror = store.mirror();
             let version = mirror.look(|snapshot| snapshot.node(&node.id).filter(is_built).map(|stored| stored.version));
             let Some(version) = version else { continue };

@@ -251,11 +251,11 @@ pub fn text<T: Serialize>(value: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodepool_model::snapshot::Stored;
+    use nodepool_model::snapshot::Versioned;
 
     #[test]
     fn a_patch_tells_what_changed_and_nothing_else() {
-        let stored = |mzxid, text: &str| Stored {
+        let stored = |mzxid, text: &str| Versioned {
             record: serde_json::from_str::<Node>(text).unwrap().into(),
             version: 0,
             mzxid,
@@ -277,6 +277,6 @@ mod tests {
         let patch = patch(8, &older, &newer);
         let expected = r#"{"from":7,"revision":8,"connected":false,"nodes":{"put":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"gone":["0000000009"]},"requests":{"put":[],"gone":[]}}"#;
         assert_eq!(patch, expected);
-        assert_eq!(whole(8, &older).matches("\"ready\"").count(), 100);
+        assert_eq!(full_update(8, &older).matches("\"ready\"").count(), 100);
     }
 }

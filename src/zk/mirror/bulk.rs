@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 
 use super::bulk_images::{self, ImagesSubtree};
-use super::records::{Decoded, decode_stored};
+use super::records::{Decoded, decode_versioned};
 use crate::paths::{self, ZnodePath};
 use crate::{Connection, Zk};
 use nodepool_model::records::component::{Component, ComponentKind, PoolComponent};
@@ -17,7 +17,7 @@ use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::images::Images;
-use nodepool_model::snapshot::{LockChange, LockView, Snapshot, Stored};
+use nodepool_model::snapshot::{LockChange, LockView, Snapshot, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
 /// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
@@ -65,13 +65,13 @@ pub struct Subtree {
     root: String,
     /// The newest transaction by which something came or went below the root when that was listed.
     listed_at: i64,
-    nodes: BTreeMap<NodeId, Stored<Node>>,
+    nodes: BTreeMap<NodeId, Versioned<Node>>,
     empty_nodes: BTreeSet<NodeId>,
     node_locks: BTreeMap<NodeId, LockView>,
-    requests: BTreeMap<RequestId, Stored<NodeRequest>>,
+    requests: BTreeMap<RequestId, Versioned<NodeRequest>>,
     request_locks: BTreeMap<RequestId, LockView>,
-    pools: BTreeMap<String, Stored<PoolComponent>>,
-    components: BTreeMap<(ComponentKind, String), Stored<Component>>,
+    pools: BTreeMap<String, Versioned<PoolComponent>>,
+    components: BTreeMap<(ComponentKind, String), Versioned<Component>>,
     images: ImagesSubtree,
     unreadable: BTreeMap<String, String>,
     /// What was listed and had gone when it was to be read.
@@ -191,12 +191,12 @@ impl Subtree {
     /// Sorts one znode in by its path.
     pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) {
         match paths::parse(path) {
-            ZnodePath::Node(id) => match decode_stored::<Node>(data, stat) {
+            ZnodePath::Node(id) => match decode_versioned::<Node>(data, stat) {
                 Decoded::Record(stored) => drop(self.nodes.insert(id, stored)),
                 Decoded::Empty => drop(self.empty_nodes.insert(id)),
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             },
-            ZnodePath::Request(id) => match decode_stored::<NodeRequest>(data, stat) {
+            ZnodePath::Request(id) => match decode_versioned::<NodeRequest>(data, stat) {
                 Decoded::Record(stored) => drop(self.requests.insert(id, stored)),
                 Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
@@ -212,13 +212,13 @@ impl Subtree {
 
     fn insert_component(&mut self, path: &str, kind: ComponentKind, name: String, data: &Bytes, stat: &Stat) {
         if kind == ComponentKind::Pool {
-            match decode_stored::<PoolComponent>(data, stat) {
+            match decode_versioned::<PoolComponent>(data, stat) {
                 Decoded::Record(stored) => drop(self.pools.insert(name.clone(), stored)),
                 Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             }
         }
-        if let Decoded::Record(stored) = decode_stored::<Component>(data, stat) {
+        if let Decoded::Record(stored) = decode_versioned::<Component>(data, stat) {
             self.components.insert((kind, name), stored);
         }
     }
@@ -417,8 +417,8 @@ mod tests {
     use nodepool_model::records::time::Timestamp;
     use zookeeper_server::types::{CreateMode, Stat};
 
-    fn stored(mzxid: i64) -> Stored<Node> {
-        Stored { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid, mtime_ms: 0 }
+    fn versioned_node(mzxid: i64) -> Versioned<Node> {
+        Versioned { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid, mtime_ms: 0 }
     }
 
     fn held() -> LockView {
@@ -430,7 +430,7 @@ mod tests {
     async fn what_is_written_while_all_is_read_stays_and_what_had_gone_before_goes() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         lock::make_path(&zk, paths::NODES).await.unwrap();
-        let bytes = || Bytes::from(json::to_bytes(&*stored(0).record));
+        let bytes = || Bytes::from(json::to_bytes(&*versioned_node(0).record));
         let create =
             async || zk.create(&paths::node_prefix(), bytes(), CreateMode::PersistentSequential).await.unwrap();
         let id = |path: &str| NodeId::from(paths::name(path));
@@ -438,16 +438,16 @@ mod tests {
         let (gone, stat) = create().await;
         let mut snapshot = Snapshot::default();
         read(&zk, paths::NODES).await.unwrap().replace_in(&mut snapshot);
-        snapshot.put_node(id(&gone), stored(stat.mzxid));
+        snapshot.put_node(id(&gone), versioned_node(stat.mzxid));
         zk.delete(&gone, -1).await.unwrap();
 
         let (subtree, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
         let (new, _) = create().await;
         // A transaction does not tell by which it was made.
-        snapshot.put_node(id(&new), stored(Stat::of_new().mzxid));
+        snapshot.put_node(id(&new), versioned_node(Stat::of_new().mzxid));
         snapshot.set_node_lock(id(&new), held());
         let stat = zk.set(&old, bytes(), -1).await.unwrap();
-        snapshot.put_node(id(&old), stored(stat.mzxid));
+        snapshot.put_node(id(&old), versioned_node(stat.mzxid));
         snapshot.set_node_lock(id(&old), held());
         subtree.replace_since(&known, &mut snapshot);
 

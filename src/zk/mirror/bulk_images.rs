@@ -7,14 +7,14 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 
 use super::bulk::{BATCH, WINDOW, none_if_missing, read_all, read_locks};
-use super::records::{Decoded, decode_stored};
+use super::records::{Decoded, decode_versioned};
 use crate::Zk;
 use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::ImageName;
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey};
 use nodepool_model::snapshot::images::{Images, UploadPlace};
-use nodepool_model::snapshot::{LockView, Stored};
+use nodepool_model::snapshot::{LockView, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
 /// What was read of images.
@@ -26,8 +26,8 @@ pub struct ImagesSubtree {
     locks: BTreeMap<ImageName, LockView>,
     upload_locks: BTreeMap<UploadPlace, LockView>,
     /// `None` where the znode is there and holds nothing.
-    builds: BTreeMap<BuildKey, Option<Stored<ImageBuild>>>,
-    uploads: BTreeMap<UploadKey, Option<Stored<ImageUpload>>>,
+    builds: BTreeMap<BuildKey, Option<Versioned<ImageBuild>>>,
+    uploads: BTreeMap<UploadKey, Option<Versioned<ImageUpload>>>,
 }
 
 /// They lie deep, below image, build and provider; there are few of them.
@@ -91,12 +91,12 @@ impl ImagesSubtree {
         match paths::parse(path) {
             ZnodePath::ImagePause(image) => drop(self.paused.insert(image)),
             ZnodePath::ImageBuildRequest(image) => drop(self.requested.insert(image, stat.ctime)),
-            ZnodePath::ImageBuild(image, build) => match decode_stored::<ImageBuild>(data, stat) {
+            ZnodePath::ImageBuild(image, build) => match decode_versioned::<ImageBuild>(data, stat) {
                 Decoded::Record(stored) => drop(self.builds.insert(BuildKey { image, build }, Some(stored))),
                 Decoded::Empty => drop(self.builds.insert(BuildKey { image, build }, None)),
                 Decoded::Unreadable(reason) => return Some(reason),
             },
-            ZnodePath::ImageUpload(key) => match decode_stored::<ImageUpload>(data, stat) {
+            ZnodePath::ImageUpload(key) => match decode_versioned::<ImageUpload>(data, stat) {
                 Decoded::Record(stored) => drop(self.uploads.insert(key, Some(stored))),
                 Decoded::Empty => drop(self.uploads.insert(key, None)),
                 Decoded::Unreadable(reason) => return Some(reason),

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::bulk::{self, Subtree};
 use super::mirror::{Read, State, lock, report_unreadable};
-use super::records::{Decoded, decode_stored};
+use super::records::{Decoded, decode_versioned};
 use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
 use nodepool_model::records::image_build::BuildKey;
@@ -376,7 +376,7 @@ fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, s
     snapshot.forget_unreadable(path);
     // Most of what changes, without the way over a picture.
     match parsed {
-        ZnodePath::Node(id) => match decode_stored(data, stat) {
+        ZnodePath::Node(id) => match decode_versioned(data, stat) {
             Decoded::Record(stored) => {
                 snapshot.put_node(id, stored);
                 return;
@@ -385,7 +385,7 @@ fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, s
             Decoded::Unreadable(_) => {}
         },
         ZnodePath::Request(id) => {
-            if let Decoded::Record(stored) = decode_stored(data, stat) {
+            if let Decoded::Record(stored) = decode_versioned(data, stat) {
                 snapshot.put_request(id, stored);
                 return;
             }

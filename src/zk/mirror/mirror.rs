@@ -25,7 +25,7 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_model::snapshot::transition::Transition;
-use nodepool_model::snapshot::{LockView, Snapshot, Stored};
+use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
 use zookeeper_server::types::{CreateMode, ZkError};
 
 /// What the mirror follows; the order in which it is read at the start.
@@ -330,28 +330,28 @@ impl Fold<'_> {
     }
 
     /// A node that was there before the write: where it is not, its removal was heard of before the writer got here.
-    pub fn change_node(&mut self, id: NodeId, stored: Stored<Node>) {
+    pub fn change_node(&mut self, id: NodeId, stored: Versioned<Node>) {
         if self.state.snapshot.node(&id).is_some() {
             self.state.snapshot_mut().put_node(id, stored);
         }
     }
 
     /// As for nodes.
-    pub fn change_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
+    pub fn change_request(&mut self, id: RequestId, stored: Versioned<NodeRequest>) {
         if self.state.snapshot.request(&id).is_some() {
             self.state.snapshot_mut().put_request(id, stored);
         }
     }
 
     /// A new node, unless it has gone again already.
-    pub fn add_node(&mut self, id: NodeId, stored: Stored<Node>) {
+    pub fn add_node(&mut self, id: NodeId, stored: Versioned<Node>) {
         if !self.state.gone.contains(&paths::node(&id)) {
             self.state.snapshot_mut().put_node(id, stored);
         }
     }
 
     /// As for nodes.
-    pub fn add_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
+    pub fn add_request(&mut self, id: RequestId, stored: Versioned<NodeRequest>) {
         if !self.state.gone.contains(&paths::request(&id)) {
             self.state.snapshot_mut().put_request(id, stored);
         }

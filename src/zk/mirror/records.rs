@@ -10,7 +10,7 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use zookeeper_server::types::Stat;
 
 /// What the data of a znode turned out to be.
@@ -69,7 +69,7 @@ impl Record for PoolComponent {}
 impl Record for Component {}
 
 /// A record with its znode's version and transaction.
-pub fn decode_stored<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>> {
+pub fn decode_versioned<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Versioned<T>> {
     match decode::<T>(data) {
         Decoded::Record(mut record) => {
             // One that does not say it is taken to have come into its state when it was written; beginning with 1970 it would be
@@ -77,15 +77,15 @@ pub fn decode_stored<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>>
             if let Some(time) = record.state_time().filter(|time| **time == Timestamp::default()) {
                 *time = Timestamp(stat.mtime as f64 / 1000.0);
             }
-            Decoded::Record(stored(record, stat))
+            Decoded::Record(versioned(record, stat))
         }
         Decoded::Empty => Decoded::Empty,
         Decoded::Unreadable(reason) => Decoded::Unreadable(reason),
     }
 }
 
-pub fn stored<T>(record: T, stat: &Stat) -> Stored<T> {
-    Stored { record: std::sync::Arc::new(record), version: stat.version, mzxid: stat.mzxid, mtime_ms: stat.mtime }
+pub fn versioned<T>(record: T, stat: &Stat) -> Versioned<T> {
+    Versioned { record: std::sync::Arc::new(record), version: stat.version, mzxid: stat.mzxid, mtime_ms: stat.mtime }
 }
 
 fn reason(data: &[u8], error: &serde_json::Error) -> String {
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_record_without_a_state_time_is_as_old_as_its_znode() {
         let stat = Stat { mtime: 1_700_000_000_500, ..Stat::default() };
-        let state_time = |data: &'static [u8]| match decode_stored::<Node>(&Bytes::from_static(data), &stat) {
+        let state_time = |data: &'static [u8]| match decode_versioned::<Node>(&Bytes::from_static(data), &stat) {
             Decoded::Record(stored) => stored.record.state_time,
             other => panic!("{other:?}"),
         };

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::mirror::bulk::{self, Answer, BATCH, WINDOW, read_batch};
-use crate::mirror::records::{Decoded, Record, decode_stored};
+use crate::mirror::records::{Decoded, Record, decode_versioned};
 use crate::{Connection, Contenders, paths};
 use nodepool_model::records::component::{Component, ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId, UploadId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use zookeeper_server::types::{Stat, ZkError};
 
 /// Small requests under way at a time. The server answers in order, so this only has to cover the way there and back.
@@ -38,14 +38,14 @@ pub struct Unreadable {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeEntry {
     pub id: NodeId,
-    pub stored: Stored<Node>,
+    pub stored: Versioned<Node>,
     pub contenders: Contenders,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestEntry {
     pub id: RequestId,
-    pub stored: Stored<NodeRequest>,
+    pub stored: Versioned<NodeRequest>,
 }
 
 /// A build that a provider has a place for, with the uploads in it, if any.
@@ -124,12 +124,12 @@ pub async fn request(zk: &dyn Connection, id: &RequestId) -> Result<Option<Resul
 }
 
 /// All registered pools.
-pub async fn pools(zk: &dyn Connection) -> Result<Scan<Stored<PoolComponent>>, ZkError> {
+pub async fn pools(zk: &dyn Connection) -> Result<Scan<Versioned<PoolComponent>>, ZkError> {
     components_of(zk, ComponentKind::Pool).await
 }
 
 /// All registered launchers.
-pub async fn launchers(zk: &dyn Connection) -> Result<Scan<Stored<Component>>, ZkError> {
+pub async fn launchers(zk: &dyn Connection) -> Result<Scan<Versioned<Component>>, ZkError> {
     components_of(zk, ComponentKind::Launcher).await
 }
 
@@ -166,7 +166,7 @@ async fn uploads_of_build(
     Ok(provider_stat.map(|_| ProviderBuild { image, build, uploads }))
 }
 
-async fn components_of<T: Record>(zk: &dyn Connection, kind: ComponentKind,) -> Result<Scan<Stored<T>>, ZkError> {
+async fn components_of<T: Record>(zk: &dyn Connection, kind: ComponentKind,) -> Result<Scan<Versioned<T>>, ZkError> {
     let names = sorted_children(zk, &paths::components(kind)).await?;
     collect(zk, names, |name| paths::component(kind, name), |_, stored| stored).await
 }
@@ -188,7 +188,7 @@ async fn collect<R: Record, T>(
     zk: &dyn Connection,
     names: Vec<String>,
     path: impl Fn(&str) -> String,
-    make: impl Fn(String, Stored<R>) -> T,
+    make: impl Fn(String, Versioned<R>) -> T,
 ) -> Result<Scan<T>, ZkError> {
     let mut scan = Scan { found: Vec::with_capacity(names.len()), unreadable: Vec::new() };
     let mut reads = pin!(bulk::read_all(zk, names.iter().map(|name| path(name)).collect()));
@@ -259,8 +259,8 @@ fn contenders(children: Result<(Vec<String>, Stat), ZkError>) -> Result<Contende
     }
 }
 
-fn classify<T: Record>(path: String, data: &Bytes, stat: &Stat) -> Read<Stored<T>> {
-    match decode_stored(data, stat) {
+fn classify<T: Record>(path: String, data: &Bytes, stat: &Stat) -> Read<Versioned<T>> {
+    match decode_versioned(data, stat) {
         Decoded::Record(stored) => Read::Found(stored),
         Decoded::Unreadable(reason) => Read::Unreadable(Unreadable { path, reason }),
         Decoded::Empty => {

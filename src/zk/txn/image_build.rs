@@ -6,13 +6,13 @@ use bytes::Bytes;
 
 use super::store::{Store, refusal, release, unfitting};
 use crate::locks::lock::{self, Lock};
-use crate::mirror::records::{Decoded, decode_stored, stored};
+use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::json;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_model::snapshot::{Versioned, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
 /// Between a build and the next one, as records have it.
@@ -89,7 +89,7 @@ impl Store {
         match self.zk().multi(ops).await.as_deref() {
             Ok([_, OpReply::Created { .. }]) => {
                 let stat = Stat::of_new();
-                self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, stored(record, &stat)));
+                self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, versioned(record, &stat)));
                 Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
             }
             Ok(_) => Err(unfitting()),
@@ -98,7 +98,7 @@ impl Store {
     }
 
     /// The builds of an image as ZooKeeper has them now; what does not parse is left out.
-    pub async fn read_builds(&self, image: &ImageName) -> Result<BTreeMap<BuildId, Stored<ImageBuild>>, ZkError> {
+    pub async fn read_builds(&self, image: &ImageName) -> Result<BTreeMap<BuildId, Versioned<ImageBuild>>, ZkError> {
         let (names, _) = match self.zk().children(&paths::image_builds(image)).await {
             Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
             answer => answer?,
@@ -109,7 +109,7 @@ impl Store {
         for (id, answer) in ids.into_iter().zip(self.zk().get_many(&paths).await?) {
             match answer {
                 Ok((data, stat)) => {
-                    if let Decoded::Record(stored) = decode_stored::<ImageBuild>(&data, &stat) {
+                    if let Decoded::Record(stored) = decode_versioned::<ImageBuild>(&data, &stat) {
                         builds.insert(id, stored);
                     }
                 }
@@ -143,7 +143,7 @@ impl Store {
                 Ok(replies) => {
                     let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
                     self.mirror().fold(|fold| {
-                        fold.snapshot_mut().images.put_build(&grant.key, stored(record.clone(), stat));
+                        fold.snapshot_mut().images.put_build(&grant.key, versioned(record.clone(), stat));
                         if ends_request {
                             fold.snapshot_mut().images.set_requested(&grant.key.image, None);
                         }

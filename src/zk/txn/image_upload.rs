@@ -8,7 +8,7 @@ use super::delete_tree::remove_tree_after;
 use super::image_build::AFTER;
 use super::store::{Store, refusal, release, unfitting};
 use crate::locks::lock::{self, Lock};
-use crate::mirror::records::{Decoded, decode_stored, stored};
+use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
 use nodepool_model::records::ids::{ProviderName, UploadId};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
@@ -16,7 +16,7 @@ use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState}
 use nodepool_model::records::json;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::images::UploadPlace;
-use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
+use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
 /// So many failed uploads of a build to a provider are shown at most; then the next attempt goes on with the last record.
@@ -74,7 +74,7 @@ impl Store {
         }
         let build_path = paths::image_build(&place.build.image, &place.build.build);
         let (data, stat) = self.zk().get(&build_path).await.map_err(|error| refusal(&error))?;
-        match decode_stored::<ImageBuild>(&data, &stat) {
+        match decode_versioned::<ImageBuild>(&data, &stat) {
             Decoded::Record(build) if build.record.state == BuildState::Ready => {}
             _ => return Err(WriteError::Conflict),
         }
@@ -113,12 +113,12 @@ impl Store {
             (Err(error), _) => return Err(refusal(error)),
         };
         free.into_iter().for_each(Lock::spent);
-        self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), stored(record, &stat)));
+        self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
         Ok((key, stat.version, before))
     }
 
     /// The uploads of a build to a provider as ZooKeeper has them now; what does not parse is left out.
-    pub async fn read_uploads(&self, place: &UploadPlace) -> Result<BTreeMap<UploadId, Stored<ImageUpload>>, ZkError> {
+    pub async fn read_uploads(&self, place: &UploadPlace) -> Result<BTreeMap<UploadId, Versioned<ImageUpload>>, ZkError> {
         let UploadPlace { build, provider } = place;
         let (names, _) = match self.zk().children(&paths::image_uploads(&build.image, &build.build, provider)).await {
             Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
@@ -134,7 +134,7 @@ impl Store {
             };
             match self.zk().get(&paths::image_upload(&key)).await {
                 Ok((data, stat)) => {
-                    if let Decoded::Record(stored) = decode_stored::<ImageUpload>(&data, &stat) {
+                    if let Decoded::Record(stored) = decode_versioned::<ImageUpload>(&data, &stat) {
                         uploads.insert(upload, stored);
                     }
                 }
@@ -160,7 +160,7 @@ impl Store {
             },
         };
         grant.version = stat.version;
-        let stored = stored(record.clone(), &stat);
+        let stored = versioned(record.clone(), &stat);
         self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Store {
         match self.zk().multi(ops).await {
             Ok(replies) => {
                 let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
-                let stored = stored(record.clone(), stat);
+                let stored = versioned(record.clone(), stat);
                 self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
                 own.done();
                 grant.lock.take().into_iter().for_each(Lock::spent);
@@ -210,7 +210,7 @@ impl Store {
         match self.zk().multi(vec![lock.fence(), write]).await.as_deref() {
             Ok([_, OpReply::Set(stat)]) => {
                 if let Some(record) = record {
-                    let stored = stored(record, stat);
+                    let stored = versioned(record, stat);
                     self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), stored));
                 }
                 Ok(lock)
@@ -255,7 +255,7 @@ impl Store {
         match self.zk().multi(ops).await.as_deref() {
             Ok([OpReply::Set(stat), _]) => {
                 lock.spent();
-                let stored = stored(record, stat);
+                let stored = versioned(record, stat);
                 self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, stored));
                 Ok(())
             }

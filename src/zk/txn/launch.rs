@@ -8,7 +8,7 @@ use super::delete_tree;
 use super::store::{After, Guard, Store, refusal, unfitting};
 use crate::locks::lock::{self, Lock, PlannedLock};
 use crate::mirror::mirror::Fold;
-use crate::mirror::records::{self, Decoded, stored};
+use crate::mirror::records::{self, Decoded, versioned};
 use crate::paths;
 use crate::paths::ZnodePath;
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -74,7 +74,7 @@ impl Store {
         let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
         self.mirror().fold(|fold| {
             show(fold, lock.path(), true);
-            fold.change_request(request.id, stored(request.record, &stat));
+            fold.change_request(request.id, versioned(request.record, &stat));
         });
         let ids = self.fold_new(nodes, &replies)?;
         self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
@@ -164,7 +164,7 @@ impl Store {
         let OpReply::Set(stat) = replies.remove(0) else { return Err(unfitting()) };
         self.mirror().fold(|fold| {
             locks.iter().for_each(|lock| show(fold, lock.path(), true));
-            fold.change_request(request.id, stored(request.record, &stat));
+            fold.change_request(request.id, versioned(request.record, &stat));
         });
         self.fold_nodes(nodes, replies);
         own.done();
@@ -267,7 +267,7 @@ impl Store {
         };
         self.fold_nodes(changes, replies);
         if let (Some(request), Some(stat)) = (request, request_stat) {
-            self.mirror().fold(|fold| fold.change_request(request.id, stored(request.record, &stat)));
+            self.mirror().fold(|fold| fold.change_request(request.id, versioned(request.record, &stat)));
         }
         own.done();
         Ok(())
@@ -420,7 +420,7 @@ impl Store {
         }
         self.mirror().fold(|fold| {
             for (id, node) in created.iter().zip(nodes) {
-                fold.add_node(id.clone(), stored(node, &Stat::of_new()));
+                fold.add_node(id.clone(), versioned(node, &Stat::of_new()));
             }
         });
         Ok(created)
@@ -434,7 +434,7 @@ impl Store {
         });
         self.mirror().fold(|fold| {
             for (node, stat) in nodes.into_iter().zip(stats) {
-                fold.change_node(node.id, stored(node.record, &stat));
+                fold.change_node(node.id, versioned(node.record, &stat));
             }
         });
     }

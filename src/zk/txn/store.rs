@@ -13,7 +13,7 @@ use super::decline_batch::Declines;
 use super::{delete_tree, launch};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::mirror::Mirror;
-use crate::mirror::records::stored;
+use crate::mirror::records::versioned;
 use crate::{Zk, paths};
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -146,7 +146,7 @@ impl Store {
         let (path, stat) = created.map_err(|error| refusal(&error))?;
         let id = NodeId::from(paths::name(&path));
         self.mirror.fold(|fold| {
-            fold.add_node(id.clone(), stored(node, &stat));
+            fold.add_node(id.clone(), versioned(node, &stat));
         });
         Ok(id)
     }
@@ -159,7 +159,7 @@ impl Store {
         let (path, stat) = created.map_err(|error| refusal(&error))?;
         let id = RequestId::from(paths::name(&path));
         self.mirror.fold(|fold| {
-            fold.add_request(id.clone(), stored(request, &stat));
+            fold.add_request(id.clone(), versioned(request, &stat));
         });
         Ok(id)
     }
@@ -303,10 +303,10 @@ impl Store {
         });
         self.mirror.fold(|fold| {
             for (node, stat) in nodes.into_iter().zip(&mut stats) {
-                fold.change_node(node.id, stored(node.record, &stat));
+                fold.change_node(node.id, versioned(node.record, &stat));
             }
             if let (Some(request), Some(stat)) = (request, stats.next()) {
-                fold.change_request(request.id, stored(request.record, &stat));
+                fold.change_request(request.id, versioned(request.record, &stat));
             }
         });
         own.done();
@@ -432,7 +432,7 @@ impl Store {
                 self.mirror.fold(|fold| {
                     // Together, or our own look for lost requests would find one that is pending and that nobody has locked.
                     launch::show(fold, lock.path(), true);
-                    fold.change_request(request.id, stored(request.record, &stat));
+                    fold.change_request(request.id, versioned(request.record, &stat));
                 });
                 Ok(stat)
             }

@@ -335,10 +335,10 @@ mod tests {
     use crate::records::component::PoolComponent;
     use crate::records::ids::{NodeId, RequestId};
     use crate::records::json;
-    use crate::snapshot::Stored;
+    use crate::snapshot::Versioned;
 
-    fn stored<T: serde::de::DeserializeOwned>(text: &str) -> Stored<T> {
-        Stored { record: json::from_bytes::<T>(text.as_bytes()).unwrap().into(), version: 0, mzxid: 1, mtime_ms: 0 }
+    fn stored<T: serde::de::DeserializeOwned>(text: &str) -> Versioned<T> {
+        Versioned { record: json::from_bytes::<T>(text.as_bytes()).unwrap().into(), version: 0, mzxid: 1, mtime_ms: 0 }
     }
 
     fn value(samples: &[Sample], name: &str) -> f64 {
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_launch_is_timed_and_counted_under_all_its_names() {
         let provider = ProviderName::from("p.1");
-        let end = LaunchEnd {
+        let end = LaunchAttempt {
             result: "ready",
             milliseconds: 5.0,
             provider: &provider,

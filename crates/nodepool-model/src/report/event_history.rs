@@ -134,10 +134,10 @@ fn shorten<N: AsRef<str> + From<String>>(name: &mut N) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Stored;
+    use crate::snapshot::Versioned;
 
-    fn stored<T: serde::de::DeserializeOwned>(mzxid: i64, text: &str) -> Stored<T> {
-        Stored { record: serde_json::from_str::<T>(text).unwrap().into(), version: 0, mzxid, mtime_ms: 0 }
+    fn stored<T: serde::de::DeserializeOwned>(mzxid: i64, text: &str) -> Versioned<T> {
+        Versioned { record: serde_json::from_str::<T>(text).unwrap().into(), version: 0, mzxid, mtime_ms: 0 }
     }
 
     #[test]

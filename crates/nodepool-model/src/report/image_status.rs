@@ -95,7 +95,7 @@ pub const IMAGE_COLUMNS: &[Column<ImageRow>] = &[
 
 /// By image, then in the order of their ids.
 pub fn builds(images: &Images, ages: Ages) -> Vec<BuildRow> {
-    let row = |(key, stored): (BuildKey, &crate::snapshot::versioned::Stored<ImageBuild>)| BuildRow {
+    let row = |(key, stored): (BuildKey, &crate::snapshot::versioned::Versioned<ImageBuild>)| BuildRow {
         paused: images.image(&key.image).is_some_and(|image| image.paused),
         build: ImageBuild::clone(&stored.record),
         key,
@@ -106,7 +106,7 @@ pub fn builds(images: &Images, ages: Ages) -> Vec<BuildRow> {
 
 /// By image, build, provider and number.
 pub fn uploads(images: &Images, ages: Ages) -> Vec<UploadRow> {
-    let row = |(key, stored): (&UploadKey, &crate::snapshot::versioned::Stored<ImageUpload>)| UploadRow {
+    let row = |(key, stored): (&UploadKey, &crate::snapshot::versioned::Versioned<ImageUpload>)| UploadRow {
         key: key.clone(),
         upload: ImageUpload::clone(&stored.record),
         ages,

@@ -10,7 +10,7 @@ use crate::records::node::Node;
 use crate::records::request::NodeRequest;
 use crate::records::time::Timestamp;
 use crate::snapshot::Snapshot;
-use crate::snapshot::versioned::Stored;
+use crate::snapshot::versioned::Versioned;
 
 /// A node as it is listed.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub const REQUEST_COLUMNS: &[Column<RequestRow>] = &[
 
 /// All nodes, or one of them.
 pub fn nodes(snapshot: &Snapshot, only: Option<&NodeId>, now: Timestamp) -> Vec<NodeRow> {
-    let row = |(id, stored): (&NodeId, &Stored<Node>)| NodeRow {
+    let row = |(id, stored): (&NodeId, &Versioned<Node>)| NodeRow {
         id: id.clone(),
         node: stored.record.clone(),
         locked: snapshot.is_node_locked(id),
@@ -92,7 +92,7 @@ pub fn nodes(snapshot: &Snapshot, only: Option<&NodeId>, now: Timestamp) -> Vec<
 }
 
 pub fn requests(snapshot: &Snapshot) -> Vec<RequestRow> {
-    let row = |(id, stored): (&RequestId, &Stored<NodeRequest>)| RequestRow {
+    let row = |(id, stored): (&RequestId, &Versioned<NodeRequest>)| RequestRow {
         id: id.clone(),
         request: stored.record.clone(),
     };

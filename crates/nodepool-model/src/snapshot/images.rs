@@ -2,7 +2,7 @@
 
 use imbl::OrdMap;
 
-use super::versioned::{LockView, Stored};
+use super::versioned::{LockView, Versioned};
 use crate::records::ids::{BuildId, ImageName, ProviderName};
 use crate::records::image_build::{BuildKey, BuildState, ImageBuild};
 use crate::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -10,7 +10,7 @@ use crate::records::image_upload::{ImageUpload, UploadKey, UploadState};
 #[derive(Clone, Debug, Default)]
 pub struct Images {
     by_name: OrdMap<ImageName, Image>,
-    uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Stored<ImageUpload>>>,
+    uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Versioned<ImageUpload>>>,
     /// Locks of the uploads of a build to a provider, as far as they are held.
     upload_locks: OrdMap<UploadPlace, LockView>,
 }
@@ -35,14 +35,14 @@ pub struct Image {
     pub paused: bool,
     /// Since when a build is asked for, in milliseconds since the epoch by ZooKeeper's clock.
     pub requested_ms: Option<i64>,
-    pub builds: OrdMap<BuildId, Stored<ImageBuild>>,
+    pub builds: OrdMap<BuildId, Versioned<ImageBuild>>,
     /// Held by whoever builds it.
     pub lock: LockView,
 }
 
 impl Image {
     /// Builds that can be used, the newest first.
-    pub fn ready(&self) -> Vec<(&BuildId, &Stored<ImageBuild>)> {
+    pub fn ready(&self) -> Vec<(&BuildId, &Versioned<ImageBuild>)> {
         let mut ready: Vec<_> =
             self.builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready).collect();
         ready.sort_by_key(|(_, stored)| std::cmp::Reverse((stored.record.state_time, stored.mzxid)));
@@ -60,17 +60,17 @@ impl Images {
         self.by_name.get(name)
     }
 
-    pub fn builds(&self) -> impl Iterator<Item = (BuildKey, &Stored<ImageBuild>)> {
+    pub fn builds(&self) -> impl Iterator<Item = (BuildKey, &Versioned<ImageBuild>)> {
         self.by_name.iter().flat_map(|(name, image)| {
             image.builds.iter().map(move |(build, stored)| (BuildKey::new(name, build), stored))
         })
     }
 
-    pub fn build(&self, key: &BuildKey) -> Option<&Stored<ImageBuild>> {
+    pub fn build(&self, key: &BuildKey) -> Option<&Versioned<ImageBuild>> {
         self.image(&key.image)?.builds.get(&key.build)
     }
 
-    pub fn uploads(&self) -> impl Iterator<Item = (&UploadKey, &Stored<ImageUpload>)> {
+    pub fn uploads(&self) -> impl Iterator<Item = (&UploadKey, &Versioned<ImageUpload>)> {
         self.uploads.values().flat_map(OrdMap::iter)
     }
 
@@ -79,11 +79,11 @@ impl Images {
         &self,
         provider: &ProviderName,
         image: &ImageName,
-    ) -> impl Iterator<Item = (&UploadKey, &Stored<ImageUpload>)> {
+    ) -> impl Iterator<Item = (&UploadKey, &Versioned<ImageUpload>)> {
         self.uploads.get(&(provider.clone(), image.clone())).into_iter().flat_map(OrdMap::iter)
     }
 
-    pub fn upload(&self, key: &UploadKey) -> Option<&Stored<ImageUpload>> {
+    pub fn upload(&self, key: &UploadKey) -> Option<&Versioned<ImageUpload>> {
         self.uploads.get(&(key.provider.clone(), key.image.clone()))?.get(key)
     }
 
@@ -92,7 +92,7 @@ impl Images {
         &self,
         provider: &ProviderName,
         image: &ImageName,
-    ) -> Option<(&UploadKey, &Stored<ImageUpload>)> {
+    ) -> Option<(&UploadKey, &Versioned<ImageUpload>)> {
         let is_usable = |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.is_some();
         let usable = self.uploads_to(provider, image).filter(|(_, stored)| is_usable(&stored.record));
         usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
@@ -135,7 +135,7 @@ impl Images {
         self.change(name, is_there, |image| contend(&mut image.lock, contender, is_there));
     }
 
-    pub fn put_build(&mut self, key: &BuildKey, stored: Stored<ImageBuild>) {
+    pub fn put_build(&mut self, key: &BuildKey, stored: Versioned<ImageBuild>) {
         let builds = &mut self.by_name.entry(key.image.clone()).or_default().builds;
         if builds.get(&key.build).is_none_or(|old| old.mzxid < stored.mzxid) {
             builds.insert(key.build.clone(), stored);
@@ -146,7 +146,7 @@ impl Images {
         self.change(&key.image, false, |image| drop(image.builds.remove(&key.build)));
     }
 
-    pub fn put_upload(&mut self, key: UploadKey, stored: Stored<ImageUpload>) {
+    pub fn put_upload(&mut self, key: UploadKey, stored: Versioned<ImageUpload>) {
         let uploads = self.uploads.entry((key.provider.clone(), key.image.clone())).or_default();
         if uploads.get(&key).is_none_or(|old| old.mzxid < stored.mzxid) {
             uploads.insert(key, stored);

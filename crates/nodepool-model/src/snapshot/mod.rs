@@ -19,7 +19,7 @@ use crate::snapshot::images::Images;
 use crate::snapshot::pool_registry::Registry;
 use crate::snapshot::transition::Transition;
 use crate::snapshot::usage_totals::Ledger;
-pub use crate::snapshot::versioned::{Change, LockView, NodeChange, RequestChange, Stored, WriteError};
+pub use crate::snapshot::versioned::{Change, LockView, NodeChange, RequestChange, Versioned, WriteError};
 
 mod differences;
 
@@ -33,12 +33,12 @@ pub struct Snapshot {
     pub revision: u64,
     /// False while no server answers: the picture may be old and nothing new is started on it.
     pub connected: bool,
-    nodes: OrdMap<NodeId, Stored<Node>>,
+    nodes: OrdMap<NodeId, Versioned<Node>>,
     node_locks: OrdMap<NodeId, Arc<LockView>>,
-    requests: OrdMap<RequestId, Stored<NodeRequest>>,
+    requests: OrdMap<RequestId, Versioned<NodeRequest>>,
     request_locks: OrdMap<RequestId, Arc<LockView>>,
     pub pools: Registry,
-    components: OrdMap<(ComponentKind, String), Stored<Component>>,
+    components: OrdMap<(ComponentKind, String), Versioned<Component>>,
     pub images: Images,
     /// Node znodes without data: left by a lock attempt on a record that was just removed.
     empty_nodes: OrdSet<NodeId>,
@@ -55,7 +55,7 @@ pub struct Snapshot {
     orphans: OrdSet<NodeId>,
     /// Nodes that are being made for requests that are not there.
     unwanted: OrdSet<NodeId>,
-    requested: OrdMap<Rank, Stored<NodeRequest>>,
+    requested: OrdMap<Rank, Versioned<NodeRequest>>,
     pending: usize,
     /// Pending requests whose lock nobody holds.
     unheld: OrdSet<RequestId>,
@@ -66,11 +66,11 @@ pub struct Snapshot {
 
 // Reading.
 impl Snapshot {
-    pub fn node(&self, id: &NodeId) -> Option<&Stored<Node>> {
+    pub fn node(&self, id: &NodeId) -> Option<&Versioned<Node>> {
         self.nodes.get(id)
     }
 
-    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &Stored<Node>)> {
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &Versioned<Node>)> {
         self.nodes.iter()
     }
 
@@ -86,7 +86,7 @@ impl Snapshot {
     pub fn nodes_of<'a>(
         &'a self,
         provider: &ProviderName,
-    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
         let ids = self.by_provider.get(provider).into_iter().flat_map(|ids| ids.iter());
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
@@ -95,7 +95,7 @@ impl Snapshot {
     pub fn spent_nodes<'a>(
         &'a self,
         provider: &ProviderName,
-    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
         let ids = self.spent.get(provider).into_iter().flat_map(|ids| ids.iter());
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
@@ -104,7 +104,7 @@ impl Snapshot {
     pub fn held_nodes<'a>(
         &'a self,
         provider: &ProviderName,
-    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
         let ids = self.held.get(provider).into_iter().flat_map(|ids| ids.iter());
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
@@ -157,7 +157,7 @@ impl Snapshot {
     }
 
     /// Unlocked nodes in states before use whose request does not exist (rule D2).
-    pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Stored<Node>)> {
+    pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Versioned<Node>)> {
         let stored = |id| self.nodes.get(id).expect("an index names only nodes that are there");
         self.orphans.iter().map(move |id| (id, stored(id)))
     }
@@ -184,7 +184,7 @@ impl Snapshot {
         self.node_locks.get(id).is_some_and(|view| view.is_held())
     }
 
-    pub fn request(&self, id: &RequestId) -> Option<&Stored<NodeRequest>> {
+    pub fn request(&self, id: &RequestId) -> Option<&Versioned<NodeRequest>> {
         self.requests.get(id)
     }
 
@@ -193,17 +193,17 @@ impl Snapshot {
         self.requests.contains_key(id) || self.unreadable_requests.contains(id)
     }
 
-    pub fn requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+    pub fn requests(&self) -> impl Iterator<Item = (&RequestId, &Versioned<NodeRequest>)> {
         self.requests.iter()
     }
 
     /// Requests that wait for somebody to accept them, in the order in which they are served.
-    pub fn waiting_requests(&self) -> impl Iterator<Item = (&Rank, &Stored<NodeRequest>)> {
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&Rank, &Versioned<NodeRequest>)> {
         self.requested.iter()
     }
 
     /// Requests that somebody has accepted and nobody holds: their launcher has gone, or is about to write them.
-    pub fn unheld_requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+    pub fn unheld_requests(&self) -> impl Iterator<Item = (&RequestId, &Versioned<NodeRequest>)> {
         let stored = |id| self.requests.get(id).expect("an index names only requests that are there");
         self.unheld.iter().map(move |id| (id, stored(id)))
     }
@@ -234,11 +234,11 @@ impl Snapshot {
     }
 
     /// Registered pools of all launchers, by component name.
-    pub fn pools(&self) -> impl Iterator<Item = (&String, &Stored<PoolComponent>)> {
+    pub fn pools(&self) -> impl Iterator<Item = (&String, &Versioned<PoolComponent>)> {
         self.pools.pools()
     }
 
-    pub fn components(&self) -> impl Iterator<Item = (&(ComponentKind, String), &Stored<Component>)> {
+    pub fn components(&self) -> impl Iterator<Item = (&(ComponentKind, String), &Versioned<Component>)> {
         self.components.iter()
     }
 
@@ -258,7 +258,7 @@ impl Snapshot {
 // Changing; only the mirror and tests do.
 impl Snapshot {
     /// Newer transactions win; returns whether the picture changed.
-    pub fn put_node(&mut self, id: NodeId, mut stored: Stored<Node>) -> bool {
+    pub fn put_node(&mut self, id: NodeId, mut stored: Versioned<Node>) -> bool {
         let old = self.nodes.get(&id);
         if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
@@ -333,7 +333,7 @@ impl Snapshot {
         }
     }
 
-    pub fn put_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) -> bool {
+    pub fn put_request(&mut self, id: RequestId, stored: Versioned<NodeRequest>) -> bool {
         let old = self.requests.get(&id);
         if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
@@ -396,14 +396,14 @@ impl Snapshot {
         self.index_holder(id);
     }
 
-    pub fn put_pool(&mut self, name: String, stored: Stored<PoolComponent>) {
+    pub fn put_pool(&mut self, name: String, stored: Versioned<PoolComponent>) {
         let mzxid = stored.mzxid;
         if self.pools.put(name, stored) {
             self.zxid = self.zxid.max(mzxid);
         }
     }
 
-    pub fn put_component(&mut self, kind: ComponentKind, name: String, stored: Stored<Component>) {
+    pub fn put_component(&mut self, kind: ComponentKind, name: String, stored: Versioned<Component>) {
         if self.components.get(&(kind, name.clone())).is_some_and(|old| old.mzxid >= stored.mzxid) {
             return;
         }
@@ -557,7 +557,7 @@ impl Snapshot {
 
     /// The lock of a request changed.
     fn index_holder(&mut self, id: &RequestId) {
-        let is_pending = |stored: &Stored<NodeRequest>| stored.record.state == RequestState::Pending;
+        let is_pending = |stored: &Versioned<NodeRequest>| stored.record.state == RequestState::Pending;
         if self.requests.get(id).is_some_and(is_pending) && !self.is_request_locked(id) {
             self.unheld.insert(id.clone());
         } else {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::versioned::Stored;
+use super::versioned::Versioned;
 use crate::records::component::PoolComponent;
 use crate::records::ids::LabelName;
 
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    by_name: OrdMap<String, Stored<PoolComponent>>,
+    by_name: OrdMap<String, Versioned<PoolComponent>>,
     by_place: ByPlace,
     by_label: OrdMap<LabelName, ByPlace>,
     revision: u64,
@@ -30,7 +30,7 @@ struct Place {
 
 impl Registry {
     /// By the names of their components.
-    pub fn pools(&self) -> impl Iterator<Item = (&String, &Stored<PoolComponent>)> {
+    pub fn pools(&self) -> impl Iterator<Item = (&String, &Versioned<PoolComponent>)> {
         self.by_name.iter()
     }
 
@@ -52,7 +52,7 @@ impl Registry {
     }
 
     /// A newer registration, or `false`.
-    pub fn put(&mut self, name: String, stored: Stored<PoolComponent>) -> bool {
+    pub fn put(&mut self, name: String, stored: Versioned<PoolComponent>) -> bool {
         if self.by_name.get(&name).is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
         }
@@ -94,9 +94,9 @@ mod tests {
 
     use super::*;
 
-    fn pool(labels: &[&str], paused: bool, priority: i64, mzxid: i64) -> Stored<PoolComponent> {
+    fn pool(labels: &[&str], paused: bool, priority: i64, mzxid: i64) -> Versioned<PoolComponent> {
         let record = json!({"kind": "pool", "supported_labels": labels, "paused": paused, "priority": priority});
-        Stored { record: Arc::new(serde_json::from_value(record).unwrap()), version: 0, mzxid, mtime_ms: 0 }
+        Versioned { record: Arc::new(serde_json::from_value(record).unwrap()), version: 0, mzxid, mtime_ms: 0 }
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use crate::records::request::NodeRequest;
 
 /// A record with what ZooKeeper knows about its znode.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored<T> {
+pub struct Versioned<T> {
     pub record: Arc<T>,
     pub version: i32,
     /// Transaction that wrote it last.
@@ -29,7 +29,7 @@ pub struct Change<I, T> {
 pub type NodeChange = Change<NodeId, Node>;
 pub type RequestChange = Change<RequestId, NodeRequest>;
 
-impl<T: Clone> Stored<T> {
+impl<T: Clone> Versioned<T> {
     /// A copy to be changed and written back.
     pub fn change<I>(&self, id: I, edit: impl FnOnce(&mut T)) -> Change<I, T> {
         let mut record = T::clone(&self.record);

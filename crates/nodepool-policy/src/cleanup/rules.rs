@@ -7,7 +7,7 @@ use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, ProviderName, 
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::{NodeChange, RequestChange, Snapshot, Stored};
+use nodepool_model::snapshot::{NodeChange, RequestChange, Snapshot, Versioned};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Repair {
@@ -56,10 +56,10 @@ pub fn spent_nodes<'a>(
 /// earlier life of it: nobody goes on with that, and who holds the request now may wait for the room that it takes.
 fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
     let Some(request) = node.allocation().filter(|_| node.state == NodeState::Building) else { return false };
-    let is_served_by_it = |stored: &Stored<NodeRequest>| {
+    let is_served_by_it = |stored: &Versioned<NodeRequest>| {
         stored.record.state == RequestState::Pending && stored.record.state_time <= node.state_time
     };
-    let is_held = || {
+    let is_held = || 
         snapshot.is_request_locked(request) || snapshot.standing_nodes(request).any(|id| snapshot.is_node_locked(id))
     };
     snapshot.request(request).is_some_and(is_served_by_it) && is_held()
@@ -67,7 +67,7 @@ fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
 
 /// How a node leaves: with its instance, where its provider launches them. What may have an instance that nobody can delete now stays,
 /// as without its record nobody would do that later: nobody knows the provider, which could not be opened, or it had another driver.
-fn removal(id: &NodeId, node: &Stored<Node>, world: &Inputs<'_>) -> Option<Repair> {
+fn removal(id: &NodeId, node: &Versioned<Node>, world: &Inputs<'_>) -> Option<Repair> {
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
     let external_id = ExternalId::of(&node.record.external_id);
     match (facts, external_id) {
@@ -183,7 +183,7 @@ pub fn stale_request_locks(age: Seconds, world: &Inputs<'_>) -> Vec<Repair> {
     old.map(|(id, _)| Repair::RemoveRequestLock { request: id.clone(), before_ms }).collect()
 }
 
-fn unlocked<'a>(id: &NodeId, snapshot: &'a Snapshot) -> Option<&'a Stored<Node>> {
+fn unlocked<'a>(id: &NodeId, snapshot: &'a Snapshot) -> Option<&'a Versioned<Node>> {
     snapshot.node(id).filter(|_| !snapshot.is_node_locked(id))
 }
 
@@ -199,7 +199,7 @@ impl<'a> Ages<'a> {
         Self { world, over: Vec::new(), next: None }
     }
 
-    fn see(&mut self, id: &NodeId, node: Option<&Stored<Node>>, limit: Seconds) {
+    fn see(&mut self, id: &NodeId, node: Option<&Versioned<Node>>, limit: Seconds) {
         let Some(node) = node else { return };
         let due = node.record.state_time + limit;
         if due <= self.world.now {

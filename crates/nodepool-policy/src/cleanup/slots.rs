@@ -7,14 +7,14 @@ use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 
 /// Whoever emptied a slot has at least so long to fill it.
 const LEAST_REST: Seconds = Seconds(5.0);
 /// And up to so much longer, by who we are.
 const MOST_MORE_MS: u32 = 5_000;
 
-pub type Entry<'a> = (&'a NodeId, &'a Stored<Node>);
+pub type Entry<'a> = (&'a NodeId, &'a Versioned<Node>);
 
 /// A slot that a write of ours fills or empties.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use nodepool_model::config::DiskImage;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::ImageBuild;
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::Image;
 
 /// What is dated further ahead than this was dated by a clock that was wrong, or is the next build after such a one.
@@ -102,7 +102,7 @@ fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &Inputs<'_>) ->
 }
 
 /// As its record says, or where that cannot be, as ZooKeeper does: it would not come of age before that time.
-fn ready_since(build: &Stored<ImageBuild>, world: &Inputs<'_>) -> Timestamp {
+fn ready_since(build: &Versioned<ImageBuild>, world: &Inputs<'_>) -> Timestamp {
     let said = build.record.state_time;
     if said - world.now > AHEAD { Timestamp(build.mtime_ms as f64 / 1000.0) } else { said }
 }
@@ -154,7 +154,7 @@ mod tests {
             let mut snapshot = Snapshot::default();
             let key = BuildKey { image: "debian".into(), build: "1".into() };
             let mtime_ms = (written.0 * 1000.0) as i64;
-            snapshot.images.put_build(&key, Stored { record: build.into(), version: 0, mzxid: 1, mtime_ms });
+            snapshot.images.put_build(&key, Versioned { record: build.into(), version: 0, mzxid: 1, mtime_ms });
             let facts = Default::default();
             let world =
                 Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, moment: Moment::at(5.0) };

@@ -5,7 +5,7 @@ use nodepool_model::config::upload_config::{UploadConfig, Uploading};
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::records::time::Seconds;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::UploadPlace;
 
 use super::build_schedule::name_trouble;
@@ -14,7 +14,7 @@ use super::build_schedule::name_trouble;
 #[derive(Clone, Debug)]
 pub struct Shipment {
     pub place: UploadPlace,
-    pub build: Stored<ImageBuild>,
+    pub build: Versioned<ImageBuild>,
     pub entry: UploadEntry,
     pub format: String,
     pub name_format: String,
@@ -54,7 +54,7 @@ fn is_missing(place: &UploadPlace, world: &Inputs<'_>) -> bool {
     !is_there && !images.is_being_uploaded(place)
 }
 
-fn shipment(place: UploadPlace, build: Stored<ImageBuild>, entry: &UploadEntry, uploading: &Uploading) -> Shipment {
+fn shipment(place: UploadPlace, build: Versioned<ImageBuild>, entry: &UploadEntry, uploading: &Uploading) -> Shipment {
     Shipment {
         place,
         build,

@@ -8,7 +8,7 @@ use nodepool_model::config::{ProviderConfig, driver_limits};
 use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::{Images, UploadPlace};
 
 /// The current one and the one before.
@@ -18,13 +18,13 @@ const KEPT: usize = 2;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Retirement {
     /// In the cloud, then its record.
-    Upload(UploadKey, Stored<ImageUpload>),
+    Upload(UploadKey, Versioned<ImageUpload>),
     /// Somebody began it and died: what it may have left in the cloud is looked for, then its record goes.
     Stale(UploadKey),
     /// Marked: its files may go, although a cloud is slow to delete.
-    Build(BuildKey, Stored<ImageBuild>),
+    Build(BuildKey, Versioned<ImageBuild>),
     /// Its record, the last of it.
-    Record(BuildKey, Stored<ImageBuild>),
+    Record(BuildKey, Versioned<ImageBuild>),
 }
 
 /// How much is looked at.
@@ -73,7 +73,7 @@ pub fn due(world: &Inputs<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>)
             let own = begun.get(name);
             let is_earlier = |own| {
                 let own = image.builds.get(own);
-                own.is_none_or(|own: &Stored<ImageBuild>| stored.record.state_time <= own.record.state_time)
+                own.is_none_or(|own: &Versioned<ImageBuild>| stored.record.state_time <= own.record.state_time)
             };
             let is_of_another = || own.is_some_and(|own| own != id && is_earlier(own));
             let is_active = stored.record.state == BuildState::Building && image.lock.is_held() && !is_of_another();
@@ -100,7 +100,7 @@ pub fn due(world: &Inputs<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>)
     retirements
 }
 
-type Uploads<'a> = Vec<(&'a UploadKey, &'a Stored<ImageUpload>)>;
+type Uploads<'a> = Vec<(&'a UploadKey, &'a Versioned<ImageUpload>)>;
 
 fn by_build(images: &Images) -> BTreeMap<BuildKey, Uploads<'_>> {
     let mut builds: BTreeMap<BuildKey, Uploads<'_>> = BTreeMap::new();
@@ -138,7 +138,7 @@ fn recent_uploads(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey> 
 fn fate_of(
     world: &Inputs<'_>,
     key: &UploadKey,
-    stored: &Stored<ImageUpload>,
+    stored: &Versioned<ImageUpload>,
     build_stays: bool,
     recent: &BTreeSet<UploadKey>,
 ) -> Option<Retirement> {
@@ -204,7 +204,7 @@ mod tests {
         let key = BuildKey { image: "debian".into(), build: "1".into() };
         let mut build = ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
         build.state = BuildState::Ready;
-        snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
+        snapshot.images.put_build(&key, Versioned { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
         let needed = |config: &Config| {
             needed_formats(
                 &Inputs { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
@@ -223,7 +223,7 @@ mod tests {
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         for (mzxid, (id, begun)) in [("left", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate() {
             let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(begun));
-            let stored = Stored { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
+            let stored = Versioned { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
             snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
         }
         snapshot.images.contend(&"debian".into(), "one", true);

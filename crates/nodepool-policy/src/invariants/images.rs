@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
     use nodepool_model::records::time::Timestamp;
-    use nodepool_model::snapshot::Stored;
+    use nodepool_model::snapshot::Versioned;
 
     fn key(upload: &str) -> UploadKey {
         UploadKey { provider: "lab".into(), image: "debian".into(), build: "1e".into(), upload: upload.into() }
@@ -214,12 +214,12 @@ mod tests {
             state: BuildState::Ready,
             ..ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(0.0))
         };
-        let stored = Stored { record: Arc::new(build), version: 0, mzxid: 100, mtime_ms: 0 };
+        let stored = Versioned { record: Arc::new(build), version: 0, mzxid: 100, mtime_ms: 0 };
         images.put_build(&BuildKey::new(&"debian".into(), &"1e".into()), stored);
         for (number, (upload, state)) in (1..).zip(uploads) {
             let external_id = Some(ExternalId::text(format!("image-{upload}")));
             let record = ImageUpload { external_id, ..ImageUpload::bare(*state, Timestamp(0.0)) };
-            images.put_upload(key(upload), Stored { record: Arc::new(record), version: 0, mzxid: number, mtime_ms: 0 });
+            images.put_upload(key(upload), Versioned { record: Arc::new(record), version: 0, mzxid: number, mtime_ms: 0 },);
         }
         images
     }

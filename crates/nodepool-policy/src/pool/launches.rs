@@ -13,7 +13,7 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::{Moment, Seconds};
 use nodepool_model::report::status::VerdictKind;
-use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_model::snapshot::{Versioned, WriteError};
 
 /// What was written without an answer is seen by then, also over a slow connection.
 const LOST_ANSWER_TIMEOUT: Seconds = Seconds(10.0);
@@ -23,7 +23,7 @@ impl Pool {
     pub(crate) fn start_fulfillment(
         &mut self,
         id: &RequestId,
-        request: &Stored<NodeRequest>,
+        request: &Versioned<NodeRequest>,
         choices: Vec<Choice>,
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,

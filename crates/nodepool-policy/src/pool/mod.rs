@@ -25,7 +25,7 @@ use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::{Moment, Timestamp};
 use nodepool_model::report::status::VerdictKind;
-use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_model::snapshot::{Versioned, WriteError};
 
 /// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
 /// looked at.
@@ -288,7 +288,7 @@ impl Pool {
     fn schedule_one(
         &mut self,
         rank: &Rank,
-        request: &Stored<NodeRequest>,
+        request: &Versioned<NodeRequest>,
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,
         effects: &mut Vec<Effect>,

@@ -15,7 +15,7 @@ use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::report::status::VerdictKind;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 
 /// A cloud that refused a node for want of quota is asked again after so long.
 pub(crate) const REST_AT_QUOTA: Seconds = Seconds(5.0);
@@ -69,7 +69,7 @@ impl Pool {
     pub(crate) fn wait_for_capacity(
         &mut self,
         id: &RequestId,
-        request: &Stored<NodeRequest>,
+        request: &Versioned<NodeRequest>,
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
@@ -90,7 +90,7 @@ impl Pool {
         let mut ranks = Vec::new();
         for id in self.waiting_requests() {
             // One that somebody else has ended is as good as gone.
-            let open = |request: &&Stored<NodeRequest>| request.record.state.may_become(RequestState::Pending);
+            let open = |request: &&Versioned<NodeRequest>| request.record.state.may_become(RequestState::Pending);
             // So is one whose lock somebody has broken: it is not ours any more.
             let held = world.snapshot.is_request_locked(&id);
             match world.snapshot.request(&id).filter(open).filter(|_| held) {

@@ -11,7 +11,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::report::status::VerdictKind;
-use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_model::snapshot::{Versioned, WriteError};
 
 /// Requests gone on with in one pass.
 const MOST_AT_ONCE: usize = 64;
@@ -40,7 +40,7 @@ impl Pool {
     fn adopt_one(
         &mut self,
         id: &RequestId,
-        request: &Stored<NodeRequest>,
+        request: &Versioned<NodeRequest>,
         left: &Left,
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,

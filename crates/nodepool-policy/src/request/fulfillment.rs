@@ -19,7 +19,7 @@ use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, PoolId, Reque
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::{Moment, Timestamp};
-use nodepool_model::snapshot::{NodeChange, RequestChange, Stored};
+use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 
 /// The transaction that takes a request up.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +85,7 @@ pub enum FulfillmentEffect {
 impl Fulfillment {
     pub fn claim(
         id: &RequestId,
-        request: &Stored<NodeRequest>,
+        request: &Versioned<NodeRequest>,
         choices: Vec<Choice>,
         zone: Option<String>,
         bidder: &Bidder<'_>,
@@ -98,7 +98,7 @@ impl Fulfillment {
     }
 
     /// Takes a request up for which there is no room yet.
-    pub fn claim_without_capacity(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
+    pub fn claim_without_capacity(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
         let parts = request.record.node_types.iter().map(|label| Part {
             node: None,
             label: label.clone(),
@@ -495,7 +495,7 @@ impl Fulfillment {
         self.stage = FulfillmentStage::Finishing;
         let has_failed = self.has_failed();
         // One that somebody else has ended is as good as gone.
-        let is_open = |stored: &&Stored<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
+        let is_open = |stored: &&Versioned<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
         let request = world.snapshot.request(id).filter(is_open);
         // What is not written any more has to be there as it was written.
         let is_still_valid = |part: &Part, record: &Node| match part.state {

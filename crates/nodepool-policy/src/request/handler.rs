@@ -13,7 +13,7 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::snapshot::{NodeChange, RequestChange, Stored};
+use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 
 /// What the request waits for. One effect is under way at most, but for the probes of its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -116,7 +116,7 @@ pub fn allocate(record: &mut Node, id: &RequestId, request: &NodeRequest) {
 /// R32: our name among those who declined; failed when everybody who is online has.
 pub fn decline(
     id: &RequestId,
-    request: &Stored<NodeRequest>,
+    request: &Versioned<NodeRequest>,
     launcher: &LauncherId,
     world: &Inputs<'_>,
 ) -> RequestChange {

@@ -10,7 +10,7 @@ use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::snapshot::{NodeChange, Stored};
+use nodepool_model::snapshot::{NodeChange, Versioned};
 
 /// What a launch has found out about its node.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,8 +86,8 @@ pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &Inputs<'_>) 
 }
 
 /// A node that is still there, and not in a state of somebody who minds no locks.
-pub(crate) fn ours<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Stored<Node>> {
-    let is_ours = |stored: &&Stored<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
+pub(crate) fn ours<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Versioned<Node>> {
+    let is_ours = |stored: &&Versioned<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
     world.snapshot.node(node).filter(is_ours)
 }
 

@@ -6,7 +6,7 @@ use nodepool_model::records::ids::{NodeId, PoolId, RequestId};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Seconds;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 
 /// How long pools may take until everybody treats such a request as lost.
 const GRACE: Seconds = Seconds(60.0);
@@ -24,12 +24,12 @@ pub struct Left {
 
 /// What a pending request that nobody holds can be gone on with: all its nodes are there, of one pool of ours that
 /// launches, and the time for a launch is not over.
-pub fn of(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>) -> Option<Left> {
+pub fn of(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Left> {
     in_one_pool(id, request, world).filter(|left| is_launched_here(left, request, world))
 }
 
 /// The pool is ours and launches what is wished for, and the time for a launch is not over.
-fn is_launched_here(left: &Left, request: &Stored<NodeRequest>, world: &Inputs<'_>) -> bool {
+fn is_launched_here(left: &Left, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> bool {
     let launching = world.facts.get(&left.pool.provider).and_then(|facts| facts.launching.as_ref());
     let provider = world.config.providers.get(&left.pool.provider);
     let (Some(launching), Some(pool)) = (launching, provider.and_then(|provider| provider.pools.get(&left.pool.pool)))
@@ -41,7 +41,7 @@ fn is_launched_here(left: &Left, request: &Stored<NodeRequest>, world: &Inputs<'
 }
 
 /// How long such a request is left to those who may go on with it; `None` where nobody can.
-pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>) -> Option<Seconds> {
+pub fn grace(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Seconds> {
     let left = in_one_pool(id, request, world)?;
     if is_launched_here(&left, request, world) {
         return Some(GRACE);
@@ -57,7 +57,7 @@ pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>) 
 }
 
 /// A pending request that nobody holds, all of whose nodes are there and free, and of the same pool.
-fn in_one_pool(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>) -> Option<Left> {
+fn in_one_pool(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Left> {
     if request.record.state != RequestState::Pending || world.snapshot.is_request_locked(id) {
         return None;
     }

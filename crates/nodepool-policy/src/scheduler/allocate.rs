@@ -14,7 +14,7 @@ use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostIdentity, StandingHost};
 use nodepool_model::report::status::VerdictKind;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
@@ -45,7 +45,7 @@ impl Verdict {
 /// Read top to bottom; the first rule that matches decides. The rule numbers are those of the reference's algorithm.
 pub fn verdict(
     id: &RequestId,
-    request: &Stored<NodeRequest>,
+    request: &Versioned<NodeRequest>,
     bidder: &Bidder<'_>,
     claims: &Claims,
     world: &Inputs<'_>,

@@ -10,7 +10,7 @@ use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Seconds;
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 
 /// A node of the pool that began to go so lately is waited for: its room comes. Nodepool 11 means to wait as long, and does not.
 const PATIENCE: Seconds = Seconds(300.0);
@@ -46,7 +46,7 @@ impl Pool {
         zone: Option<&str>,
         bidder: &Bidder<'_>,
         world: &Inputs<'a>,
-    ) -> Option<(&'a NodeId, &'a Stored<Node>)> {
+    ) -> Option<(&'a NodeId, &'a Versioned<Node>)> {
         let needed = reusable(request, bidder, &self.claims, zone, world);
         let free_of =
             |label: &LabelName| world.snapshot.idle_nodes(bidder.id, label).filter(|id: &&NodeId| !self.claims.has(id));

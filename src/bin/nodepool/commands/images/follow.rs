@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
-use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::Image;
 use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::tools::transfer;
@@ -74,7 +74,7 @@ pub async fn image_build_and_wait(
 /// request along.
 fn before(image: &Image) -> BTreeSet<BuildId> {
     let is_joined =
-        |stored: &Stored<ImageBuild>| image.requested_ms.is_some() && stored.record.state == BuildState::Building;
+        |stored: &Versioned<ImageBuild>| image.requested_ms.is_some() && stored.record.state == BuildState::Building;
     image.builds.iter().filter(|(_, stored)| !is_joined(stored)).map(|(id, _)| id.clone()).collect()
 }
 
@@ -98,7 +98,7 @@ impl Waiting {
         if image.paused && !std::mem::replace(&mut self.told_pause, true) {
             output.note(format_args!("{0} is paused: its build begins after `image-unpause {0}`", self.image))?;
         }
-        let new: Vec<(&BuildId, &Stored<ImageBuild>)> =
+        let new: Vec<(&BuildId, &Versioned<ImageBuild>)> =
             image.builds.iter().filter(|(id, _)| !self.before.contains(*id)).collect();
         for (id, stored) in &new {
             let build = &stored.record;
@@ -184,7 +184,7 @@ async fn newest(zk: &Zk, image: &ImageName) -> anyhow::Result<Option<(BuildKey, 
     let of_image = images.builds().filter(|(key, _)| key.image == *image);
     let newest = of_image.max_by(|(_, one), (_, other)| {
         let rank =
-            |stored: &Stored<ImageBuild>| (stored.record.state == BuildState::Building, stored.record.state_time);
+            |stored: &Versioned<ImageBuild>| (stored.record.state == BuildState::Building, stored.record.state_time);
         rank(one).partial_cmp(&rank(other)).unwrap_or(std::cmp::Ordering::Equal)
     });
     Ok(newest.map(|(key, stored)| (key, stored.record.clone())))

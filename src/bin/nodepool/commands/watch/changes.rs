@@ -137,12 +137,12 @@ fn shown(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
 mod tests {
     use super::*;
     use nodepool_model::snapshot::LockView;
-    use nodepool_model::snapshot::versioned::Stored;
+    use nodepool_model::snapshot::versioned::Versioned;
     use std::sync::Arc;
 
     fn put(snapshot: &mut Snapshot, id: &str, mzxid: i64, state: &str) {
         let record = Arc::new(serde_json::from_value(json!({"state": state})).unwrap());
-        snapshot.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
+        snapshot.put_node(id.into(), Versioned { record, version: 0, mzxid, mtime_ms: 0 });
     }
 
     fn told(changes: &mut Changes, snapshot: &Snapshot) -> Vec<String> {

@@ -200,7 +200,7 @@ fn size(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodepool_model::snapshot::versioned::Stored;
+    use nodepool_model::snapshot::versioned::Versioned;
 
     /// Three nodes of two providers.
     fn view() -> View {
@@ -212,13 +212,13 @@ mod tests {
         ];
         for (mzxid, (id, record)) in (1..).zip(records) {
             let record = Arc::new(serde_json::from_str(record).unwrap());
-            snapshot.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
+            snapshot.put_node(id.into(), Versioned { record, version: 0, mzxid, mtime_ms: 0 });
         }
         View::new(Arc::new(snapshot))
     }
 
-    fn press(view: &mut View, keys: &str) -> Reaction {
-        let mut last = Reaction::Nothing;
+    fn press(view: &mut View, keys: &str) -> ViewAction {
+        let mut last = ViewAction::Nothing;
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
@@ -227,7 +227,7 @@ mod tests {
                 '\u{8}' => KeyCode::Backspace,
                 other => KeyCode::Char(other),
             };
-            last = view.react(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+            last = view.handle_event(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
             view.list(Timestamp(100.0));
         }
         last
@@ -252,7 +252,7 @@ mod tests {
         press(&mut view, "\u{8}\n");
         assert_eq!(first_column(&mut view), ["0000000002"]);
         // Outside the filter the same key ends the view.
-        assert_eq!(press(&mut view, "\u{1b}q"), Reaction::Quit);
+        assert_eq!(press(&mut view, "\u{1b}q"), ViewAction::Quit);
         assert_eq!(first_column(&mut view).len(), 3);
     }
 
