@@ -19,7 +19,7 @@ use futures::FutureExt;
 use support::real::simulated_openstack::SimulatedOpenStack;
 
 /// Runs all cases, one after another, and says which of them failed. Nothing is left in the cloud either way.
-async fn hold(clouds_yaml: &Path, name: &str) {
+async fn check_contract(clouds_yaml: &Path, name: &str) {
     let cloud = Arc::new(Cloud::connect(clouds_yaml, name).await);
     let mut failed = Vec::new();
     for (claim, case) in cases::all(&cloud) {
@@ -35,7 +35,7 @@ async fn hold(clouds_yaml: &Path, name: &str) {
 #[tokio::test]
 async fn the_simulated_cloud_keeps_the_contract() {
     let simulated = SimulatedOpenStack::start(&["--networks", "private,dual", "--boot-time-s", "0.3"]).await;
-    hold(&simulated.clouds_yaml(), "simulated").await;
+    check_contract(&simulated.clouds_yaml(), "simulated").await;
     let state = simulated.state().await;
     assert_eq!((&state["servers"], &state["ports"], &state["volumes"]), (&0.into(), &0.into(), &0.into()), "{state}");
 }
@@ -43,7 +43,7 @@ async fn the_simulated_cloud_keeps_the_contract() {
 #[tokio::test]
 async fn an_application_credential_does_as_well_as_a_password() {
     let simulated = SimulatedOpenStack::start(&["--boot-time-s", "0.1"]).await;
-    hold(&simulated.clouds_yaml(), "simulated-appcred").await;
+    check_contract(&simulated.clouds_yaml(), "simulated-appcred").await;
 }
 
 /// Only where somebody has a cloud to offer: there is none that a test could install.
@@ -55,7 +55,7 @@ async fn a_real_cloud_keeps_the_contract() {
         std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
         return;
     };
-    hold(Path::new(&file), &name).await;
+    check_contract(Path::new(&file), &name).await;
 }
 
 /// Not every reader of YAML takes an id of digits only for a text.

@@ -28,7 +28,7 @@ async fn start(flags: &[&str]) -> (SimulatedOpenStack, Cloud) {
 
 /// Makes a server and says its id.
 async fn server(cloud: &Cloud, name: &str) -> String {
-    cloud.create(&cloud.order(name).await).await
+    cloud.create(&cloud.server_request(name).await).await
 }
 
 /// The ids in the list of servers, newest first.

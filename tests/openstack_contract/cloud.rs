@@ -24,7 +24,7 @@ pub struct Cloud {
     /// Public endpoints by type.
     pub endpoints: BTreeMap<String, String>,
     /// What was made: the service and the path to delete.
-    made: Mutex<Vec<(&'static str, String)>>,
+    created: Mutex<Vec<(&'static str, String)>>,
 }
 
 pub struct Answer {
@@ -70,7 +70,7 @@ impl Cloud {
         let answer = Answer::of(http.post(format!("{auth_url}/auth/tokens")).json(&auth)).await.expect(201);
         let token = answer.headers["x-subject-token"].to_str().expect("a token is text").to_owned();
         let endpoints = endpoints(&answer.get("token")["catalog"], settings["region_name"].as_str());
-        Self { http, auth_url, auth, token, endpoints, made: Mutex::default() }
+        Self { http, auth_url, auth, token, endpoints, created: Mutex::default() }
     }
 
     pub fn has(&self, service: &str) -> bool {
@@ -96,8 +96,8 @@ impl Cloud {
     }
 
     /// With the newest microversion that all clouds have on which nodes run today.
-    pub async fn get_modern(&self, path: &str) -> Answer {
-        Answer::of(self.request(Method::GET, "compute", path).header("OpenStack-API-Version", MODERN)).await
+    pub async fn get_with_microversion(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::GET, "compute", path).header("OpenStack-API-Version", MICROVERSION)).await
     }
 
     pub async fn post(&self, service: &str, path: &str, body: &Value) -> Answer {
@@ -109,12 +109,12 @@ impl Cloud {
     }
 
     /// Has something deleted in the end, whatever becomes of the case.
-    pub fn will_delete(&self, service: &'static str, path: String) {
-        self.made.lock().unwrap().push((service, path));
+    pub fn delete_at_clean_up(&self, service: &'static str, path: String) {
+        self.created.lock().unwrap().push((service, path));
     }
 
     /// What a server of the cases is made of; a case changes what it is about.
-    pub async fn order(&self, name: &str) -> Value {
+    pub async fn server_request(&self, name: &str) -> Value {
         let (flavor, image) = (self.flavor(&setting("FLAVOR", "tiny")).await, self.image().await);
         json!({
             "name": format!("{PREFIX}-{name}"), "imageRef": image, "flavorRef": flavor["id"], "min_count": 1,
@@ -126,7 +126,7 @@ impl Cloud {
     pub async fn create(&self, order: &Value) -> String {
         let answer = self.post("compute", "/servers", &json!({"server": order})).await.expect(202);
         let id = answer.get("server")["id"].as_str().expect("a new server has an id").to_owned();
-        self.will_delete("compute", format!("/servers/{id}"));
+        self.delete_at_clean_up("compute", format!("/servers/{id}"));
         id
     }
 
@@ -176,13 +176,13 @@ impl Cloud {
     }
 
     /// Whether servers do what their metadata says (`loopback:spawn_error` and so on), as the simulated ones do.
-    pub async fn obeys_metadata(&self) -> bool {
+    pub async fn honors_metadata(&self) -> bool {
         let answer = self.get("compute", "/flavors").await.expect(200);
         answer.get("flavors").as_array().into_iter().flatten().any(|flavor| flavor["name"] == "broken")
     }
 
     pub async fn clean_up(&self) {
-        let made = std::mem::take(&mut *self.made.lock().unwrap());
+        let made = std::mem::take(&mut *self.created.lock().unwrap());
         for (service, path) in made.iter().rev() {
             self.delete(service, path).await;
         }
@@ -196,7 +196,7 @@ impl Cloud {
 }
 
 /// What the newest of our drivers asks for at most.
-const MODERN: &str = "compute 2.79";
+const MICROVERSION: &str = "compute 2.79";
 
 /// What stands for a thing in another cloud: `NODEPOOL_TEST_OS_FLAVOR` and so on.
 fn setting(name: &str, otherwise: &str) -> String {

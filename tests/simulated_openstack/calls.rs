@@ -72,7 +72,7 @@ async fn connections_hang_before_they_are_closed() {
 #[tokio::test]
 async fn the_answer_of_a_create_is_lost_but_the_server_is_there() {
     let (simulated, cloud) = start(&[]).await;
-    let order = json!({"server": cloud.order("lost").await});
+    let order = json!({"server": cloud.server_request("lost").await});
     fault(&simulated, "lost-answer method=POST path=/servers$ times=1").await;
     let request = cloud.request(reqwest::Method::POST, "compute", "/servers").json(&order);
     assert!(request.send().await.is_err());

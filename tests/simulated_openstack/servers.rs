@@ -61,7 +61,7 @@ async fn a_port_stays_behind_until_somebody_deletes_it() {
 #[tokio::test]
 async fn metadata_decides_how_a_server_is_built_and_deleted() {
     let (_simulated, cloud) = start(&["--boot-time-s", "3600", "--delete-time-s", "3600"]).await;
-    let mut order = cloud.order("told").await;
+    let mut order = cloud.server_request("told").await;
     for (key, value) in
         [("spawn_seconds", "0"), ("delete_seconds", "0"), ("delete_error", "no"), ("delete_failures", "2")]
     {
@@ -84,7 +84,7 @@ async fn quotas_are_kept_in_the_words_of_each_service() {
         let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(403);
         answer.get("forbidden")["message"].as_str().unwrap().to_owned()
     };
-    let order = cloud.order("quota").await;
+    let order = cloud.server_request("quota").await;
     let id = cloud.create(&order).await;
     let both = "Quota exceeded for cores, instances: Requested 1, 1, but already used 1, 1 of 1, 1 cores, instances";
     assert_eq!(message(&order).await, both);
@@ -106,7 +106,7 @@ async fn quotas_are_kept_in_the_words_of_each_service() {
 #[tokio::test]
 async fn more_servers_than_fit_are_cut_down_to_the_quota() {
     let (_simulated, cloud) = start(&["--quota-servers", "3"]).await;
-    let mut order = cloud.order("many").await;
+    let mut order = cloud.server_request("many").await;
     order["max_count"] = json!(10);
     cloud.create(&order).await;
     assert_eq!(listed(&cloud).await.len(), 3);

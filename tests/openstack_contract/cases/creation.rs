@@ -5,25 +5,25 @@ use std::sync::Arc;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::NOTHING;
+use super::UNKNOWN_ID;
 use crate::cloud::{Answer, Cloud};
 
 /// The message of the refusal of an order with one thing changed.
 async fn refusal(cloud: &Cloud, key: &str, value: Value) -> String {
-    let mut order = cloud.order("refused").await;
+    let mut order = cloud.server_request("refused").await;
     order[key] = value;
     let answer = cloud.post("compute", "/servers", &json!({"server": order})).await;
     if let Some(id) = answer.body["server"]["id"].as_str() {
-        cloud.will_delete("compute", format!("/servers/{id}"));
+        cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
     }
     let answer = answer.expect(400);
     answer.get("badRequest")["message"].as_str().expect("a refusal says why").to_owned()
 }
 
-pub async fn unknown_things(cloud: Arc<Cloud>) {
+pub async fn unknown_references(cloud: Arc<Cloud>) {
     let unknown = [
         ("flavorRef", json!("no-such-flavor"), "Flavor no-such-flavor could not be found."),
-        ("imageRef", json!(NOTHING), "Can not find requested image"),
+        ("imageRef", json!(UNKNOWN_ID), "Can not find requested image"),
         ("availability_zone", json!("mars"), "The requested availability zone is not available"),
         ("key_name", json!("no-such-key"), "Invalid key_name provided."),
         ("security_groups", json!([{"name": "no-group"}]), "Unable to find security_group with name or id 'no-group'"),
@@ -31,8 +31,8 @@ pub async fn unknown_things(cloud: Arc<Cloud>) {
     for (key, value, message) in unknown {
         assert_eq!(refusal(&cloud, key, value).await, message);
     }
-    let message = refusal(&cloud, "networks", json!([{"uuid": NOTHING}])).await;
-    assert_eq!(message, format!("Network {NOTHING} could not be found."));
+    let message = refusal(&cloud, "networks", json!([{"uuid": UNKNOWN_ID}])).await;
+    assert_eq!(message, format!("Network {UNKNOWN_ID} could not be found."));
 }
 
 pub async fn malformed(cloud: Arc<Cloud>) {
@@ -57,7 +57,7 @@ pub async fn malformed(cloud: Arc<Cloud>) {
 pub async fn quota(cloud: Arc<Cloud>) {
     let limits = cloud.get("compute", "/limits").await.expect(200);
     let Some(most) = limits.get("limits")["absolute"]["maxTotalInstances"].as_u64() else { return };
-    let mut order = cloud.order("quota").await;
+    let mut order = cloud.server_request("quota").await;
     // More than ever fit at least: Nova refuses, and makes none of them.
     order["min_count"] = json!(most + 1);
     order["max_count"] = json!(most + 1);
@@ -68,7 +68,7 @@ pub async fn quota(cloud: Arc<Cloud>) {
 }
 
 pub async fn networks(cloud: Arc<Cloud>) {
-    let mut order = cloud.order("networks").await;
+    let mut order = cloud.server_request("networks").await;
     order.as_object_mut().unwrap().remove("networks");
     let modern = |order: Value| {
         let request =
@@ -93,14 +93,14 @@ pub async fn networks(cloud: Arc<Cloud>) {
     order["networks"] = json!("none");
     let answer = modern(order).await.expect(202);
     let id = answer.get("server")["id"].as_str().unwrap();
-    cloud.will_delete("compute", format!("/servers/{id}"));
+    cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
     assert_eq!(cloud.active(id).await["addresses"], json!({}));
     cloud.remove(id).await;
 }
 
 async fn remove(cloud: &Cloud, answer: &Answer) {
     let id = answer.get("server")["id"].as_str().unwrap();
-    cloud.will_delete("compute", format!("/servers/{id}"));
+    cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
     let server = cloud.active(id).await;
     assert_ne!(server["addresses"], json!({}));
     cloud.remove(id).await;

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::cloud::{Answer, Cloud};
-use crate::shape::{Is, check};
+use crate::shape::{JsonType, check};
 
 async fn token(cloud: &Cloud, auth: &Value) -> Answer {
     Answer::of(cloud.http.post(format!("{}/auth/tokens", cloud.auth_url)).json(auth)).await
@@ -16,7 +16,11 @@ pub async fn wrong_password(cloud: Arc<Cloud>) {
     let user = json!({"name": "nobody-of-this-name", "domain": {"id": "default"}, "password": "wrong"});
     let identity = json!({"methods": ["password"], "password": {"user": user}});
     let answer = token(&cloud, &json!({"auth": {"identity": identity}})).await.expect(401);
-    check("an error", answer.get("error"), &[("code", Is::Number), ("message", Is::Text), ("title", Is::Text)]);
+    check(
+        "an error",
+        answer.get("error"),
+        &[("code", JsonType::Number), ("message", JsonType::Text), ("title", JsonType::Text)],
+    );
     token(&cloud, &json!({"auth": {}})).await.expect(400);
 }
 
@@ -51,20 +55,29 @@ pub async fn token_shape(cloud: Arc<Cloud>) {
     let answer = token(&cloud, &cloud.auth).await.expect(201);
     let token = answer.get("token");
     let shape = [
-        ("expires_at", Is::Text),
-        ("issued_at", Is::Text),
-        ("catalog", Is::List),
-        ("project", Is::Object),
-        ("user", Is::Object),
-        ("roles", Is::List),
-        ("methods", Is::List),
+        ("expires_at", JsonType::Text),
+        ("issued_at", JsonType::Text),
+        ("catalog", JsonType::List),
+        ("project", JsonType::Object),
+        ("user", JsonType::Object),
+        ("roles", JsonType::List),
+        ("methods", JsonType::List),
     ];
     check("a token", token, &shape);
     assert!(token["expires_at"].as_str().unwrap().ends_with('Z'), "{token}");
     for service in token["catalog"].as_array().unwrap() {
-        check("a service", service, &[("type", Is::Text), ("name", Is::Text), ("endpoints", Is::List)]);
+        check(
+            "a service",
+            service,
+            &[("type", JsonType::Text), ("name", JsonType::Text), ("endpoints", JsonType::List)],
+        );
         for endpoint in service["endpoints"].as_array().unwrap() {
-            let shape = [("interface", Is::Text), ("region", Is::Text), ("region_id", Is::Text), ("url", Is::Text)];
+            let shape = [
+                ("interface", JsonType::Text),
+                ("region", JsonType::Text),
+                ("region_id", JsonType::Text),
+                ("url", JsonType::Text),
+            ];
             check("an endpoint", endpoint, &shape);
         }
     }
@@ -83,7 +96,7 @@ pub async fn token_for_token(cloud: Arc<Cloud>) {
 }
 
 pub async fn discovery(cloud: Arc<Cloud>) {
-    let shape = [("id", Is::Text), ("status", Is::Text), ("links", Is::List)];
+    let shape = [("id", JsonType::Text), ("status", JsonType::Text), ("links", JsonType::List)];
     let identity = Answer::of(cloud.http.get(&cloud.auth_url)).await.expect(200);
     check("the version of identity", identity.get("version"), &shape);
 
@@ -91,7 +104,7 @@ pub async fn discovery(cloud: Arc<Cloud>) {
     let compute = Answer::of(cloud.http.get(cloud.url("compute", "/"))).await.expect(200);
     let version = compute.get("version");
     check("the version of compute", version, &shape);
-    check("the version of compute", version, &[("version", Is::Text), ("min_version", Is::Text)]);
+    check("the version of compute", version, &[("version", JsonType::Text), ("min_version", JsonType::Text)]);
 
     for service in ["image", "network"] {
         let root = cloud.endpoints[service].trim_end_matches('/');
@@ -106,6 +119,10 @@ pub async fn discovery(cloud: Arc<Cloud>) {
         let (root, _) = cloud.endpoints["volumev3"].split_once("/v3").expect("the endpoint has its version");
         let answer = cloud.http.get(format!("{root}/v3/")).header("X-Auth-Token", &cloud.token);
         let answer = Answer::of(answer).await.expect(200);
-        check("the version of volume", &answer.get("versions")[0], &[("version", Is::Text), ("min_version", Is::Text)]);
+        check(
+            "the version of volume",
+            &answer.get("versions")[0],
+            &[("version", JsonType::Text), ("min_version", JsonType::Text)],
+        );
     }
 }

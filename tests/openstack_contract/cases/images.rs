@@ -5,9 +5,9 @@ use std::sync::Arc;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::NOTHING;
+use super::UNKNOWN_ID;
 use crate::cloud::{Answer, Cloud, PREFIX};
-use crate::shape::{Is, check};
+use crate::shape::{JsonType, check};
 
 /// The record of a new image without content, which is deleted in the end.
 async fn create(cloud: &Cloud, name: &str) -> String {
@@ -18,7 +18,7 @@ async fn create(cloud: &Cloud, name: &str) -> String {
     let answer = cloud.post("image", "/images", &order).await.expect(201);
     assert_eq!((&answer.body["status"], &answer.body["nodepool_build_id"]), (&json!("queued"), &json!(name)));
     let path = format!("/images/{}", answer.body["id"].as_str().unwrap());
-    cloud.will_delete("image", path.clone());
+    cloud.delete_at_clean_up("image", path.clone());
     path
 }
 
@@ -27,22 +27,22 @@ fn upload(cloud: &Cloud, path: &str, content: &'static str) -> impl Future<Outpu
     Answer::of(request.header("Content-Type", "application/octet-stream").body(content))
 }
 
-pub async fn life(cloud: Arc<Cloud>) {
+pub async fn lifecycle(cloud: Arc<Cloud>) {
     let path = create(&cloud, "image").await;
     upload(&cloud, &path, "hello world").await.expect(204);
     let shown = cloud.get("image", &path).await.expect(200).body;
     let shape = [
-        ("id", Is::Text),
-        ("name", Is::Text),
-        ("status", Is::Text),
-        ("size", Is::Number),
-        ("checksum", Is::Text),
-        ("min_disk", Is::Number),
-        ("min_ram", Is::Number),
-        ("created_at", Is::Text),
-        ("visibility", Is::Text),
-        ("tags", Is::List),
-        ("protected", Is::Truth),
+        ("id", JsonType::Text),
+        ("name", JsonType::Text),
+        ("status", JsonType::Text),
+        ("size", JsonType::Number),
+        ("checksum", JsonType::Text),
+        ("min_disk", JsonType::Number),
+        ("min_ram", JsonType::Number),
+        ("created_at", JsonType::Text),
+        ("visibility", JsonType::Text),
+        ("tags", JsonType::List),
+        ("protected", JsonType::Bool),
     ];
     check("an image", &shown, &shape);
     assert_eq!((&shown["status"], &shown["size"], &shown["min_disk"]), (&json!("active"), &json!(11), &json!(1)));
@@ -55,7 +55,7 @@ pub async fn life(cloud: Arc<Cloud>) {
         answer.expect(404);
     }
     upload(&cloud, &path, "too late").await.expect(404);
-    cloud.get("image", &format!("/images/{NOTHING}")).await.expect(404);
+    cloud.get("image", &format!("/images/{UNKNOWN_ID}")).await.expect(404);
     let wrong = json!({"name": format!("{PREFIX}-wrong"), "disk_format": "no-such-format"});
     cloud.post("image", "/images", &wrong).await.expect(400);
 }

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::NOTHING;
+use super::UNKNOWN_ID;
 use crate::cloud::Cloud;
-use crate::shape::{Is, check};
+use crate::shape::{JsonType, check};
 use crate::support::wait;
 
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(60);
 
-const FLOATING_IP: [(&str, Is); 7] = [
-    ("id", Is::Text),
-    ("floating_ip_address", Is::Text),
-    ("floating_network_id", Is::Text),
-    ("port_id", Is::MaybeText),
-    ("fixed_ip_address", Is::MaybeText),
-    ("router_id", Is::MaybeText),
-    ("status", Is::Text),
+const FLOATING_IP: [(&str, JsonType); 7] = [
+    ("id", JsonType::Text),
+    ("floating_ip_address", JsonType::Text),
+    ("floating_network_id", JsonType::Text),
+    ("port_id", JsonType::TextOrNull),
+    ("fixed_ip_address", JsonType::TextOrNull),
+    ("router_id", JsonType::TextOrNull),
+    ("status", JsonType::Text),
 ];
 
 async fn external_network(cloud: &Cloud) -> Option<Value> {
@@ -32,50 +32,63 @@ async fn ports_of(cloud: &Cloud, server: &str) -> Vec<Value> {
     answer.get("ports").as_array().unwrap().clone()
 }
 
-pub async fn surroundings(cloud: Arc<Cloud>) {
+pub async fn environment(cloud: Arc<Cloud>) {
     let networks = cloud.get("network", "/networks").await.expect(200);
-    let shape = [("id", Is::Text), ("name", Is::Text), ("router:external", Is::Truth), ("subnets", Is::List)];
+    let shape = [
+        ("id", JsonType::Text),
+        ("name", JsonType::Text),
+        ("router:external", JsonType::Bool),
+        ("subnets", JsonType::List),
+    ];
     for network in networks.get("networks").as_array().unwrap() {
         check("a network", network, &shape);
-        check("a network", network, &[("shared", Is::Truth), ("admin_state_up", Is::Truth), ("status", Is::Text)]);
+        check(
+            "a network",
+            network,
+            &[("shared", JsonType::Bool), ("admin_state_up", JsonType::Bool), ("status", JsonType::Text)],
+        );
         let shown = cloud.get("network", &format!("/networks/{}", network["id"].as_str().unwrap())).await.expect(200);
         assert_eq!(shown.get("network")["name"], network["name"]);
     }
     let subnets = cloud.get("network", "/subnets").await.expect(200);
     let shape = [
-        ("id", Is::Text),
-        ("network_id", Is::Text),
-        ("ip_version", Is::Number),
-        ("cidr", Is::Text),
-        ("gateway_ip", Is::MaybeText),
+        ("id", JsonType::Text),
+        ("network_id", JsonType::Text),
+        ("ip_version", JsonType::Number),
+        ("cidr", JsonType::Text),
+        ("gateway_ip", JsonType::TextOrNull),
     ];
     subnets.get("subnets").as_array().unwrap().iter().for_each(|subnet| check("a subnet", subnet, &shape));
     let routers = cloud.get("network", "/routers").await.expect(200);
     for router in routers.get("routers").as_array().unwrap() {
-        check("a router", router, &[("id", Is::Text), ("admin_state_up", Is::Truth), ("status", Is::Text)]);
+        check(
+            "a router",
+            router,
+            &[("id", JsonType::Text), ("admin_state_up", JsonType::Bool), ("status", JsonType::Text)],
+        );
     }
     let groups = cloud.get("network", "/security-groups?name=default").await.expect(200);
-    check("a security group", &groups.get("security_groups")[0], &[("id", Is::Text), ("name", Is::Text)]);
+    check("a security group", &groups.get("security_groups")[0], &[("id", JsonType::Text), ("name", JsonType::Text)]);
 }
 
 pub async fn ports(cloud: Arc<Cloud>) {
-    let id = cloud.create(&cloud.order("ports").await).await;
+    let id = cloud.create(&cloud.server_request("ports").await).await;
     let server = cloud.active(&id).await;
     let ports = ports_of(&cloud, &id).await;
     assert_eq!(ports.len(), 1, "{ports:?}");
     let port = &ports[0];
     let shape = [
-        ("id", Is::Text),
-        ("network_id", Is::Text),
-        ("mac_address", Is::Text),
-        ("status", Is::Text),
-        ("device_id", Is::Text),
-        ("device_owner", Is::Text),
-        ("fixed_ips", Is::List),
-        ("created_at", Is::Text),
+        ("id", JsonType::Text),
+        ("network_id", JsonType::Text),
+        ("mac_address", JsonType::Text),
+        ("status", JsonType::Text),
+        ("device_id", JsonType::Text),
+        ("device_owner", JsonType::Text),
+        ("fixed_ips", JsonType::List),
+        ("created_at", JsonType::Text),
     ];
     check("a port", port, &shape);
-    check("a fixed address", &port["fixed_ips"][0], &[("ip_address", Is::Text), ("subnet_id", Is::Text)]);
+    check("a fixed address", &port["fixed_ips"][0], &[("ip_address", JsonType::Text), ("subnet_id", JsonType::Text)]);
     assert!(port["device_owner"].as_str().unwrap().starts_with("compute:"), "{port}");
     let address = server["addresses"].as_object().unwrap().values().next().unwrap()[0].clone();
     assert_eq!(
@@ -90,7 +103,7 @@ pub async fn ports(cloud: Arc<Cloud>) {
 
 pub async fn floating_ip(cloud: Arc<Cloud>) {
     let Some(external) = external_network(&cloud).await else { return };
-    let id = cloud.create(&cloud.order("floating").await).await;
+    let id = cloud.create(&cloud.server_request("floating").await).await;
     cloud.active(&id).await;
     let port = ports_of(&cloud, &id).await.remove(0);
     let order = json!({"floatingip": {
@@ -100,7 +113,7 @@ pub async fn floating_ip(cloud: Arc<Cloud>) {
     let answer = cloud.post("network", "/floatingips", &order).await.expect(201);
     let made = answer.get("floatingip");
     let path = format!("/floatingips/{}", made["id"].as_str().unwrap());
-    cloud.will_delete("network", path.clone());
+    cloud.delete_at_clean_up("network", path.clone());
     check("a floating IP", made, &FLOATING_IP);
     assert_eq!((&made["port_id"], &made["fixed_ip_address"]), (&port["id"], &port["fixed_ips"][0]["ip_address"]));
     wait::until("the floating IP to be ACTIVE", CLOUD_TIMEOUT, async || {
@@ -133,10 +146,10 @@ pub async fn not_found(cloud: Arc<Cloud>) {
         for answer in [cloud.get("network", &path).await, cloud.delete("network", &path).await] {
             let answer = answer.expect(404);
             assert_eq!(answer.get("NeutronError")["type"], kind);
-            check("an error", answer.get("NeutronError"), &[("message", Is::Text), ("detail", Is::Text)]);
+            check("an error", answer.get("NeutronError"), &[("message", JsonType::Text), ("detail", JsonType::Text)]);
         }
     }
-    let order = json!({"floatingip": {"floating_network_id": NOTHING}});
+    let order = json!({"floatingip": {"floating_network_id": UNKNOWN_ID}});
     let answer = cloud.post("network", "/floatingips", &order).await;
     assert!([400, 404].contains(&answer.status), "{}", answer.text);
     cloud.get("network", "/no-such-thing").await.expect(404);

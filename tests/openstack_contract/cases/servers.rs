@@ -5,31 +5,31 @@ use std::sync::Arc;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::NOTHING;
+use super::UNKNOWN_ID;
 use crate::cloud::{Answer, Cloud, PREFIX};
-use crate::shape::{Is, check};
+use crate::shape::{JsonType, check};
 
-const SERVER: [(&str, Is); 20] = [
-    ("id", Is::Text),
-    ("name", Is::Text),
-    ("status", Is::Text),
-    ("tenant_id", Is::Text),
-    ("metadata", Is::Object),
-    ("hostId", Is::Text),
-    ("flavor", Is::Object),
-    ("created", Is::Text),
-    ("updated", Is::Text),
-    ("addresses", Is::Object),
-    ("accessIPv4", Is::Text),
-    ("accessIPv6", Is::Text),
-    ("links", Is::List),
-    ("OS-EXT-AZ:availability_zone", Is::Text),
-    ("config_drive", Is::Text),
-    ("key_name", Is::MaybeText),
-    ("OS-EXT-STS:task_state", Is::MaybeText),
-    ("OS-EXT-STS:vm_state", Is::Text),
-    ("OS-EXT-STS:power_state", Is::Number),
-    ("os-extended-volumes:volumes_attached", Is::List),
+const SERVER: [(&str, JsonType); 20] = [
+    ("id", JsonType::Text),
+    ("name", JsonType::Text),
+    ("status", JsonType::Text),
+    ("tenant_id", JsonType::Text),
+    ("metadata", JsonType::Object),
+    ("hostId", JsonType::Text),
+    ("flavor", JsonType::Object),
+    ("created", JsonType::Text),
+    ("updated", JsonType::Text),
+    ("addresses", JsonType::Object),
+    ("accessIPv4", JsonType::Text),
+    ("accessIPv6", JsonType::Text),
+    ("links", JsonType::List),
+    ("OS-EXT-AZ:availability_zone", JsonType::Text),
+    ("config_drive", JsonType::Text),
+    ("key_name", JsonType::TextOrNull),
+    ("OS-EXT-STS:task_state", JsonType::TextOrNull),
+    ("OS-EXT-STS:vm_state", JsonType::Text),
+    ("OS-EXT-STS:power_state", JsonType::Number),
+    ("os-extended-volumes:volumes_attached", JsonType::List),
 ];
 
 fn text(value: &Value) -> &str {
@@ -42,16 +42,20 @@ async fn listed(cloud: &Cloud, id: &str) -> Option<Value> {
     answer.get("servers").as_array().unwrap().iter().find(|server| server["id"] == id).cloned()
 }
 
-pub async fn life(cloud: Arc<Cloud>) {
-    let mut order = cloud.order("life").await;
+pub async fn lifecycle(cloud: Arc<Cloud>) {
+    let mut order = cloud.server_request("life").await;
     order["config_drive"] = json!(true);
     order["user_data"] = json!("IyEvYmluL3NoCg==");
     order["metadata"]["groups"] = json!("one,two");
     let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(202);
     let made = answer.get("server");
     let id = text(&made["id"]);
-    cloud.will_delete("compute", format!("/servers/{id}"));
-    check("a new server", made, &[("links", Is::List), ("security_groups", Is::List), ("adminPass", Is::Text)]);
+    cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
+    check(
+        "a new server",
+        made,
+        &[("links", JsonType::List), ("security_groups", JsonType::List), ("adminPass", JsonType::Text)],
+    );
 
     let seen = cloud.server(id).await;
     check("a server in BUILD", &seen, &SERVER);
@@ -64,9 +68,9 @@ pub async fn life(cloud: Arc<Cloud>) {
     assert_eq!(active["flavor"]["id"], order["flavorRef"]);
     assert!(!text(&active["hostId"]).is_empty() && !text(&active["OS-EXT-AZ:availability_zone"]).is_empty());
     let addresses = active["addresses"].as_object().unwrap().values().next().expect("it has a network");
-    let shape = [("addr", Is::Text), ("version", Is::Number), ("OS-EXT-IPS:type", Is::Text)];
+    let shape = [("addr", JsonType::Text), ("version", JsonType::Number), ("OS-EXT-IPS:type", JsonType::Text)];
     check("an address", &addresses[0], &shape);
-    check("an address", &addresses[0], &[("OS-EXT-IPS-MAC:mac_addr", Is::Text)]);
+    check("an address", &addresses[0], &[("OS-EXT-IPS-MAC:mac_addr", JsonType::Text)]);
     assert_eq!(addresses[0]["OS-EXT-IPS:type"], "fixed");
 
     let listed_one = listed(&cloud, id).await.expect("a server is in the list");
@@ -77,10 +81,10 @@ pub async fn life(cloud: Arc<Cloud>) {
 }
 
 pub async fn not_found(cloud: Arc<Cloud>) {
-    let path = format!("/servers/{NOTHING}");
+    let path = format!("/servers/{UNKNOWN_ID}");
     for answer in [cloud.get("compute", &path).await, cloud.delete("compute", &path).await] {
         let answer = answer.expect(404);
-        check("an error", answer.get("itemNotFound"), &[("code", Is::Number), ("message", Is::Text)]);
+        check("an error", answer.get("itemNotFound"), &[("code", JsonType::Number), ("message", JsonType::Text)]);
     }
     let action = cloud.post("compute", &format!("{path}/action"), &json!({"os-getConsoleOutput": {}})).await;
     action.expect(404);
@@ -90,7 +94,7 @@ pub async fn not_found(cloud: Arc<Cloud>) {
 pub async fn pages(cloud: Arc<Cloud>) {
     let mut made = Vec::new();
     for name in ["page-1", "page-2", "page-3"] {
-        made.push(cloud.create(&cloud.order(name).await).await);
+        made.push(cloud.create(&cloud.server_request(name).await).await);
     }
     // Others may use the cloud, so the pages are those of our own servers.
     let mut path = format!("/servers/detail?limit=2&name={PREFIX}-page");
@@ -115,7 +119,7 @@ pub async fn pages(cloud: Arc<Cloud>) {
     assert!(text(&answer.get("badRequest")["message"]).contains("marker"));
     cloud.get("compute", "/servers/detail?limit=-1").await.expect(400);
     let short = cloud.get("compute", &format!("/servers?name={PREFIX}-page")).await.expect(200);
-    check("an entry of the short list", &short.get("servers")[0], &[("id", Is::Text), ("name", Is::Text)]);
+    check("an entry of the short list", &short.get("servers")[0], &[("id", JsonType::Text), ("name", JsonType::Text)]);
     assert!(short.get("servers")[0].get("status").is_none());
     for id in made {
         cloud.active(&id).await;
@@ -124,7 +128,7 @@ pub async fn pages(cloud: Arc<Cloud>) {
 }
 
 pub async fn filters(cloud: Arc<Cloud>) {
-    let id = cloud.create(&cloud.order("filtered").await).await;
+    let id = cloud.create(&cloud.server_request("filtered").await).await;
     cloud.active(&id).await;
     let count = async |query: &str| {
         let answer = cloud.get("compute", &format!("/servers?{query}")).await.expect(200);
@@ -139,21 +143,21 @@ pub async fn filters(cloud: Arc<Cloud>) {
 }
 
 pub async fn microversions(cloud: Arc<Cloud>) {
-    let id = cloud.create(&cloud.order("versions").await).await;
+    let id = cloud.create(&cloud.server_request("versions").await).await;
     cloud.active(&id).await;
     let old = cloud.get("compute", &format!("/servers/{id}")).await.expect(200);
-    check("an old flavor", &old.get("server")["flavor"], &[("id", Is::Text), ("links", Is::List)]);
+    check("an old flavor", &old.get("server")["flavor"], &[("id", JsonType::Text), ("links", JsonType::List)]);
     assert_eq!(old.headers["openstack-api-version"], "compute 2.1");
-    let new = cloud.get_modern(&format!("/servers/{id}")).await.expect(200);
+    let new = cloud.get_with_microversion(&format!("/servers/{id}")).await.expect(200);
     let shape = [
-        ("vcpus", Is::Number),
-        ("ram", Is::Number),
-        ("disk", Is::Number),
-        ("original_name", Is::Text),
-        ("extra_specs", Is::Object),
+        ("vcpus", JsonType::Number),
+        ("ram", JsonType::Number),
+        ("disk", JsonType::Number),
+        ("original_name", JsonType::Text),
+        ("extra_specs", JsonType::Object),
     ];
     check("a new flavor", &new.get("server")["flavor"], &shape);
-    let shape = [("locked", Is::Truth), ("description", Is::MaybeText), ("tags", Is::List)];
+    let shape = [("locked", JsonType::Bool), ("description", JsonType::TextOrNull), ("tags", JsonType::List)];
     check("a server of a newer microversion", new.get("server"), &shape);
     assert_eq!(new.headers["openstack-api-version"], "compute 2.79");
     let unknown = cloud.request(Method::GET, "compute", "/servers").header("OpenStack-API-Version", "compute 2.999");
@@ -162,15 +166,19 @@ pub async fn microversions(cloud: Arc<Cloud>) {
 }
 
 pub async fn fault(cloud: Arc<Cloud>) {
-    if !cloud.obeys_metadata().await {
+    if !cloud.honors_metadata().await {
         return;
     }
-    let mut order = cloud.order("fault").await;
+    let mut order = cloud.server_request("fault").await;
     order["metadata"]["loopback:spawn_error"] = json!("it broke");
     let id = cloud.create(&order).await;
     let server = cloud.built(&id).await;
     assert_eq!(server["status"], "ERROR");
-    check("a fault", &server["fault"], &[("code", Is::Number), ("message", Is::Text), ("created", Is::Text)]);
+    check(
+        "a fault",
+        &server["fault"],
+        &[("code", JsonType::Number), ("message", JsonType::Text), ("created", JsonType::Text)],
+    );
     assert!(text(&server["fault"]["message"]).ends_with("aborted: it broke"), "{}", server["fault"]);
     assert_eq!(server["hostId"], "");
     let listed = listed(&cloud, &id).await.expect("a failed server is in the list");
@@ -179,21 +187,26 @@ pub async fn fault(cloud: Arc<Cloud>) {
 }
 
 pub async fn console(cloud: Arc<Cloud>) {
-    let mut order = cloud.order("console").await;
+    let mut order = cloud.server_request("console").await;
     order["metadata"]["loopback:console"] = json!("what it said");
     let id = cloud.create(&order).await;
     cloud.active(&id).await;
     let action = json!({"os-getConsoleOutput": {}});
     let answer = cloud.post("compute", &format!("/servers/{id}/action"), &action).await.expect(200);
     let output = text(answer.get("output")).to_owned();
-    assert!(!cloud.obeys_metadata().await || output == "what it said", "{output}");
+    assert!(!cloud.honors_metadata().await || output == "what it said", "{output}");
     cloud.remove(&id).await;
 }
 
-pub async fn surroundings(cloud: Arc<Cloud>) {
+pub async fn environment(cloud: Arc<Cloud>) {
     let flavors = cloud.get("compute", "/flavors/detail").await.expect(200);
-    let shape =
-        [("id", Is::Text), ("name", Is::Text), ("vcpus", Is::Number), ("ram", Is::Number), ("disk", Is::Number)];
+    let shape = [
+        ("id", JsonType::Text),
+        ("name", JsonType::Text),
+        ("vcpus", JsonType::Number),
+        ("ram", JsonType::Number),
+        ("disk", JsonType::Number),
+    ];
     let flavors = flavors.get("flavors").as_array().unwrap();
     flavors.iter().for_each(|flavor| check("a flavor", flavor, &shape));
     let first = cloud.get("compute", "/flavors/detail?limit=1").await.expect(200);
@@ -202,15 +215,15 @@ pub async fn surroundings(cloud: Arc<Cloud>) {
 
     let zones = cloud.get("compute", "/os-availability-zone").await.expect(200);
     let zone = &zones.get("availabilityZoneInfo")[0];
-    check("a zone", zone, &[("zoneName", Is::Text), ("zoneState", Is::Object)]);
-    check("the state of a zone", &zone["zoneState"], &[("available", Is::Truth)]);
+    check("a zone", zone, &[("zoneName", JsonType::Text), ("zoneState", JsonType::Object)]);
+    check("the state of a zone", &zone["zoneState"], &[("available", JsonType::Bool)]);
 
     let limits = cloud.get("compute", "/limits").await.expect(200);
     let keys = ["maxTotalInstances", "maxTotalCores", "maxTotalRAMSize", "totalInstancesUsed", "totalCoresUsed"];
-    check("limits", &limits.get("limits")["absolute"], &keys.map(|key| (key, Is::Number)));
+    check("limits", &limits.get("limits")["absolute"], &keys.map(|key| (key, JsonType::Number)));
 
     let keys = cloud.get("compute", "/os-keypairs").await.expect(200);
     for key in keys.get("keypairs").as_array().unwrap() {
-        check("a key", &key["keypair"], &[("name", Is::Text), ("public_key", Is::Text)]);
+        check("a key", &key["keypair"], &[("name", JsonType::Text), ("public_key", JsonType::Text)]);
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::NOTHING;
+use super::UNKNOWN_ID;
 use crate::cloud::Cloud;
-use crate::shape::{Is, check};
+use crate::shape::{JsonType, check};
 use crate::support::wait;
 
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
@@ -18,10 +18,14 @@ pub async fn limits(cloud: Arc<Cloud>) {
     }
     let limits = cloud.get("volumev3", "/limits").await.expect(200);
     let keys = ["maxTotalVolumes", "maxTotalVolumeGigabytes", "totalVolumesUsed", "totalGigabytesUsed"];
-    check("limits", &limits.get("limits")["absolute"], &keys.map(|key| (key, Is::Number)));
-    let path = format!("/volumes/{NOTHING}");
+    check("limits", &limits.get("limits")["absolute"], &keys.map(|key| (key, JsonType::Number)));
+    let path = format!("/volumes/{UNKNOWN_ID}");
     for answer in [cloud.get("volumev3", &path).await, cloud.delete("volumev3", &path).await] {
-        check("an error", answer.expect(404).get("itemNotFound"), &[("code", Is::Number), ("message", Is::Text)]);
+        check(
+            "an error",
+            answer.expect(404).get("itemNotFound"),
+            &[("code", JsonType::Number), ("message", JsonType::Text)],
+        );
     }
 }
 
@@ -39,7 +43,7 @@ pub async fn boot_from_volume(cloud: Arc<Cloud>) {
     if !cloud.has("volumev3") {
         return;
     }
-    let mut order = cloud.order("volume").await;
+    let mut order = cloud.server_request("volume").await;
     // The numbers as texts, as openstacksdk sends them.
     order["block_device_mapping_v2"] = json!([{
         "boot_index": "0", "delete_on_termination": true, "destination_type": "volume", "source_type": "image",
@@ -52,7 +56,12 @@ pub async fn boot_from_volume(cloud: Arc<Cloud>) {
     let volumes = volumes_of(&cloud, &id).await;
     assert_eq!(volumes.len(), 1);
     let volume = &volumes[0];
-    let shape = [("id", Is::Text), ("status", Is::Text), ("size", Is::Number), ("attachments", Is::List)];
+    let shape = [
+        ("id", JsonType::Text),
+        ("status", JsonType::Text),
+        ("size", JsonType::Number),
+        ("attachments", JsonType::List),
+    ];
     check("a volume", volume, &shape);
     assert_eq!(
         (&volume["status"], &volume["size"], &volume["bootable"]),
@@ -60,7 +69,11 @@ pub async fn boot_from_volume(cloud: Arc<Cloud>) {
     );
     assert_eq!(server["os-extended-volumes:volumes_attached"][0]["id"], volume["id"]);
     let attachments = cloud.get("compute", &format!("/servers/{id}/os-volume_attachments")).await.expect(200);
-    check("an attachment", &attachments.get("volumeAttachments")[0], &[("volumeId", Is::Text), ("serverId", Is::Text)]);
+    check(
+        "an attachment",
+        &attachments.get("volumeAttachments")[0],
+        &[("volumeId", JsonType::Text), ("serverId", JsonType::Text)],
+    );
     let path = format!("/volumes/{}", volume["id"].as_str().unwrap());
     cloud.delete("volumev3", &path).await.expect(400);
     cloud.remove(&id).await;
