@@ -12,7 +12,7 @@ use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, Req
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
@@ -67,7 +67,7 @@ impl DecisionHarness {
             snapshot: &self.snapshot,
             facts: &self.facts,
             now: NOW,
-            moment: Moment::at(NOW.0),
+            monotonic_now: MonotonicTime::at(NOW.0),
         }
     }
 }

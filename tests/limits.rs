@@ -251,7 +251,7 @@ fn ten_thousand_images() {
             snapshot: &snapshot,
             facts: &Default::default(),
             now: nodepool::actors::runtime::clock::now(),
-            moment: nodepool::actors::runtime::clock::moment(),
+            monotonic_now: nodepool::actors::runtime::clock::monotonic_now(),
         };
         assert_eq!(build_schedule::due(&inputs).len(), 0, "all of them are there");
         assert_eq!(retention::due(&inputs, retention::Pass::Whole, &Default::default()).len(), 0, "and none too many");

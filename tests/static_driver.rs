@@ -16,7 +16,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::static_nodes;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::inputs::Inputs;
@@ -277,7 +277,7 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
         snapshot: &snapshot,
         facts: &facts,
         now: Timestamp(1000.0),
-        moment: Moment::at(1000.0),
+        monotonic_now: MonotonicTime::at(1000.0),
     };
     let effects = CleanupPlanner::new(Seconds(28_800.0)).step(planner::Event::Wake, &world);
     let registered = effects.iter().filter_map(|effect| match effect {

@@ -7,7 +7,7 @@ use nodepool_driver::facts::{Facts, Launching};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
 use nodepool_policy::inputs::Inputs;
 use rand::rngs::StdRng;
@@ -406,7 +406,13 @@ impl<'a> History<'a> {
             self.built.facts.insert(provider(), facts());
         }
         let Built { config, facts, now, .. } = &self.built;
-        let world = Inputs { config, snapshot: &self.zookeeper.mirror, facts, now: *now, moment: Moment::at(now.0) };
+        let world = Inputs {
+            config,
+            snapshot: &self.zookeeper.mirror,
+            facts,
+            now: *now,
+            monotonic_now: MonotonicTime::at(now.0),
+        };
         let effects = self.leaks.step(event, &world);
         let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
         let budget = ours.map_or(0, |ours| (ours / 10).max(10));

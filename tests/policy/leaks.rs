@@ -113,7 +113,7 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
         built.set_clock(by);
         assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
         leaks.step(ids_listed(&known), &built.inputs());
-        built.wait_until(built.moment() + Seconds(600.0));
+        built.wait_until(built.monotonic_now() + Seconds(600.0));
         assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())]);
     }
 }

@@ -36,7 +36,7 @@ fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     assert!(!resets(&mut planner, &built));
     let due = planner.due().expect("it is looked at again");
-    assert_eq!((due - built.moment()).0, 3.0);
+    assert_eq!((due - built.monotonic_now()).0, 3.0);
     built.wait_until(due);
     assert!(resets(&mut planner, &built), "nobody went on with it");
 }

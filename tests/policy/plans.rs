@@ -34,7 +34,7 @@ fn plan(built: &Built) -> String {
         writeln!(text, "upkeep {}", describe_cleanup_effect(&effect)).unwrap();
     }
     if let Some(due) = planner.due() {
-        writeln!(text, "upkeep looks again in {} s", (due - built.moment()).0).unwrap();
+        writeln!(text, "upkeep looks again in {} s", (due - built.monotonic_now()).0).unwrap();
     }
     text
 }

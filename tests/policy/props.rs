@@ -8,7 +8,7 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{Rank, RequestState};
 use nodepool_model::records::static_host::HostCheck;
-use nodepool_model::records::time::{Moment, Seconds};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::usage_totals::Ledger;
@@ -90,7 +90,7 @@ fn scheduling_pass(built: &Built) -> (Pool, Vec<Effect>) {
 
 /// Nodes by request, of hand-outs and of those of which a host is still being probed.
 fn assigned(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
-    let handlers = pool.observe(NOW, Moment::at(NOW.0)).requests.into_iter();
+    let handlers = pool.observe(NOW, MonotonicTime::at(NOW.0)).requests.into_iter();
     handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
 }
 

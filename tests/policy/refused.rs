@@ -30,7 +30,7 @@ fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
         assert!(repairs(&planner.step(Event::Wake, &built.inputs())).is_empty(), "it is under way");
         let refused = Event::Repaired(asked[0].clone(), Err(error));
         assert!(planner.step(refused, &built.inputs()).is_empty());
-        assert_eq!(planner.due(), Some(built.moment()), "a look is due at once");
+        assert_eq!(planner.due(), Some(built.monotonic_now()), "a look is due at once");
         assert_eq!(repairs(&planner.step(Event::Wake, &built.inputs())), asked);
     }
     let refused = Event::Repaired(asked[0].clone(), Err(WriteError::Contended));

@@ -7,7 +7,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostCheck;
-use nodepool_model::records::time::{Moment, Seconds};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
 use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
@@ -35,7 +35,7 @@ impl Launcher {
         self.planner.step(Event::Wake, &self.built.inputs())
     }
 
-    fn due(&self) -> Moment {
+    fn due(&self) -> MonotonicTime {
         self.planner.due().expect("a rest ends")
     }
 
@@ -107,7 +107,7 @@ fn registered(checks: [&str; 2], node: &str) -> usize {
     let mut count = 0;
     for tenth in 0..150 {
         for launcher in &mut launchers {
-            launcher.built.wait_until(Moment::at(10_000.0 + f64::from(tenth) / 10.0));
+            launcher.built.wait_until(MonotonicTime::at(10_000.0 + f64::from(tenth) / 10.0));
             let event = if tenth == 0 { Event::Sweep } else { Event::Wake };
             count += launcher.run_effects(event, &mut tree);
         }
@@ -138,7 +138,7 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
         assert_eq!(launcher.wake(), []);
         launcher.built.snapshot.remove_node(&node_id("1"));
         assert_eq!(launcher.wake(), [], "whoever emptied it may fill it");
-        let rest = launcher.due() - launcher.built.moment();
+        let rest = launcher.due() - launcher.built.monotonic_now();
         assert!((5.0..10.0).contains(&rest.0), "{rest:?}");
         launcher.built.wait_until(launcher.due());
         let effects = launcher.wake();
@@ -150,7 +150,7 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
         Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).note_check(&host, check);
         assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
         launcher.planner.step(Event::Inspected(provider, host), &launcher.built.inputs());
-        assert_eq!(launcher.due(), launcher.built.moment(), "a look is due at once");
+        assert_eq!(launcher.due(), launcher.built.monotonic_now(), "a look is due at once");
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{effects:?}");
     }

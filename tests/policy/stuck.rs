@@ -90,10 +90,10 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
         let plan = |mind: &mut MinReady, harness: &PoolHarness| {
             min_ready.plan(&Default::default(), &harness.built.inputs())};
         assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
-        mind.submitted(&label, "event", None, harness.built.moment());
+        mind.submitted(&label, "event", None, harness.built.monotonic_now());
         assert_eq!(plan(&mut mind, &harness), []);
-        let due = mind.due(harness.built.moment()).expect("it is tried again");
-        assert_eq!(due - harness.built.moment(), Seconds(pause));
+        let due = mind.due(harness.built.monotonic_now()).expect("it is tried again");
+        assert_eq!(due - harness.built.monotonic_now(), Seconds(pause));
         harness.built.wait_until(due);
     }
 }
@@ -134,7 +134,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     let (label, mut harness, mut mind) = with_one_min_ready();
     let plan = |mind: &mut MinReady, harness: &PoolHarness| mind.plan(&Default::default(), &harness.built.inputs());
     assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
-    mind.submitted(&label, "event", None, harness.built.moment());
+    mind.submitted(&label, "event", None, harness.built.monotonic_now());
     harness.built.snapshot.connected = false;
     for _ in 0..3 {
         harness.built.now = harness.built.now + Seconds(60.0);
@@ -163,7 +163,7 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
     };
     let (mut harness, mut mind, label) = (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
     let id = request_id("100-7");
-    mind.submitted(&label, "event", Some(id.clone()), harness.built.moment());
+    mind.submitted(&label, "event", Some(id.clone()), harness.built.monotonic_now());
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     record.nodes = vec![node_id("2")];

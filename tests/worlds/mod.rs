@@ -12,7 +12,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::scheduler::shared_pools::Board;
@@ -60,16 +60,22 @@ pub struct Built {
 
 impl Built {
     pub fn inputs(&self) -> Inputs<'_> {
-        let moment = self.moment();
-        Inputs { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: self.now, moment }
+        let moment = self.monotonic_now();
+        Inputs {
+            config: &self.config,
+            snapshot: &self.snapshot,
+            facts: &self.facts,
+            now: self.now,
+            monotonic_now: moment,
+        }
     }
 
-    pub fn moment(&self) -> Moment {
-        Moment::at(self.now.0 - self.set.0)
+    pub fn monotonic_now(&self) -> MonotonicTime {
+        MonotonicTime::at(self.now.0 - self.set.0)
     }
 
-    pub fn wait_until(&mut self, moment: Moment) {
-        self.now = self.now + (moment - self.moment());
+    pub fn wait_until(&mut self, moment: MonotonicTime) {
+        self.now = self.now + (moment - self.monotonic_now());
     }
 
     /// Somebody sets the clock on the wall.

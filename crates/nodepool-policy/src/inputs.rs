@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nodepool_driver::facts::Facts;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 
 #[derive(Clone, Copy)]
@@ -18,12 +18,12 @@ pub struct Inputs<'a> {
     /// By the clock on the wall, as records have it; it may be set at any time.
     pub now: Timestamp,
     /// By the clock that nobody sets, for whatever is waited for.
-    pub moment: Moment,
+    pub monotonic_now: MonotonicTime,
 }
 
 impl Inputs<'_> {
     /// When a time on the wall comes, unless that clock is set before.
-    pub fn moment_of(&self, time: Timestamp) -> Moment {
-        self.moment + (time - self.now)
+    pub fn monotonic_time_of(&self, time: Timestamp) -> MonotonicTime {
+        self.monotonic_now + (time - self.now)
     }
 }

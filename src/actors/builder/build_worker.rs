@@ -137,7 +137,7 @@ impl Reconcile for BuildWorker {
                 return self.begin(order, lease, ctx);
             }
         }
-        let retry_at = self.deps.work_queue.next_due().map(|delay| inputs.moment + delay);
+        let retry_at = self.deps.work_queue.next_due().map(|delay| inputs.monotonic_now + delay);
         let due = build_schedule::next_due(&inputs).into_iter().chain(retry_at).min();
         self.triggers.requeue_at(due);
     }

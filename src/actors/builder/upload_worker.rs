@@ -141,7 +141,7 @@ impl Reconcile for UploadWorker {
                 return self.begin(shipment, lease, ctx);
             }
         }
-        self.triggers.requeue_at(self.deps.work_queue.next_due().map(|delay| inputs.moment + delay));
+        self.triggers.requeue_at(self.deps.work_queue.next_due().map(|delay| inputs.monotonic_now + delay));
     }
 }
 

@@ -303,6 +303,6 @@ impl Handler<Dump> for CleanupWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(self.planner.observe(clock::moment())).ok()
+        serde_json::to_value(self.planner.observe(clock::monotonic_now())).ok()
     }
 }

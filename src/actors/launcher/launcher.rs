@@ -15,7 +15,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::SessionEnd;
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, renew_facts};
@@ -380,7 +380,7 @@ impl Launcher {
                 // It may be there all the same, and the picture have it already.
                 act.triggers.requeue_now();
             }
-            act.min_ready.submitted(&label, &event, result.ok(), clock::moment());
+            act.min_ready.submitted(&label, &event, result.ok(), clock::monotonic_now());
         }));
     }
 }
@@ -395,7 +395,7 @@ impl Reconcile for Launcher {
         let snapshot = self.triggers.snapshot();
         renew_facts(&mut self.facts, &self.providers);
         let inputs = clock::inputs(&self.config, &snapshot, &self.facts);
-        let moment = inputs.moment;
+        let now = inputs.monotonic_now;
         let wishes = self.min_ready.plan(self.board.borrow().started(), &inputs);
         for wish in wishes {
             match wish {
@@ -411,7 +411,7 @@ impl Reconcile for Launcher {
             }
         }
         // What was not due at the moment of the plan is due later, even if its time has come since.
-        self.triggers.requeue_at(self.min_ready.due(moment));
+        self.triggers.requeue_at(self.min_ready.due(now));
     }
 
     fn cooldown(took: Duration) -> Option<Duration> {

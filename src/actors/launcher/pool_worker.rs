@@ -29,7 +29,7 @@ use nodepool_model::records::component::{ComponentKind, DEFAULT_PRIORITY, PoolCo
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
-use nodepool_model::records::time::Moment;
+use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::report::status::Why;
 use nodepool_model::snapshot::{RequestChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::of_fulfilled;
@@ -72,7 +72,7 @@ pub struct PoolWorker {
     pub(crate) errands: Errands<Self>,
     pub(crate) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
-    clock: Option<(Moment, SpawnHandle)>,
+    clock: Option<(MonotonicTime, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     component: Component,
     probes: BTreeMap<Ticket, (RequestId, NodeId)>,
@@ -205,7 +205,7 @@ impl PoolWorker {
             ctx.cancel_future(timer);
         }
         self.clock = due.map(|due| {
-            let wait = (due - clock::moment()).to_duration().max(Duration::from_millis(1));
+            let wait = (due - clock::monotonic_now()).to_duration().max(Duration::from_millis(1));
             let timer = ctx.run_later(wait, |act, ctx| {
                 act.clock = None;
                 act.feed(Event::Clock, ctx);
@@ -586,6 +586,6 @@ impl Handler<Dump> for PoolWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(self.pool.observe(clock::now(), clock::moment())).ok()
+        serde_json::to_value(self.pool.observe(clock::now(), clock::monotonic_now())).ok()
     }
 }

@@ -456,7 +456,7 @@ pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &
             }
             SessionEnd::Panicked(actor) => {
                 error!(actor, "an actor panicked, starting anew");
-                if context.panics.record(clock::moment()) == Recovery::GiveUp {
+                if context.panics.record(clock::monotonic_now()) == Recovery::GiveUp {
                     return Err(ProcessError::Panics(context.panics.count()));
                 }
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use nodepool_driver::facts::Facts;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
@@ -41,9 +41,9 @@ pub fn simulate(now: Timestamp) {
 }
 
 /// The time by a clock that nobody sets, the one that timers follow.
-pub fn moment() -> Moment {
+pub fn monotonic_now() -> MonotonicTime {
     let begun = SIMULATED.get().map_or_else(|| *BEGUN, |simulated| simulated.begun);
-    Moment((Instant::now() + BEFORE).saturating_duration_since(begun))
+    MonotonicTime((Instant::now() + BEFORE).saturating_duration_since(begun))
 }
 
 /// The time by the wall clock. Where tokio's time is paused or advanced, as in tests, this follows it: the distance
@@ -71,7 +71,7 @@ pub fn inputs<'a>(
     snapshot: &'a Snapshot,
     facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
 ) -> Inputs<'a> {
-    Inputs { config, snapshot, facts, now: now(), moment: moment() }
+    Inputs { config, snapshot, facts, now: now(), monotonic_now: monotonic_now() }
 }
 
 #[cfg(test)]
@@ -92,12 +92,12 @@ mod tests {
         simulate(Timestamp(1000.0));
         tokio::time::advance(Duration::from_millis(2500)).await;
         assert_eq!(now().0, 1002.5);
-        let before = moment();
+        let before = monotonic_now();
         simulate(Timestamp(500.0));
         assert_eq!(now().0, 500.0);
-        assert_eq!(moment(), before, "what is waited for does not come later because the clock was put back");
+        assert_eq!(monotonic_now(), before, "what is waited for does not come later because the clock was put back");
         tokio::time::advance(Duration::from_millis(1500)).await;
-        assert_eq!(moment() - before, Seconds(1.5));
+        assert_eq!(monotonic_now() - before, Seconds(1.5));
         SIMULATED.set(None);
     }
 

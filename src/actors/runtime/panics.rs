@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use nodepool_model::records::time::{Moment, Seconds};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 
 /// More panics than a tree can be grown anew for: the service manager had better look at it.
 pub const MAX_PANICS: usize = 5;
@@ -65,7 +65,7 @@ impl Drop for PanicGuard {
 /// The panics of the process, whichever session they happened in.
 #[derive(Default)]
 pub struct PanicCounter {
-    at: Mutex<VecDeque<Moment>>,
+    at: Mutex<VecDeque<MonotonicTime>>,
     total: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ pub enum Recovery {
 }
 
 impl PanicCounter {
-    pub fn record(&self, now: Moment) -> Recovery {
+    pub fn record(&self, now: MonotonicTime) -> Recovery {
         self.total.fetch_add(1, Ordering::Relaxed);
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         at.push_back(now);
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn five_panics_in_ten_minutes_are_too_many() {
         let counter = PanicCounter::default();
-        let verdicts = [0.0, 100.0, 200.0, 300.0].map(|at| counter.record(Moment::at(at)));
+        let verdicts = [0.0, 100.0, 200.0, 300.0].map(|at| counter.record(MonotonicTime::at(at)));
         assert_eq!(verdicts, [Recovery::GoOn; 4]);
         // The first has left the window of ten minutes, the fifth in the window follows.
-        assert_eq!(counter.record(Moment::at(601.0)), Recovery::GoOn);
-        assert_eq!(counter.record(Moment::at(602.0)), Recovery::GiveUp);
+        assert_eq!(counter.record(MonotonicTime::at(601.0)), Recovery::GoOn);
+        assert_eq!(counter.record(MonotonicTime::at(602.0)), Recovery::GiveUp);
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{clock, profile};
 use nodepool_driver::facts::Facts;
-use nodepool_model::records::time::Moment;
+use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::scheduler::shared_pools::Board;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription};
@@ -141,12 +141,12 @@ impl Triggers {
     }
 
     /// There will be something to look at then, whatever there was to be before.
-    pub fn requeue_at(&mut self, due: Option<Moment>) {
+    pub fn requeue_at(&mut self, due: Option<MonotonicTime>) {
         let Some(due) = due else {
             self.timer = None;
             return;
         };
-        let wait = (due - clock::moment()).to_duration().max(TIMER_RESOLUTION);
+        let wait = (due - clock::monotonic_now()).to_duration().max(TIMER_RESOLUTION);
         let at = Instant::now() + wait;
         match &mut self.timer {
             Some(timer) if at.max(timer.deadline()) - at.min(timer.deadline()) < TIMER_RESOLUTION => return,

@@ -103,7 +103,7 @@ mod tests {
     use nodepool_model::config::diagnostics::Source;
     use nodepool_model::config::resolve::resolve;
     use nodepool_model::config::upload_config::{UploadEntry, Uploading};
-    use nodepool_model::records::time::{Moment, Seconds};
+    use nodepool_model::records::time::{MonotonicTime, Seconds};
     use nodepool_model::snapshot::Snapshot;
     use python_yaml::parse;
     use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ mod tests {
             snapshot: &snapshot,
             facts: &facts,
             now: Timestamp(9.0),
-            moment: Moment::at(9.0),
+            monotonic_now: MonotonicTime::at(9.0),
         };
         let is_busy = |image: &ImageName| image.as_str() == "busy";
         let told = states(&inputs, "nb01", is_busy, |_, image| is_busy(image));

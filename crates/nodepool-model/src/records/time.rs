@@ -13,7 +13,7 @@ pub struct Timestamp(pub f64);
 
 /// The time on a clock that nobody sets: by it is waited, whatever happens to the clock on the wall. It means nothing to another process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(pub Duration);
+pub struct MonotonicTime(pub Duration);
 
 /// A length of time in seconds; may be negative where a clock of somebody else runs ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -68,25 +68,25 @@ impl Add<Seconds> for Timestamp {
     }
 }
 
-impl Moment {
+impl MonotonicTime {
     /// So many seconds after that clock began.
     pub fn at(seconds: f64) -> Self {
         Self(Seconds(seconds).to_duration())
     }
 }
 
-impl Sub for Moment {
+impl Sub for MonotonicTime {
     type Output = Seconds;
-    fn sub(self, other: Moment) -> Seconds {
+    fn sub(self, other: MonotonicTime) -> Seconds {
         let (later, earlier) = (self.0.saturating_sub(other.0), other.0.saturating_sub(self.0));
         Seconds(later.as_secs_f64() - earlier.as_secs_f64())
     }
 }
-impl Add<Seconds> for Moment {
-    type Output = Moment;
+impl Add<Seconds> for MonotonicTime {
+    type Output = MonotonicTime;
     /// Not before the beginning, and not after the end of that clock.
-    fn add(self, seconds: Seconds) -> Moment {
-        Moment(match seconds.0 < 0.0 {
+    fn add(self, seconds: Seconds) -> MonotonicTime {
+        MonotonicTime(match seconds.0 < 0.0 {
             true => self.0.saturating_sub(Seconds(-seconds.0).to_duration()),
             false => self.0 + seconds.to_duration(),
         })
@@ -109,14 +109,14 @@ mod tests {
         let _can_be_added = std::time::Instant::now() + LONGEST;
     }
     #[test]
-    fn moments_are_counted_to_and_back() {
-        let moment = Moment::at(10.0);
-        assert_eq!(moment + Seconds(1.5), Moment::at(11.5));
-        assert_eq!(moment + Seconds(-1.5), Moment::at(8.5));
-        assert_eq!(moment + Seconds(-11.0), Moment::at(0.0));
-        assert_eq!((Moment::at(8.0) - moment, moment - Moment::at(8.0)), (Seconds(-2.0), Seconds(2.0)));
+    fn monotonic_times_add_and_subtract() {
+        let time = MonotonicTime::at(10.0);
+        assert_eq!(time + Seconds(1.5), MonotonicTime::at(11.5));
+        assert_eq!(time + Seconds(-1.5), MonotonicTime::at(8.5));
+        assert_eq!(time + Seconds(-11.0), MonotonicTime::at(0.0));
+        assert_eq!((MonotonicTime::at(8.0) - time, time - MonotonicTime::at(8.0)), (Seconds(-2.0), Seconds(2.0)));
         for never in [f64::INFINITY, f64::NAN] {
-            assert!(moment + Seconds(never) > moment);
+            assert!(time + Seconds(never) > time);
         }
     }
 }

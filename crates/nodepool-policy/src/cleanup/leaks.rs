@@ -18,7 +18,7 @@ use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Moment, Seconds};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::Snapshot;
 
 /// So many may always be deleted in one sweep.
@@ -134,9 +134,9 @@ struct Watch {
     unowned: BTreeSet<String>,
     /// Instances of others, by the last listing.
     others: HashSet<String>,
-    listed_at: Option<Moment>,
+    listed_at: Option<MonotonicTime>,
     is_tidying: bool,
-    ports_at: Option<Moment>,
+    ports_at: Option<MonotonicTime>,
 }
 
 impl Leaks {
@@ -169,15 +169,15 @@ impl Leaks {
             let watch = self.watches.entry(provider.clone()).or_default();
             if !watch.is_listing {
                 watch.is_listing = true;
-                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.moment);
+                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.monotonic_now);
                 let look = if is_quiet { Effect::CallTheRoll } else { Effect::List };
                 effects.push(look(provider.clone()));
             }
-            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.moment));
+            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
             if (ports || launching.tidy.floating_ips) && !watch.is_tidying {
                 watch.is_tidying = true;
                 if ports {
-                    watch.ports_at = Some(world.moment);
+                    watch.ports_at = Some(world.monotonic_now);
                 }
                 effects.push(Effect::Tidy { provider: provider.clone(), ports, budget: TIDY_BUDGET });
             }
@@ -208,7 +208,7 @@ impl Leaks {
         let confirmed: Vec<Suspect> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
         watch.proven.clear();
         watch.suspects = found;
-        watch.listed_at = Some(world.moment);
+        watch.listed_at = Some(world.monotonic_now);
         if let Some(strangers) = self.strangers.get_mut(provider).filter(|strangers| !strangers.is_empty()) {
             let shown: HashSet<String> =
                 inventory.instances().iter().map(|instance| instance.external_id.to_string()).collect();
@@ -302,11 +302,11 @@ impl Watch {
         self.suspects.is_empty() && self.proven.is_empty() && self.unowned.is_empty()
     }
 
-    fn listing_is_due(&self, now: Moment) -> bool {
+    fn listing_is_due(&self, now: MonotonicTime) -> bool {
         self.listed_at.is_none_or(|last| (now - last).0 >= LISTING_EVERY.0)
     }
 
-    fn ports_are_due(&self, interval: Seconds, now: Moment) -> bool {
+    fn ports_are_due(&self, interval: Seconds, now: MonotonicTime) -> bool {
         self.ports_at.is_none_or(|last| (now - last).0 >= interval.0)
     }
 }

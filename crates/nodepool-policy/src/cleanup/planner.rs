@@ -15,7 +15,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::WriteError;
 
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub struct CleanupPlanner {
     /// What is under way, and the picture it was decided on.
     in_flight: BTreeMap<String, u64>,
     /// Checks of hosts under way, and when each began.
-    inspecting: BTreeMap<(ProviderName, HostIdentity), Moment>,
+    inspecting: BTreeMap<(ProviderName, HostIdentity), MonotonicTime>,
     /// Hosts that failed and are to be checked again, and those of them whose checks are under way.
     failing: VecDeque<(ProviderName, HostIdentity)>,
     retried: BTreeSet<(ProviderName, HostIdentity)>,
@@ -88,16 +88,16 @@ pub struct CleanupPlanner {
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
     stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
     /// When the next node reaches its age.
-    due: Option<Moment>,
+    due: Option<MonotonicTime>,
     /// Deletions of instances among them.
     deleting: BTreeSet<String>,
     /// Those that failed a moment ago, and when they may be tried again.
-    resting: BTreeMap<String, Moment>,
+    resting: BTreeMap<String, MonotonicTime>,
     rest: Seconds,
     /// Nodes that cannot go, as they were seen last.
     stranded: BTreeMap<ProviderName, BTreeSet<NodeId>>,
     /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
-    left: BTreeMap<RequestId, (Moment, Seconds)>,
+    left: BTreeMap<RequestId, (MonotonicTime, Seconds)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
@@ -165,20 +165,20 @@ impl CleanupPlanner {
     }
 
     /// When to look again though nothing changes.
-    pub fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<MonotonicTime> {
         self.due
     }
 
     fn reconcile(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.resting.retain(|_, until| *until > world.moment);
+        self.resting.retain(|_, until| *until > world.monotonic_now);
         self.due = self.resting.values().copied().min();
         if !world.snapshot.connected {
             return effects;
         }
         self.see_left(world);
         let is_left_to_pools =
-            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.moment < *since + *grace);
+            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.monotonic_now < *since + *grace)};
         // More cannot begin now, and what is under way needs no second time.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
@@ -192,7 +192,7 @@ impl CleanupPlanner {
             repairs.extend(rules::spent_nodes(provider, is_wanted, world).take(MOST_IN_FLIGHT));
             for (old, next) in [rules::old_ready_nodes(provider, world), rules::old_held_nodes(provider, world)] {
                 repairs.extend(old);
-                due = [due, next.map(|next| world.moment_of(next))].into_iter().flatten().min();
+                due = [due, next.map(|next| world.monotonic_time_of(next))].into_iter().flatten().min();
             }
         }
         self.due = due;
@@ -206,9 +206,9 @@ impl CleanupPlanner {
         let left = world.snapshot.unheld_requests();
         let left = left.filter_map(|(id, request)| Some((id.clone(), resumable::grace(id, request, world)?)));
         let before = std::mem::take(&mut self.left);
-        let since = |id: &RequestId| before.get(id).map_or(world.moment, |(since, _)| *since);
+        let since = |id: &RequestId| before.get(id).map_or(world.monotonic_now, |(since, _)| *since);
         self.left = left.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
-        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.moment).min();
+        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.monotonic_now).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
@@ -319,14 +319,14 @@ impl CleanupPlanner {
         let Some(begun) = self.inspecting.remove(&key) else { return };
         // The facts that the check changed may have been looked at before it was known to be over.
         if self.slots.get_mut(&key.0).is_some_and(|slots| slots.inspected(&key.1, begun)) {
-            self.due = Some(world.moment);
+            self.due = Some(world.monotonic_now);
         }
     }
 
     fn stand(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         self.slots.retain(|name, _| world.config.providers.contains_key(name));
         self.stand_all(world, effects);
-        let ends = self.slots.values().filter_map(|slots| slots.next_end(world.moment)).min();
+        let ends = self.slots.values().filter_map(|slots| slots.next_end(world.monotonic_now)).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
@@ -337,7 +337,7 @@ impl CleanupPlanner {
             if facts.seen_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
                 effects.push(Effect::Refresh(name.clone()));
             }
-            if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.moment)) {
+            if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.monotonic_now)) {
                 self.stood.remove(name);
             }
             let picture = (facts.clone(), world.snapshot.node_count_of(name));
@@ -387,7 +387,7 @@ impl CleanupPlanner {
 
     fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         if let Entry::Vacant(entry) = self.inspecting.entry((provider.clone(), host.clone())) {
-            entry.insert(world.moment);
+            entry.insert(world.monotonic_now);
             effects.push(Effect::Inspect { provider: provider.clone(), host });
         }
     }
@@ -418,7 +418,7 @@ impl CleanupPlanner {
         *self.counts.entry("refused").or_insert(0) += 1;
         if was_deletion && matches!(error, WriteError::Failed(_)) {
             // The lock that is given back would wake us at once.
-            let until = world.moment + self.rest;
+            let until = world.monotonic_now + self.rest;
             self.resting.insert(key.clone(), until);
             self.due = [self.due, Some(until)].into_iter().flatten().min();
         }
@@ -429,7 +429,7 @@ impl CleanupPlanner {
         let is_outdated = revision != Some(world.snapshot.revision);
         if is_outdated && matches!(error, WriteError::Conflict | WriteError::Contended) {
             // One look serves all that are refused together.
-            self.due = Some(world.moment);
+            self.due = Some(world.monotonic_now);
         }
     }
 }
@@ -449,7 +449,7 @@ pub struct CleanupView {
 }
 
 impl CleanupPlanner {
-    pub fn observe(&self, now: Moment) -> CleanupView {
+    pub fn observe(&self, now: MonotonicTime) -> CleanupView {
         CleanupView {
             actor: "CleanupWorker",
             in_flight: self.in_flight.keys().cloned().collect(),

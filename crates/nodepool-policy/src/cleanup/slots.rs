@@ -6,7 +6,7 @@ use crate::inputs::Inputs;
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 
 /// Whoever emptied a slot has at least so long to fill it.
@@ -32,20 +32,20 @@ pub struct Slots {
     elsewhere: HashMap<NodeId, usize>,
     vacancies: Vacancies,
     /// Until when rests have been looked at.
-    looked: Moment,
+    looked: MonotonicTime,
 }
 
 /// What stands in the way of filling slots.
 #[derive(Clone, Debug, Default)]
 pub struct Vacancies {
     /// Slots that others emptied, and until when each is left to them. They stay until the host has been checked after that.
-    left: BTreeMap<HostIdentity, BTreeMap<usize, Moment>>,
+    left: BTreeMap<HostIdentity, BTreeMap<usize, MonotonicTime>>,
     /// When a slot of a host became free last: a check from before that moment does not count.
     freed: BTreeMap<HostIdentity, Timestamp>,
 }
 
 impl Vacancies {
-    pub fn left_until(&self, host: &HostIdentity, slot: usize) -> Option<Moment> {
+    pub fn left_until(&self, host: &HostIdentity, slot: usize) -> Option<MonotonicTime> {
         self.left.get(host)?.get(&slot).copied()
     }
 
@@ -96,7 +96,7 @@ impl Slots {
     }
 
     fn leave(&mut self, host: &HostIdentity, slot: usize, rest: Seconds, world: &Inputs<'_>) {
-        self.vacancies.left.entry(host.clone()).or_default().insert(slot, world.moment + rest);
+        self.vacancies.left.entry(host.clone()).or_default().insert(slot, world.monotonic_now + rest);
         self.free(host.clone(), world.now);
     }
 
@@ -137,7 +137,7 @@ impl Slots {
     }
 
     /// A check opens the slots whose rest was over when it began. Whether any was waiting for it.
-    pub fn inspected(&mut self, host: &HostIdentity, begun: Moment) -> bool {
+    pub fn inspected(&mut self, host: &HostIdentity, begun: MonotonicTime) -> bool {
         let Some(left) = self.vacancies.left.get_mut(host) else { return false };
         left.retain(|_, until| *until > begun);
         if left.is_empty() {
@@ -147,16 +147,16 @@ impl Slots {
     }
 
     /// Whether a rest has ended since this was asked last.
-    pub fn has_rested(&mut self, now: Moment) -> bool {
+    pub fn has_rested(&mut self, now: MonotonicTime) -> bool {
         let since = std::mem::replace(&mut self.looked, now);
         self.rests().any(|until| until > since && until <= now)
     }
 
-    pub fn next_end(&self, now: Moment) -> Option<Moment> {
+    pub fn next_end(&self, now: MonotonicTime) -> Option<MonotonicTime> {
         self.rests().filter(|until| *until > now).min()
     }
 
-    fn rests(&self) -> impl Iterator<Item = Moment> {
+    fn rests(&self) -> impl Iterator<Item = MonotonicTime> {
         self.vacancies.left.values().flat_map(|left| left.values().copied())
     }
 }

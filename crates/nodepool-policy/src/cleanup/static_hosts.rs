@@ -154,7 +154,7 @@ fn occupy(
         HostCheck::Pending => return None,       // The first survey is under way.
     };
     let left_until = vacancies.left_until(&host.identity, slot);
-    if left_until.is_some_and(|until| until > world.moment) {
+    if left_until.is_some_and(|until| until > world.monotonic_now) {
         return None;
     }
     if left_until.is_some() || !checked {

@@ -8,7 +8,7 @@ use crate::inputs::Inputs;
 use nodepool_model::config::DiskImage;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::ImageBuild;
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::Image;
 
@@ -68,12 +68,12 @@ pub fn due(world: &Inputs<'_>) -> Vec<Order> {
 }
 
 /// When the next image comes of age. Everything else is heard of.
-pub fn next_due(world: &Inputs<'_>) -> Option<Moment> {
+pub fn next_due(world: &Inputs<'_>) -> Option<MonotonicTime> {
     let images = world.config.diskimages.values().filter(|image| may_be_built(image, world));
     let ages = images.filter_map(|image| {
         let view = world.snapshot.images.image(&image.name)?;
         let due = ready_since(view.ready().first()?.1, world) + image.rebuild_age;
-        (due > world.now).then(|| world.moment_of(due))
+        (due > world.now).then(|| world.monotonic_time_of(due))
     });
     ages.min()
 }
@@ -157,10 +157,10 @@ mod tests {
             snapshot.images.put_build(&key, Versioned { record: build.into(), version: 0, mzxid: 1, mtime_ms });
             let facts = Default::default();
             let world =
-                Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, moment: Moment::at(5.0) };
+                Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, monotonic_now: MonotonicTime::at(5.0) ,};
             let due: Vec<Why> = due(&world).iter().map(|order| order.why).collect();
             assert_eq!(due, if good_for.is_none() { vec![Why::Old] } else { vec![] }, "{said:?} {written:?}");
-            assert_eq!(next_due(&world), good_for.map(|wait| Moment::at(5.0) + wait), "{said:?} {written:?}");
+            assert_eq!(next_due(&world), good_for.map(|wait| MonotonicTime::at(5.0) + wait), "{said:?} {written:?}");
         }
     }
 }

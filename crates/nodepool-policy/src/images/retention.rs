@@ -187,7 +187,7 @@ mod tests {
     use nodepool_model::config::Config;
     use nodepool_model::config::diagnostics::Source;
     use nodepool_model::config::resolve::resolve;
-    use nodepool_model::records::time::{Moment, Timestamp};
+    use nodepool_model::records::time::{MonotonicTime, Timestamp};
     use nodepool_model::snapshot::Snapshot;
     use python_yaml::parse;
 
@@ -207,7 +207,7 @@ mod tests {
         snapshot.images.put_build(&key, Versioned { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
         let needed = |config: &Config| {
             needed_formats(
-                &Inputs { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
+                &Inputs { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), monotonic_now: MonotonicTime::at(2.0) ,},
                 &key,
             )
         };
@@ -228,7 +228,7 @@ mod tests {
         }
         snapshot.images.contend(&"debian".into(), "one", true);
         let world =
-            Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) };
+            Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), monotonic_now: MonotonicTime::at(2.0) ,};
         let going = |begun: &[(&str, &str)]| {
             let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
             due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()

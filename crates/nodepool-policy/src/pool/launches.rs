@@ -11,7 +11,7 @@ use nodepool_driver::job::JobEvent;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Moment, Seconds};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
@@ -125,7 +125,7 @@ impl Pool {
 
     /// Nobody knows what came of a claim.
     pub(crate) fn record_unconfirmed_claim(&mut self, id: &RequestId, need: Amounts, world: &Inputs<'_>) {
-        self.lost_claims.push((world.moment + LOST_ANSWER_TIMEOUT, id.clone(), need));
+        self.lost_claims.push((world.monotonic_now + LOST_ANSWER_TIMEOUT, id.clone(), need));
     }
 
     /// With these new nodes, and what else it has; it waits on where that is not all.
@@ -208,7 +208,7 @@ impl Pool {
 
     /// Time has passed.
     pub(crate) fn clock(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
-        let due = |launches: &Fulfillment| launches.due().is_some_and(|due| due <= world.moment);
+        let due = |launches: &Fulfillment| launches.due().is_some_and(|due| due <= world.monotonic_now);
         let nodes: Vec<NodeId> =
             self.fulfillments.values().filter(|assembly| due(assembly)).flat_map(Fulfillment::launching).collect();
         let effects = nodes.iter().flat_map(|node| self.step_launch(node, Input::Clock, world)).collect();
@@ -218,12 +218,12 @@ impl Pool {
 
     /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
     /// something happens to is looked at.
-    pub fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<MonotonicTime> {
         let counted = self.lost_claims.iter().map(|(until, ..)| *until);
         self.resting.values().copied().chain(self.next_due).chain(counted).min()
     }
 
-    pub(crate) fn expire(&mut self, now: Moment) {
+    pub(crate) fn expire(&mut self, now: MonotonicTime) {
         self.resting.retain(|_, until| *until > now);
         for (_, request, _) in self.lost_claims.extract_if(.., |(until, ..)| *until <= now) {
             if !self.claiming.contains_key(&request) && !self.handlers.contains_key(&request) {
@@ -289,7 +289,7 @@ impl Pool {
             self.verdicts.record(id, VerdictKind::Decline, reason, world.now);
         }
         if fulfillment.was_aborted() {
-            self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
+            self.resting.insert(id.clone(), world.monotonic_now + REST_AT_QUOTA);
             effects.push(Effect::Refresh);
         }
         effects.push(Effect::Finish { request: id.clone(), finish: Box::new(finish) });
@@ -309,7 +309,7 @@ impl Pool {
     }
 }
 
-fn earlier(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+fn earlier(one: Option<MonotonicTime>, other: Option<MonotonicTime>) -> Option<MonotonicTime> {
     one.into_iter().chain(other).min()
 }
 

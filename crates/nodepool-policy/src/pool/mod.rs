@@ -23,7 +23,7 @@ use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
@@ -46,12 +46,12 @@ pub struct Pool {
     pub(super) claiming: BTreeMap<RequestId, Amounts>,
     /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
     /// their requests count for tenants, too.
-    pub(super) lost_claims: Vec<(Moment, RequestId, Amounts)>,
+    pub(super) lost_claims: Vec<(MonotonicTime, RequestId, Amounts)>,
     /// Not after the first moment that a launch waits for.
-    pub(super) next_due: Option<Moment>,
+    pub(super) next_due: Option<MonotonicTime>,
     pub(super) next_zone: usize,
     /// Requests that the cloud had no quota for, and when they may be tried again.
-    pub(super) resting: BTreeMap<RequestId, Moment>,
+    pub(super) resting: BTreeMap<RequestId, MonotonicTime>,
     pub(super) claims: Claims,
     /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
@@ -214,7 +214,7 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn schedule(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.expire(world.moment);
+        self.expire(world.monotonic_now);
         self.claims.begin_pass(self.unseen_need());
         self.count_what_is_taken(world.snapshot);
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };

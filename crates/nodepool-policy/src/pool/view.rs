@@ -9,8 +9,8 @@ use crate::request::fulfillment::Fulfillment;
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::time::{Moment, Timestamp};
-use nodepool_model::report::status::{VerdictKind, Why};
+use nodepool_model::records::time::{MonotonicTime, Timestamp};
+use nodepool_model::report::status::{PoolVerdict, Why};
 use nodepool_model::snapshot::Snapshot;
 
 #[derive(Clone, Debug, Serialize)]
@@ -67,7 +67,7 @@ impl Pool {
         Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
     }
 
-    pub fn observe(&self, now: Timestamp, moment: Moment) -> PoolView {
+    pub fn observe(&self, now: Timestamp, moment: MonotonicTime) -> PoolView {
         let requests = self.handlers.values().map(|handler| HandlerView {
             id: handler.id.clone(),
             for_s: (now - handler.since).0,

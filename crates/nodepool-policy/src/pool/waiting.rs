@@ -182,7 +182,7 @@ impl Pool {
             self.building.remove(node);
         }
         self.short.insert(id.clone());
-        self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
+        self.resting.insert(id.clone(), world.monotonic_now + REST_AT_QUOTA);
         self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
     }

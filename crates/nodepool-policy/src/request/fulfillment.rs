@@ -18,7 +18,7 @@ use nodepool_driver::job::{Job, LaunchOrder};
 use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 
 /// The transaction that takes a request up.
@@ -365,7 +365,7 @@ impl Fulfillment {
                 may_exist: part.left.as_ref().is_some_and(|left| left.was_begun),
                 may_appear: part.left.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
             };
-            let (launch, first) = Launch::begin(order, label, rules, world.moment);
+            let (launch, first) = Launch::begin(order, label, rules, world.monotonic_now);
             part.state = PartState::Launching(Box::new(launch));
             effects.extend(first.into_iter().map(|ask| (node.clone(), ask)));
         }
@@ -378,7 +378,7 @@ impl Fulfillment {
         let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() ;};
         let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
         let (mut effects, mut needs_write) = (Vec::new(), false);
-        let launch_effects = launch.step(input, world.moment);
+        let launch_effects = launch.step(input, world.monotonic_now);
         let made = launch.external_id().cloned();
         for effect in launch_effects {
             match effect {
@@ -470,7 +470,7 @@ impl Fulfillment {
         self.stage == FulfillmentStage::Building && !self.requested_nodes.iter().any(is_open)
     }
 
-    pub fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<MonotonicTime> {
         let launches = self.requested_nodes.iter().filter_map(|part| match &part.state {
             PartState::Launching(launch) => launch.due(),
             _ => None,

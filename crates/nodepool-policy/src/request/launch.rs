@@ -8,9 +8,9 @@ use serde::Serialize;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{LaunchLabel, Launching};
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::{Moment, Seconds};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 
 /// A failed deletion is tried again after so long.
 const RETRY_UNWINDING: Seconds = Seconds(5.0);
@@ -85,9 +85,9 @@ pub struct Launch {
     attempt: u32,
     of: u32,
     #[serde(skip)]
-    began: Moment,
+    began: MonotonicTime,
     #[serde(skip)]
-    attempt_began: Moment,
+    attempt_began: MonotonicTime,
     external_id: Option<ExternalId>,
     stage: Stage,
 }
@@ -114,9 +114,9 @@ enum Stage {
     /// What the failed attempt made is deleted.
     Unwinding {
         #[serde(skip)]
-        since: Moment,
+        since: MonotonicTime,
         #[serde(skip)]
-        retry_at: Option<Moment>,
+        retry_at: Option<MonotonicTime>,
     },
     Over,
 }
@@ -131,7 +131,7 @@ enum Reason {
 
 impl Launch {
     /// Begins; the first thing that it asks for comes along.
-    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: Moment) -> (Self, Vec<Ask>) {
+    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: MonotonicTime,) -> (Self, Vec<Ask>) {
         let checks = Checks {
             timeout: rules.timeout,
             boot_timeout: rules.boot_timeout,
@@ -159,7 +159,7 @@ impl Launch {
     }
 
     /// How long the attempt that is under way has taken so far.
-    pub fn attempt_for(&self, now: Moment) -> Seconds {
+    pub fn attempt_for(&self, now: MonotonicTime) -> Seconds {
         now - self.attempt_began
     }
 
@@ -168,7 +168,7 @@ impl Launch {
     }
 
     /// When `Input::Clock` is wanted at the latest.
-    pub fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<MonotonicTime> {
         match self.stage {
             Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => {
                 Some(self.attempt_began + self.checks.timeout)
@@ -181,7 +181,7 @@ impl Launch {
         }
     }
 
-    pub fn step(&mut self, input: Input, now: Moment) -> Vec<Ask> {
+    pub fn step(&mut self, input: Input, now: MonotonicTime) -> Vec<Ask> {
         match input {
             Input::News(JobEvent::InstanceKnown(id)) => self.note_id(id),
             Input::News(JobEvent::Finished(result)) => self.job_ended(result, now),
@@ -201,7 +201,7 @@ impl Launch {
         vec![Ask::SaveId(id)]
     }
 
-    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: Moment) -> Vec<Ask> {
+    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: MonotonicTime) -> Vec<Ask> {
         match (&self.stage, result) {
             (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
             (Stage::Creating, Err(CloudError::Quota(text))) => {
@@ -250,7 +250,7 @@ impl Launch {
         }
     }
 
-    fn created(&mut self, instance: Box<Instance>, now: Moment) -> Vec<Ask> {
+    fn created(&mut self, instance: Box<Instance>, now: MonotonicTime) -> Vec<Ask> {
         let mut asks = self.note_id(instance.external_id.clone());
         let Some(port) = self.checks.port else {
             asks.extend(self.ready(instance, Vec::new(), now));
@@ -267,7 +267,7 @@ impl Launch {
         asks
     }
 
-    fn scanned(&mut self, result: Result<Vec<String>, String>, now: Moment) -> Vec<Ask> {
+    fn scanned(&mut self, result: Result<Vec<String>, String>, now: MonotonicTime) -> Vec<Ask> {
         let Stage::Scanning(instance) = &self.stage else { return Vec::new() };
         match result {
             Ok(host_keys) => {
@@ -287,17 +287,17 @@ impl Launch {
         }
     }
 
-    fn report(&self, result: &'static str, now: Moment) -> Ask {
+    fn report(&self, result: &'static str, now: MonotonicTime) -> Ask {
         Ask::Report { result, took: now - self.began, zone: None }
     }
 
-    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: Moment) -> Vec<Ask> {
+    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: MonotonicTime) -> Vec<Ask> {
         self.stage = Stage::Over;
         let report = Ask::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
         vec![report, Ask::Ended(Ending::Ready { instance, host_keys })]
     }
 
-    fn clock(&mut self, now: Moment) -> Vec<Ask> {
+    fn clock(&mut self, now: MonotonicTime) -> Vec<Ask> {
         if self.due().is_none_or(|due| now < due) {
             return Vec::new();
         }
@@ -343,7 +343,7 @@ impl Launch {
         }
     }
 
-    fn attempt_failed(&mut self, error: CloudError, now: Moment) -> Vec<Ask> {
+    fn attempt_failed(&mut self, error: CloudError, now: MonotonicTime) -> Vec<Ask> {
         let mut asks = vec![self.report(kind_of(&error).statsd_suffix(), now)];
         if self.attempt >= self.of || matches!(error, CloudError::Denied(_)) {
             asks.extend(self.failed(error));
@@ -356,7 +356,7 @@ impl Launch {
         asks
     }
 
-    fn next_attempt(&mut self, now: Moment) -> Vec<Ask> {
+    fn next_attempt(&mut self, now: MonotonicTime) -> Vec<Ask> {
         self.attempt += 1;
         self.attempt_began = now;
         // Of an attempt of an earlier life only the server that was known at its end has been looked for.

@@ -8,7 +8,7 @@ use crate::request::node_updates::freed;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::{Moment, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::NodeChange;
 
 /// Requests for one label at a time: the next ones follow when these have ended.
@@ -35,8 +35,8 @@ pub struct MinReady {
     in_flight: BTreeMap<LabelName, usize>,
     finishing: BTreeSet<RequestId>,
     /// Requests that may have been created, by their events, and until when they are looked for, once there is a picture to look at.
-    unanswered: BTreeMap<String, (LabelName, Option<Moment>)>,
-    paused: BTreeMap<LabelName, (Moment, Seconds)>,
+    unanswered: BTreeMap<String, (LabelName, Option<MonotonicTime>)>,
+    paused: BTreeMap<LabelName, (MonotonicTime, Seconds)>,
 }
 
 impl MinReady {
@@ -50,7 +50,7 @@ impl MinReady {
         for label in world.config.labels.values().filter(|label| label.min_ready > 0) {
             let busy = self.open.values().any(|open| *open == label.name) || self.in_flight.contains_key(&label.name);
             let paused = self.paused.get(&label.name);
-            let paused = paused.is_some_and(|(until, _)| *until > world.moment);
+            let paused = paused.is_some_and(|(until, _)| *until > world.monotonic_now);
             if busy || paused || !can_be_launched(&label.name, own, world) {
                 continue;
             }
@@ -64,7 +64,7 @@ impl MinReady {
     }
 
     /// A request with this event was created; or it was not, or nobody knows.
-    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>, now: Moment) {
+    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>, now: MonotonicTime) {
         if let Some(count) = self.in_flight.get_mut(label) {
             *count -= 1;
             if *count == 0 {
@@ -81,7 +81,7 @@ impl MinReady {
         }
     }
 
-    fn pause(&mut self, label: &LabelName, now: Moment) {
+    fn pause(&mut self, label: &LabelName, now: MonotonicTime) {
         let last = self.paused.get(label).map_or(Seconds(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
         let pause = Seconds((last.0 * 2.0).min(LONGEST_PAUSE.0));
         self.paused.insert(label.clone(), (now + pause, pause));
@@ -95,7 +95,7 @@ impl MinReady {
     }
 
     /// When a paused label may be asked for again.
-    pub fn due(&self, now: Moment) -> Option<Moment> {
+    pub fn due(&self, now: MonotonicTime) -> Option<MonotonicTime> {
         self.paused.values().map(|(until, _)| *until).filter(|until| *until > now).min()
     }
 
@@ -116,7 +116,8 @@ impl MinReady {
             }
         }
         // Not before they were looked for: without a connection there is nothing to be seen, however long that takes.
-        self.unanswered.retain(|_, (_, until)| {*until.get_or_insert(world.moment + SHOWN_BY) > world.moment);
+        self.unanswered.retain(|_, (_, until)| {*until.get_or_insert(world.monotonic_now + SHOWN_BY) > world.monotonic_now
+        });
     }
 
     fn look_after_open(&mut self, world: &Inputs<'_>, wishes: &mut Vec<Wish>) {
@@ -149,7 +150,7 @@ impl MinReady {
         for id in gone {
             self.open.remove(&id);
         }
-        troubled.iter().for_each(|label| self.pause(label, world.moment));
+        troubled.iter().for_each(|label| self.pause(label, world.monotonic_now));
     }
 }
 

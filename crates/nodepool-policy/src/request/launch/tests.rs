@@ -36,7 +36,7 @@ fn order() -> LaunchOrder {
 }
 
 fn begun(host_key_checking: bool) -> Launch {
-    let (launch, asks) = Launch::begin(order(), &label(host_key_checking), &rules(), Moment::at(0.0));
+    let (launch, asks) = Launch::begin(order(), &label(host_key_checking), &rules(), MonotonicTime::at(0.0));
     assert_eq!(asks, [create()]);
     launch
 }
@@ -75,10 +75,10 @@ fn launched() -> (Box<Instance>, Input) {
 #[test]
 fn without_a_check_a_running_instance_is_ready() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(known("s1"), Moment::at(1.0)), [Ask::SaveId(ExternalId::text("s1"))]);
+    assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.0)), [Ask::SaveId(ExternalId::text("s1"))]);
     let (instance, input) = launched();
     let ready = Ask::Ended(Ending::Ready { instance, host_keys: vec![] });
-    assert_eq!(launch.step(input, Moment::at(2.0)), [report("ready", 2.0), ready]);
+    assert_eq!(launch.step(input, MonotonicTime::at(2.0)), [report("ready", 2.0), ready]);
     assert!(launch.is_over() && launch.due().is_none());
 }
 
@@ -87,17 +87,12 @@ fn without_a_check_a_running_instance_is_ready() {
 fn host_keys_come_before_ready() {
     let mut launch = begun(true);
     let (instance, input) = launched();
-    let asks = launch.step(input, Moment::at(2.0));
-    let target = ScanTarget {
-        attempt: 1,
-        address: "127.80.0.5".to_owned(),
-        port: 22,
-        gathers_keys: true,
-        timeout: Seconds(60.0),
-    };
+    let asks = launch.step(input, MonotonicTime::at(2.0));
+    let target =
+        ScanTarget { attempt: 1, address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Seconds(60.0) ,};
     assert_eq!(asks, [Ask::SaveId(ExternalId::text("s1")), Ask::Scan(target)]);
     let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
-    let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), Moment::at(3.0));
+    let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), MonotonicTime::at(3.0));
     assert_eq!(asks, [report("ready", 3.0), Ask::Ended(Ending::Ready { instance, host_keys })]);
 }
 
@@ -105,16 +100,16 @@ fn host_keys_come_before_ready() {
 #[test]
 fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
     let mut launch = begun(false);
-    launch.step(known("s1"), Moment::at(1.0));
-    let asks = launch.step(ended(Err(failure())), Moment::at(2.0));
+    launch.step(known("s1"), MonotonicTime::at(1.0));
+    let asks = launch.step(ended(Err(failure())), MonotonicTime::at(2.0));
     assert_eq!(asks, [report("error.status", 2.0), delete("s1")]);
     // The deletion fails, and is tried again.
-    assert_eq!(launch.step(ended(Err(CloudError::Deadline)), Moment::at(3.0)), []);
-    assert_eq!(launch.due(), Some(Moment::at(8.0)));
-    assert_eq!(launch.step(Input::Clock, Moment::at(7.9)), []);
-    assert_eq!(launch.step(Input::Clock, Moment::at(8.0)), [delete("s1")]);
-    assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Moment::at(9.0)), [create()]);
-    let asks = launch.step(ended(Err(failure())), Moment::at(10.0));
+    assert_eq!(launch.step(ended(Err(CloudError::Deadline)), MonotonicTime::at(3.0)), []);
+    assert_eq!(launch.due(), Some(MonotonicTime::at(8.0)));
+    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(7.9)), []);
+    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(8.0)), [delete("s1")]);
+    assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(9.0)), [create()]);
+    let asks = launch.step(ended(Err(failure())), MonotonicTime::at(10.0));
     assert_eq!(asks, [report("error.status", 10.0), Ask::Ended(Ending::Failed(failure()))]);
 }
 
@@ -122,7 +117,7 @@ fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
 #[test]
 fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
     let mut launch = begun(false);
-    let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), Moment::at(1.0));
+    let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), MonotonicTime::at(1.0));
     let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
     assert_eq!(asks, [report("error.capacity", 1.0), Ask::Submit(Job::Launch(again))]);
 }
@@ -131,7 +126,7 @@ fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
 #[test]
 fn over_quota_is_no_failure() {
     let mut launch = begun(false);
-    let asks = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), Moment::at(1.0));
+    let asks = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), MonotonicTime::at(1.0));
     assert_eq!(asks, [report("error.quota", 1.0), Ask::Ended(Ending::Aborted("cores".to_owned()))]);
 }
 
@@ -139,13 +134,13 @@ fn over_quota_is_no_failure() {
 #[test]
 fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(Input::Clock, Moment::at(100.0)), [Ask::Abandon]);
+    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(100.0)), [Ask::Abandon]);
     // The instance came all the same.
-    let asks = launch.step(launched().1, Moment::at(101.0));
+    let asks = launch.step(launched().1, MonotonicTime::at(101.0));
     let deletion = [Ask::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
     assert_eq!(asks, deletion);
     // Nothing helps: the node fails, and who deletes it goes on trying.
-    let asks = launch.step(Input::Clock, Moment::at(201.0));
+    let asks = launch.step(Input::Clock, MonotonicTime::at(201.0));
     let ended = Ask::Ended(Ending::Failed(too_late()));
     assert_eq!(asks, [Ask::Abandon, report("error.servercreatetimeout", 201.0), ended]);
 }
@@ -154,8 +149,8 @@ fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
 #[test]
 fn a_scan_that_fails_costs_the_attempt() {
     let mut launch = begun(true);
-    launch.step(launched().1, Moment::at(1.0));
-    let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Moment::at(61.0));
+    launch.step(launched().1, MonotonicTime::at(1.0));
+    let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
     assert_eq!(asks, [report("error.keyscan", 61.0), delete("s1")]);
 }
 
@@ -164,11 +159,11 @@ fn a_scan_that_fails_costs_the_attempt() {
 fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
     for (answer, shown) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
         let label = LaunchLabel { console_log: true, ..label(true) };
-        let (mut launch, _) = Launch::begin(order(), &label, &rules(), Moment::at(0.0));
-        launch.step(launched().1, Moment::at(1.0));
-        let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Moment::at(61.0));
+        let (mut launch, _) = Launch::begin(order(), &label, &rules(), MonotonicTime::at(0.0));
+        launch.step(launched().1, MonotonicTime::at(1.0));
+        let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
         assert_eq!(asks, [Ask::Submit(Job::Console(ExternalId::text("s1")))]);
-        let asks = launch.step(ended(answer), Moment::at(62.0));
+        let asks = launch.step(ended(answer), MonotonicTime::at(62.0));
         assert_eq!(asks[shown..], [report("error.keyscan", 62.0), delete("s1")]);
         let show = Ask::ShowConsole { external_id: ExternalId::text("s1"), text: "panic".to_owned() };
         assert!(asks[..shown].iter().all(|ask| *ask == show));
@@ -178,31 +173,31 @@ fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
 #[test]
 fn a_scan_of_an_attempt_that_was_given_up_says_nothing_of_the_next() {
     let mut launch = begun(true);
-    launch.step(launched().1, Moment::at(1.0));
-    let asks = launch.step(Input::Clock, Moment::at(100.0));
+    launch.step(launched().1, MonotonicTime::at(1.0));
+    let asks = launch.step(Input::Clock, MonotonicTime::at(100.0));
     assert_eq!(asks, [report("error.servercreatetimeout", 100.0), delete("s1")]);
-    assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), Moment::at(101.0)), [create()]);
-    launch.step(launched().1, Moment::at(102.0));
-    assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), Moment::at(103.0)), []);
-    assert_eq!(launch.step(Input::Scanned(2, Ok(Vec::new())), Moment::at(104.0)).len(), 2);
+    assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), MonotonicTime::at(101.0)), [create()]);
+    launch.step(launched().1, MonotonicTime::at(102.0));
+    assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), MonotonicTime::at(103.0)), []);
+    assert_eq!(launch.step(Input::Scanned(2, Ok(Vec::new())), MonotonicTime::at(104.0)).len(), 2);
 }
 
 // drivers.md 1.7: of a launcher that died, one server may be known, and another one have been made since.
 #[test]
 fn what_an_earlier_life_may_have_made_is_looked_for_after_what_it_knew() {
     let known = LaunchOrder { found: Some(ExternalId::text("s1")), may_exist: true, ..order() };
-    let (mut launch, _) = Launch::begin(known, &label(false), &rules(), Moment::at(0.0));
-    assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Moment::at(1.0))[1..], [delete("s1")]);
+    let (mut launch, _) = Launch::begin(known, &label(false), &rules(), MonotonicTime::at(0.0));
+    assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);
     let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
-    let asks = launch.step(ended(Err(CloudError::NotFound)), Moment::at(2.0));
+    let asks = launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(2.0));
     assert_eq!(asks, [Ask::Submit(Job::Launch(again))]);
 }
 
 #[test]
 fn a_node_that_nobody_wants_ends_when_its_job_has() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(Input::Abandon, Moment::at(1.0)), [Ask::Abandon]);
-    assert_eq!(launch.step(known("s1"), Moment::at(1.5)), [Ask::SaveId(ExternalId::text("s1"))]);
+    assert_eq!(launch.step(Input::Abandon, MonotonicTime::at(1.0)), [Ask::Abandon]);
+    assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.5)), [Ask::SaveId(ExternalId::text("s1"))]);
     let given_up = CloudError::given_up("abandoned");
-    assert_eq!(launch.step(ended(Err(given_up)), Moment::at(2.0)), [Ask::Ended(Ending::Dropped)]);
+    assert_eq!(launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)), [Ask::Ended(Ending::Dropped)]);
 }
