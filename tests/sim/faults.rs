@@ -289,7 +289,7 @@ impl Stage {
             tokio::time::sleep(duration.min(SESSION_TIMEOUT)).await;
             if duration > SESSION_TIMEOUT {
                 gate.note_end(number);
-                zookeeper.expire_unheard(session);
+                zookeeper.expire_unnoticed(session);
                 tokio::time::sleep(duration - SESSION_TIMEOUT).await;
             }
             zookeeper.resume(session);

@@ -216,8 +216,8 @@ async fn a_lock_given_back_in_a_transaction_is_not_given_back_again() {
 async fn a_lock_for_good_outlives_its_session_until_it_is_broken() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, _), (other, _)) = (session(&zookeeper), session(&zookeeper));
-    let path = lock::try_lock_for_good(&zk, LOCK, "NodePool:metastatic:x").await.unwrap().unwrap();
-    assert!(lock::try_lock_for_good(&other, LOCK, "").await.unwrap().is_none());
+    let path = lock::try_lock_persistent(&zk, LOCK, "NodePool:metastatic:x").await.unwrap().unwrap();
+    assert!(lock::try_lock_persistent(&other, LOCK, "").await.unwrap().is_none());
     drop(zk);
     assert_eq!(other.get(&path).await.unwrap().0, "NodePool:metastatic:x");
     assert!(lock::try_lock(&other, LOCK, "").await.unwrap().is_none());
@@ -245,7 +245,7 @@ async fn the_next_candidate_leads_when_the_leader_resigns_or_is_gone() {
     let mut next = Box::pin(election::lead(&second, place, "nl02-1"));
     assert!((&mut next).now_or_never().is_none());
     zookeeper.expire(id);
-    first.over().await;
+    first.lost().await;
     assert!(!first.is_certain());
     let next = next.await.unwrap();
     next.resign().await.unwrap();

@@ -62,12 +62,12 @@ impl Engine {
                 batch.push(next);
             }
             self.received += batch.len() as u64;
-            self.turn(batch)?;
+            self.process_batch(batch)?;
         }
         Ok(())
     }
 
-    fn turn(&mut self, batch: Vec<Message>) -> Result<(), StoreError> {
+    fn process_batch(&mut self, batch: Vec<Message>) -> Result<(), StoreError> {
         let now = self.now();
         // Who has nothing to write in this batch is answered first and does not wait for the disk.
         let mut writers = BTreeSet::new();
@@ -89,7 +89,7 @@ impl Engine {
                 },
             }
         }
-        self.release();
+        self.send_outputs();
         for input in later {
             let gone = if let Input::Gone { link } = input { Some(link) } else { None };
             self.coordinator.handle(input, now);
@@ -105,21 +105,21 @@ impl Engine {
             self.store.commit(self.coordinator.tree(), &touched)?;
             self.commits += 1;
         }
-        self.release();
+        self.send_outputs();
         Ok(())
     }
 
-    fn release(&mut self) {
+    fn send_outputs(&mut self) {
         for Output { link, action } in self.coordinator.take_outputs() {
             let Some(outbox) = self.outboxes.get(&link) else { continue };
             self.sent += 1;
-            let stays = match action {
+            let flow = match action {
                 Action::Reply(frame) => outbox.reply(frame),
                 Action::Event(frame) => outbox.event(frame),
                 Action::LastReply(frame) => outbox.last_reply(frame),
                 Action::HangUp(reason) => outbox.hang_up(reason),
             };
-            if stays.is_break() {
+            if flow.is_break() {
                 self.outboxes.remove(&link);
             }
         }

@@ -14,13 +14,13 @@ pub async fn answer(first: [u8; 4], engine: &mpsc::Sender<Message>) -> Option<St
         b"ruok" => return Some("imok".into()),
         b"isro" => return Some("rw".into()),
         b"envi" => return Some(format!("Environment:\nzookeeper.version={VERSION}, embedded in Nodepool\n")),
-        b"srvr" | b"stat" | b"mntr" => ask(engine).await?,
+        b"srvr" | b"stat" | b"mntr" => request_stats(engine).await?,
         _ => return None,
     };
     Some(if &first == b"mntr" { mntr(&report) } else { srvr(&report) })
 }
 
-async fn ask(engine: &mpsc::Sender<Message>) -> Option<Report> {
+async fn request_stats(engine: &mpsc::Sender<Message>) -> Option<Report> {
     let (sender, receiver) = oneshot::channel();
     engine.send(Message::Report(sender)).await.ok()?;
     receiver.await.ok()

@@ -15,7 +15,7 @@ const MAX_PORTS_TRIED: u16 = 200;
 /// A plain and a TLS listener. Port 0 asks for any two free ones.
 pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<(TcpListener, TcpListener)>> {
     let file = data_dir.join(FILE_NAME);
-    let (mut plain, mut tls) = match remembered(&file, first_port) {
+    let (mut plain, mut tls) = match saved_ports(&file, first_port) {
         Some((plain, tls)) => (bind(plain).await?, bind(tls).await?),
         None => (None, None),
     };
@@ -34,14 +34,14 @@ pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<
     let (Some(plain), Some(tls)) = (plain, tls) else { return Ok(None) };
     let text = format!("{first_port} {} {}\n", plain.local_addr()?.port(), tls.local_addr()?.port());
     // The file only keeps ports stable: without it they may be others next time.
-    if let Err(error) = remember(&file, &text) {
+    if let Err(error) = save_ports(&file, &text) {
         warn!(file = %file.display(), %error, "cannot note which ports these are");
     }
     Ok(Some((plain, tls)))
 }
 
 /// In a new file, which takes the place of the old one: a full disk costs none of them.
-fn remember(file: &Path, text: &str) -> std::io::Result<()> {
+fn save_ports(file: &Path, text: &str) -> std::io::Result<()> {
     if fs::read_to_string(file).is_ok_and(|known| known == text) {
         return Ok(());
     }
@@ -60,7 +60,7 @@ async fn bind(port: u16) -> std::io::Result<Option<TcpListener>> {
 }
 
 /// The two ports of the last run that started from the same first port.
-fn remembered(file: &Path, first_port: u16) -> Option<(u16, u16)> {
+fn saved_ports(file: &Path, first_port: u16) -> Option<(u16, u16)> {
     let text = fs::read_to_string(file).ok()?;
     let numbers: Vec<u16> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match numbers[..] {

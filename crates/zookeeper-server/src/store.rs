@@ -86,7 +86,7 @@ impl Store {
         let mut store = Self { database, _lock: None };
         let tree = match store.read()? {
             Some(tree) => tree,
-            None => store.start()?,
+            None => store.create()?,
         };
         Ok((store, tree))
     }
@@ -131,7 +131,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    fn start(&mut self) -> Result<Tree, StoreError> {
+    fn create(&mut self) -> Result<Tree, StoreError> {
         let tree = Tree::new();
         let everything = tree.records().map(|(path, _)| Touched::Znode(path.as_str().into())).collect();
         self.commit(&tree, &everything)?;

@@ -74,7 +74,7 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
     let record = match &made {
         Ok(()) => ImageBuild {
             state: BuildState::Ready,
-            state_time: grant.ends(clock::now()),
+            state_time: grant.ready_time(clock::now()),
             username: Some(image.username.clone()),
             python_path: Some(image.python_path.clone()),
             shell_type: image.shell_type.clone(),

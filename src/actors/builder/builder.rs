@@ -91,7 +91,7 @@ pub struct BuilderLife {
 
 /// Grows the tree, and waits for what ends it.
 pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife, loaded: Loaded) -> SessionEnd {
-    let mirror = match Mirror::of_images(zk.clone(), &context.arbiters.runtime).await {
+    let mirror = match Mirror::start_images_only(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");

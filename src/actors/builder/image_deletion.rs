@@ -91,7 +91,7 @@ async fn delete_from_cloud(
 /// Ends what a dead builder has begun. Nobody goes on with it meanwhile: its lock is held here.
 pub async fn end_stale_upload(store: Store, counter: Counter, key: UploadKey) -> Result<(), WriteError> {
     let place = UploadPlace::of(&key);
-    let lock = store.hold_uploads(&place).await?;
+    let lock = store.lock_uploads(&place).await?;
     let ended = end_stale_upload_of(&store, &counter, &place, &key).await;
     // Where that fails, it goes on in the background.
     let _ = lock.release().await;
@@ -187,7 +187,7 @@ async fn tidy_build(view: &FilesView, key: &BuildKey) -> Result<(), String> {
         Some((_, Some(needed))) => prune_formats(&view.images, key, needed.clone()).await,
         Some(_) => Ok(()),
         None if view.begun.get(&key.image) == Some(&key.build) => Ok(()),
-        None => match view.store.is_there(key).await {
+        None => match view.store.build_exists(key).await {
             // The picture may be younger than the claim.
             Ok(true) => Ok(()),
             Ok(false) => remove_files(view, key).await,

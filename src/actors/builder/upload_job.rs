@@ -195,7 +195,7 @@ async fn carry(
     );
     let sending =
         ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
-    let mut known = grant.begun_before.as_ref().and_then(|before| before.external_id.clone());
+    let mut known = grant.prior_record.as_ref().and_then(|before| before.external_id.clone());
     let stall_timeout = MIN_STALL_TIMEOUT.max(shipment.timeout.to_duration() + STALL_MARGIN);
     let failure = match send(carrier, grant, &sending, order, stall_timeout, &mut known).await {
         Ok(id) => {
@@ -203,7 +203,7 @@ async fn carry(
             match call_hook(carrier, shipment, freight, &id).await {
                 Ok(()) => {
                     let mut ready = ImageUpload { external_id: Some(id), ..sending };
-                    ready.set_state(UploadState::Ready, carrier.store.upload_ends(&grant.key, clock::now()));
+                    ready.set_state(UploadState::Ready, carrier.store.upload_ready_time(&grant.key, clock::now()));
                     return ready;
                 }
                 Err(error) => error,
@@ -244,7 +244,7 @@ fn order(
         marks,
         md5: freight.sums.md5.clone(),
         sha256: freight.sums.sha256.clone(),
-        may_exist: grant.begun_before.is_some(),
+        may_exist: grant.prior_record.is_some(),
         progress,
     })
 }
@@ -269,7 +269,7 @@ async fn send(
                     *known = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
                     let noted = write_retry::record(&carrier.store, "the id of an image", async || {
-                        carrier.store.note_upload(grant, &record).await
+                        carrier.store.update_upload(grant, &record).await
                     });
                     if let Err(error) = noted.await {
                         warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the id of an image");
@@ -292,7 +292,7 @@ async fn send(
                 }
                 if bytes != shown && bytes > 0 {
                     shown = bytes;
-                    carrier.store.show_progress(grant, json!({"bytes": bytes, "of": size}).to_string()).await;
+                    carrier.store.write_progress(grant, json!({"bytes": bytes, "of": size}).to_string()).await;
                 }
             }
         }

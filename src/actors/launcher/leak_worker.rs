@@ -90,8 +90,8 @@ impl LeakWorker {
             Effect::Prove(provider, nodes) => {
                 let store = self.deps.store.clone();
                 let reading = async move {
-                    let nodes = store.read_anew(&nodes).await?;
-                    Ok(Proof { nodes, numbers_given: store.numbers_given().await? })
+                    let nodes = store.read_latest(&nodes).await?;
+                    Ok(Proof { nodes, numbers_given: store.issued_id_count().await? })
                 };
                 ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
                     let proof = result.map_err(|error| {

@@ -56,7 +56,7 @@ pub struct Incarnation {
 pub struct Live {
     client: Arc<Client>,
     tasks: Handle,
-    suspect: Notify,
+    maybe_lost: Notify,
     /// When the newest of those requests was sent that a leader has answered.
     confirmed: Mutex<Option<Instant>>,
 }
@@ -93,7 +93,7 @@ impl Incarnation {
         };
         let state = client.state_watcher();
         let live =
-            Arc::new(Live { client: Arc::new(client), tasks, suspect: Notify::new(), confirmed: Mutex::default() });
+            Arc::new(Live { client: Arc::new(client), tasks, maybe_lost: Notify::new(), confirmed: Mutex::default() ,});
         Ok(Self { live: Some(live), state, stop: Some(stop) })
     }
 
@@ -129,7 +129,7 @@ impl Incarnation {
         tokio::select! {
             // Whatever it changed to, it was disconnected in between.
             _ = self.state.changed() => {}
-            () = live.suspect.notified() => {}
+            () = live.maybe_lost.notified() => {}
         }
     }
 
@@ -195,7 +195,7 @@ impl Live {
     /// An outcome that nobody knows means that the connection broke, or that the crate's own task died unnoticed.
     fn inspect<T>(&self, result: &Result<T, ZkError>) {
         if matches!(result, Err(ZkError::Unknown(_) | ZkError::Protocol(_))) {
-            self.suspect.notify_one();
+            self.maybe_lost.notify_one();
         }
     }
 

@@ -67,11 +67,11 @@ pub async fn connect_until(
     tokio::select! {
         biased;
         () = &mut cancelled => Ok(None),
-        connected = persevere(options) => connected.map(Some),
+        connected = connect_with_retry(options) => connected.map(Some),
     }
 }
 
-async fn persevere(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
+async fn connect_with_retry(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
     let mut retry_interval = MIN_RETRY_INTERVAL;
     let mut complaint = Complaint::default();
     loop {

@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn servers_that_make_no_sense_are_refused_with_the_place() {
-        let refused = |servers: &[(&str, &str)], words: &str| {
+        let refused = |servers: &[(&str, &str)], text: &str| {
             let message = check(servers).unwrap_err();
-            assert!(message.contains(words), "{message}");
+            assert!(message.contains(text), "{message}");
         };
         refused(&[], "names no server");
         refused(&[("a", "/np"), ("b", "")], "different chroots (\"/np\" and \"\")");

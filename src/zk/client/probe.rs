@@ -14,24 +14,24 @@ use super::tls::{self, Material, Tls};
 /// Enough for a server on another continent; a probe delays only a message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 /// A four-letter word that every server answers, if only by saying that it may not.
-const QUESTION: &[u8] = b"srvr";
+const PROBE_COMMAND: &[u8] = b"srvr";
 
 /// One sentence for each server, in the order of the configuration.
 pub async fn explain(options: &ConnectOptions) -> String {
     let answers = options.servers.iter().map(|server| async move {
-        let finding = look_at(server, options.tls.as_ref()).await;
+        let finding = probe_server(server, options.tls.as_ref()).await;
         format!("{server}: {finding}")
     });
     futures::future::join_all(answers).await.join("; ")
 }
 
-async fn look_at(server: &Server, tls: Option<&Tls>) -> String {
+async fn probe_server(server: &Server, tls: Option<&Tls>) -> String {
     let stream = match open(server).await {
         Ok(stream) => stream,
         Err(reason) => return reason,
     };
     match tls {
-        None => ask(stream, None).await,
+        None => send_probe(stream, None).await,
         Some(tls) => handshake(server, stream, tls).await,
     }
 }
@@ -66,25 +66,25 @@ async fn handshake(server: &Server, stream: TcpStream, tls: &Tls) -> String {
     };
     let connector = tokio_rustls::TlsConnector::from(config);
     match timeout(STEP_TIMEOUT, connector.connect(name, stream)).await {
-        Ok(Ok(stream)) => ask(stream, Some(tls)).await,
+        Ok(Ok(stream)) => send_probe(stream, Some(tls)).await,
         Ok(Err(error)) => failure(&error, Some(tls)),
         Err(_) => "accepts the connection but does not answer the TLS handshake; is this the plain port?".to_owned(),
     }
 }
 
 /// Once connected, the server says itself how it fares. With TLS 1.3 a refused client certificate shows only here.
-async fn ask(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<&Tls>) -> String {
+async fn send_probe(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<&Tls>) -> String {
     let mut answer = Vec::new();
     let talk = async {
-        stream.write_all(QUESTION).await?;
+        stream.write_all(PROBE_COMMAND).await?;
         stream.flush().await?;
         (&mut stream).take(4096).read_to_end(&mut answer).await
     };
     match timeout(STEP_TIMEOUT, talk).await {
-        Ok(Ok(_)) => judge(&answer, tls),
-        Ok(Err(_)) if !answer.is_empty() => judge(&answer, tls),
+        Ok(Ok(_)) => describe_answer(&answer, tls),
+        Ok(Err(_)) if !answer.is_empty() => describe_answer(&answer, tls),
         Ok(Err(error)) => failure(&error, tls),
-        Err(_) if !answer.is_empty() => judge(&answer, tls),
+        Err(_) if !answer.is_empty() => describe_answer(&answer, tls),
         Err(_) if tls.is_none() => {
             "accepts the connection but does not answer; does it hang, or is this the TLS port?".to_owned()
         }
@@ -92,7 +92,7 @@ async fn ask(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<
     }
 }
 
-fn judge(answer: &[u8], tls: Option<&Tls>) -> String {
+fn describe_answer(answer: &[u8], tls: Option<&Tls>) -> String {
     let text = String::from_utf8_lossy(answer);
     if text.contains("not currently serving requests") {
         return "the server is up but serves nobody: its ensemble has no quorum or is just electing".to_owned();

@@ -28,7 +28,7 @@ impl Leadership {
     }
 
     /// Resolves when the session is over, and the leadership with it.
-    pub async fn over(&self) {
+    pub async fn lost(&self) {
         let mut state = self.zk.session();
         // A state that nobody updates any more is that of a session that ended.
         let _ = state.wait_for(|state| *state == SessionState::Expired).await;

@@ -24,8 +24,8 @@ impl Lock {
     /// The contender's znode.
     pub fn path(&self) -> &str {
         match &self.contender.state {
-            State::At(path) => path,
-            State::Asked | State::Gone => unreachable!("a lock is made of a contender that was seen"),
+            State::Created(path) => path,
+            State::Requested | State::Gone => unreachable!("a lock is made of a contender that was seen"),
         }
     }
 
@@ -66,7 +66,7 @@ pub struct PlannedLock {
 impl PlannedLock {
     pub fn new(zk: &Zk, directory: &str) -> Self {
         let mut contender = Contender::new(zk, directory, CreateMode::EphemeralSequential);
-        contender.state = State::Asked;
+        contender.state = State::Requested;
         Self { contender }
     }
 
@@ -78,7 +78,7 @@ impl PlannedLock {
 
     /// The transaction went through and made this znode.
     pub fn taken(mut self, path: String) -> Lock {
-        self.contender.state = State::At(path);
+        self.contender.state = State::Created(path);
         Lock { contender: self.contender }
     }
 
@@ -97,7 +97,7 @@ pub async fn try_lock(zk: &Zk, directory: &str, identifier: &str) -> Result<Opti
 }
 
 /// Takes the lock in a way that outlives the session, and us. The contender's path; `break_lock` takes it away.
-pub async fn try_lock_for_good(zk: &Zk, directory: &str, identifier: &str) -> Result<Option<String>, ZkError> {
+pub async fn try_lock_persistent(zk: &Zk, directory: &str, identifier: &str) -> Result<Option<String>, ZkError> {
     let contender = try_enter(zk, directory, identifier, CreateMode::PersistentSequential).await?;
     Ok(contender.map(|contender| {
         let lock = Lock { contender };
@@ -207,8 +207,8 @@ enum Standing {
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     /// Its creation may be under way; it can be found by its unique name.
-    Asked,
-    At(String),
+    Requested,
+    Created(String),
     Gone,
 }
 
@@ -239,10 +239,10 @@ impl Contender {
         let prefix = paths::contender_prefix(&self.directory, &self.unique);
         let mut unknown = ZkError::NoNode;
         for _ in 0..MAX_ATTEMPTS {
-            self.state = State::Asked;
+            self.state = State::Requested;
             match self.zk.create(&prefix, Bytes::copy_from_slice(identifier.as_bytes()), self.mode).await {
                 Ok((path, _)) => {
-                    self.state = State::At(path);
+                    self.state = State::Created(path);
                     return Ok(());
                 }
                 Err(ZkError::NoNode) => {
@@ -300,7 +300,7 @@ impl Contender {
 
     /// True when it holds the lock; false when it is worth looking again.
     async fn step(&mut self, identifier: &str) -> Result<bool, ZkError> {
-        if self.state == State::Asked {
+        if self.state == State::Requested {
             self.locate().await?;
         }
         if self.state == State::Gone {
@@ -321,7 +321,7 @@ impl Contender {
     /// After an unknown outcome: is it there?
     async fn locate(&mut self) -> Result<(), ZkError> {
         self.state = match find(&self.zk, &self.directory, &self.unique).await? {
-            Some(name) => State::At(format!("{}/{name}", self.directory)),
+            Some(name) => State::Created(format!("{}/{name}", self.directory)),
             None => State::Gone,
         };
         Ok(())
@@ -329,10 +329,10 @@ impl Contender {
 
     /// Takes the contender back and waits for it. After an error dropping it goes on trying.
     async fn leave(&mut self) -> Result<(), ZkError> {
-        if self.state == State::Asked {
+        if self.state == State::Requested {
             self.locate().await?;
         }
-        let State::At(path) = &self.state else { return Ok(()) };
+        let State::Created(path) = &self.state else { return Ok(()) };
         match self.zk.delete(path, -1).await {
             // An expired session takes its contenders along.
             Ok(()) | Err(ZkError::NoNode | ZkError::SessionExpired) => {
@@ -352,8 +352,8 @@ impl Drop for Contender {
     fn drop(&mut self) {
         let path = match std::mem::replace(&mut self.state, State::Gone) {
             State::Gone => return,
-            State::At(path) => Some(path),
-            State::Asked => None,
+            State::Created(path) => Some(path),
+            State::Requested => None,
         };
         // Sent here and now, so that even a process about to end gives its locks back.
         let first = path.as_ref().map(|path| self.zk.delete(path, -1));

@@ -59,7 +59,7 @@ type Request = Box<dyn FnOnce(&mut Shared) + Send>;
 struct Client {
     state: watch::Sender<SessionState>,
     /// Since when its connection is cut.
-    cut: Option<Instant>,
+    disconnected_since: Option<Instant>,
     /// The server has ended the session, and the client has not heard of it.
     has_ended: bool,
     /// Requests made while suspended, in order. Bounded by what the test issues.
@@ -121,13 +121,13 @@ impl MemoryZooKeeper {
         let mut shared = self.lock();
         let id = shared.tree.last_session() + 1;
         let session = Session { id, password: [0; 16], timeout_ms: SESSION_TIMEOUT.as_millis() as i32 };
-        shared.repeat(|| Step::Opened(session.clone()));
+        shared.replicate(|| Step::Opened(session.clone()));
         let applied = shared.tree.open_session(session);
         shared.deliver(applied.events);
         let (state, receiver) = watch::channel(SessionState::Connected);
         let client = Client {
             state,
-            cut: None,
+            disconnected_since: None,
             has_ended: false,
             waiting: VecDeque::new(),
             streams: Vec::new(),
@@ -145,7 +145,7 @@ impl MemoryZooKeeper {
 
     /// Ends a session whose connection is cut. Its client hears of that when it is resumed, as it would of a server; one that is
     /// connected by now hears of it at once.
-    pub fn expire_unheard(&self, session_id: i64) {
+    pub fn expire_unnoticed(&self, session_id: i64) {
         let mut shared = self.lock();
         let Some(client) = shared.clients.get_mut(&session_id) else { return };
         if *client.state.borrow() != SessionState::Suspended {
@@ -171,7 +171,7 @@ impl MemoryZooKeeper {
     /// Cuts a session's connection: its requests wait, and its ephemeral znodes stay.
     pub fn suspend(&self, session_id: i64) {
         if let Some(client) = self.lock().clients.get_mut(&session_id) {
-            client.cut.get_or_insert_with(Instant::now);
+            client.disconnected_since.get_or_insert_with(Instant::now);
             client.state.send_replace(SessionState::Suspended);
             client.one_shots.clear(); // a change of state resolves them
         }
@@ -187,7 +187,7 @@ impl MemoryZooKeeper {
         if client.has_ended {
             return shared.end_session(session_id);
         }
-        client.cut = None;
+        client.disconnected_since = None;
         client.state.send_replace(SessionState::Connected);
         for stream in &mut client.streams {
             // Whoever is gone is sorted out with the next event.
@@ -237,15 +237,15 @@ impl Shared {
 
     fn write(&mut self, session: i64, write: Write) -> Result<Written, ZkError> {
         let now_ms = self.now_ms();
-        self.repeat(|| Step::Written { session, now_ms, write: write.clone() });
+        self.replicate(|| Step::Written { session, now_ms, write: write.clone() });
         let Applied { result, events, touched, .. } = self.tree.apply(session, now_ms, write);
-        self.show(&touched);
+        self.notify_observer(&touched);
         self.deliver(events);
         result.map_err(ZkError::from)
     }
 
     /// Whoever is behind does the same later.
-    fn repeat(&mut self, step: impl Fn() -> Step) {
+    fn replicate(&mut self, step: impl Fn() -> Step) {
         self.replicas.values_mut().for_each(|replica| replica.note(step()));
     }
 
@@ -258,24 +258,24 @@ impl Shared {
     }
 
     fn close_session(&mut self, id: i64) {
-        self.repeat(|| Step::Closed(id));
+        self.replicate(|| Step::Closed(id));
         let applied = self.tree.close_session(id);
-        self.show(&applied.touched);
+        self.notify_observer(&applied.touched);
         self.deliver(applied.events);
     }
 
-    fn show(&mut self, touched: &[Touched]) {
+    fn notify_observer(&mut self, touched: &[Touched]) {
         let Some(observer) = &mut self.observer else { return };
         // A transaction touches few.
-        let mut shown: Vec<&str> = Vec::with_capacity(touched.len());
+        let mut notified: Vec<&str> = Vec::with_capacity(touched.len());
         for path in touched.iter().filter_map(|touched| match touched {
             Touched::Znode(path) => Some(path),
             Touched::Session(_) => None,
         }) {
-            if shown.contains(&&**path) {
+            if notified.contains(&&**path) {
                 continue;
             }
-            shown.push(path);
+            notified.push(path);
             let data = self.tree.get(path).ok().map(|(data, _)| data);
             observer(path, data.as_ref());
         }
@@ -320,7 +320,7 @@ impl MemoryConnection {
     /// As `watch`, for who has to know when an event was sent.
     pub fn listen(&self, path: &str, listener: Listener) -> Reply<()> {
         let (root, id) = (path.to_owned(), self.id);
-        self.ask(move |shared| {
+        self.submit(move |shared| {
             shared.tree.add_watch(id, &root, WatchKind::Recursive);
             let client = shared.clients.get_mut(&id).ok_or(ZkError::SessionExpired)?;
             client.streams.push(Stream { root, listener });
@@ -330,7 +330,7 @@ impl MemoryConnection {
 
     /// Carries the request out now, or on `resume`. The answer needs one turn of the executor, as no server answers
     /// before the caller has let go.
-    fn ask<T: Send + 'static>(
+    fn submit<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut Shared) -> Result<T, ZkError> + Send + 'static,
     ) -> Reply<T> {
@@ -368,7 +368,7 @@ impl MemoryConnection {
         reply: impl FnOnce(Written) -> Option<T> + Send + 'static,
     ) -> Reply<T> {
         let id = self.id;
-        self.ask(move |shared| {
+        self.submit(move |shared| {
             let written = shared.write(id, write)?;
             Ok(reply(written).expect("a write is answered in its own kind"))
         })
@@ -378,17 +378,17 @@ impl MemoryConnection {
 impl Connection for MemoryConnection {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
         let (path, id) = (path.to_owned(), self.id);
-        self.ask(move |shared| Ok(shared.view(id).get(&path)?))
+        self.submit(move |shared| Ok(shared.view(id).get(&path)?))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
         let (path, id) = (path.to_owned(), self.id);
-        self.ask(move |shared| stat(shared.view(id), &path))
+        self.submit(move |shared| stat(shared.view(id), &path))
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
         let (path, id) = (path.to_owned(), self.id);
-        self.ask(move |shared| {
+        self.submit(move |shared| {
             let (names, stat) = shared.view(id).children(&path)?;
             Ok((names.cloned().collect(), stat))
         })
@@ -432,7 +432,7 @@ impl Connection for MemoryConnection {
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
         let (path, id) = (path.to_owned(), self.id);
-        self.ask(move |shared| {
+        self.submit(move |shared| {
             let stat = stat(shared.view(id), &path)?;
             let (sender, changed) = oneshot::channel();
             shared.tree.add_watch(id, &path, WatchKind::Data);
@@ -444,7 +444,7 @@ impl Connection for MemoryConnection {
 
     fn sync(&self, _path: &str) -> Reply<()> {
         let id = self.id;
-        self.ask(move |shared| {
+        self.submit(move |shared| {
             shared.replicas.get_mut(&id).into_iter().for_each(Replica::sync);
             Ok(())
         })
@@ -454,7 +454,7 @@ impl Connection for MemoryConnection {
     fn lives_until(&self) -> Option<Instant> {
         let shared = self.zookeeper.lock();
         let client = shared.clients.get(&self.id)?;
-        Some(client.cut.unwrap_or_else(Instant::now) + SESSION_TIMEOUT)
+        Some(client.disconnected_since.unwrap_or_else(Instant::now) + SESSION_TIMEOUT)
     }
 
     fn session_id(&self) -> i64 {

@@ -26,13 +26,13 @@ pub const BATCH: usize = 64;
 pub const WINDOW: usize = 16;
 
 /// What a read of one znode found.
-pub(crate) type Answer = (String, Result<(Bytes, Stat), ZkError>);
+pub(crate) type ReadReply = (String, Result<(Bytes, Stat), ZkError>);
 
 /// Reads these znodes, many with one request; the answers come in the order of the paths.
 pub fn read_all<'a>(
     zk: &'a dyn Connection,
     paths: Vec<String>,
-) -> impl Stream<Item = Result<Vec<Answer>, ZkError>> + 'a {
+) -> impl Stream<Item = Result<Vec<ReadReply>, ZkError>> + 'a {
     let batches: Vec<Vec<String>> = paths.chunks(BATCH).map(<[String]>::to_vec).collect();
     stream::iter(batches).map(|paths| read_batch(zk, paths)).buffered(WINDOW)
 }
@@ -41,7 +41,7 @@ pub fn read_all<'a>(
 pub(crate) fn read_batch(
     zk: &dyn Connection,
     paths: Vec<String>,
-) -> impl Future<Output = Result<Vec<Answer>, ZkError>> + '_ {
+) -> impl Future<Output = Result<Vec<ReadReply>, ZkError>> + '_ {
     let reply = zk.get_many(&paths);
     async move {
         match reply.await {
@@ -305,7 +305,7 @@ impl Subtree {
                 self.created_by_us.extend(created_by_us.cloned());
                 self.nodes.retain(|id, _| known.node(id).is_none() || snapshot.node(id).is_some());
                 for lock in snapshot.node_locks_changed_since(known) {
-                    catch_up(&mut self.node_locks, lock);
+                    merge_lock_change(&mut self.node_locks, lock);
                 }
             }
             paths::REQUESTS => {
@@ -313,7 +313,7 @@ impl Subtree {
             }
             paths::REQUEST_LOCKS => {
                 for lock in snapshot.request_locks_changed_since(known) {
-                    catch_up(&mut self.request_locks, lock);
+                    merge_lock_change(&mut self.request_locks, lock);
                 }
             }
             _ => {}
@@ -395,7 +395,7 @@ impl Subtree {
 }
 
 /// Does to a lock as it was read what we did to it since the reading began.
-fn catch_up<I: Ord>(views: &mut BTreeMap<I, LockView>, lock: LockChange<I>) {
+fn merge_lock_change<I: Ord>(views: &mut BTreeMap<I, LockView>, lock: LockChange<I>) {
     if !lock.is.exists {
         views.remove(&lock.id);
         return;

@@ -64,17 +64,17 @@ impl Follower {
         session: watch::Receiver<SessionState>,
     ) {
         // What comes seldom is waited for once, and not anew in each turn.
-        let mut session = pin!(states(session));
-        let mut folds = pin!(notices(self.folds.clone()));
+        let mut session = pin!(session_states(session));
+        let mut folds = pin!(notifications(self.folds.clone()));
         loop {
             let (mut batch, mut answers, mut unexplained) = (Vec::new(), Vec::new(), Vec::new());
-            let mut is_back = false;
+            let mut is_reconnected = false;
             tokio::select! {
                 biased;
                 state = session.next() => match state {
                     None | Some(SessionState::Expired) => break,
                     // Its stream says so, too, which is taken in together with this: all is read once.
-                    Some(SessionState::Connected) => is_back = true,
+                    Some(SessionState::Connected) => is_reconnected = true,
                     Some(SessionState::Suspended) => lock(&self.state).snapshot_mut().connected = false,
                 },
                 event = events.next() => {
@@ -92,22 +92,22 @@ impl Follower {
             while let Some(Some(answer)) = self.reads.next().now_or_never() {
                 answers.push(answer);
             }
-            if self.take_in(batch, answers, unexplained, is_back).await == Reread::WentBack {
+            if self.process_batch(batch, answers, unexplained, is_reconnected).await == Reread::WentBack {
                 break;
             }
         }
-        self.disconnect();
+        self.publish_disconnected();
     }
 
-    async fn take_in(
+    async fn process_batch(
         &mut self,
         batch: Vec<WatchEvent>,
         answers: Vec<ReadDone>,
         unexplained: Vec<String>,
-        is_back: bool,
+        is_reconnected: bool,
     ) -> Reread {
-        let has_gap = is_back || batch.iter().any(|event| event.kind == EventKind::Resync);
-        let follows = lock(&self.state).take_in(batch, answers, unexplained);
+        let has_gap = is_reconnected || batch.iter().any(|event| event.kind == EventKind::Resync);
+        let follows = lock(&self.state).apply_batch(batch, answers, unexplained);
         for after in follows {
             match after {
                 After::Read(path, ticket) => {
@@ -125,13 +125,13 @@ impl Follower {
                 }
             }
         }
-        let reread = if has_gap { self.read_again().await } else { Reread::Done };
+        let reread = if has_gap { self.reread_all().await } else { Reread::Done };
         lock(&self.state).publish();
         reread
     }
 
     /// A picture that may be old is none to decide on.
-    fn disconnect(&self) {
+    fn publish_disconnected(&self) {
         let mut state = lock(&self.state);
         state.snapshot_mut().connected = false;
         state.publish();
@@ -142,10 +142,10 @@ impl Follower {
     }
 
     /// Everything, as events may have been lost. When the connection is lost meanwhile, we are told, and it is read once more.
-    async fn read_again(&mut self) -> Reread {
+    async fn reread_all(&mut self) -> Reread {
         for root in self.roots {
             loop {
-                match self.read_root(root).await {
+                match self.reread_root(root).await {
                     Reread::Done => break,
                     Reread::Failed => {}
                     Reread::WentBack => {
@@ -153,7 +153,7 @@ impl Follower {
                         return Reread::WentBack;
                     }
                 }
-                self.disconnect();
+                self.publish_disconnected();
                 if !self.is_connected() {
                     return Reread::Failed;
                 }
@@ -165,10 +165,10 @@ impl Follower {
         Reread::Done
     }
 
-    async fn read_root(&mut self, root: &str) -> Reread {
+    async fn reread_root(&mut self, root: &str) -> Reread {
         let known = {
             let mut state = lock(&self.state);
-            state.echoes.start_over();
+            state.echoes.reset();
             state.snapshot.clone()
         };
         let read = match bulk::read(&self.zk, root).await {
@@ -190,7 +190,7 @@ impl Follower {
         }
         let mut state = lock(&self.state);
         // What was written meanwhile may be newer than what was read: its event has to be heard.
-        state.echoes.start_over();
+        state.echoes.reset();
         state.reads.retain(|path, _| !path.starts_with(root));
         subtree.replace_since(&known, state.snapshot_mut());
         report_unreadable(&state.snapshot);
@@ -204,7 +204,7 @@ async fn read_newest(zk: &Zk, root: &str) -> Result<Subtree, ZkError> {
 }
 
 /// The states that a session has from now on.
-fn states(session: watch::Receiver<SessionState>) -> impl Stream<Item = SessionState> {
+fn session_states(session: watch::Receiver<SessionState>) -> impl Stream<Item = SessionState> {
     stream::unfold(session, |mut session| async move {
         session.changed().await.ok()?;
         let state = *session.borrow_and_update();
@@ -212,7 +212,7 @@ fn states(session: watch::Receiver<SessionState>) -> impl Stream<Item = SessionS
     })
 }
 
-fn notices(notify: Arc<Notify>) -> impl Stream<Item = ()> {
+fn notifications(notify: Arc<Notify>) -> impl Stream<Item = ()> {
     stream::unfold(notify, |notify| async move {
         notify.notified().await;
         Some(((), notify))
@@ -228,7 +228,7 @@ enum After {
 
 impl State {
     /// Events first: an answer to a read of what is gone is worth nothing.
-    fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Vec<After> {
+    fn apply_batch(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Vec<After> {
         let mut follows: Vec<After> =
             unexplained.iter().filter_map(|path| self.begin_read(path, &paths::parse(path))).collect();
         follows.extend(batch.iter().filter_map(|event| self.on_event(event)));
@@ -243,7 +243,7 @@ impl State {
             EventKind::DataChanged => self.begin_read(&event.path, &paths::parse(&event.path)),
             EventKind::Deleted => {
                 let parsed = paths::parse(&event.path);
-                if !self.unlock_later(&event.path, &parsed) {
+                if !self.defer_unlock(&event.path, &parsed) {
                     self.remove_parsed(&event.path, parsed);
                 }
                 None
@@ -303,7 +303,7 @@ impl State {
 
     /// Who unlocks a node has written it just before. Until that is read the picture shows it locked, or we would
     /// decide on the record of before.
-    fn unlock_later(&mut self, path: &str, parsed: &ZnodePath) -> bool {
+    fn defer_unlock(&mut self, path: &str, parsed: &ZnodePath) -> bool {
         let ZnodePath::NodeContender(id, _) = parsed else { return false };
         let Some(read) = self.reads.get_mut(&paths::node(id)) else { return false };
         read.unlocks.push(path.to_owned());

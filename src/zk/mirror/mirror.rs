@@ -173,7 +173,7 @@ impl OwnWrite {
         if let Some(announced) = self.announced.take() {
             let mut state = lock(&self.state);
             let unexplained = state.echoes.done(announced);
-            state.ask_to_read(unexplained);
+            state.request_reads(unexplained);
         }
     }
 }
@@ -183,7 +183,7 @@ impl Drop for OwnWrite {
         if let Some(announced) = self.announced.take() {
             let mut state = lock(&self.state);
             let unexplained = state.echoes.failed(announced);
-            state.ask_to_read(unexplained);
+            state.request_reads(unexplained);
         }
     }
 }
@@ -206,13 +206,13 @@ impl Mirror {
     }
 
     /// The same of images alone: what builders need.
-    pub async fn of_images(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+    pub async fn start_images_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
         Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
     }
 
     /// The same for who only looks: creates nothing.
-    pub async fn of_what_is_there(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+    pub async fn start_read_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
     }
 
@@ -387,7 +387,7 @@ impl State {
         self.bells.retain(|bell| bell.upgrade().inspect(|bell| bell.ring()).is_some());
     }
 
-    fn ask_to_read(&self, paths: Vec<String>) {
+    fn request_reads(&self, paths: Vec<String>) {
         for path in paths {
             // Without a follower nobody looks at the picture either.
             let _ = self.unexplained.send(path);

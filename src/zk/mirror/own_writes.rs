@@ -50,7 +50,7 @@ impl Echoes {
         } else {
             return false;
         }
-        self.tidy(path);
+        self.remove_if_idle(path);
         true
     }
 
@@ -76,7 +76,7 @@ impl Echoes {
             let Some(count) = self.paths.get_mut(&path) else { continue };
             count.in_flight = count.in_flight.saturating_sub(1);
             let is_foreign = count.in_flight == 0 && std::mem::take(&mut count.heard) > 0;
-            self.tidy(&path);
+            self.remove_if_idle(&path);
             if is_foreign {
                 unexplained.push(path);
             }
@@ -90,7 +90,7 @@ impl Echoes {
     }
 
     /// Events may have been lost, and everything is read anew.
-    pub fn start_over(&mut self) {
+    pub fn reset(&mut self) {
         self.epoch += 1;
         self.paths.retain(|_, count| {
             (count.heard, count.owed) = (0, 0);
@@ -98,9 +98,9 @@ impl Echoes {
         });
     }
 
-    fn tidy(&mut self, path: &str) {
-        let is_over = |count: &Count| count.in_flight == 0 && count.heard == 0 && count.owed == 0;
-        if self.paths.get(path).is_some_and(is_over) {
+    fn remove_if_idle(&mut self, path: &str) {
+        let is_idle = |count: &Count| count.in_flight == 0 && count.heard == 0 && count.owed == 0;
+        if self.paths.get(path).is_some_and(is_idle) {
             self.paths.remove(path);
         }
     }
@@ -161,7 +161,7 @@ mod tests {
         let mut echoes = Echoes::default();
         let (lost, open) = (announce(&mut echoes), announce(&mut echoes));
         assert_eq!(echoes.done(lost), Vec::<String>::new());
-        echoes.start_over();
+        echoes.reset();
         assert!(echoes.hear(PATH)); // The answer to the open write will tell.
         assert_eq!(echoes.done(open), [PATH]);
         assert!(!echoes.hear(PATH));

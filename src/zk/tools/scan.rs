@@ -7,7 +7,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::mirror::bulk::{self, Answer, BATCH, WINDOW, read_batch};
+use crate::mirror::bulk::{self, BATCH, ReadReply, WINDOW, read_batch};
 use crate::mirror::records::{Decoded, Record, decode_versioned};
 use crate::{Connection, Contenders, paths};
 use nodepool_model::records::component::{Component, ComponentKind, PoolComponent};
@@ -226,7 +226,7 @@ fn read_nodes<'a>(
     let reply = read_batch(zk, ids.iter().map(paths::node).collect());
     async move {
         // A node's only child is its lock directory; most of the idle ones never had any.
-        let with_lock = |((path, answer), id): (Answer, &NodeId)| {
+        let with_lock = |((path, answer), id): (ReadReply, &NodeId)| {
             let has_lock = answer.as_ref().is_ok_and(|(_, stat)| stat.num_children > 0);
             (path, answer, has_lock.then(|| zk.children(&paths::node_lock(id))))
         };

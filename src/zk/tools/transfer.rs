@@ -54,7 +54,7 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
     let mut checked = BTreeMap::new();
     for (path, value) in entries {
         let text = value.as_str().ok_or_else(|| format!("what it has for {path} is no text"))?;
-        let trouble = match paths::parse(path) {
+        let error = match paths::parse(path) {
             ZnodePath::ImagePause(_) => None,
             ZnodePath::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
             ZnodePath::ImageUpload(key) => {
@@ -63,8 +63,8 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
             }
             _ => return Err(format!("{path} is no place of an image's data")),
         };
-        if let Some(trouble) = trouble {
-            return Err(format!("the record for {path} cannot be read: {trouble}"));
+        if let Some(error) = error {
+            return Err(format!("the record for {path} cannot be read: {error}"));
         }
         checked.insert(path.clone(), text.to_owned());
     }
@@ -102,7 +102,7 @@ pub async fn import(zk: &Zk, entries: &BTreeMap<String, String>) -> Result<(), Z
         write(zk, path, text).await?;
     }
     for (parent, names) in &numbers {
-        use_up(zk, parent, names).await?;
+        advance_sequence(zk, parent, names).await?;
     }
     Ok(())
 }
@@ -137,7 +137,7 @@ async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
 
 /// Has ZooKeeper count beyond the highest number that was imported. What is created for that goes with us, should we be killed: it
 /// would be an upload without a record for ever.
-async fn use_up(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
+async fn advance_sequence(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
     let highest = imported.iter().filter_map(|name| name.parse::<u64>().ok()).max().unwrap_or(0);
     loop {
         let prefix = format!("{parent}/placeholder-");

@@ -43,9 +43,9 @@ pub(crate) async fn hand_out(
     request: RequestChange,
     nodes: Writes<NodeChange>,
 ) -> Result<(), WriteError> {
-    let lock = take_lock(store, &request).await?;
+    let lock = lock_request(store, &request).await?;
     let result = hand_out_locked(store, &lock, request, nodes).await;
-    end(lock, result).await
+    release_and_back_off(lock, result).await
 }
 
 async fn hand_out_locked(
@@ -58,14 +58,14 @@ async fn hand_out_locked(
     pending.record.state = RequestState::Pending;
     pending.record.nodes.clear();
     request.version = store.set_request(lock, &[], pending).await?.version;
-    let written = as_written(nodes.iter().map(|(_, node)| node));
+    let unchanged = unchanged_checks(nodes.iter().map(|(_, node)| node));
     in_steps(store, lock, &request, nodes).await?;
-    store.set_request(lock, &written, request).await.map(drop)
+    store.set_request(lock, &unchanged, request).await.map(drop)
 }
 
 /// That nobody has changed those of these nodes that are ready for a request since they were written: in steps there is time for that.
 /// Those that were freed may be anybody's by now.
-pub(crate) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) -> Vec<Op> {
+pub(crate) fn unchanged_checks<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) -> Vec<Op> {
     let ready = nodes.into_iter().filter(|node| node.record.state == NodeState::Ready);
     let ready = ready.filter(|node| node.record.allocated_to.is_some());
     ready.map(|node| Op::check(paths::node(&node.id), node.version + 1)).collect()
@@ -73,17 +73,17 @@ pub(crate) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) ->
 
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
 pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<NodeChange>) -> Result<(), WriteError> {
-    let lock = take_lock(store, &request).await?;
+    let lock = lock_request(store, &request).await?;
     let result = match in_steps(store, &lock, &request, nodes).await {
         Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
         Err(error) => Err(error),
     };
-    end(lock, result).await
+    release_and_back_off(lock, result).await
 }
 
 /// Gives a lock back after what was done under it in steps. What failed has changed the picture by itself: on that it would be tried
 /// again at once, and again, so it takes a while.
-pub(crate) async fn end<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
+pub(crate) async fn release_and_back_off<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
     release(lock).await;
     if result.is_err() {
         tokio::time::sleep(RETRY_INTERVAL).await;
@@ -142,7 +142,7 @@ pub(crate) fn bytes(op: &Op) -> usize {
     OVERHEAD_BYTES + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
 }
 
-async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {
+async fn lock_request(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {
     match lock::try_lock(store.zk(), &paths::request_lock(&request.id), "").await {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(WriteError::Contended),

@@ -16,7 +16,7 @@ use nodepool_model::snapshot::{Versioned, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
 /// Between a build and the next one, as records have it.
-pub(crate) const AFTER: Seconds = Seconds(0.001);
+pub(crate) const TIMESTAMP_STEP: Seconds = Seconds(0.001);
 
 /// The right to build an image: nobody else does while this is held.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct BuildGrant {
 impl BuildGrant {
     /// The time at which this build is ready, so that it is newer than the newest before it: by a clock that was ahead that may be ready
     /// in the future.
-    pub fn ends(&self, now: Timestamp) -> Timestamp {
-        self.newest.map_or(now, |newest| now.max(newest + AFTER))
+    pub fn ready_time(&self, now: Timestamp) -> Timestamp {
+        self.newest.map_or(now, |newest| now.max(newest + TIMESTAMP_STEP))
     }
 }
 
@@ -154,13 +154,13 @@ impl Store {
                 }
                 // Somebody took it back meanwhile.
                 Err(ZkError::Multi { index: 2, source }) if *source == ZkError::NoNode => ends_request = false,
-                Err(error) => return self.not_finished(&mut grant.lock, &path, &data, refusal(&error)).await,
+                Err(error) => return self.recover_lost_reply(&mut grant.lock, &path, &data, refusal(&error)).await,
             }
         }
     }
 
     /// An answer may have been lost: then the record is as it shall be.
-    pub(crate) async fn not_finished(
+    pub(crate) async fn recover_lost_reply(
         &self,
         lock: &mut Option<Lock>,
         path: &str,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::delete_tree::remove_tree_after;
-use super::image_build::AFTER;
+use super::image_build::TIMESTAMP_STEP;
 use super::store::{Store, refusal, release, unfitting};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
@@ -27,7 +27,7 @@ const MAX_FAILED_UPLOADS: usize = 2;
 pub struct UploadGrant {
     pub key: UploadKey,
     /// What somebody who died in the middle has recorded of this very upload.
-    pub begun_before: Option<ImageUpload>,
+    pub prior_record: Option<ImageUpload>,
     /// Until the upload has ended.
     lock: Option<Lock>,
     version: i32,
@@ -36,12 +36,12 @@ pub struct UploadGrant {
 impl Store {
     /// The time at which this upload is ready, so that it is newer than those of this image that are ready: by a clock that was ahead
     /// they may be of the future, and all launchers would go on with them.
-    pub fn upload_ends(&self, key: &UploadKey, now: Timestamp) -> Timestamp {
+    pub fn upload_ready_time(&self, key: &UploadKey, now: Timestamp) -> Timestamp {
         let newest = |snapshot: &Snapshot| {
             let newest = snapshot.images.newest_upload(&key.provider, &key.image);
             newest.map(|(_, upload)| upload.record.state_time)
         };
-        self.mirror().look(newest).map_or(now, |newest| now.max(newest + AFTER))
+        self.mirror().look(newest).map_or(now, |newest| now.max(newest + TIMESTAMP_STEP))
     }
 
     /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone; or, where some have failed
@@ -53,7 +53,7 @@ impl Store {
         let locked = lock::try_lock(self.zk(), &directory, "").await;
         let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
         match self.record_upload(&lock, place, record).await {
-            Ok((key, version, begun_before)) => Ok(UploadGrant { key, begun_before, lock: Some(lock), version }),
+            Ok((key, version, prior_record)) => Ok(UploadGrant { key, prior_record, lock: Some(lock), version }),
             Err(error) => {
                 release(lock).await;
                 Err(error)
@@ -85,26 +85,26 @@ impl Store {
             upload: upload.clone(),
         };
         let data = json::to_bytes(&record);
-        let mut left = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
-        let mut free = None;
+        let mut resumable = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
+        let mut reuse_lock = None;
         let mut failed = uploads.iter().filter(|(_, upload)| upload.record.has_failed_without_image());
-        if left.is_none() && failed.clone().count() >= MAX_FAILED_UPLOADS {
-            left = failed.next_back();
-            if let Some((id, _)) = left {
+        if resumable.is_none() && failed.clone().count() >= MAX_FAILED_UPLOADS {
+            resumable = failed.next_back();
+            if let Some((id, _)) = resumable {
                 // Whoever clears it away has its own lock.
                 let lock = lock::try_lock(self.zk(), &paths::image_upload_lock(&key(id)), "").await;
-                free = lock.map_err(|error| refusal(&error))?;
-                left = left.filter(|_| free.is_some());
+                reuse_lock = lock.map_err(|error| refusal(&error))?;
+                resumable = resumable.filter(|_| reuse_lock.is_some());
             }
         }
         let prefix = paths::image_upload_prefix(&place.build.image, &place.build.build, &place.provider);
-        let write = match left {
+        let write = match resumable {
             Some((id, upload)) => Op::set(paths::image_upload(&key(id)), data, upload.version),
             None => Op::create(prefix, data, CreateMode::PersistentSequential),
         };
         let mut ops = vec![lock.fence(), Op::check(build_path, stat.version), write];
-        ops.extend(free.iter().map(Lock::release_op));
-        let (key, stat, before) = match (self.zk().multi(ops).await.as_deref(), left) {
+        ops.extend(reuse_lock.iter().map(Lock::release_op));
+        let (key, stat, before) = match (self.zk().multi(ops).await.as_deref(), resumable) {
             (Ok([_, _, OpReply::Created { path }]), _) => (key(&paths::name(path).into()), Stat::of_new(), None),
             (Ok([_, _, OpReply::Set(stat), ..]), Some((id, upload))) => {
                 (key(id), *stat, Some(ImageUpload::clone(&upload.record)))
@@ -112,7 +112,7 @@ impl Store {
             (Ok(_), _) => return Err(unfitting()),
             (Err(error), _) => return Err(refusal(error)),
         };
-        free.into_iter().for_each(Lock::spent);
+        reuse_lock.into_iter().for_each(Lock::spent);
         self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
         Ok((key, stat.version, before))
     }
@@ -146,7 +146,7 @@ impl Store {
     }
 
     /// What is known of an upload that goes on.
-    pub async fn note_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
+    pub async fn update_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
         let (path, data) = (paths::image_upload(&grant.key), json::to_bytes(record));
         let ops = vec![lock.fence(), Op::set(&*path, data.clone(), grant.version)];
@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// How far an upload is, for whoever waits for it: kept with the lock, which no peer reads, and gone with it.
-    pub async fn show_progress(&self, grant: &UploadGrant, text: String) {
+    pub async fn write_progress(&self, grant: &UploadGrant, text: String) {
         if let Some(lock) = &grant.lock {
             // The next one will tell.
             let _ = self.zk().set(lock.path(), Bytes::from(text), -1).await;
@@ -189,7 +189,8 @@ impl Store {
                 grant.lock.take().into_iter().for_each(Lock::spent);
                 Ok(())
             }
-            Err(error) => self.not_finished(&mut grant.lock, &path, &json::to_bytes(record), refusal(&error)).await,
+            Err(error) => {
+                self.recover_lost_reply(&mut grant.lock, &path, &json::to_bytes(record), refusal(&error)).await,
         }
     }
 
@@ -240,7 +241,7 @@ impl Store {
     }
 
     /// Nobody uploads a build to a provider while this is held.
-    pub async fn hold_uploads(&self, place: &UploadPlace) -> Result<Lock, WriteError> {
+    pub async fn lock_uploads(&self, place: &UploadPlace) -> Result<Lock, WriteError> {
         let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await.map_err(|error| refusal(&error))?;
         locked.ok_or(WriteError::Contended)
@@ -269,7 +270,7 @@ impl Store {
     }
 
     /// Whether there is a record of a build; one that a peer's lock has made anew, with nothing in it, is none.
-    pub async fn is_there(&self, key: &BuildKey) -> Result<bool, ZkError> {
+    pub async fn build_exists(&self, key: &BuildKey) -> Result<bool, ZkError> {
         match self.zk().get(&paths::image_build(&key.image, &key.build)).await {
             Ok((data, _)) => Ok(!data.is_empty()),
             Err(ZkError::NoNode) => Ok(false),

@@ -52,7 +52,7 @@ impl Store {
         let lock = self.claim_at_once(request, Vec::new(), Vec::new()).await?.lock;
         match self.extend_in_portions(&lock, reuse, nodes).await {
             Ok(nodes) => Ok(Claimed { lock, nodes }),
-            Err(error) => chunked_writes::end(lock, Err(error)).await,
+            Err(error) => chunked_writes::release_and_back_off(lock, Err(error)).await,
         }
     }
 
@@ -142,7 +142,7 @@ impl Store {
         let (lock, _) = self.adopt_at_once(request, Vec::new()).await?;
         match self.begin_in_portions(nodes).await {
             Ok(locks) => Ok((lock, locks)),
-            Err(error) => chunked_writes::end(lock, Err(error)).await,
+            Err(error) => chunked_writes::release_and_back_off(lock, Err(error)).await,
         }
     }
 
@@ -226,11 +226,11 @@ impl Store {
             return self.finish_at_once(&[], request, nodes).await;
         }
         // First all nodes, then the request: the order in which an interruption does no harm.
-        let written = chunked_writes::as_written(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
+        let unchanged = chunked_writes::unchanged_checks(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
         for part in chunked_writes::portions(nodes, self.zk().max_transaction_bytes(), bytes) {
             self.finish_at_once(&[], None, part).await?;
         }
-        self.finish_at_once(&written, request, Vec::new()).await
+        self.finish_at_once(&unchanged, request, Vec::new()).await
     }
 
     async fn finish_at_once(
@@ -252,8 +252,8 @@ impl Store {
         let mut releases = conditions.to_vec();
         releases.extend(nodes.iter().map(|node| node.lock.release_op()));
         releases.extend(request_lock.iter().map(Lock::release_op));
-        let goes_on = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
-        let directory = request_lock.as_ref().filter(|_| !goes_on).map(|lock| Op::delete(lock.directory(), -1));
+        let is_requeued = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
+        let directory = request_lock.as_ref().filter(|_| !is_requeued).map(|lock| Op::delete(lock.directory(), -1));
         let replies = self.release_and_write(releases, directory, ops).await.map_err(|error| refusal(&error))?;
         let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
             nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
@@ -308,7 +308,7 @@ impl Store {
 
     /// What ZooKeeper's leader says of nodes, after all that was written before now: their records, and `None` for those that are
     /// gone. Nodes of which it says neither are left out.
-    pub async fn read_anew(&self, nodes: &[NodeId]) -> Result<BTreeMap<NodeId, Option<Box<Node>>>, ZkError> {
+    pub async fn read_latest(&self, nodes: &[NodeId]) -> Result<BTreeMap<NodeId, Option<Box<Node>>>, ZkError> {
         self.zk().sync(paths::NODES).await?;
         let paths: Vec<String> = nodes.iter().map(paths::node).collect();
         let answers = self.zk().get_many(&paths).await?;
@@ -328,7 +328,7 @@ impl Store {
     }
 
     /// How many nodes this ZooKeeper has ever been given: their numbers are all smaller. To be asked after `read_anew`.
-    pub async fn numbers_given(&self) -> Result<u64, ZkError> {
+    pub async fn issued_id_count(&self) -> Result<u64, ZkError> {
         let Some(stat) = self.zk().exists(paths::NODES).await? else { return Ok(0) };
         // ZooKeeper numbers by creations, and shows creations and removals together.
         let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
@@ -398,10 +398,10 @@ impl Store {
             }
         }
         let mut all = ops;
-        let wanted = all.len();
+        let op_count = all.len();
         all.extend(locks.iter().map(Lock::fence));
         let mut replies = self.zk().multi(all).await.map_err(|error| refusal(&error))?;
-        replies.truncate(wanted);
+        replies.truncate(op_count);
         Ok((locks, replies))
     }
 

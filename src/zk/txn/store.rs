@@ -225,9 +225,9 @@ impl Store {
         kind: ComponentKind,
         hostname: &str,
         record: Vec<u8>,
-        again: bool,
+        is_retry: bool,
     ) -> Result<String, WriteError> {
-        if again && let Some(path) = self.own_component(kind, hostname, id_of(&record).as_deref()).await? {
+        if is_retry && let Some(path) = self.own_component(kind, hostname, id_of(&record).as_deref()).await? {
             self.update_component(&path, record).await?;
             return Ok(path);
         }

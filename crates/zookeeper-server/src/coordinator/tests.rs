@@ -18,7 +18,7 @@ fn hello(timeout_ms: i32) -> Hello {
 }
 
 /// A server with one session of two seconds.
-fn scene() -> Coordinator {
+fn connected_coordinator() -> Coordinator {
     let mut coordinator = Coordinator::new(Tree::new(), at(0));
     coordinator.handle(Input::Hello { link: LINK, hello: hello(2_000), new_password: [1; 16] }, at(0));
     assert!(matches!(coordinator.take_outputs()[..], [Output { action: Action::Reply(_), .. }]));
@@ -32,7 +32,7 @@ fn tick(coordinator: &mut Coordinator, passed_ms: u64) -> usize {
 
 #[test]
 fn a_session_ends_when_its_timeout_has_passed_without_a_word() {
-    let mut coordinator = scene();
+    let mut coordinator = connected_coordinator();
     let ping = || Input::Call { link: LINK, call: Call { xid: -2, request: Request::Ping } };
     for passed_ms in (250..=1_500).step_by(250) {
         assert_eq!(tick(&mut coordinator, passed_ms), 1);
@@ -50,7 +50,7 @@ fn a_session_ends_when_its_timeout_has_passed_without_a_word() {
 
 #[test]
 fn time_in_which_the_server_stood_still_does_not_count_against_sessions() {
-    let mut coordinator = scene();
+    let mut coordinator = connected_coordinator();
     assert_eq!(tick(&mut coordinator, 250), 1);
     assert_eq!(tick(&mut coordinator, 60_250), 1, "a minute without ticks: the machine slept or the disk hung");
     for passed_ms in (60_500..=61_750).step_by(250) {
@@ -61,7 +61,7 @@ fn time_in_which_the_server_stood_still_does_not_count_against_sessions() {
 
 #[test]
 fn who_has_gone_is_missed_even_where_the_server_stands_still_all_the_time() {
-    let mut coordinator = scene();
+    let mut coordinator = connected_coordinator();
     coordinator.handle(Input::Gone { link: LINK }, at(100));
     assert_eq!(
         tick(&mut coordinator, 3_000),
@@ -73,7 +73,7 @@ fn who_has_gone_is_missed_even_where_the_server_stands_still_all_the_time() {
 
 #[test]
 fn who_has_a_connection_and_says_nothing_is_missed_all_the_same() {
-    let mut coordinator = scene();
+    let mut coordinator = connected_coordinator();
     for passed_ms in [3_000, 6_000, 9_000] {
         assert_eq!(tick(&mut coordinator, passed_ms), 1, "it may have said something");
     }
@@ -82,7 +82,7 @@ fn who_has_a_connection_and_says_nothing_is_missed_all_the_same() {
 
 #[test]
 fn a_restart_gives_sessions_their_full_timeout() {
-    let tree = scene().tree().clone();
+    let tree = connected_coordinator().tree().clone();
     let mut again = Coordinator::new(tree, at(0));
     assert_eq!(tick(&mut again, 1_999), 1);
     assert_eq!(tick(&mut again, 2_000), 0);
@@ -111,7 +111,7 @@ const OPERATIONS: [i32; 26] =
 #[test]
 fn no_bytes_make_the_server_panic_or_leave_the_tree_inconsistent() {
     let mut random = StdRng::seed_from_u64(1);
-    let mut coordinator = scene();
+    let mut coordinator = connected_coordinator();
     let (mut understood, mut link) = (0, LINK);
     for round in 0..30_000_u64 {
         let mut frame = body(&mut random);

@@ -15,7 +15,7 @@ struct Transaction {
     session: i64,
     now_ms: i64,
     undo: Vec<Undo>,
-    happened: Vec<(EventKind, Arc<str>)>,
+    events: Vec<(EventKind, Arc<str>)>,
     touched: Vec<Touched>,
 }
 
@@ -39,7 +39,7 @@ impl Tree {
         let result = if self.sessions.contains_key(&session) {
             match write {
                 Write::Multi(writes) => self.multi(&mut transaction, writes),
-                single => self.step(&mut transaction, single),
+                single => self.apply_one(&mut transaction, single),
             }
         } else {
             Err(Failure::SessionExpired)
@@ -63,7 +63,7 @@ impl Tree {
         if self.sessions.remove(&id).is_none() {
             return self.end(transaction, Err(Failure::SessionExpired));
         }
-        self.watches.forget(id);
+        self.watches.remove_all_of(id);
         transaction.touched.push(Touched::Session(id));
         for path in self.ephemerals.get(&id).cloned().unwrap_or_default() {
             self.delete(&mut transaction, &path, -1).expect("an ephemeral znode is a leaf with a parent");
@@ -81,7 +81,7 @@ impl Tree {
     fn begin(&mut self, session: i64, now_ms: i64) -> Transaction {
         self.zxid += 1;
         let zxid = self.zxid;
-        Transaction { zxid, session, now_ms, undo: Vec::new(), happened: Vec::new(), touched: Vec::new() }
+        Transaction { zxid, session, now_ms, undo: Vec::new(), events: Vec::new(), touched: Vec::new() }
     }
 
     fn end(&mut self, transaction: Transaction, result: Result<Written, Failure>) -> Applied {
@@ -90,7 +90,7 @@ impl Tree {
             self.roll_back(transaction.undo);
             return applied;
         }
-        for (kind, path) in transaction.happened {
+        for (kind, path) in transaction.events {
             self.watches.fire(kind, &path, &mut applied.events);
         }
         applied.touched = transaction.touched;
@@ -102,14 +102,14 @@ impl Tree {
         for (index, write) in writes.into_iter().enumerate() {
             let done = match write {
                 Write::Multi(_) => Err(Failure::BadArguments("transactions do not nest".into())),
-                single => self.step(transaction, single),
+                single => self.apply_one(transaction, single),
             };
             written.push(done.map_err(|source| Failure::Multi { index, source: Box::new(source) })?);
         }
         Ok(Written::Multi(written))
     }
 
-    fn step(&mut self, transaction: &mut Transaction, write: Write) -> Result<Written, Failure> {
+    fn apply_one(&mut self, transaction: &mut Transaction, write: Write) -> Result<Written, Failure> {
         match write {
             Write::Create { path, data, acl, mode } => self.create(transaction, &path, data, acl, mode),
             Write::Set { path, data, version } => self.set(transaction, &path, data, version),
@@ -176,7 +176,7 @@ impl Tree {
         let parent = self.znodes.get_mut(&parent_path).expect("the parent was found above");
         parent.record.creations = parent.record.creations.wrapping_add(1);
         parent.record.pzxid = zxid;
-        let shared_path = transaction.note(EventKind::Created, &path, &parent_path);
+        let shared_path = transaction.record_child_change(EventKind::Created, &path, &parent_path);
         transaction.undo.push(Undo::Create { path: shared_path, parent: counters });
         Ok(Written::Created { path, stat })
     }
@@ -200,7 +200,7 @@ impl Tree {
         record.mzxid = transaction.zxid;
         record.mtime = transaction.now_ms;
         transaction.touched.push(Touched::Znode(shared_path.clone()));
-        transaction.happened.push((EventKind::DataChanged, shared_path));
+        transaction.events.push((EventKind::DataChanged, shared_path));
         Ok(Written::Set(znode.stat()))
     }
 
@@ -234,7 +234,7 @@ impl Tree {
         }
         let (znode, counters) = self.detach(path);
         self.znodes.get_mut(&parent_path).expect("the parent was found above").record.pzxid = transaction.zxid;
-        let shared_path = transaction.note(EventKind::Deleted, path, &parent_path);
+        let shared_path = transaction.record_child_change(EventKind::Deleted, path, &parent_path);
         transaction.undo.push(Undo::Delete { path: shared_path, znode: Box::new(znode), parent: counters });
         Ok(Written::Deleted)
     }
@@ -277,11 +277,11 @@ impl Tree {
             match step {
                 Undo::Create { path, parent } => {
                     self.detach(&path);
-                    self.parent_of(&path).0.record.put_back(parent);
+                    self.parent_of(&path).0.record.restore_counters(parent);
                 }
                 Undo::Delete { path, znode, parent } => {
                     self.attach(&path, *znode);
-                    self.parent_of(&path).0.record.put_back(parent);
+                    self.parent_of(&path).0.record.restore_counters(parent);
                 }
                 Undo::Replace { path, record } => {
                     self.znodes.get_mut(&*path).expect("a replaced znode is there").record = *record;
@@ -293,10 +293,10 @@ impl Tree {
 
 impl Transaction {
     /// A child came or went. Returns its path, to be shared.
-    fn note(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
+    fn record_child_change(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
         let (path, parent): (Arc<str>, Arc<str>) = (path.into(), parent.into());
         self.touched.extend([&path, &parent].map(|path| Touched::Znode(path.clone())));
-        self.happened.extend([(kind, path.clone()), (EventKind::ChildrenChanged, parent)]);
+        self.events.extend([(kind, path.clone()), (EventKind::ChildrenChanged, parent)]);
         path
     }
 }
@@ -306,7 +306,7 @@ impl Record {
         Counters { pzxid: self.pzxid, creations: self.creations }
     }
 
-    fn put_back(&mut self, counters: Counters) {
+    fn restore_counters(&mut self, counters: Counters) {
         self.pzxid = counters.pzxid;
         self.creations = counters.creations;
     }

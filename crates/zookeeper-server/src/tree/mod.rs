@@ -169,7 +169,7 @@ impl Tree {
 
     /// Watches of one session.
     pub fn watches_of(&self, session: i64) -> usize {
-        self.watches.of(session)
+        self.watches.count_of(session)
     }
 
     pub fn ephemeral_count(&self) -> usize {
@@ -234,7 +234,7 @@ impl Tree {
 
     /// All watches of a session: its connection is gone, and the next one brings its own list.
     pub fn forget_watches(&mut self, session: i64) {
-        self.watches.forget(session);
+        self.watches.remove_all_of(session);
     }
 
     /// Puts a client's watches back. One-shot watches that would have fired meanwhile fire now; what persistent ones

@@ -43,7 +43,7 @@ impl Tree {
             ("/zookeeper/quota", &[]),
         ] {
             let children = children.iter().map(|&name| name.to_owned()).collect();
-            tree.znodes.insert(path.to_owned(), Znode { record: blank(), children });
+            tree.znodes.insert(path.to_owned(), Znode { record: initial_record(), children });
         }
         tree
     }
@@ -84,7 +84,7 @@ impl Tree {
     }
 }
 
-fn blank() -> Record {
+fn initial_record() -> Record {
     Record {
         data: Bytes::new(),
         acl: Acl::open(),

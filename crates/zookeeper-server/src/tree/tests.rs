@@ -190,13 +190,13 @@ fn an_ended_session_takes_its_ephemerals_and_watches_along_in_one_transaction() 
     let zxid = tree.last_zxid();
     let closed = tree.close_session(1);
     assert_eq!((closed.zxid, tree.last_zxid()), (zxid + 1, zxid + 1));
-    assert_eq!(seen(&closed.events), [(2, Deleted, "/a/one"), (2, Deleted, "/a/two0000000001")]);
+    assert_eq!(summarize(&closed.events), [(2, Deleted, "/a/one"), (2, Deleted, "/a/two0000000001")]);
     assert_eq!((tree.stat("/a").unwrap().num_children, tree.ephemeral_count(), tree.watch_count()), (0, 0, 1));
     assert_eq!(fails(&mut tree, create("/b", CreateMode::Persistent)), Failure::SessionExpired);
     assert_eq!(tree.close_session(1).result, Err(Failure::SessionExpired));
 }
 
-fn seen(fired: &[Fired]) -> Vec<(i64, EventKind, &str)> {
+fn summarize(fired: &[Fired]) -> Vec<(i64, EventKind, &str)> {
     fired.iter().map(|fired| (fired.session, fired.event.kind, fired.event.path.as_str())).collect()
 }
 
@@ -257,7 +257,7 @@ fn a_session_hears_of_one_thing_once_whatever_it_watches() {
     }
     tree.add_watch(2, "/", WatchKind::Recursive);
     let applied = must(&mut tree, Op::delete("/a", -1).into());
-    assert_eq!(seen(&applied.events), [(2, Deleted, "/a")]);
+    assert_eq!(summarize(&applied.events), [(2, Deleted, "/a")]);
     assert_eq!(tree.watch_count(), 3, "the two persistent ones at the path and the one above stay");
 }
 
@@ -312,7 +312,7 @@ fn watches_set_after_a_reconnect_fire_what_one_shot_ones_missed() {
         (2, ChildrenChanged, "/parent"),
         (2, Deleted, "/gone"),
     ];
-    assert_eq!(seen(&fired), expected);
+    assert_eq!(summarize(&fired), expected);
     assert_eq!(tree.watch_count(), 5);
 }
 

@@ -64,7 +64,7 @@ impl Watches {
         self.by_session.values().map(BTreeSet::len).sum()
     }
 
-    pub fn of(&self, session: i64) -> usize {
+    pub fn count_of(&self, session: i64) -> usize {
         self.by_session.get(&session).map_or(0, BTreeSet::len)
     }
 
@@ -86,18 +86,18 @@ impl Watches {
             .map(|(kind, _)| kind)
             .collect();
         for &kind in &found {
-            self.take(session, path, kind);
+            self.remove_one(session, path, kind);
         }
         !found.is_empty()
     }
 
-    pub fn forget(&mut self, session: i64) {
+    pub fn remove_all_of(&mut self, session: i64) {
         for (path, kind) in self.by_session.get(&session).cloned().unwrap_or_default() {
-            self.take(session, &path, kind);
+            self.remove_one(session, &path, kind);
         }
     }
 
-    fn take(&mut self, session: i64, path: &str, kind: WatchKind) {
+    fn remove_one(&mut self, session: i64, path: &str, kind: WatchKind) {
         let set = self.by_path.get_mut(path).expect("only known watches are taken");
         assert!(set.remove(&(kind, session)), "no such watch at {path}");
         if set.is_empty() {
@@ -140,7 +140,7 @@ impl Watches {
             }
         }
         for (watch, session) in used_up {
-            self.take(session, path, watch);
+            self.remove_one(session, path, watch);
         }
         if !self.recursive.is_empty() && kind != EventKind::ChildrenChanged {
             for ancestor in upwards(path).skip(1) {

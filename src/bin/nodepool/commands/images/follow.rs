@@ -41,7 +41,7 @@ pub async fn image_build_and_wait(
     image: &ImageName,
     until: Until,
 ) -> anyhow::Result<()> {
-    let mirror = Mirror::of_images(zk.clone(), &Handle::current()).await?;
+    let mirror = Mirror::start_images_only(zk.clone(), &Handle::current()).await?;
     let mut snapshots = mirror.subscribe();
     let before = snapshots.latest().images.image(image).map(before).unwrap_or_default();
     images::ask_for_build(zk, config, image).await?;
@@ -285,7 +285,7 @@ mod tests {
             }
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
             // The next write is then that of who asks.
-            drop(Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap());
+            drop(Mirror::start_images_only(world.zk.clone(), &Handle::current()).await.unwrap());
             let before = world.server.last_zxid();
             let waiting = hear(Format::Table, async |output| {
                 image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await

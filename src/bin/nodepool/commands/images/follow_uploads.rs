@@ -184,7 +184,7 @@ mod tests {
         let upload = |number: &str| format!("{BUILD}/providers/one/images/{number}");
         let failed = json!({"state": "failed", "state_time": 2.0}).to_string();
         world.put(&upload("0000000001"), failed).await;
-        let mirror = Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap();
+        let mirror = Mirror::start_images_only(world.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
         let waiting = hear(Format::Table, async |output| {
             wait(&world.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
@@ -200,7 +200,7 @@ mod tests {
     async fn a_newer_build_takes_the_place_of_the_one_that_was_waited_for() {
         let world = World::new();
         world.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
-        let mirror = Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap();
+        let mirror = Mirror::start_images_only(world.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
         let waiting = hear(Format::Table, async |output| {
             wait(&world.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)

@@ -44,7 +44,7 @@ impl Source {
 
 async fn mirror(session: &Arc<RealConnection>) -> anyhow::Result<Mirror> {
     let zk: Zk = session.clone();
-    Ok(Mirror::of_what_is_there(zk, &Handle::current()).await?)
+    Ok(Mirror::start_read_only(zk, &Handle::current()).await?)
 }
 
 async fn follow(
