@@ -22,7 +22,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
 use python_yaml::diagnostics::Diagnostic;
@@ -91,7 +91,7 @@ impl Gce {
                 labels.insert(name.clone(), (kind, source.clone()));
                 let label = LaunchLabel {
                     console_log: false,
-                    need: Some(Amounts::none().with("instances", 1.0)),
+                    need: Some(Resources::none().with("instances", 1.0)),
                     image: LabelImage::Cloud(image),
                     login: login.clone(),
                     host_key_checking: checking,
@@ -187,9 +187,9 @@ impl SimpleAdapter for Gce {
         }
     }
 
-    async fn quota_limits(&self) -> Result<Amounts, CloudError> {
+    async fn quota_limits(&self) -> Result<Resources, CloudError> {
         let answer = self.ask(Method::GET, &format!("regions/{}", self.region), None).await?;
-        let mut limits = Amounts::unlimited();
+        let mut limits = Resources::unlimited();
         for quota in answer["quotas"].as_array().into_iter().flatten() {
             if let (Some("INSTANCES"), Some(limit)) = (quota["metric"].as_str(), quota["limit"].as_f64()) {
                 limits.set("instances", limit);
@@ -219,7 +219,7 @@ fn instance(item: &Value) -> Option<Instance> {
         private_ipv4: private,
         zone: text(&item["zone"]),
         metadata: metadata.filter_map(|entry| Some((text(&entry["key"])?, text(&entry["value"])?))).collect(),
-        amounts: Amounts::none().with("instances", 1.0),
+        resources: Resources::none().with("instances", 1.0),
         state: match item["status"].as_str()? {
             "RUNNING" => InstanceState::Running,
             "PROVISIONING" | "STAGING" => InstanceState::Starting,

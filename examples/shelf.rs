@@ -20,7 +20,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
 use python_yaml::diagnostics::Diagnostic;
@@ -32,8 +32,8 @@ struct Shelf {
     launching: Launching,
 }
 
-fn need() -> Amounts {
-    Amounts::none().with("instances", 1.0).with("cores", 2.0).with("ram", 4096.0)
+fn need() -> Resources {
+    Resources::none().with("instances", 1.0).with("cores", 2.0).with("ram", 4096.0)
 }
 
 impl SimpleAdapter for Shelf {
@@ -50,7 +50,7 @@ impl SimpleAdapter for Shelf {
         let instance = |(name, metadata): (&String, &BTreeMap<String, String>)| Instance {
             interface_ip: Some(self.address.clone()),
             metadata: metadata.clone(),
-            amounts: need(),
+            resources: need(),
             ..Instance::new(ExternalId::text(name))
         };
         Ok(self.instances.lock().unwrap().iter().map(instance).collect())

@@ -15,7 +15,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::paths;
 use python_yaml::diagnostics::Diagnostic;
@@ -29,7 +29,7 @@ pub type Heard = Arc<Mutex<Vec<Notification>>>;
 /// Of a pool `main` with a label `a`.
 pub fn launching() -> Launching {
     let label = LaunchLabel {
-        need: Some(Amounts::none().with("instances", 1.0)),
+        need: Some(Resources::none().with("instances", 1.0)),
         image: LabelImage::Cloud("image".to_owned()),
         login: Login::default(),
         host_key_checking: false,

@@ -12,7 +12,7 @@ use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, Po
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, NodeChange, Versioned, WriteError};
 use nodepool_policy::pool::{Effect, Event, Pool};
@@ -40,7 +40,7 @@ impl PoolHarness {
     pub fn from_spec(spec: &Spec) -> Self {
         let mut built = build(spec);
         let label = LaunchLabel {
-            need: Some(Amounts::none().with("instances", 1.0)),
+            need: Some(Resources::none().with("instances", 1.0)),
             image: LabelImage::Cloud("image".to_owned()),
             login: Login::default(),
             host_key_checking: false,
@@ -74,7 +74,7 @@ impl PoolHarness {
             ..Spec::default()
         });
         let facts = (*harness.built.facts["lab"]).clone();
-        let facts = Facts { limits: Amounts::unlimited().with("instances", room), ..facts };
+        let facts = Facts { limits: Resources::unlimited().with("instances", room), ..facts };
         harness.built.facts.insert("lab".into(), Arc::new(facts));
         harness
     }

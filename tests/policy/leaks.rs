@@ -9,7 +9,7 @@ use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Why};
@@ -216,9 +216,9 @@ fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
 #[test]
 fn leaked_instances_take_of_the_limits_until_they_are_gone() {
     let (mut leaks, mut built) = (Leaks::default(), inputs(&[]));
-    let amounts = Amounts::none().with("cores", 4.0).with("instances", 1.0);
-    let mut leaked = Instance { amounts: amounts.clone(), ..instance("a", "lab", GONE) };
-    let another = Instance { amounts: amounts.clone(), ..instance("b", "other", GONE) };
+    let amounts = Resources::none().with("cores", 4.0).with("instances", 1.0);
+    let mut leaked = Instance { resources: amounts.clone(), ..instance("a", "lab", GONE) };
+    let another = Instance { resources: amounts.clone(), ..instance("b", "other", GONE) };
     let accounted = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
             Effect::Account(provider, amounts) => Some((provider.clone(), amounts.clone())),
@@ -234,7 +234,7 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
     built.facts = BTreeMap::from([(lab_provider(), Arc::new(known))]);
     leaked.state = InstanceState::Stopping;
     assert_eq!(sweep_usage(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
-    assert_eq!(sweep_usage(&built, &[another]), Some((lab_provider(), Amounts::none())));
+    assert_eq!(sweep_usage(&built, &[another]), Some((lab_provider(), Resources::none())));
 }
 
 #[test]

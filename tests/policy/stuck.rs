@@ -11,7 +11,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{LabelName, LauncherId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{Versioned, WriteError};
 use nodepool_policy::cleanup::rules::{self, Repair};
@@ -313,7 +313,7 @@ fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
     let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
     free.allocated_to = None;
     harness.built.snapshot.put_node(node_id("8"), Versioned { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
-    let facts = Facts { limits: Amounts::unlimited(), ..Facts::clone(&harness.built.facts["lab"]) };
+    let facts = Facts { limits: Resources::unlimited(), ..Facts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let effects = harness.step(Event::Wake);
     let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::launches::PoolHarness;
 use crate::worlds::{FixtureSpec, Spec, node_id, request_id};
 use nodepool_model::records::ids::{LauncherId, PoolId};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::invariants::nodes::of_ledger;
 use nodepool_policy::pool::{Effect, Event, Pool};
@@ -55,7 +55,7 @@ fn pools_of_one_process_do_not_exceed_the_limit_together() {
     let mut harness = three_requests_for_two();
     let other = LauncherId::from("launcher-other-main");
     let taking: Taking =
-        [(request_id("200-9"), ("t".into(), Amounts::none().with("instances", 1.0)))].into_iter().collect();
+        [(request_id("200-9"), ("t".into(), Resources::none().with("instances", 1.0)))].into_iter().collect();
     assert!(!harness.built.board.put_taking(&other, &taking), "nobody needs to look again");
     harness.pool.set_tried(&harness.built.board);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);

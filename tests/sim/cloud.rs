@@ -18,7 +18,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::ImageSight;
 use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation};
@@ -298,7 +298,7 @@ impl State {
         let gone = self.gone.iter().filter(|((of, _), _, since)| of == provider && *since + lag > now);
         let gone = gone.map(|(_, instance, _)| instance.clone());
         let of_others = (0..of_others).map(|number| Instance {
-            amounts: need(),
+            resources: need(),
             state: InstanceState::Running,
             ..Instance::new(ExternalId::text(format!("{OF_OTHERS}{number}")))
         });
@@ -319,15 +319,15 @@ impl Server {
             interface_ip: Some("fake".to_owned()),
             zone: self.zone.clone(),
             metadata: self.metadata.clone(),
-            amounts: need(),
+            resources: need(),
             state,
             ..Instance::new(ExternalId::text(id))
         }
     }
 }
 
-fn need() -> Amounts {
-    Amounts::none().with("instances", 1.0).with("cores", CORES as f64).with("ram", 2048.0)
+fn need() -> Resources {
+    Resources::none().with("instances", 1.0).with("cores", CORES as f64).with("ram", 2048.0)
 }
 
 fn failed(detail: &str) -> CloudError {
@@ -470,8 +470,8 @@ impl SimpleAdapter for Adapter {
         self.door.list().await
     }
 
-    async fn quota_limits(&self) -> Result<Amounts, CloudError> {
-        self.door.call(|_| Ok(Amounts::unlimited().with("instances", LIMIT as f64))).await
+    async fn quota_limits(&self) -> Result<Resources, CloudError> {
+        self.door.call(|_| Ok(Resources::unlimited().with("instances", LIMIT as f64))).await
     }
 
     async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {

@@ -16,7 +16,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Clone, Default)]
@@ -144,7 +144,7 @@ impl SimpleAdapter for Takes {
     }
 
     fn launching(&self) -> Launching {
-        self.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)))
+        self.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)))
     }
 
     fn uploading(&self) -> Option<Uploading> {

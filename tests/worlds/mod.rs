@@ -10,7 +10,7 @@ use nodepool_model::records::component::{ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
@@ -267,7 +267,7 @@ fn provider_section(line: &Line<'_>, hosts: &[StandingHost]) -> ProviderConfig {
         name: PoolName::from("main"),
         priority: line.number("priority").unwrap_or(100.0) as i64,
         max_servers: line.number("max-servers").map(|most| most as i64),
-        limits: Amounts::unlimited(),
+        limits: Resources::unlimited(),
         ignore_provider_quota: false,
         availability_zones: Vec::new(),
         node_attributes: None,
@@ -295,7 +295,7 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
     });
     let tenants = spec.tenants.iter().map(|line| {
         let line = Line::of(line);
-        let limits = line.values.iter().fold(Amounts::unlimited(), |limits, (name, amount)| {
+        let limits = line.values.iter().fold(Resources::unlimited(), |limits, (name, amount)| {
             limits.with(name, amount.parse().expect("a limit is a number"))
         });
         (line.first.into(), limits)

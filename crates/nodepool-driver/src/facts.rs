@@ -10,7 +10,7 @@ use serde::Serialize;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::upload_config::Uploading;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{Seconds, Timestamp};
 
@@ -24,13 +24,13 @@ pub struct Facts {
     /// Where the instances of our nodes were seen, by the numbers of the nodes.
     pub zones: BTreeMap<NodeId, String>,
     /// Infinite where the cloud names no limit.
-    pub limits: Amounts,
+    pub limits: Resources,
     /// What others use of them.
-    pub unmanaged: Amounts,
+    pub unmanaged: Resources,
     /// What leaked instances of ours use of them, as the last look for leaks found.
-    pub leaked: Amounts,
+    pub leaked: Resources,
     /// What one node of a label takes.
-    pub label_needs: BTreeMap<LabelName, Amounts>,
+    pub label_needs: BTreeMap<LabelName, Resources>,
     /// Nodes that exist without being launched, in the order of the configuration.
     pub standing: Vec<Arc<StandingHost>>,
     /// How nodes are launched; `None` where requests are served by reuse only.
@@ -60,7 +60,7 @@ pub struct Launching {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchLabel {
     /// What one node takes; `None` until the cloud has said it.
-    pub need: Option<Amounts>,
+    pub need: Option<Resources>,
     pub image: LabelImage,
     pub login: Login,
     pub host_key_checking: bool,
@@ -111,9 +111,9 @@ impl Facts {
             seen_at: Timestamp::default(),
             trouble: None,
             zones: BTreeMap::new(),
-            limits: Amounts::unlimited(),
-            unmanaged: Amounts::none(),
-            leaked: Amounts::none(),
+            limits: Resources::unlimited(),
+            unmanaged: Resources::none(),
+            leaked: Resources::none(),
             label_needs: BTreeMap::new(),
             standing: Vec::new(),
             launching: None,
@@ -141,7 +141,7 @@ impl Facts {
     }
 
     /// What the cloud leaves to this provider's nodes: its limits without what others and leaked instances use.
-    pub fn room(&self) -> Amounts {
+    pub fn room(&self) -> Resources {
         let mut room = self.limits.clone();
         room.subtract(&self.unmanaged);
         room.subtract(&self.leaked);
@@ -149,15 +149,15 @@ impl Facts {
     }
 
     /// What may ever be free: leaked instances go, and the network's resources are in use by whoever comes first.
-    pub fn most(&self) -> Amounts {
+    pub fn most(&self) -> Resources {
         let mut most = self.limits.clone();
         most.subtract(&self.unmanaged.recorded(true));
         most
     }
 
     /// What one node takes; one instance where nothing more is known.
-    pub fn need(&self, pool: &PoolName, label: &LabelName) -> &Amounts {
-        static ONE_INSTANCE: LazyLock<Amounts> = LazyLock::new(|| Amounts::none().with("instances", 1.0));
+    pub fn need(&self, pool: &PoolName, label: &LabelName) -> &Resources {
+        static ONE_INSTANCE: LazyLock<Resources> = LazyLock::new(|| Resources::none().with("instances", 1.0));
         let launched = self.launch_label(pool, label).and_then(|label| label.need.as_ref());
         launched.or_else(|| self.label_needs.get(label)).unwrap_or(&ONE_INSTANCE)
     }

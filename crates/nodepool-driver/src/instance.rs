@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 
 /// A resource that runs and can be handed out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,7 +24,7 @@ pub struct Instance {
     pub host_id: Option<String>,
     pub metadata: BTreeMap<String, String>,
     /// What it takes from the limits.
-    pub amounts: Amounts,
+    pub resources: Resources,
     pub state: InstanceState,
 }
 
@@ -52,7 +52,7 @@ impl Instance {
             region: None,
             host_id: None,
             metadata: BTreeMap::new(),
-            amounts: Amounts::none(),
+            resources: Resources::none(),
             state: InstanceState::Running,
         }
     }
@@ -92,9 +92,9 @@ impl Inventory {
     }
 
     /// What instances that are not this provider's use of the limits.
-    pub fn used_by_others(&self, provider: &ProviderName) -> Amounts {
-        let mut total = Amounts::none();
-        self.instances.iter().filter(|instance| !instance.is_of(provider)).for_each(|other| total.add(&other.amounts));
+    pub fn used_by_others(&self, provider: &ProviderName) -> Resources {
+        let mut total = Resources::none();
+        self.instances.iter().filter(|instance| !instance.is_of(provider)).for_each(|other| total.add(&other.resources));
         total
     }
 

@@ -16,7 +16,7 @@ use crate::state_machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMach
 use nodepool_model::config::unused_resources::{Tidied, Tidying};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 
 /// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
@@ -46,8 +46,8 @@ pub trait SimpleAdapter: Send + 'static {
     fn list_instances(&self) -> impl Future<Output = Result<Vec<Instance>, CloudError>>;
 
     /// Nothing is limited where a cloud does not say.
-    fn quota_limits(&self) -> impl Future<Output = Result<Amounts, CloudError>> {
-        ready(Ok(Amounts::unlimited()))
+    fn quota_limits(&self) -> impl Future<Output = Result<Resources, CloudError>> {
+        ready(Ok(Resources::unlimited()))
     }
 
     /// Ports that carry nothing now. Those that carried nothing at the look before either are deleted. Asked for as often as
@@ -169,7 +169,7 @@ pub enum Reply {
     Created(ExternalId),
     Accepted,
     Listed(Vec<Instance>),
-    Limits(Amounts),
+    Limits(Resources),
     /// Ports that were unused at the look before as well.
     UnusedPorts(Vec<String>),
     Console(Option<String>),

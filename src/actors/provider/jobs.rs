@@ -16,7 +16,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
 use nodepool_drivers::common::keyscan::Scanner;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 
 /// A running provider, as the others see it: where to submit jobs, and what is known. Hides the driver's type.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub struct Notify(pub Notification);
 /// What leaked instances take of a provider's limits.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Account(pub Amounts);
+pub struct Account(pub Resources);
 
 /// The submitter's own number for a job; unique among the jobs it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -19,7 +19,7 @@ use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
@@ -469,7 +469,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// What leaked instances take of the limits.
-    pub fn account(&self, leaked: Amounts) {
+    pub fn account(&self, leaked: Resources) {
         self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
     }
 

@@ -9,7 +9,7 @@ use nodepool_model::metrics::statsd_metrics::{self, Sample};
 use nodepool_model::records::ids::{LabelName, PoolId, ProviderName};
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
@@ -100,7 +100,7 @@ pub fn quotas(provider: &ProviderName, facts: &Facts, snapshot: &Snapshot) -> Ve
     let is_known = |name: &&str| facts.limits.get(name).is_finite() || ours.get(name) != 0.0 || others.get(name) != 0.0;
     let names = facts.limits.names().chain(ours.names()).chain(others.names()).filter(is_known);
     let names: std::collections::BTreeSet<&str> = names.collect();
-    let quota = |name: &str, amounts: &Amounts| Some(amounts.get(name)).filter(|amount| amount.is_finite());
+    let quota = |name: &str, resources: &Resources| Some(resources.get(name)).filter(|amount| amount.is_finite());
     let of = |name: &&str| Quota {
         resource: (*name).to_owned(),
         limit: quota(name, &facts.limits),

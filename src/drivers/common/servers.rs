@@ -9,7 +9,7 @@ use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::upload_config::{UploadEntry, Uploading};
 use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_yaml::tree::{Place, YamlNode};
 

@@ -10,7 +10,7 @@ use super::config::VmType;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 
 const BOOT_TIME: Duration = Duration::from_millis(100);
 
@@ -64,7 +64,7 @@ impl Vm {
             region: Some(self.order.region.clone()),
             zone: Some("az".to_owned()),
             metadata: self.order.metadata.clone(),
-            amounts: Amounts::none().with("instances", 1.0),
+            resources: Resources::none().with("instances", 1.0),
             state: if boots { InstanceState::Starting } else { InstanceState::Running },
             ..Instance::new(ExternalId::text(self.order.name.clone()))
         }

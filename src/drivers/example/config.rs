@@ -8,7 +8,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 
 pub struct Settings {
@@ -37,11 +37,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     let rate = diagnostics.or_default(node.number("rate-limit")).unwrap_or(1.0);
     if rate <= 0.0 {
         let at = node.get("rate-limit").map_or(node.at, |value| value.at);
-        diagnostics.error(
-            at,
-            "rate-limit is out of range",
-            format!("it is {rate}, expected calls per second, 1 or more"),
-        );
+        diagnostics.error(at, "rate-limit is out of range", format!("it is {rate}, expected calls per second, 1 or more"),);
     }
     let images = servers::cloud_images(node, diagnostics);
     let (mut vms, mut labels) = (BTreeMap::new(), BTreeMap::new());
@@ -80,7 +76,7 @@ fn read_pool(
         let vm = VmType { instance_type, image: source.clone(), use_internal_ip };
         vms.insert((pool.name.clone(), name.clone()), vm);
         let label = LaunchLabel {
-            need: Some(Amounts::none().with("instances", 1.0)),
+            need: Some(Resources::none().with("instances", 1.0)),
             image: LabelImage::Cloud(image),
             login: login.clone(),
             host_key_checking,

@@ -10,7 +10,7 @@ use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 
 /// Servers on it have an IPv6 address and are reached there.
 const IPV6_NETWORK: &str = "fake-ipv6-network-name";
@@ -55,7 +55,7 @@ pub struct Order {
     pub zone: Option<String>,
     pub networks: Vec<String>,
     pub metadata: BTreeMap<String, String>,
-    pub amounts: Amounts,
+    pub amounts: Resources,
 }
 
 impl Cloud {
@@ -180,7 +180,7 @@ impl Cloud {
         self.servers.iter().map(|(id, server)| server.instance(id, &self.knobs.address)).collect()
     }
 
-    pub fn limits(&self) -> Amounts {
+    pub fn limits(&self) -> Resources {
         self.knobs.limits.clone()
     }
 
@@ -226,7 +226,7 @@ impl Server {
             private_ipv4: Some(address.to_owned()),
             zone: self.zone.clone(),
             metadata: self.order.metadata.clone(),
-            amounts: self.order.amounts.clone(),
+            resources: self.order.amounts.clone(),
             state,
             ..Instance::new(ExternalId::text(id))
         }

@@ -4,7 +4,7 @@ use crate::common::servers::{Image, Label};
 use nodepool_driver::facts::Trouble;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_yaml::tree::YamlNode;
 
@@ -25,7 +25,7 @@ pub struct Knobs {
     pub zones: Vec<String>,
     /// By name or id.
     pub images: Vec<String>,
-    pub limits: Amounts,
+    pub limits: Resources,
     /// Of every server.
     pub address: String,
     pub console: Option<String>,
@@ -71,7 +71,7 @@ impl Default for Knobs {
             retry_after: Seconds(1.0),
             zones: ["az1", "az2"].map(str::to_owned).into(),
             images: ["Fake Precise", "fake-image-id"].map(str::to_owned).into(),
-            limits: limits.into_iter().fold(Amounts::unlimited(), |limits, (name, amount)| limits.with(name, amount)),
+            limits: limits.into_iter().fold(Resources::unlimited(), |limits, (name, amount)| limits.with(name, amount)),
             // Addresses that contain `fake` are never connected to.
             address: "fake".to_owned(),
             console: None,
@@ -82,7 +82,7 @@ impl Default for Knobs {
 }
 
 /// What a node of a label takes, or why there can be none.
-pub fn need(label: &Label, knobs: &Knobs) -> Result<Amounts, Trouble> {
+pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Trouble> {
     if let Image::Name(name) = &label.source
         && !knobs.images.contains(name)
     {
@@ -90,7 +90,7 @@ pub fn need(label: &Label, knobs: &Knobs) -> Result<Amounts, Trouble> {
         return Err(Trouble::NotReady(format!("Unable to find image {name}: the fake cloud has {has}")));
     }
     has_flavor(label)?;
-    let need = Amounts::none().with("cores", 4.0).with("instances", 1.0).with("ram", RAM);
+    let need = Resources::none().with("cores", 4.0).with("instances", 1.0).with("ram", RAM);
     Ok(match label.volume {
         Some(size) => need.with("volumes", 1.0).with("volume-gb", size as f64),
         None => need,

@@ -15,7 +15,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 
@@ -111,7 +111,7 @@ impl SimpleAdapter for Fake {
         self.answer(|cloud| Ok(cloud.list())).await
     }
 
-    async fn quota_limits(&self) -> Result<Amounts, CloudError> {
+    async fn quota_limits(&self) -> Result<Resources, CloudError> {
         self.answer(|cloud| Ok(cloud.limits())).await
     }
 

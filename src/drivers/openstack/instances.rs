@@ -7,7 +7,7 @@ use super::api_types::{Address, Server};
 use super::catalog::catalog::{Stock, amounts};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use openstack_clouds::CloudSettings;
 
 /// What decides how servers are reached.
@@ -38,13 +38,13 @@ impl View<'_> {
             region: self.region.map(str::to_owned),
             host_id: server.host_id.filter(|id| !id.is_empty()),
             metadata: server.metadata,
-            amounts,
+            resources: amounts,
             state,
             ..Instance::new(ExternalId::text(server.id))
         }
     }
 
-    fn amounts(&self, server: &Server, sizes: &HashMap<String, f64>) -> Amounts {
+    fn amounts(&self, server: &Server, sizes: &HashMap<String, f64>) -> Resources {
         let flavor = server.flavor.as_ref();
         let embedded = flavor.and_then(|flavor| Some((flavor.vcpus?, flavor.ram?)));
         let known = || {
@@ -53,7 +53,7 @@ impl View<'_> {
         };
         let mut total = match embedded.or_else(known) {
             Some((vcpus, ram)) => amounts(vcpus, ram),
-            None => Amounts::none().with("instances", 1.0),
+            None => Resources::none().with("instances", 1.0),
         };
         if !sizes.is_empty() && !server.volumes.is_empty() {
             total.set("volumes", server.volumes.len() as f64);

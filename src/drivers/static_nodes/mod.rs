@@ -12,7 +12,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{InFlight, Lane, OneCall, Pace};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
@@ -33,7 +33,7 @@ pub struct StaticNodes {
 pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Diagnostic>> {
     let standing = config::hosts(section)?;
     let labels = section.pools.values().flat_map(|pool| &pool.labels);
-    let needs = labels.map(|label| (label.clone(), Amounts::none().with("instances", 1.0)));
+    let needs = labels.map(|label| (label.clone(), Resources::none().with("instances", 1.0)));
     let hosts = standing.iter().map(|host| (host.identity.clone(), host.clone())).collect();
     let facts = Facts { label_needs: needs.collect(), standing, ..Facts::unseen() };
     Ok(StaticNodes { facts, hosts, scanner: Scanner::default() })

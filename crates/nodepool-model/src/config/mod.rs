@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::records::ids::{ImageName, LabelName, PoolId, PoolName, ProviderName, TenantName};
-use crate::records::resources::Amounts;
+use crate::records::resources::Resources;
 use crate::records::time::Seconds;
 use python_yaml::tree::YamlNode;
 
@@ -29,7 +29,7 @@ pub struct Config {
     /// Providers of the file that cannot run, each with the reason; they are not in `providers`.
     pub out_of_service: BTreeMap<ProviderName, String>,
     pub diskimages: BTreeMap<ImageName, Arc<DiskImage>>,
-    pub tenant_limits: BTreeMap<TenantName, Amounts>,
+    pub tenant_limits: BTreeMap<TenantName, Resources>,
     /// Oldest age of a node in `hold`; `None` is no limit.
     pub max_hold_age: Option<Seconds>,
     pub elements_dir: Option<String>,
@@ -148,7 +148,7 @@ pub struct PoolConfig {
     /// `None` is no limit; 0 and less disable the pool.
     pub max_servers: Option<i64>,
     /// Limits of this pool; `max-servers` is counted as `instances`.
-    pub limits: Amounts,
+    pub limits: Resources,
     /// Only the pool's own limits count.
     pub ignore_provider_quota: bool,
     pub availability_zones: Vec<String>,

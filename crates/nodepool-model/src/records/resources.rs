@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 /// Cores, ram (MiB), instances and whatever else a driver counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Amounts {
+pub struct Resources {
     /// By name. There are few names and many amounts: each instance of a cloud has its own.
     named: Vec<(Name, f64)>,
     default: f64,
@@ -27,7 +27,7 @@ fn named(name: &str) -> Name {
     known.map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed)
 }
 
-impl Amounts {
+impl Resources {
     /// Nothing used, nothing needed.
     pub fn none() -> Self {
         Self { named: Vec::new(), default: 0.0 }
@@ -44,23 +44,23 @@ impl Amounts {
     }
 
     pub fn set(&mut self, name: &str, amount: f64) {
-        match self.place(name) {
-            Ok(place) => self.named[place].1 = amount,
-            Err(place) => self.named.insert(place, (named(name), amount)),
+        match self.position(name) {
+            Ok(index) => self.named[index].1 = amount,
+            Err(index) => self.named.insert(index, (named(name), amount)),
         }
     }
 
     pub fn remove(&mut self, name: &str) {
-        if let Ok(place) = self.place(name) {
-            self.named.remove(place);
+        if let Ok(index) = self.position(name) {
+            self.named.remove(index);
         }
     }
 
     pub fn get(&self, name: &str) -> f64 {
-        self.place(name).map_or(self.default, |place| self.named[place].1)
+        self.position(name).map_or(self.default, |index| self.named[index].1)
     }
 
-    fn place(&self, name: &str) -> Result<usize, usize> {
+    fn position(&self, name: &str) -> Result<usize, usize> {
         self.named.binary_search_by(|(known, _)| (**known).cmp(name))
     }
 
@@ -73,7 +73,7 @@ impl Amounts {
     }
 
     /// Of these those that records do not name, or those that they do.
-    pub fn recorded(&self, recorded: bool) -> Amounts {
+    pub fn recorded(&self, recorded: bool) -> Resources {
         let is_recorded = |name: &str| ![PORTS, FLOATING_IPS].contains(&name);
         self.iter()
             .filter(|(name, _)| is_recorded(name) == recorded)
@@ -81,7 +81,7 @@ impl Amounts {
             .collect()
     }
 
-    pub fn times(&self, count: f64) -> Amounts {
+    pub fn times(&self, count: f64) -> Resources {
         self.iter().map(|(name, amount)| (name.to_owned(), amount * count)).collect()
     }
 
@@ -89,50 +89,50 @@ impl Amounts {
         self.named.is_empty()
     }
 
-    pub fn add(&mut self, other: &Amounts) {
+    pub fn add(&mut self, other: &Resources) {
         self.combine(other, |own, theirs| own + theirs);
     }
 
-    pub fn subtract(&mut self, other: &Amounts) {
+    pub fn subtract(&mut self, other: &Resources) {
         self.combine(other, |own, theirs| own - theirs);
     }
 
     /// The first resource of which `need` takes more than is here, with what is here.
-    pub fn shortage(&self, need: &Amounts) -> Option<(String, f64, f64)> {
+    pub fn shortage(&self, need: &Resources) -> Option<(String, f64, f64)> {
         need.iter()
             .find(|(name, wanted)| self.get(name) < *wanted)
             .map(|(name, wanted)| (name.to_owned(), wanted, self.get(name)))
     }
 
-    fn combine(&mut self, other: &Amounts, operation: impl Fn(f64, f64) -> f64) {
+    fn combine(&mut self, other: &Resources, operation: impl Fn(f64, f64) -> f64) {
         for (name, own) in &mut self.named {
             *own = operation(*own, other.get(name));
         }
         for (name, theirs) in &other.named {
-            if let Err(place) = self.place(name) {
-                self.named.insert(place, (name.clone(), operation(self.default, *theirs)));
+            if let Err(index) = self.position(name) {
+                self.named.insert(index, (name.clone(), operation(self.default, *theirs)));
             }
         }
     }
 }
 
 /// None of anything.
-impl Default for Amounts {
+impl Default for Resources {
     fn default() -> Self {
         Self::none()
     }
 }
 
-impl FromIterator<(String, f64)> for Amounts {
+impl FromIterator<(String, f64)> for Resources {
     fn from_iter<I: IntoIterator<Item = (String, f64)>>(pairs: I) -> Self {
-        let mut amounts = Self::none();
-        pairs.into_iter().for_each(|(name, amount)| amounts.set(&name, amount));
-        amounts
+        let mut resources = Self::none();
+        pairs.into_iter().for_each(|(name, amount)| resources.set(&name, amount));
+        resources
     }
 }
 
 /// For dumps: the named amounts, `null` for those without a limit.
-impl Serialize for Amounts {
+impl Serialize for Resources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(name, amount)| (name, amount.is_finite().then_some(amount))))
     }
@@ -144,16 +144,16 @@ mod tests {
 
     #[test]
     fn absent_limits_are_infinite_and_absent_needs_nothing() {
-        let limit = Amounts::unlimited().with("cores", 8.0);
-        let need = Amounts::none().with("cores", 9.0).with("ram", 1e9);
+        let limit = Resources::unlimited().with("cores", 8.0);
+        let need = Resources::none().with("cores", 9.0).with("ram", 1e9);
         assert_eq!(limit.shortage(&need), Some(("cores".to_owned(), 9.0, 8.0)));
-        assert_eq!(Amounts::unlimited().shortage(&need), None);
+        assert_eq!(Resources::unlimited().shortage(&need), None);
     }
 
     #[test]
     fn use_is_taken_off_a_limit() {
-        let mut limit = Amounts::unlimited().with("cores", 8.0);
-        limit.subtract(&Amounts::none().with("cores", 3.0).with("ram", 4.0));
+        let mut limit = Resources::unlimited().with("cores", 8.0);
+        limit.subtract(&Resources::none().with("cores", 3.0).with("ram", 4.0));
         assert_eq!((limit.get("cores"), limit.get("ram")), (5.0, f64::INFINITY));
     }
 }

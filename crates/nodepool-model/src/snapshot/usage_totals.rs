@@ -5,13 +5,13 @@ use serde_json::{Map, Value};
 
 use crate::records::ids::{LabelName, PoolId, ProviderName, TenantName};
 use crate::records::node::{Node, NodeState};
-use crate::records::resources::Amounts;
+use crate::records::resources::Resources;
 
 /// What the nodes of one pool use: sized ones by their records, the others by count of their first label. By count of that, the
 /// sized ones too use what no record names.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PoolUse {
-    sized: Amounts,
+    sized: Resources,
     sized_nodes: OrdMap<LabelName, i64>,
     unsized_nodes: OrdMap<LabelName, i64>,
 }
@@ -19,7 +19,7 @@ struct PoolUse {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     pools: OrdMap<PoolId, PoolUse>,
-    tenants: OrdMap<TenantName, Amounts>,
+    tenants: OrdMap<TenantName, Resources>,
 }
 
 impl Ledger {
@@ -32,8 +32,8 @@ impl Ledger {
     }
 
     /// Use of one pool; `need` says what a node takes whose record does not say it.
-    pub fn used_by_pool<'a>(&self, pool: &PoolId, need: impl Fn(&LabelName) -> &'a Amounts) -> Amounts {
-        let mut total = Amounts::none();
+    pub fn used_by_pool<'a>(&self, pool: &PoolId, need: impl Fn(&LabelName) -> &'a Resources) -> Resources {
+        let mut total = Resources::none();
         if let Some(pool_use) = self.pools.get(pool) {
             total.add(&pool_use.sized);
             for (label, count) in &pool_use.unsized_nodes {
@@ -49,9 +49,9 @@ impl Ledger {
     pub fn used_by_provider<'a>(
         &self,
         provider: &ProviderName,
-        need: impl Fn(&PoolId, &LabelName) -> &'a Amounts,
-    ) -> Amounts {
-        let mut total = Amounts::none();
+        need: impl Fn(&PoolId, &LabelName) -> &'a Resources,
+    ) -> Resources {
+        let mut total = Resources::none();
         for pool in self.pools.keys().filter(|pool| pool.provider == *provider) {
             total.add(&self.used_by_pool(pool, |label| need(pool, label)));
         }
@@ -59,7 +59,7 @@ impl Ledger {
     }
 
     /// Nodes without `resources` count nothing, as in the reference.
-    pub fn used_by_tenant(&self, tenant: &TenantName) -> Amounts {
+    pub fn used_by_tenant(&self, tenant: &TenantName) -> Resources {
         self.tenants.get(tenant).cloned().unwrap_or_default()
     }
 
@@ -68,7 +68,7 @@ impl Ledger {
         if let Some(pool) = node.pool_id() {
             let mut pool_use = self.pools.get(&pool).cloned().unwrap_or_default();
             if let Some(resources) = sized {
-                post_amounts(&mut pool_use.sized, resources, sign);
+                apply_resources(&mut pool_use.sized, resources, sign);
             }
             if let Some(label) = node.labels.first() {
                 let counts = if sized.is_some() { &mut pool_use.sized_nodes } else { &mut pool_use.unsized_nodes };
@@ -82,7 +82,7 @@ impl Ledger {
         }
         if let (Some(resources), Some(tenant)) = (sized, user(node)) {
             let mut used = self.tenants.get(tenant).cloned().unwrap_or_default();
-            post_amounts(&mut used, resources, sign);
+            apply_resources(&mut used, resources, sign);
             if used.is_empty() {
                 self.tenants.remove(tenant)
             } else {
@@ -107,15 +107,15 @@ pub fn counts_alike(one: &Node, other: &Node) -> bool {
 }
 
 /// What a tenant uses by these nodes, counted as in the whole.
-pub fn of_tenant<'a>(tenant: &TenantName, nodes: impl Iterator<Item = &'a Node>) -> Amounts {
-    let mut used = Amounts::none();
+pub fn of_tenant<'a>(tenant: &TenantName, nodes: impl Iterator<Item = &'a Node>) -> Resources {
+    let mut used = Resources::none();
     for node in nodes.filter(|node| user(node) == Some(tenant)) {
-        node.resources.iter().for_each(|resources| post_amounts(&mut used, resources, 1.0));
+        node.resources.iter().for_each(|resources| apply_resources(&mut used, resources, 1.0));
     }
     used
 }
 
-fn post_amounts(totals: &mut Amounts, resources: &Map<String, Value>, sign: f64) {
+fn apply_resources(totals: &mut Resources, resources: &Map<String, Value>, sign: f64) {
     for (name, value) in resources {
         let Some(amount) = value.as_f64() else { continue };
         let total = totals.get(name) + sign * exact(amount);

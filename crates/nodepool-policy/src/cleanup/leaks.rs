@@ -17,7 +17,7 @@ use crate::inputs::Inputs;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::Snapshot;
 
@@ -61,7 +61,7 @@ pub enum Effect {
     List(ProviderName),
     Prove(ProviderName, Vec<NodeId>),
     /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
-    Account(ProviderName, Amounts),
+    Account(ProviderName, Resources),
     /// Nobody waits for its end: the next listing tells.
     Delete {
         provider: ProviderName,
@@ -284,15 +284,15 @@ impl Watch {
         provider: &ProviderName,
         inventory: &Inventory,
         node: impl Fn(&NodeId) -> Option<&'a Node>,
-    ) -> Amounts {
+    ) -> Resources {
         let is_nobodys = |instance: &&Instance| {
             let id = instance.node().filter(|_| instance.is_of(provider)).map(NodeId::from);
             id.is_some_and(|id| why(&instance.external_id, node(&id)).is_some())
         };
         let nobodys: Vec<&Instance> = inventory.instances().iter().filter(is_nobodys).collect();
         let still = nobodys.iter().filter(|instance| self.unowned.contains(&instance.external_id.to_string()));
-        let mut taken = Amounts::none();
-        still.for_each(|instance| taken.add(&instance.amounts));
+        let mut taken = Resources::none();
+        still.for_each(|instance| taken.add(&instance.resources));
         self.unowned = nobodys.into_iter().map(|instance| instance.external_id.to_string()).collect();
         taken
     }

@@ -10,7 +10,7 @@ use crate::scheduler::reason::Reason;
 use nodepool_driver::job::JobEvent;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
@@ -61,7 +61,7 @@ impl Pool {
 
     /// What these choices take is not there for others, though no picture shows it yet.
     fn assign_placements(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>,) {
-        let mut unseen = Amounts::none();
+        let mut unseen = Resources::none();
         for choice in choices {
             match choice {
                 Choice::Reuse(node) => {
@@ -91,8 +91,8 @@ impl Pool {
     }
 
     /// What nodes of claims under way take; no picture shows them yet.
-    pub(crate) fn unseen_need(&self) -> Amounts {
-        let mut total = Amounts::none();
+    pub(crate) fn unseen_need(&self) -> Resources {
+        let mut total = Resources::none();
         self.claiming.values().chain(self.lost_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
         total
     }
@@ -124,7 +124,7 @@ impl Pool {
     }
 
     /// Nobody knows what came of a claim.
-    pub(crate) fn record_unconfirmed_claim(&mut self, id: &RequestId, need: Amounts, world: &Inputs<'_>) {
+    pub(crate) fn record_unconfirmed_claim(&mut self, id: &RequestId, need: Resources, world: &Inputs<'_>) {
         self.lost_claims.push((world.monotonic_now + LOST_ANSWER_TIMEOUT, id.clone(), need));
     }
 

@@ -22,7 +22,7 @@ use crate::scheduler::verdicts::Verdicts;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
@@ -43,10 +43,10 @@ pub struct Pool {
     /// Which of them there is no room for, as far as is known.
     pub(super) short: BTreeSet<RequestId>,
     /// What the nodes of claims under way take; no picture shows them yet.
-    pub(super) claiming: BTreeMap<RequestId, Amounts>,
+    pub(super) claiming: BTreeMap<RequestId, Resources>,
     /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
     /// their requests count for tenants, too.
-    pub(super) lost_claims: Vec<(MonotonicTime, RequestId, Amounts)>,
+    pub(super) lost_claims: Vec<(MonotonicTime, RequestId, Resources)>,
     /// Not after the first moment that a launch waits for.
     pub(super) next_due: Option<MonotonicTime>,
     pub(super) next_zone: usize,
@@ -444,7 +444,7 @@ impl Pool {
     fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &Inputs<'_>) {
         let Some(handler) = self.handlers.remove(id) else { return };
         match error {
-            Some(WriteError::Failed(_)) => self.record_unconfirmed_claim(id, Amounts::none(), world),
+            Some(WriteError::Failed(_)) => self.record_unconfirmed_claim(id, Resources::none(), world),
             _ => drop(self.taking.remove(id)),
         }
         for node in &handler.nodes {

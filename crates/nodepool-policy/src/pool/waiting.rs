@@ -12,7 +12,7 @@ use crate::scheduler::pool_context::Bidder;
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LabelName, RequestId};
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
@@ -43,7 +43,7 @@ impl Pool {
             }
             Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
                 let need = tenant_need(request, bidder);
-                self.claims.tenants.keep(rank, tenant, Amounts::none().with(resource, need.get(resource)));
+                self.claims.tenants.keep(rank, tenant, Resources::none().with(resource, need.get(resource)));
             }
             Reason::NoRoom { resource, .. } => {
                 let facts = &bidder.hosts.facts;

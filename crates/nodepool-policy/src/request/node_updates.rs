@@ -8,7 +8,7 @@ use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, RequestId};
 use nodepool_model::records::interned::{Json, JsonMap};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::NodeRequest;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{NodeChange, Versioned};
 
@@ -61,7 +61,7 @@ pub(crate) fn id_value(id: &ExternalId) -> Json {
     serde_json::to_value(id).unwrap_or_default().into()
 }
 
-pub(crate) fn resources(amounts: &Amounts) -> JsonMap {
+pub(crate) fn resources(amounts: &Resources) -> JsonMap {
     let numbers = amounts
         .recorded(true)
         .iter()
@@ -104,8 +104,8 @@ pub(crate) fn ready_change(node: &NodeId, found: &Found, world: &Inputs<'_>) -> 
         record.region = instance.region.clone();
         record.az = instance.zone.clone();
         record.host_id = instance.host_id.clone();
-        if !instance.amounts.is_empty() {
-            record.resources = Some(resources(&instance.amounts));
+        if !instance.resources.is_empty() {
+            record.resources = Some(resources(&instance.resources));
         }
         if !found.host_keys.is_empty() {
             record.host_keys = found.host_keys.clone();

@@ -11,7 +11,7 @@ use nodepool_model::config::PoolConfig;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
 use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostIdentity, StandingHost};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
@@ -224,8 +224,8 @@ pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_
 }
 
 /// What a request takes from its tenant's limits.
-pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
-    let mut need = Amounts::none();
+pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Resources {
+    let mut need = Resources::none();
     for label in request.node_types.iter().filter(|label| bidder.pool.labels.contains(*label)) {
         need.add(bidder.hosts.facts.need(&bidder.id.pool, label));
     }

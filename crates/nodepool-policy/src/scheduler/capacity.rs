@@ -8,7 +8,7 @@ use crate::inputs::Inputs;
 use nodepool_driver::facts::{LabelImage, Trouble};
 use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
@@ -37,7 +37,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs
     if let (labels, Some(why)) = missing {
         return vec![Reason::ImagesNotAvailable { labels, why }];
     }
-    let mut need = Amounts::none();
+    let mut need = Resources::none();
     request.node_types.iter().for_each(|label| need.add(facts.need(&bidder.id.pool, label)));
     let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
     match bidder.pool.limits.shortage(&need).or(of_cloud) {
@@ -109,7 +109,7 @@ pub fn place(
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut room = bidder.pool.limits.clone();
     room.subtract(&world.snapshot.ledger.used_by_pool(bidder.id, |label| need(bidder.id, label)));
-    let mut cloud = if bidder.pool.ignore_provider_quota { Amounts::unlimited() } else { facts.room() };
+    let mut cloud = if bidder.pool.ignore_provider_quota { Resources::unlimited() } else { facts.room() };
     cloud.subtract(&world.snapshot.ledger.used_by_provider(&bidder.id.provider, need));
     for left in [&mut room, &mut cloud] {
         left.subtract(&claims.unseen);

@@ -8,7 +8,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId};
 use nodepool_model::records::node::Node;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::HostIdentity;
 
 /// How one wish of a request is served.
@@ -35,9 +35,9 @@ pub struct Claims {
     kept: BTreeMap<LabelName, usize>,
     pub tenants: TenantClaims,
     /// What waiting requests of higher rank keep of the provider's and the pool's limits.
-    pub resources: Amounts,
+    pub resources: Resources,
     /// What nodes take that are about to be there, and in no picture yet.
-    pub unseen: Amounts,
+    pub unseen: Resources,
     /// Where the last hand-out of a label stopped, so that the hosts take turns.
     pub last: BTreeMap<LabelName, NodeId>,
 }
@@ -65,20 +65,20 @@ impl Claims {
     }
 
     /// A pass decides anew what is kept for whom.
-    pub fn begin_pass(&mut self, unseen: Amounts) {
+    pub fn begin_pass(&mut self, unseen: Resources) {
         self.kept.clear();
         self.tenants.clear();
-        self.resources = Amounts::none();
+        self.resources = Resources::none();
         self.unseen = unseen;
     }
 
     /// Requests of lower rank leave so much of the limits alone.
     pub fn keep_resource(&mut self, resource: &str, amount: f64) {
-        self.resources.add(&Amounts::none().with(resource, amount));
+        self.resources.add(&Resources::none().with(resource, amount));
     }
 
     /// A request was accepted whose new nodes take this.
-    pub fn build(&mut self, need: &Amounts) {
+    pub fn build(&mut self, need: &Resources) {
         self.unseen.add(need);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::tenant_usage::{Kept, Taking};
 use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 
 /// Requests that somebody is about to take, and who.
 pub type Tried = BTreeMap<RequestId, PoolId>;
@@ -85,7 +85,7 @@ impl Board {
         for kept in others {
             let merged = Arc::make_mut(&mut merged);
             for (rank, (tenant, amounts)) in &**kept {
-                let (_, most) = merged.entry(rank.clone()).or_insert_with(|| (tenant.clone(), Amounts::none()));
+                let (_, most) = merged.entry(rank.clone()).or_insert_with(|| (tenant.clone(), Resources::none()));
                 for (name, amount) in amounts.iter() {
                     most.set(name, amount.max(most.get(name)));
                 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn kept(entries: &[(&str, f64)]) -> Kept {
-        let amounts = |amount: &f64| Amounts::none().with("cores", *amount);
+        let amounts = |amount: &f64| Resources::none().with("cores", *amount);
         entries.iter().map(|(id, amount)| (rank(id), ("t".into(), amounts(amount)))).collect()
     }
 
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(*board.beside(&ours), kept(&[("100-1", 5.0), ("100-2", 4.0)]));
 
         let mut claims = TenantClaims::default();
-        claims.keep(&rank("100-1"), &"t".into(), Amounts::none().with("cores", 3.0));
+        claims.keep(&rank("100-1"), &"t".into(), Resources::none().with("cores", 3.0));
         for (rank, (tenant, amounts)) in &*board.beside(&ours) {
             claims.keep_elsewhere(rank, tenant, amounts);
         }

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 use nodepool_model::records::ids::{RequestId, TenantName};
 use nodepool_model::records::request::Rank;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::{Snapshot, usage_totals};
 
 /// By rank of the request: the tenant whose limit it waits for, and what it keeps of it.
-pub type Kept = BTreeMap<Rank, (TenantName, Amounts)>;
+pub type Kept = BTreeMap<Rank, (TenantName, Resources)>;
 
 /// What requests of tenants with limits take in all, until a picture shows what they have.
-pub type Taking = BTreeMap<RequestId, (TenantName, Amounts)>;
+pub type Taking = BTreeMap<RequestId, (TenantName, Resources)>;
 
 /// What one pass of a pool knows to be kept, up to the rank that it has come to.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct TenantClaims {
     /// By this pool's own verdicts.
     own: Kept,
     /// Kept and taken.
-    totals: BTreeMap<TenantName, Amounts>,
+    totals: BTreeMap<TenantName, Resources>,
 }
 
 impl TenantClaims {
@@ -30,15 +30,15 @@ impl TenantClaims {
         self.totals.clear();
     }
 
-    pub fn keep(&mut self, rank: &Rank, tenant: &TenantName, amounts: Amounts) {
+    pub fn keep(&mut self, rank: &Rank, tenant: &TenantName, amounts: Resources) {
         self.total(tenant).add(&amounts);
         self.own.insert(rank.clone(), (tenant.clone(), amounts));
     }
 
     /// What another pool keeps for a request; only what exceeds our own share counts, as it will be served once.
-    pub fn keep_elsewhere(&mut self, rank: &Rank, tenant: &TenantName, amounts: &Amounts) {
+    pub fn keep_elsewhere(&mut self, rank: &Rank, tenant: &TenantName, amounts: &Resources) {
         let own = self.own.get(rank).map(|(_, own)| own);
-        let excess: Amounts = amounts
+        let excess: Resources = amounts
             .iter()
             .map(|(name, theirs)| (name.to_owned(), (theirs - own.map_or(0.0, |own| own.get(name))).max(0.0)))
             .collect();
@@ -46,7 +46,7 @@ impl TenantClaims {
     }
 
     /// What a request takes besides what the picture shows.
-    pub fn take(&mut self, request: &RequestId, (tenant, need): &(TenantName, Amounts), snapshot: &Snapshot) {
+    pub fn take(&mut self, request: &RequestId, (tenant, need): &(TenantName, Resources), snapshot: &Snapshot) {
         // Those of an earlier life of it go, and are none of what it takes now.
         let nodes = snapshot.standing_nodes(request).filter_map(|id| snapshot.node(id));
         let shown = usage_totals::of_tenant(tenant, nodes.map(|stored| &*stored.record));
@@ -54,7 +54,7 @@ impl TenantClaims {
         self.total(tenant).add(&unseen.collect());
     }
 
-    pub fn kept(&self, tenant: &TenantName) -> Option<&Amounts> {
+    pub fn kept(&self, tenant: &TenantName) -> Option<&Resources> {
         self.totals.get(tenant)
     }
 
@@ -62,7 +62,7 @@ impl TenantClaims {
         &self.own
     }
 
-    fn total(&mut self, tenant: &TenantName) -> &mut Amounts {
-        self.totals.entry(tenant.clone()).or_insert_with(Amounts::none)
+    fn total(&mut self, tenant: &TenantName) -> &mut Resources {
+        self.totals.entry(tenant.clone()).or_insert_with(Resources::none)
     }
 }

@@ -13,7 +13,7 @@ use nodepool_model::config::unused_resources::{Tidied, Tidying};
 use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::Node;
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 use nodepool_model::report::table::Table;
 use nodepool_zk::Connection;
 use nodepool_zk::tools::scan;
@@ -80,7 +80,7 @@ pub async fn resources(
             return Ok(Some(json!({"error": format!("{error:#}")})));
         }
     };
-    let mut own = Amounts::none();
+    let mut own = Resources::none();
     for node in used {
         let recorded = node.resources.iter().flat_map(|resources| resources.iter());
         let need = recorded.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
@@ -97,7 +97,7 @@ async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
     in_time(provider.refresh(), CLOUD_TIMEOUT).await
 }
 
-fn show(output: &mut Output<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result<Option<Value>> {
+fn show(output: &mut Output<'_>, facts: &Facts, own: &Resources) -> anyhow::Result<Option<Value>> {
     let mut names: Vec<&str> = facts.limits.names().chain(facts.unmanaged.names()).chain(own.names()).collect();
     names.sort_unstable();
     names.dedup();

@@ -9,7 +9,7 @@ use crate::openstack::config::{Image, Wanted};
 use crate::openstack::http::Services;
 use nodepool_driver::facts::Trouble;
 use nodepool_model::records::ids::{LabelName, PoolName};
-use nodepool_model::records::resources::{Amounts, FLOATING_IPS, PORTS};
+use nodepool_model::records::resources::{ FLOATING_IPS, PORTS};
 use openstack_clouds::{CloudSettings, FloatingIps, NetworkRole};
 
 #[derive(Clone, Debug, Default)]
@@ -36,22 +36,22 @@ pub struct Kept {
     pub routers: Option<Vec<Router>>,
     pub volumes: Option<Vec<Volume>>,
     /// Of Nova and of Cinder.
-    pub limits: Option<Amounts>,
-    pub volume_limits: Option<Amounts>,
+    pub limits: Option<Resources>,
+    pub volume_limits: Option<Resources>,
     pub network: Option<NetworkQuota>,
 }
 
 /// What a project may have of the network's resources, as far as that is limited, and what it has.
 #[derive(Clone, Debug)]
 pub struct NetworkQuota {
-    pub limits: Amounts,
-    pub used: Amounts,
+    pub limits: Resources,
+    pub used: Resources,
 }
 
 impl NetworkQuota {
     /// From Neutron's details of a quota.
     pub fn of(answer: &Value) -> Self {
-        let (mut limits, mut used) = (Amounts::unlimited(), Amounts::none());
+        let (mut limits, mut used) = (Resources::unlimited(), Resources::none());
         for (theirs, ours) in [("port", PORTS), ("floatingip", FLOATING_IPS)] {
             let number = |key: &str| answer.pointer(&format!("/quota/{theirs}/{key}")).and_then(Value::as_f64);
             if let (Some(limit), Some(number)) = (number("limit").filter(|limit| *limit >= 0.0), number("used")) {
@@ -169,8 +169,8 @@ impl Stock {
     }
 
     /// What the project may have of everything; infinite where the cloud has said nothing.
-    pub fn limits(&self) -> Amounts {
-        let mut limits = self.kept.limits.clone().unwrap_or_else(Amounts::unlimited);
+    pub fn limits(&self) -> Resources {
+        let mut limits = self.kept.limits.clone().unwrap_or_else(Resources::unlimited);
         match &self.kept.volume_limits {
             Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
             // What cannot be had at all.
@@ -186,7 +186,7 @@ impl Stock {
     }
 
     /// What a server of a label takes of what is limited in the network.
-    fn network_need(&self, pool: &PoolName, wanted: &Wanted) -> Amounts {
+    fn network_need(&self, pool: &PoolName, wanted: &Wanted) -> Resources {
         let has_floating_ip = self.floating_labels.contains(&(pool.clone(), wanted.label.clone()));
         let need = [(PORTS, wanted.networks.len().max(1)), (FLOATING_IPS, usize::from(has_floating_ip))];
         let limited = self.kept.network.iter().flat_map(|network| network.limits.names());
@@ -195,8 +195,8 @@ impl Stock {
     }
 
     /// What the project has of the network's resources beside what servers of ours take.
-    pub fn network_use_of_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a Wanted)>) -> Amounts {
-        let Some(network) = &self.kept.network else { return Amounts::none() };
+    pub fn network_use_of_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a Wanted)>) -> Resources {
+        let Some(network) = &self.kept.network else { return Resources::none() };
         let mut others = network.used.clone();
         ours.for_each(|(pool, wanted)| others.subtract(&self.network_need(pool, wanted)));
         // Servers that are just being made have no ports yet.
@@ -204,7 +204,7 @@ impl Stock {
     }
 
     /// What one server of a label takes, or why there can be none.
-    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Amounts, Trouble> {
+    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Resources, Trouble> {
         let flavor = self.flavor(wanted)?;
         self.network_ids(wanted)?;
         if wanted.image != Image::Uploaded {
@@ -221,8 +221,8 @@ impl Stock {
 }
 
 /// Of a server: MiB of ram.
-pub fn amounts(vcpus: f64, ram: f64) -> Amounts {
-    Amounts::none().with("cores", vcpus).with("instances", 1.0).with("ram", ram)
+pub fn amounts(vcpus: f64, ram: f64) -> Resources {
+    Resources::none().with("cores", vcpus).with("instances", 1.0).with("ram", ram)
 }
 
 impl Networks {

@@ -273,8 +273,8 @@ impl LaunchServer {
     fn with_volume_size(&self, instance: &Instance) -> Instance {
         let mut instance = instance.clone();
         if let Some(size) = self.wanted.as_ref().and_then(|wanted| wanted.volume) {
-            instance.amounts.set("volumes", 1.0);
-            instance.amounts.set("volume-gb", size as f64);
+            instance.resources.set("volumes", 1.0);
+            instance.resources.set("volume-gb", size as f64);
         }
         instance
     }

@@ -22,7 +22,7 @@ use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::{LabelName, PoolName};
-use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::resources::Resources;
 
 pub struct RefreshProvider {
     shared: Arc<Shared>,
@@ -61,8 +61,8 @@ struct RefreshResults {
     lists: HashMap<&'static str, Vec<Value>>,
     images: Vec<(String, Result<String, String>)>,
     zones: Vec<String>,
-    limits: Option<Amounts>,
-    volume_limits: Option<Amounts>,
+    limits: Option<Resources>,
+    volume_limits: Option<Resources>,
     network: Option<NetworkQuota>,
     limits_trouble: Option<Trouble>,
     servers: Vec<Server>,
@@ -361,7 +361,7 @@ pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
         }
         match settings.servers.get(pool).and_then(|labels| labels.get(label)) {
             Some(wanted) => stock.need(pool, wanted),
-            None => Ok(Amounts::none().with("instances", 1.0)),
+            None => Ok(Resources::none().with("instances", 1.0)),
         }
     };
     Launching { zones: stock.zones.clone(), tidy: settings.tidy(), ..settings.section.launching(need) }
@@ -372,9 +372,9 @@ const COMPUTE_LIMITS: [(&str, &str); 3] =
 const VOLUME_LIMITS: [(&str, &str); 2] = [("maxTotalVolumes", "volumes"), ("maxTotalVolumeGigabytes", "volume-gb")];
 
 /// A negative limit is none, and so is one that is not named.
-fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Amounts, CloudError> {
+fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudError> {
     let absolute = answer.pointer("/limits/absolute").ok_or_else(|| failed("limits without `absolute`".to_owned()))?;
-    let mut limits = Amounts::unlimited();
+    let mut limits = Resources::unlimited();
     for (key, name) in names {
         if let Some(limit) = absolute.get(*key).and_then(Value::as_f64).filter(|limit| *limit >= 0.0) {
             limits.set(name, limit);
@@ -385,6 +385,6 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Amounts, CloudError>
 
 /// How it launches before anything has been seen: nothing is known to be missing.
 pub fn initial_launching(settings: &Settings) -> Launching {
-    let launching = settings.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)));
+    let launching = settings.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)));
     Launching { tidy: settings.tidy(), ..launching }
 }

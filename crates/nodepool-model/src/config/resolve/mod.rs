@@ -12,7 +12,7 @@ use super::resolve::providers::Providers;
 use super::schema::check;
 use super::{Config, HostNames, Label, TlsFiles, WebappConfig, ZooKeeperConfig, ZooKeeperServer, references};
 use crate::records::ids::{LabelName, TenantName};
-use crate::records::resources::Amounts;
+use crate::records::resources::Resources;
 use crate::records::time::Seconds;
 use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::tree::{Place, YamlNode, YamlValue};
@@ -251,12 +251,12 @@ fn labels(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<LabelName,
     labels
 }
 
-fn tenant_limits(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<TenantName, Amounts> {
+fn tenant_limits(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<TenantName, Resources> {
     let mut tenants = BTreeMap::new();
     for section in diagnostics.mappings(root, "tenant-resource-limits", "a tenant's limits") {
         let name = diagnostics.required(section, "tenant-name", "a tenant's limits");
         let Some(name) = name.map(TenantName::from) else { continue };
-        let mut limits = Amounts::unlimited();
+        let mut limits = Resources::unlimited();
         for (key, node) in section.entries().iter().filter(|(key, _)| key.text != "tenant-name") {
             let resource = match key.text.as_str() {
                 "max-cores" => "cores",

@@ -8,7 +8,7 @@ use crate::config::driver_limits::{self, DriverFacts, LabelStyle, driver_name};
 use crate::config::schema::driver_rules;
 use crate::config::{DiskImage, Label, PoolConfig, ProviderConfig};
 use crate::records::ids::{ImageName, LabelName, PoolName, ProviderName};
-use crate::records::resources::Amounts;
+use crate::records::resources::Resources;
 use python_yaml::diagnostics::nearest;
 use python_yaml::tree::{Place, YamlKey, YamlNode, YamlValue};
 
@@ -212,8 +212,8 @@ fn limits(
     provider: &YamlNode,
     facts: &DriverFacts,
     diagnostics: &mut Diagnostics,
-) -> Amounts {
-    let mut limits = Amounts::unlimited();
+) -> Resources {
+    let mut limits = Resources::unlimited();
     // The pool comes last and wins.
     for section in [Some(provider).filter(|_| facts.pools_inherit_limits), Some(pool)].into_iter().flatten() {
         for (key, resource) in facts.limit_keys {
