@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
-use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
 use nodepool_zk::locks::lock::make_path;
 use nodepool_zk::tools::transfer;
 use nodepool_zk::{Zk, paths};
@@ -193,13 +193,13 @@ impl Stage {
         let Ok((records, _)) = transfer::images(&self.zk).await else { return Some("no answer".into()) };
         let mut watcher = ImageWatcher::default();
         for (key, stored) in records.builds() {
-            watcher.see(ImageSight::Build(&key, Some(&stored.record)));
+            watcher.observe(ImageObservation::Build(&key, Some(&stored.record)));
         }
         for (key, stored) in records.uploads() {
-            watcher.see(ImageSight::Upload(key, Some(&stored.record)));
+            watcher.observe(ImageObservation::Upload(key, Some(&stored.record)));
         }
         for image in witness::image_lives(&self.cloud.history().await).iter().filter(|image| image.gone.is_none()) {
-            watcher.see(ImageSight::Stored(&image.place));
+            watcher.observe(ImageObservation::Created(&image.place));
         }
         if let Some(violation) = watcher.at_rest(&[(IMAGE.into(), "lab".into())]).first() {
             return Some(violation.to_string());

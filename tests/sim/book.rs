@@ -19,8 +19,8 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Timestamp;
-use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
-use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation, Watcher};
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
+use nodepool_policy::invariants::nodes::{self, Place, InvariantChecker, Observation, Watcher};
 use nodepool_zk::paths;
 use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
@@ -68,19 +68,19 @@ impl Book {
         self.0.lock().unwrap().is_thorough = true;
     }
 
-    pub fn see(&self, sight: Sight<'_>) {
+    pub fn observe(&self, observation: Observation<'_>) {
         let mut pages = self.0.lock().unwrap();
-        if pages.tale.is_some() && !matches!(sight, Sight::Node(..) | Sight::Request(..)) {
+        if pages.tale.is_some() && !matches!(observation, Observation::Node(..) | Observation::Request(..)) {
             pages.tell(&format!("{sight:?}"));
         }
-        let found = pages.watcher.see(sight);
+        let found = pages.watcher.observe(observation);
         pages.note(found);
     }
 
-    pub fn see_image(&self, sight: ImageSight<'_>) {
+    pub fn observe_image(&self, sight: ImageObservation<'_>) {
         let mut pages = self.0.lock().unwrap();
         pages.tell(&format!("{sight:?}"));
-        let found = pages.images.see(sight);
+        let found = pages.images.observe(sight);
         pages.note(found);
     }
 
@@ -115,20 +115,22 @@ impl Book {
         let found = match paths::parse(path) {
             paths::ZnodePath::Node(id) => {
                 let node = if pages.is_brief { record::<Gist>(data).map(Node::from) } else { record(data) };
-                pages.watcher.see(Sight::Node(&id, node.as_ref()))
+                pages.watcher.observe(Observation::Node(&id, node.as_ref()))
             }
             paths::ZnodePath::Request(id) => {
                 let is_brief = pages.is_brief;
                 let request = if is_brief { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
-                pages.watcher.see(Sight::Request(&id, request.as_ref()))
+                pages.watcher.observe(Observation::Request(&id, request.as_ref()))
             }
-            paths::ZnodePath::NodeContender(id, name) => pages.watcher.see(Sight::Contender(&id, &name, data.is_some()))}
-            paths::ZnodePath::RequestContender(id, _) => pages.watcher.see(Sight::Attends(&id, data.is_some()))}
+            paths::ZnodePath::NodeContender(id, name) => {
+                pages.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))}
+            paths::ZnodePath::RequestContender(id, _) => {
+                pages.checker.observe(Observation::RequestContender(&id, data.is_some()))}
             paths::ZnodePath::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
-                pages.images.see(ImageSight::Build(&key, record(data).as_ref()))
+                pages.images.observe(ImageObservation::Build(&key, record(data).as_ref()))
             }
-            paths::ZnodePath::ImageUpload(key) => {pages.images.see(ImageSight::Upload(&key, record(data).as_ref())),
+            paths::ZnodePath::ImageUpload(key) => {pages.images.observe(ImageObservation::Upload(&key, record(data).as_ref()))}
             _ => Vec::new(),
         };
         pages.note(found);
@@ -174,7 +176,7 @@ impl Book {
 
     fn tell_limit(&self, pool: &PoolId, limit: usize) {
         self.0.lock().unwrap().told.insert(pool.clone(), limit);
-        self.see(Sight::Limit(pool, limit));
+        self.observe(Observation::PoolLimit(pool, limit));
     }
 
     pub fn remark(&self, text: &str) {

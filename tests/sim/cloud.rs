@@ -20,8 +20,8 @@ use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
-use nodepool_policy::invariants::images::ImageSight;
-use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation};
+use nodepool_policy::invariants::images::ImageObservation;
+use nodepool_policy::invariants::nodes::{self, Place, Observation, Violation};
 use python_yaml::diagnostics::Diagnostic;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -163,7 +163,7 @@ impl State {
             let now = Instant::now();
             self.gone.retain(|(_, _, since)| *since + LONGEST_LAG > now);
             self.gone.push((place.clone(), server.instance(&place.1, now), now));
-            self.book.see(Sight::Gone(place));
+            self.book.observe(Observation::Removed(place));
         }
     }
 
@@ -173,7 +173,7 @@ impl State {
         let runs = |server: &Server| server.fate == Fate::Runs && server.boots_at <= now;
         for (place, server) in self.servers.iter_mut().filter(|(_, server)| !server.told && runs(server)) {
             server.told = true;
-            self.book.see(Sight::Runs(place));
+            self.book.observe(Observation::Running(place));
         }
         let gone = self.servers.iter().filter(|(_, server)| server.goes_at.is_some_and(|at| at <= now));
         for place in gone.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
@@ -219,11 +219,11 @@ impl State {
         };
         let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
         let node = NodeId::from(node.as_str());
-        self.book.see(Sight::Created(&place, &node));
+        self.book.observe(Observation::Created(&place, &node));
         if self.happens(weather.doubled) {
             self.numbers += 1;
             let twin = (provider.clone(), format!("s-{}", self.numbers));
-            self.book.see(Sight::Doubled(&twin, &node));
+            self.book.observe(Observation::Duplicated(&twin, &node));
             self.servers.insert(twin, server.clone());
         }
         self.servers.insert(place.clone(), server);
@@ -238,7 +238,7 @@ impl State {
         if place.1.starts_with(OF_OTHERS) {
             self.book.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
         }
-        self.book.see(Sight::Deleting(place));
+        self.book.observe(Observation::Deleting(place));
         if !self.servers.contains_key(place) {
             return Err(CloudError::NotFound);
         }
@@ -247,7 +247,7 @@ impl State {
         if !self.happens(weather.sticking_deletes) {
             let ends = Instant::now() + Duration::from_secs_f64(self.dice.gen_range(0.5..20.0));
             self.servers.get_mut(place).expect("it was there a moment ago").goes_at.get_or_insert(ends);
-            self.book.see(Sight::Ending(place));
+            self.book.observe(Observation::Ending(place));
         }
         match self.happens(weather.lost_answers) {
             true => Err(failed("the answer was lost")),
@@ -266,7 +266,7 @@ impl State {
         let place = (provider.clone(), format!("i-{}", self.numbers));
         let id = ExternalId::text(place.1.clone());
         self.images.insert(place.clone(), (order.stored(id.clone()), Instant::now()));
-        self.book.see_image(ImageSight::Stored(&place));
+        self.book.observe_image(ImageObservation::Created(&place));
         match self.happens(self.weather(provider).lost_answers) {
             true => Err(failed("the answer was lost")),
             false => Ok(id),
@@ -274,9 +274,9 @@ impl State {
     }
 
     fn delete_image(&mut self, place: &Place) -> Result<(), CloudError> {
-        self.book.see_image(ImageSight::Deleting(place));
+        self.book.observe_image(ImageObservation::Deleting(place));
         self.images.remove(place).ok_or(CloudError::NotFound)?;
-        self.book.see_image(ImageSight::Gone(place));
+        self.book.observe_image(ImageObservation::Removed(place));
         match self.happens(self.weather(&place.0).lost_answers) {
             true => Err(failed("the answer was lost")),
             false => Ok(()),

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use nodepool::actors::runtime::{blocking, clock, invariant_guard};
 use nodepool_model::records::time::Timestamp;
-use nodepool_policy::invariants::nodes::Sight;
+use nodepool_policy::invariants::nodes::Observation;
 use nodepool_zk::memory::MemoryZooKeeper;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -141,10 +141,10 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
         crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
     if cast.tenant {
-        book.see(Sight::Share(&TENANT.into(), TENANT_NODES));
+        book.observe(Observation::TenantLimit(&TENANT.into(), TENANT_NODES));
     }
     if cast.rack {
-        HOSTS.iter().for_each(|(host, jobs)| book.see(Sight::Jobs(&RACK.into(), host, *jobs)));
+        HOSTS.iter().for_each(|(host, jobs)| book.observe(Observation::HostSlots(&RACK.into(), host, *jobs)));
     }
     actix_rt::spawn(inspector::seek_strays(clouds.clone(), book.clone()));
     let sitting = seats.iter().cloned().zip(launchers.iter().cloned()).collect();

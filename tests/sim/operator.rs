@@ -8,8 +8,8 @@ use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState, Writer};
-use nodepool_policy::invariants::images::ImageSight;
-use nodepool_policy::invariants::nodes::Sight;
+use nodepool_policy::invariants::images::ImageObservation;
+use nodepool_policy::invariants::nodes::Observation;
 use nodepool_zk::locks::lock;
 use nodepool_zk::memory::MemoryZooKeeper;
 use nodepool_zk::paths;
@@ -60,11 +60,11 @@ pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
     let below = operator.zk.children(&path).await.map(|(names, _)| names).unwrap_or_default();
     let mut ops: Vec<Op> = below.iter().map(|name| Op::delete(format!("{path}/{name}"), -1)).collect();
     ops.push(Op::delete(path, seen.version));
-    book.see(Sight::Erased(id));
+    book.observe(Observation::Erased(id));
     match operator.zk.multi(ops).await {
         // It was given to somebody meanwhile, is locked, or has gone.
         Err(ZkError::Multi { .. }) => {
-            book.see(Sight::Spared(id));
+            book.observe(Observation::EraseCancelled(id));
             false
         }
         Ok(_) => true,
@@ -147,7 +147,7 @@ pub async fn ask_for_build(zookeeper: MemoryZooKeeper, image: &'static str) {
 pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let Some((key, mut upload)) = book.ready_upload(nth) else { return false };
-    book.see_image(ImageSight::Dismissed(&key));
+    book.observe_image(ImageObservation::ManuallyDeleted(&key));
     upload.set_state(UploadState::Deleting, clock::now());
     match operator.zk.set(&paths::image_upload(&key), Bytes::from(json::to_bytes(&upload)), -1).await {
         Ok(_) => true,

@@ -14,8 +14,8 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Seconds;
-use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
-use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation, Watcher};
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
+use nodepool_policy::invariants::nodes::{self, Place, InvariantChecker, Observation, Watcher};
 use nodepool_zk::paths;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -161,7 +161,7 @@ impl Witness {
     pub fn judge(&self) -> Findings {
         let mut judge = Judge { programs: self.programs(), ..Judge::default() };
         for (pool, limit) in &self.limits {
-            judge.see(0, Sight::Limit(pool, *limit));
+            judge.observe(0, Observation::PoolLimit(pool, *limit));
         }
         let mut events = self.cloud_events().into_iter().peekable();
         for transaction in &*self.transactions {
@@ -322,13 +322,13 @@ struct Judge {
 }
 
 impl Judge {
-    fn see(&mut self, at_ms: i64, sight: Sight<'_>) {
-        let found = self.watcher.see(sight);
+    fn observe(&mut self, at_ms: i64, observation: Observation<'_>) {
+        let found = self.watcher.observe(observation);
         self.note(at_ms, found);
     }
 
-    fn see_image(&mut self, at_ms: i64, sight: ImageSight<'_>) {
-        let found = self.images.see(sight);
+    fn observe_image(&mut self, at_ms: i64, sight: ImageObservation<'_>) {
+        let found = self.images.observe(sight);
         self.note(at_ms, found);
     }
 
@@ -353,25 +353,25 @@ impl Judge {
     fn server(&mut self, event: &Event<'_>, Life { place, node, .. }: &Life) {
         let at_ms = event.at / MICROS;
         self.tell(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.what));
-        let sight = match event.what {
-            What::Created => Sight::Created(place, node),
-            What::Runs => Sight::Runs(place),
-            What::Deleting => Sight::Deleting(place),
-            What::Ending => Sight::Ending(place),
-            What::Gone => Sight::Gone(place),
+        let observation = match event.what {
+            What::Created => Observation::Created(place, node),
+            What::Runs => Observation::Running(place),
+            What::Deleting => Observation::Deleting(place),
+            What::Ending => Observation::Ending(place),
+            What::Gone => Observation::Removed(place),
         };
-        self.see(at_ms, sight);
+        self.observe(at_ms, observation);
     }
 
     fn image(&mut self, event: &Event<'_>, ImageLife { place, .. }: &ImageLife) {
         let at_ms = event.at / MICROS;
         self.tell(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.what));
         let sight = match event.what {
-            What::Created | What::Runs => ImageSight::Stored(place),
-            What::Deleting | What::Ending => ImageSight::Deleting(place),
-            What::Gone => ImageSight::Gone(place),
+            What::Created | What::Runs => ImageObservation::Created(place),
+            What::Deleting | What::Ending => ImageObservation::Deleting(place),
+            What::Gone => ImageObservation::Removed(place),
         };
-        self.see_image(at_ms, sight);
+        self.observe_image(at_ms, sight);
     }
 
     fn znode(&mut self, transaction: &Transaction, path: &str, data: Option<&[u8]>) {
@@ -392,24 +392,25 @@ impl Judge {
             paths::ZnodePath::Node(id) => {
                 let Some(record) = self.record::<Node>(at_ms, rest, data) else { return };
                 self.nodes.insert(id.clone());
-                self.see(at_ms, Sight::Node(&id, record.as_ref()));
+                self.observe(at_ms, Observation::Node(&id, record.as_ref()));
             }
             paths::ZnodePath::Request(id) => {
                 let Some(record) = self.record::<NodeRequest>(at_ms, rest, data) else { return };
                 self.stay(&id, at_ms, record.as_ref());
-                self.see(at_ms, Sight::Request(&id, record.as_ref()));
+                self.observe(at_ms, Observation::Request(&id, record.as_ref()));
             }
-            paths::ZnodePath::NodeContender(id, name) => self.see(at_ms, Sight::Contender(&id, &name, data.is_some())),
+            paths::ZnodePath::NodeContender(id, name) => {
+                self.observe(at_ms, Observation::NodeContender(&id, &name, data.is_some()))}
             // What is empty was made to have something below it.
             paths::ZnodePath::ImageBuild(image, build) => {
                 let data = data.filter(|data| !data.is_empty());
                 let Some(record) = self.record(at_ms, rest, data) else { return };
-                self.see_image(at_ms, ImageSight::Build(&BuildKey { image, build }, record.as_ref()));
+                self.observe_image(at_ms, ImageObservation::Build(&BuildKey { image, build }, record.as_ref()));
             }
             paths::ZnodePath::ImageUpload(key) => {
                 let data = data.filter(|data| !data.is_empty());
                 let Some(record) = self.record(at_ms, rest, data) else { return };
-                self.see_image(at_ms, ImageSight::Upload(&key, record.as_ref()));
+                self.observe_image(at_ms, ImageObservation::Upload(&key, record.as_ref()));
             }
             _ => {}
         }

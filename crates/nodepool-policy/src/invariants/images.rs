@@ -10,18 +10,18 @@ use nodepool_model::snapshot::images::Images;
 
 /// A change that somebody saw.
 #[derive(Clone, Debug)]
-pub enum ImageSight<'a> {
+pub enum ImageObservation<'a> {
     /// A record as it is now; none where it has gone.
     Build(&'a BuildKey, Option<&'a ImageBuild>),
     Upload(&'a UploadKey, Option<&'a ImageUpload>),
     /// An image came to a cloud.
-    Stored(&'a Place),
+    Created(&'a Place),
     /// A call of ours asks for its end.
     Deleting(&'a Place),
     /// It exists no more.
-    Gone(&'a Place),
+    Removed(&'a Place),
     /// Somebody lets this upload go by hand, whatever there is besides.
-    Dismissed(&'a UploadKey),
+    ManuallyDeleted(&'a UploadKey),
 }
 
 /// What is wrong with letting all of these uploads go: where an image is wanted, the last one that is ready stays, unless somebody lets
@@ -67,27 +67,27 @@ fn goes_last(key: &UploadKey) -> String {
 pub struct ImageWatcher {
     builds: BTreeMap<BuildKey, ImageBuild>,
     uploads: BTreeMap<UploadKey, ImageUpload>,
-    stored: BTreeSet<Place>,
-    dismissed: BTreeSet<UploadKey>,
+    images: BTreeSet<Place>,
+    manually_deleted: BTreeSet<UploadKey>,
 }
 
 impl ImageWatcher {
     /// Takes the change into the picture.
-    pub fn see(&mut self, sight: ImageSight<'_>) -> Vec<Violation> {
-        let found = match sight {
-            ImageSight::Build(key, record) => self.build(key, record),
-            ImageSight::Upload(key, record) => self.upload(key, record),
-            ImageSight::Stored(place) => {
-                self.stored.insert(place.clone());
+    pub fn observe(&mut self, observation: ImageObservation<'_>) -> Vec<Violation> {
+        let found = match observation {
+            ImageObservation::Build(key, record) => self.build(key, record),
+            ImageObservation::Upload(key, record) => self.upload(key, record),
+            ImageObservation::Created(place) => {
+                self.images.insert(place.clone());
                 Vec::new()
             }
-            ImageSight::Deleting(place) => self.deleting(place),
-            ImageSight::Gone(place) => {
-                self.stored.remove(place);
+            ImageObservation::Deleting(place) => self.deleting(place),
+            ImageObservation::Removed(place) => {
+                self.images.remove(place);
                 Vec::new()
             }
-            ImageSight::Dismissed(key) => {
-                self.dismissed.insert(key.clone());
+            ImageObservation::ManuallyDeleted(key) => {
+                self.manually_deleted.insert(key.clone());
                 Vec::new()
             }
         };
@@ -113,7 +113,7 @@ impl ImageWatcher {
         let unfinished = self.uploads.iter().filter(|(_, upload)| upload.state != UploadState::Ready);
         found.extend(unfinished.map(|(key, upload)| format!("{} is still {}", key.image_id(), upload.state.as_str())));
         let recorded: BTreeSet<Place> = self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
-        let left = self.stored.difference(&recorded);
+        let left = self.images.difference(&recorded);
         found.extend(left.map(|(provider, image)| format!("image {image} of {provider} is left over")));
         for (image, provider) in wanted {
             if self.ready(image, provider).next().is_none() {
@@ -163,18 +163,18 @@ impl ImageWatcher {
         let was_ready = was.as_ref().is_some_and(|was| was.state == UploadState::Ready);
         let is_ready = record.is_some_and(|now| now.state == UploadState::Ready);
         let mut found = Vec::new();
-        let is_dismissed = self.dismissed.contains(key);
+        let is_dismissed = self.manually_deleted.contains(key);
         if was_ready && !is_ready && !is_dismissed && self.ready(&key.image, &key.provider).next().is_none() {
             found.push(goes_last(key));
         }
         if let (false, true, Some(now)) = (was_ready, is_ready, record)
-            && !place(key, now).is_some_and(|place| self.stored.contains(&place))
+            && !place(key, now).is_some_and(|place| self.images.contains(&place))
         {
             found.push(format!("{} is ready, and its image is not there", key.image_id()));
         }
         // Of an image of which nobody ever heard, the clean-up finds out by its marks.
         if let (None, Some(was)) = (record, &was)
-            && let Some(place) = place(key, was).filter(|place| self.stored.contains(place))
+            && let Some(place) = place(key, was).filter(|place| self.images.contains(place))
         {
             found.push(format!("{} went, and its image {} stays", key.image_id(), place.1));
         }
@@ -273,13 +273,13 @@ mod tests {
                 external_id: Some(ExternalId::text(place.1.clone())),
                 ..ImageUpload::bare(state, Timestamp(0.0))
             });
-            let sight = match *step {
-                "stored" => ImageSight::Stored(&place),
-                "asked to go" => ImageSight::Deleting(&place),
-                "gone" => ImageSight::Gone(&place),
-                _ => ImageSight::Upload(&key, record.as_ref()),
+            let observation = match *step {
+                "stored" => ImageObservation::Created(&place),
+                "asked to go" => ImageObservation::Deleting(&place),
+                "gone" => ImageObservation::Removed(&place),
+                _ => ImageObservation::Upload(&key, record.as_ref()),
             };
-            found.extend(watcher.see(sight).into_iter().map(|violation| violation.0));
+            found.extend(watcher.observe(observation).into_iter().map(|violation| violation.0));
         }
         found.extend(watcher.at_rest(&[("debian".into(), "lab".into())]).into_iter().map(|violation| violation.0));
         let found: Vec<&str> = found.iter().map(|text| text.rsplit("images/").next().unwrap()).collect();

@@ -17,37 +17,37 @@ use nodepool_model::snapshot::usage_totals::{self, Ledger};
 
 /// A change that somebody saw.
 #[derive(Clone, Debug)]
-pub enum Sight<'a> {
+pub enum Observation<'a> {
     /// A record as it is now; none where it has gone.
     Node(&'a NodeId, Option<&'a Node>),
     /// Somebody is about to remove this record by hand, though its server stays.
     Erased(&'a NodeId),
     /// It stays after all: somebody was faster.
-    Spared(&'a NodeId),
+    EraseCancelled(&'a NodeId),
     Request(&'a RequestId, Option<&'a NodeRequest>),
     /// Who contends for the lock of a node has come, or gone.
-    Contender(&'a NodeId, &'a str, bool),
+    NodeContender(&'a NodeId, &'a str, bool),
     /// The same of a request.
-    Attends(&'a RequestId, bool),
+    RequestContender(&'a RequestId, bool),
     /// A call of ours made a server that bears the number of this node.
     Created(&'a Place, &'a NodeId),
     /// The cloud has made this one beside another that a call of ours asked for.
-    Doubled(&'a Place, &'a NodeId),
+    Duplicated(&'a Place, &'a NodeId),
     /// The cloud says from now on that it runs.
-    Runs(&'a Place),
+    Running(&'a Place),
     /// A call of ours asks for its end.
     Deleting(&'a Place),
     /// The cloud has said that it will end, and means it.
     Ending(&'a Place),
     /// It exists no more, whoever ended it.
-    Gone(&'a Place),
+    Removed(&'a Place),
     /// No more than so many servers may there be of nodes of a pool when one is made. A node that was there before the limit fell
     /// may be tried again. Told late where it falls: what was decided before is on its way.
-    Limit(&'a PoolId, usize),
+    PoolLimit(&'a PoolId, usize),
     /// A host of a provider takes so many jobs at a time.
-    Jobs(&'a ProviderName, &'a str, usize),
+    HostSlots(&'a ProviderName, &'a str, usize),
     /// A tenant that one launcher alone serves has no more nodes than that.
-    Share(&'a TenantName, usize),
+    TenantLimit(&'a TenantName, usize),
 }
 
 /// A server of a provider, by its id as text.
@@ -170,60 +170,60 @@ struct Server {
 
 impl Watcher {
     /// Takes the change into the picture.
-    pub fn see(&mut self, sight: Sight<'_>) -> Vec<Violation> {
-        let found = match sight {
-            Sight::Node(id, record) => self.node(id, record),
-            Sight::Erased(id) => {
+    pub fn observe(&mut self, observation: Observation<'_>) -> Vec<Violation> {
+        let found = match observation {
+            Observation::Node(id, record) => self.node(id, record),
+            Observation::Erased(id) => {
                 self.erased.insert(id.clone());
                 Vec::new()
             }
-            Sight::Spared(id) => {
+            Observation::EraseCancelled(id) => {
                 self.erased.remove(id);
                 Vec::new()
             }
-            Sight::Request(id, record) => self.request(id, record),
-            Sight::Contender(id, name, has_come) => {
-                self.contender(id, name, has_come);
+            Observation::Request(id, record) => self.request(id, record),
+            Observation::NodeContender(id, name, has_come) => {
+                self.node_contender(id, name, has_come);
                 Vec::new()
             }
-            Sight::Attends(id, has_come) => {
-                self.attends(id, has_come);
+            Observation::RequestContender(id, has_come) => {
+                self.request_contender(id, has_come);
                 Vec::new()
             }
-            Sight::Created(place, node) => self.created(place, node),
-            Sight::Doubled(place, node) => {
+            Observation::Created(place, node) => self.created(place, node),
+            Observation::Duplicated(place, node) => {
                 let server = Server { node: node.clone(), runs: false, is_ending: false, is_ours: false };
                 self.servers.insert(place.clone(), server);
                 Vec::new()
             }
-            Sight::Runs(place) => {
+            Observation::Running(place) => {
                 if let Some(server) = self.servers.get_mut(place) {
                     server.runs = true;
                 }
                 Vec::new()
             }
-            Sight::Deleting(place) => self.deleting(place),
-            Sight::Ending(place) => {
+            Observation::Deleting(place) => self.deleting(place),
+            Observation::Ending(place) => {
                 if let Some(server) = self.servers.get_mut(place) {
                     server.is_ending = true;
                 }
                 Vec::new()
             }
-            Sight::Gone(place) => {
+            Observation::Removed(place) => {
                 if self.servers.remove(place).is_some_and(|server| server.runs) {
                     self.past.insert(place.clone());
                 }
                 Vec::new()
             }
-            Sight::Limit(pool, limit) => {
+            Observation::PoolLimit(pool, limit) => {
                 self.limit(pool, limit);
                 Vec::new()
             }
-            Sight::Jobs(provider, host, jobs) => {
+            Observation::HostSlots(provider, host, jobs) => {
                 self.hosts.insert((provider.clone(), host.to_owned()), jobs);
                 Vec::new()
             }
-            Sight::Share(tenant, nodes) => {
+            Observation::TenantLimit(tenant, nodes) => {
                 self.shares.insert(tenant.clone(), nodes);
                 Vec::new()
             }
@@ -320,8 +320,7 @@ impl Watcher {
     fn greedy(&self, given: &Node) -> Option<String> {
         let tenant = usage_totals::user(given)?;
         let most = *self.shares.get(tenant)?;
-        let is_new =
-            |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
+        let is_new = |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
         let is_known = |node: &Node| node.state != NodeState::Init || is_new(node);
         let counts = |node: &&Node| usage_totals::user(node) == Some(tenant) && is_known(node);
         let number = self.nodes.values().filter(counts).count();
@@ -433,10 +432,10 @@ impl Watcher {
         found
     }
 
-    fn contender(&mut self, id: &NodeId, name: &str, has_come: bool) {
+    fn node_contender(&mut self, id: &NodeId, name: &str, is_present: bool) {
         let is_made = |node: &Node| matches!(node.state, NodeState::Init | NodeState::Building);
         let contenders = self.contenders.entry(id.clone()).or_default();
-        if !has_come {
+        if !is_present {
             contenders.retain(|contender| contender != name);
             if contenders.is_empty() {
                 self.contenders.remove(id);
@@ -455,9 +454,9 @@ impl Watcher {
         }
     }
 
-    fn attends(&mut self, id: &RequestId, has_come: bool) {
+    fn request_contender(&mut self, id: &RequestId, is_present: bool) {
         let number = self.attended.get(id).copied().unwrap_or_default();
-        match if has_come { number + 1 } else { number.saturating_sub(1) } {
+        match if is_present { number + 1 } else { number.saturating_sub(1) } {
             0 => drop(self.attended.remove(id)),
             number => drop(self.attended.insert(id.clone(), number)),
         }

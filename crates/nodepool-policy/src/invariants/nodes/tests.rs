@@ -239,53 +239,62 @@ fn what_is_ready_has_a_server_of_its_own_that_runs() {
         sights.iter().for_each(|sight| drop(watcher.see(sight.clone())));
         let found = watcher.see(Sight::Node(&id, Some(&ready)));
         let told = found.iter().map(|violation| violation.0.as_str()).collect::<Vec<_>>().join("; ");
-        assert_eq!(told, expected, "{sights:?}");
+        assert_eq!(told, expected, "{observations:?}");
     };
     let (server, other) = (&place("server"), &place("other"));
     check(&[], "");
-    check(&[Sight::Created(server, &id), Sight::Runs(server)], "");
-    check(&[Sight::Created(server, &id), Sight::Runs(server), Sight::Gone(server), Sight::Created(other, &id)], "");
-    check(&[Sight::Created(server, &id)], "node 1 is ready, and its server server of north does not run");
+    check(&[Observation::Created(server, &id), Observation::Running(server)], "");
     check(
-        &[Sight::Created(other, &id), Sight::Runs(other)],
+        &[
+            Observation::Created(server, &id),
+            Observation::Running(server),
+            Observation::Removed(server),
+            Observation::Created(other, &id),
+        ],
+        "",
+    );
+    check(&[Observation::Created(server, &id)], "node 1 is ready, and its server server of north does not run");
+    check(
+        &[Observation::Created(other, &id), Observation::Running(other)],
         "node 1 is ready, and its server server of north is not there",
     );
-    let of_other = [Sight::Created(server, &"2".into()), Sight::Runs(server)];
+    let of_other = [Observation::Created(server, &"2".into()), Observation::Running(server)];
     check(&of_other, "node 1 is ready, and its server server of north is another node's");
 }
 
 #[test]
 fn a_server_strays_whose_node_has_gone_or_names_another() {
-    let (mut watcher, id, place) =
-        (Watcher::default(), NodeId::from("1"), |server: &str| ("north".into(), server.to_owned()));
-    let strays = |watcher: &Watcher| watcher.strays().map(|((_, server), _)| server.clone()).collect::<Vec<_>>();
+    let (mut checker, id, place) =
+        (InvariantChecker::default(), NodeId::from("1"), |server: &str| ("north".into(), server.to_owned()));
+    let strays =
+        |checker: &InvariantChecker| checker.stray_servers().map(|((_, server), _)| server.clone()).collect::<Vec<_>>();
     let unnamed = Node { external_id: serde_json::Value::Null.into(), ..node(NodeState::Building, "200-1", "a") };
-    watcher.see(Sight::Node(&id, Some(&unnamed)));
-    watcher.see(Sight::Created(&place("server"), &id));
-    watcher.see(Sight::Doubled(&place("twin"), &id));
-    assert!(strays(&watcher).is_empty(), "it is being made");
-    watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
-    assert_eq!(strays(&watcher), ["twin"]);
-    watcher.see(Sight::Node(&id, None));
-    assert_eq!(strays(&watcher), ["server", "twin"]);
-    watcher.see(Sight::Ending(&place("twin")));
-    assert_eq!(strays(&watcher), ["server"]);
+    checker.observe(Observation::Node(&id, Some(&unnamed)));
+    checker.observe(Observation::Created(&place("server"), &id));
+    checker.observe(Observation::Duplicated(&place("twin"), &id));
+    assert!(strays(&checker).is_empty(), "it is being made");
+    checker.observe(Observation::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+    assert_eq!(strays(&checker), ["twin"]);
+    checker.observe(Observation::Node(&id, None));
+    assert_eq!(strays(&checker), ["server", "twin"]);
+    checker.observe(Observation::Ending(&place("twin")));
+    assert_eq!(strays(&checker), ["server"]);
 }
 
 #[test]
 fn a_host_has_as_many_users_as_it_takes_jobs() {
-    let (rack, mut watcher) = (ProviderName::from("rack"), Watcher::default());
-    watcher.see(Sight::Jobs(&rack, "host", 1));
+    let (rack, mut checker) = (ProviderName::from("rack"), InvariantChecker::default());
+    checker.observe(Observation::HostSlots(&rack, "host", 1));
     let on_host =
         |state| Node { provider: Some(rack.clone()), hostname: Some("host".to_owned()), ..node(state, "200-1", "a") };
-    assert_eq!(watcher.at_rest(), [Violation("host of rack has 0 nodes for 1 jobs".to_owned())]);
+    assert_eq!(checker.at_quiescence(), [Violation("host of rack has 0 nodes for 1 jobs".to_owned())]);
     for (id, state) in
         [("1", NodeState::Ready), ("2", NodeState::Ready), ("1", NodeState::InUse), ("1", NodeState::Hold)]
     {
-        assert_eq!(watcher.see(Sight::Node(&id.into(), Some(&on_host(state)))), []);
+        assert_eq!(checker.observe(Observation::Node(&id.into(), Some(&on_host(state)))), []);
     }
-    let found = watcher.see(Sight::Node(&"2".into(), Some(&on_host(NodeState::InUse))));
+    let found = checker.observe(Observation::Node(&"2".into(), Some(&on_host(NodeState::InUse))));
     assert_eq!(found, [Violation("host of rack has 2 users where it takes 1".to_owned())]);
-    watcher.see(Sight::Node(&"1".into(), None));
-    assert_eq!(watcher.see(Sight::Node(&"2".into(), Some(&on_host(NodeState::Used)))), []);
+    checker.observe(Observation::Node(&"1".into(), None));
+    assert_eq!(checker.observe(Observation::Node(&"2".into(), Some(&on_host(NodeState::Used)))), []);
 }
