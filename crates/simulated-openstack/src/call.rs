@@ -61,7 +61,7 @@ pub struct Call {
     /// What comes after the name of the service, without empty parts.
     pub parts: Vec<String>,
     /// Whether the path ends in a slash, which some services insist on.
-    pub slash: bool,
+    pub has_trailing_slash: bool,
     pub query: Vec<(String, String)>,
     pub query_string: String,
     pub token: String,
@@ -77,17 +77,17 @@ pub enum Microversion {
     Unsupported,
 }
 
-pub const OLDEST: u32 = 1;
-pub const NEWEST: u32 = 93;
+pub const MIN_MICROVERSION: u32 = 1;
+pub const MAX_MICROVERSION: u32 = 93;
 
 /// Redirected calls come back under this name.
-pub const MOVED: &str = "/moved";
+pub const REDIRECT_PREFIX: &str = "/moved";
 
 impl Call {
     pub fn of(request: &HttpRequest) -> Self {
         let path = request.path();
-        let inner = path.strip_prefix(MOVED).unwrap_or(path);
-        let mut parts = inner.split('/').filter(|part| !part.is_empty()).map(decoded);
+        let inner = path.strip_prefix(REDIRECT_PREFIX).unwrap_or(path);
+        let mut parts = inner.split('/').filter(|part| !part.is_empty()).map(percent_decoded);
         let service = parts.next().and_then(|name| Service::ALL.into_iter().find(|service| service.name() == name));
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         Self {
@@ -95,7 +95,7 @@ impl Call {
             method: request.method().as_str().to_owned(),
             path: path.to_owned(),
             parts: parts.map(Cow::into_owned).collect(),
-            slash: path.ends_with('/'),
+            has_trailing_slash: path.ends_with('/'),
             query: pairs(request.query_string()),
             query_string: request.query_string().to_owned(),
             token: header("x-auth-token").to_owned(),
@@ -129,7 +129,7 @@ impl Call {
     pub fn minor(&self) -> u32 {
         match self.microversion {
             Microversion::Minor(minor) => minor,
-            Microversion::Unsupported => OLDEST,
+            Microversion::Unsupported => MIN_MICROVERSION,
         }
     }
 }
@@ -143,10 +143,10 @@ fn microversion(general: &str, of_nova: &str) -> Microversion {
     let general = general.split(',').find_map(|one| one.trim().strip_prefix("compute "));
     let wanted = general.unwrap_or(of_nova).trim();
     match wanted {
-        "" => Microversion::Minor(OLDEST),
-        "latest" => Microversion::Minor(NEWEST),
+        "" => Microversion::Minor(MIN_MICROVERSION),
+        "latest" => Microversion::Minor(MAX_MICROVERSION),
         wanted => match wanted.strip_prefix("2.").and_then(|minor| minor.parse().ok()) {
-            Some(minor @ OLDEST..=NEWEST) => Microversion::Minor(minor),
+            Some(minor @ MIN_MICROVERSION..=MAX_MICROVERSION) => Microversion::Minor(minor),
             _ => Microversion::Unsupported,
         },
     }
@@ -156,13 +156,13 @@ fn pairs(query: &str) -> Vec<(String, String)> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pair = |pair: &str| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decoded(key).into_owned(), decoded(&value.replace('+', " ")).into_owned())
+        (percent_decoded(key).into_owned(), percent_decoded(&value.replace('+', " ")).into_owned())
     };
     pairs.map(pair).collect()
 }
 
 /// A text with its `%41` resolved; one that is no text after that stays as it is.
-fn decoded(text: &str) -> Cow<'_, str> {
+fn percent_decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }

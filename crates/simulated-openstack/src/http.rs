@@ -17,20 +17,20 @@ use crate::response::Answer;
 use crate::services::image::Intake;
 
 /// No body but that of an image is longer.
-const LONGEST_BODY: usize = 4 << 20;
+const MAX_BODY_SIZE: usize = 4 << 20;
 
 /// Serves on a listener; one thread, so that equal sequences of calls meet an equal cloud.
 pub fn run(listener: TcpListener, simulation: Simulation) -> std::io::Result<Server> {
     let simulation = web::Data::new(Mutex::new(simulation));
     let app = move || App::new().app_data(simulation.clone()).default_service(web::to(serve));
-    let server = HttpServer::new(app).workers(1).backlog(4096).on_connect(keep_connection).shutdown_timeout(1);
+    let server = HttpServer::new(app).workers(1).backlog(4096).on_connect(store_connection).shutdown_timeout(1);
     Ok(server.listen(listener)?.run())
 }
 
 /// A second handle on a connection, by which it can be cut off without an answer.
 struct Connection(Option<TcpStream>);
 
-fn keep_connection(io: &dyn Any, extensions: &mut Extensions) {
+fn store_connection(io: &dyn Any, extensions: &mut Extensions) {
     let stream = io.downcast_ref::<actix_web::rt::net::TcpStream>();
     let handle = stream.and_then(|stream| stream.as_fd().try_clone_to_owned().ok());
     extensions.insert(Connection(handle.map(TcpStream::from)));
@@ -51,25 +51,25 @@ async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, p
         Fate::CarriedOut(faults) => {
             let (upload, breaks_at) = {
                 let mut simulation = simulation.lock().expect("no call panics");
-                (simulation.awaits_upload(&call), simulation.uploads_break_at())
+                (simulation.uploadable_image(&call), simulation.upload_break_at())
             };
             if let Some(image) = upload {
-                let Some(content) = take_in(payload, breaks_at).await else { return cut(&request) };
-                simulation.lock().expect("no call panics").uploaded(&call, image, content, &faults)
+                let Some(content) = receive_upload(payload, breaks_at).await else { return disconnect(&request) };
+                simulation.lock().expect("no call panics").finish_upload(&call, image, content, &faults)
             } else {
                 let Some(body) = read(payload).await else { return HttpResponse::PayloadTooLarge().finish() };
-                simulation.lock().expect("no call panics").carry_out(&call, &body, &faults)
+                simulation.lock().expect("no call panics").execute(&call, &body, &faults)
             }
         }
     };
     match answer {
         Some(answer) => response(answer),
-        None => cut(&request),
+        None => disconnect(&request),
     }
 }
 
 /// Ends the connection. What is returned reaches nobody.
-fn cut(request: &HttpRequest) -> HttpResponse {
+fn disconnect(request: &HttpRequest) -> HttpResponse {
     if let Some(Connection(Some(stream))) = request.conn_data::<Connection>() {
         // The peer may have been faster.
         let _ = stream.shutdown(Shutdown::Both);
@@ -78,11 +78,14 @@ fn cut(request: &HttpRequest) -> HttpResponse {
 }
 
 async fn read(payload: web::Payload) -> Option<Bytes> {
-    payload.to_bytes_limited(LONGEST_BODY).await.ok()?.ok()
+    payload.to_bytes_limited(MAX_BODY_SIZE).await.ok()?.ok()
 }
 
 /// None when the peer stopped in the middle, or the connection is to break.
-async fn take_in(mut payload: web::Payload, breaks_at: Option<u64>) -> Option<crate::services::image::Content> {
+async fn receive_upload(
+    mut payload: web::Payload,
+    breaks_at: Option<u64>,
+) -> Option<crate::services::image::ImageContent> {
     let mut intake = Intake::new();
     while let Some(piece) = payload.next().await {
         intake.take(&piece.ok()?);

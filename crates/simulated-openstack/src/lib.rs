@@ -38,7 +38,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             let plain = listen(0)?;
             listener.set_nonblocking(true)?;
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            tokio::spawn(tls::pass_on(listener, acceptor, plain.local_addr()?));
+            tokio::spawn(tls::forward(listener, acceptor, plain.local_addr()?));
             plain
         }
     };

@@ -45,7 +45,7 @@ pub struct Options {
 impl Options {
     /// What the flags alone cannot say: times that can pass, and networks that have addresses.
     pub fn check(&self) -> anyhow::Result<()> {
-        self.knobs.turned(json!({})).map_err(anyhow::Error::msg)?;
+        self.knobs.updated(json!({})).map_err(anyhow::Error::msg)?;
         anyhow::ensure!(self.networks.len() <= 9, "there are addresses for nine networks");
         Ok(())
     }

@@ -21,7 +21,7 @@ pub fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
 }
 
 /// Passes connections on until the process ends.
-pub async fn pass_on(listener: TcpListener, acceptor: TlsAcceptor, to: SocketAddr) {
+pub async fn forward(listener: TcpListener, acceptor: TlsAcceptor, to: SocketAddr) {
     loop {
         // A connection that is gone before it is accepted is no reason to stop.
         let Ok((stream, _)) = listener.accept().await else { continue };

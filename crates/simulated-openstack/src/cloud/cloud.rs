@@ -57,7 +57,7 @@ pub struct Cloud {
     pub fixtures: Fixtures,
     pub now: Moment,
     pub started: DateTime<Utc>,
-    last: u64,
+    last_number: u64,
     pub tokens: HashMap<String, Token>,
     pub servers: BTreeMap<u64, Server>,
     /// Servers that are gone but still in lists that are stale.
@@ -109,7 +109,7 @@ impl Cloud {
             fixtures,
             now: Moment::ZERO,
             started: Utc::now(),
-            last: 0,
+            last_number: 0,
             tokens: HashMap::new(),
             servers: BTreeMap::new(),
             departed: BTreeMap::new(),
@@ -133,23 +133,23 @@ impl Cloud {
         let mut fresh = Self::new(self.options.clone(), std::mem::take(&mut self.base));
         fresh.now = self.now;
         fresh.started = self.started;
-        fresh.last = self.last.max(fresh.last);
+        fresh.last_number = self.last_number.max(fresh.last_number);
         fresh.tokens = std::mem::take(&mut self.tokens);
         *self = fresh;
     }
 
     pub fn next_number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+        self.last_number += 1;
+        self.last_number
     }
 
     /// The time of day at a moment, as most services write it.
-    pub fn written(&self, moment: Moment) -> String {
+    pub fn timestamp(&self, moment: Moment) -> String {
         (self.started + moment).format("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     /// The same with the fraction of a second that other services write.
-    pub fn written_finely(&self, moment: Moment) -> String {
+    pub fn timestamp_micros(&self, moment: Moment) -> String {
         (self.started + moment).format("%Y-%m-%dT%H:%M:%S.%6f").to_string()
     }
 
@@ -190,7 +190,7 @@ impl Cloud {
             }
         } else {
             server.enter(now, Stage { status: Status::Active, deleting: false });
-            server.launched = Some(now);
+            server.launched_at = Some(now);
             for port in &server.ports {
                 self.ports.get_mut(port).expect("a server's ports exist").active = true;
             }
@@ -213,7 +213,7 @@ impl Cloud {
     /// The server is no more, and what belongs to it goes with it.
     pub fn forget(&mut self, number: u64) {
         let Some(mut server) = self.servers.remove(&number) else { return };
-        server.gone = Some(self.now);
+        server.deleted_at = Some(self.now);
         self.history.gone(number, self.now);
         let flavor = &self.fixtures.flavors[server.flavor];
         self.usage.servers -= 1;
@@ -238,15 +238,15 @@ impl Cloud {
         }
         if self.knobs.stale_lists_s > 0.0 {
             let kept = Duration::from_secs_f64(self.knobs.stale_lists_s);
-            self.departed.retain(|_, server| server.gone.is_some_and(|gone| gone + kept > self.now));
+            self.departed.retain(|_, server| server.deleted_at.is_some_and(|gone| gone + kept > self.now));
             self.departed.insert(number, server);
         }
     }
 
     /// Servers show the addresses of their ports, so what is rendered of a server goes with a change of a port.
-    pub fn touch_server(&mut self, server: Option<u64>) {
+    pub fn invalidate_rendered(&mut self, server: Option<u64>) {
         if let Some(server) = server.and_then(|number| self.servers.get_mut(&number)) {
-            server.rendered.clear();
+            server.rendered_json.clear();
         }
     }
 }

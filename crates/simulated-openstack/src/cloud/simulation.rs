@@ -5,20 +5,20 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::call::{Call, MOVED, Service};
+use crate::call::{Call, REDIRECT_PREFIX, Service};
 use crate::cloud::cloud::Cloud;
 use crate::faults::corrupt::spoil;
 use crate::faults::fault::{Fault, FaultKind};
 use crate::faults::knobs::hits;
 use crate::options::Options;
 use crate::response::Answer;
-use crate::services::image::Content;
+use crate::services::image::ImageContent;
 
 pub struct Simulation {
     cloud: Cloud,
     start: Instant,
     /// The second that calls are counted in, and how many were let through in it.
-    second: (u64, u64),
+    throttle_window: (u64, u64),
 }
 
 /// What becomes of a call that came in.
@@ -32,7 +32,7 @@ pub enum Fate {
 
 impl Simulation {
     pub fn new(options: Options, base: String) -> Self {
-        Self { cloud: Cloud::new(options, base), start: Instant::now(), second: (0, 0) }
+        Self { cloud: Cloud::new(options, base), start: Instant::now(), throttle_window: (0, 0) }
     }
 
     fn advance(&mut self) {
@@ -48,11 +48,11 @@ impl Simulation {
         let (knobs, number) = (&self.cloud.knobs, self.cloud.tally.calls);
         let delay = knobs.latency_ms.of(service, knobs.seed, number);
         let hang = Duration::from_secs_f64(knobs.hang_s);
-        if service != Service::Identity && self.throttles() {
+        if service != Service::Identity && self.is_throttled() {
             self.cloud.tally.throttled += 1;
-            return (delay, Fate::Answered(self.throttled(service)));
+            return (delay, Fate::Answered(self.throttled_response(service)));
         }
-        let mut later = Vec::new();
+        let mut response_faults = Vec::new();
         for fault in self.striking(call) {
             let fate = match fault.kind {
                 FaultKind::Status(status) => {
@@ -63,7 +63,7 @@ impl Simulation {
                     })
                 }
                 FaultKind::Html => Fate::Answered(Answer::html(502, "The proxy could not reach the service.")),
-                FaultKind::Redirect => Fate::Answered(self.redirected(call)),
+                FaultKind::Redirect => Fate::Answered(self.redirect_response(call)),
                 FaultKind::Closed => Fate::Cut(Duration::ZERO),
                 FaultKind::Hang => Fate::Cut(hang),
                 FaultKind::LostAnswer
@@ -72,30 +72,30 @@ impl Simulation {
                 | FaultKind::UnknownState
                 | FaultKind::PartialList
                 | FaultKind::RepeatedMarker => {
-                    later.push(fault);
+                    response_faults.push(fault);
                     continue;
                 }
             };
             return (delay, fate);
         }
-        (delay, Fate::CarriedOut(later))
+        (delay, Fate::CarriedOut(response_faults))
     }
 
-    fn throttles(&mut self) -> bool {
+    fn is_throttled(&mut self) -> bool {
         let knobs = &self.cloud.knobs;
         let second = self.cloud.now.as_secs();
-        if self.second.0 != second {
-            self.second = (second, 0);
+        if self.throttle_window.0 != second {
+            self.throttle_window = (second, 0);
         }
-        let above = knobs.throttle_above_per_s > 0 && self.second.1 >= knobs.throttle_above_per_s;
+        let above = knobs.throttle_above_per_s > 0 && self.throttle_window.1 >= knobs.throttle_above_per_s;
         if above || hits(knobs.throttle_every, self.cloud.tally.calls) {
             return true;
         }
-        self.second.1 += 1;
+        self.throttle_window.1 += 1;
         false
     }
 
-    fn throttled(&self, service: Service) -> Answer {
+    fn throttled_response(&self, service: Service) -> Answer {
         let knobs = &self.cloud.knobs;
         let wait = knobs.retry_after_s.to_string();
         let message = "This request was rate-limited.";
@@ -125,36 +125,42 @@ impl Simulation {
         striking
     }
 
-    fn redirected(&self, call: &Call) -> Answer {
+    fn redirect_response(&self, call: &Call) -> Answer {
         let query = if call.query_string.is_empty() { String::new() } else { format!("?{}", call.query_string) };
         Answer::empty(307).with("Location", format!("{}{MOVED}{}{query}", self.cloud.base, call.path))
     }
 
     /// Carries a call out. None is an answer that gets lost on its way.
-    pub fn carry_out(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Answer> {
+    pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Answer> {
         self.advance();
         let answer = match call.service {
             None => self.control(call, body),
-            Some(service) => self.serve(service, call, body),
+            Some(service) => self.dispatch(service, call, body),
         };
         self.finish(answer, call, faults)
     }
 
     /// The number of the image that a call uploads; None for other calls and those that will be refused.
-    pub fn awaits_upload(&mut self, call: &Call) -> Option<u64> {
+    pub fn uploadable_image(&mut self, call: &Call) -> Option<u64> {
         self.advance();
-        let upload = upload(call)?;
+        let upload = uploaded_image_id(call)?;
         let allowed = self.cloud.authorized(&call.token) && self.cloud.options.has(Service::Image);
         if allowed { self.cloud.check_upload(upload).ok() } else { None }
     }
 
-    pub fn uploads_break_at(&self) -> Option<u64> {
+    pub fn upload_break_at(&self) -> Option<u64> {
         Some(self.cloud.knobs.uploads_break_at).filter(|at| *at > 0)
     }
 
-    pub fn uploaded(&mut self, call: &Call, image: u64, content: Content, faults: &[Fault]) -> Option<Answer> {
+    pub fn finish_upload(
+        &mut self,
+        call: &Call,
+        image: u64,
+        content: ImageContent,
+        faults: &[Fault],
+    ) -> Option<Answer> {
         self.advance();
-        let answer = self.cloud.uploaded(image, content);
+        let answer = self.cloud.finish_upload(image, content);
         self.finish(answer, call, faults)
     }
 
@@ -162,12 +168,12 @@ impl Simulation {
         faults.iter().try_fold(answer, |answer, fault| spoil(answer, fault, &self.cloud.base, call))
     }
 
-    fn serve(&mut self, service: Service, call: &Call, body: &[u8]) -> Answer {
+    fn dispatch(&mut self, service: Service, call: &Call, body: &[u8]) -> Answer {
         let cloud = &mut self.cloud;
         if !cloud.options.has(service) {
             return Answer::html(404, "The requested URL was not found on this server.");
         }
-        if let Some(answer) = cloud.discovered(service, call) {
+        if let Some(answer) = cloud.version_document(service, call) {
             return answer;
         }
         let known = match service {
@@ -188,7 +194,7 @@ impl Simulation {
         match service {
             Service::Identity => Answer::not_found(service),
             Service::Compute => cloud.compute(call, body),
-            Service::Image => match upload(call) {
+            Service::Image => match uploaded_image_id(call) {
                 // What comes here is refused: uploads that are allowed are taken in before.
                 Some(image) => cloud.check_upload(image).err().unwrap_or_else(|| Answer::not_found(service)),
                 None => cloud.image_service(call, body),
@@ -206,7 +212,7 @@ impl Simulation {
             ("PUT", ["sim", "knobs"]) => {
                 let change = serde_json::from_slice(body).map_err(|error| error.to_string());
                 match change
-                    .and_then(|change: Value| Ok((change.get("faults").is_some(), self.cloud.knobs.turned(change)?)))
+                    .and_then(|change: Value| Ok((change.get("faults").is_some(), self.cloud.knobs.updated(change)?)))
                 {
                     Ok((new_faults, knobs)) => {
                         self.cloud.knobs = knobs;
@@ -236,7 +242,7 @@ impl Simulation {
 }
 
 /// The id of the image that a call would upload.
-fn upload(call: &Call) -> Option<&str> {
+fn uploaded_image_id(call: &Call) -> Option<&str> {
     match (call.method.as_str(), call.service, &call.parts[..]) {
         ("PUT", Some(Service::Image), [_, images, id, file]) if images == "images" && file == "file" => Some(id),
         _ => None,

@@ -101,7 +101,7 @@ pub struct Knobs {
 
 impl Knobs {
     /// These knobs with some of them turned.
-    pub fn turned(&self, change: Value) -> Result<Self, String> {
+    pub fn updated(&self, change: Value) -> Result<Self, String> {
         let Value::Object(change) = change else { return Err("the knobs are a JSON object".to_owned()) };
         let mut all = serde_json::to_value(self).expect("knobs are plain data");
         for (knob, value) in change {

@@ -17,14 +17,14 @@ impl Latency {
     /// The latency of one call: equal seeds and numbers give equal times.
     pub fn of(&self, service: Service, seed: u64, number: u64) -> Duration {
         let Some((low, high)) = self.0.get(&Some(service)).or_else(|| self.0.get(&None)) else { return Duration::ZERO };
-        let spread = (high - low) * 1000 + 1;
-        let offset = if spread == 1 { 0 } else { mix(seed, number) % spread };
+        let range = (high - low) * 1000 + 1;
+        let offset = if range == 1 { 0 } else { splitmix64(seed, number) % range };
         Duration::from_micros(low * 1000 + offset)
     }
 }
 
 /// A well spread number for each pair (SplitMix64).
-fn mix(seed: u64, number: u64) -> u64 {
+fn splitmix64(seed: u64, number: u64) -> u64 {
     let mut value = seed.wrapping_mul(0xA24B_AED4_963E_E407).wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

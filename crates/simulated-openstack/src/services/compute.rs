@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, Microversion, NEWEST, OLDEST, Service};
-use crate::cloud::cloud::{Cloud, Due, Kind, PROJECT_ID, number_of};
+use crate::call::{Call, MIN_MICROVERSION, Microversion, Service};
+use crate::cloud::cloud::{Cloud, Due, Kind, PROJECT_ID, ServerEvent, number_of};
 use crate::cloud::fixtures::Flavor;
 use crate::faults::knobs::hits;
 use crate::response::Answer;
@@ -25,12 +25,12 @@ impl Cloud {
             ("GET", ["servers"] | ["servers", "detail"]) => self.list_servers(call),
             ("GET", ["servers", id]) => self.show_server(id, minor),
             ("DELETE", ["servers", id]) => self.delete_server(id),
-            ("POST", ["servers", id, "action"]) => self.act(id, body),
-            ("GET", ["servers", id, what]) => self.part_of_server(id, what),
+            ("POST", ["servers", id, "action"]) => self.server_action(id, body),
+            ("GET", ["servers", id, what]) => self.server_subresource(id, what),
             ("GET", ["flavors"] | ["flavors", "detail"]) => self.list_flavors(call, minor),
             ("GET", ["flavors", id]) => match self.fixtures.flavors.iter().find(|flavor| flavor.id == *id) {
                 Some(flavor) => Answer::ok(&json!({"flavor": flavor.shown(&self.base, minor)})),
-                None => missing(&format!("Flavor {id} could not be found.")),
+                None => not_found(&format!("Flavor {id} could not be found.")),
             },
             ("GET", ["flavors", _, "os-extra_specs"]) => Answer::ok(&json!({"extra_specs": {}})),
             ("GET", ["os-availability-zone"]) => self.zones(),
@@ -42,7 +42,7 @@ impl Cloud {
             }
             ("GET", ["os-keypairs", name]) => match self.fixtures.keys.contains(name) {
                 true => Answer::ok(&json!({"keypair": keypair(name)})),
-                false => missing(&format!("Keypair {name} not found for user")),
+                false => not_found(&format!("Keypair {name} not found for user")),
             },
             ("GET", ["extensions"]) => Answer::ok(&json!({"extensions": []})),
             _ => Answer::not_found(Service::Compute),
@@ -54,7 +54,7 @@ impl Cloud {
 
     fn number_of_server(&self, id: &str) -> Result<u64, Answer> {
         let number = number_of(Kind::Server, id).filter(|number| self.servers.contains_key(number));
-        number.ok_or_else(|| missing(&format!("Instance {id} could not be found.")))
+        number.ok_or_else(|| not_found(&format!("Instance {id} could not be found.")))
     }
 
     fn show_server(&mut self, id: &str, minor: u32) -> Answer {
@@ -62,7 +62,7 @@ impl Cloud {
             Ok(number) => number,
             Err(answer) => return answer,
         };
-        let rendered = self.rendered(number, minor).expect("the server was just found");
+        let rendered = self.rendered_json(number, minor).expect("the server was just found");
         let mut body = Vec::with_capacity(rendered.len() + 12);
         body.extend_from_slice(b"{\"server\":");
         body.extend_from_slice(&rendered);
@@ -83,7 +83,7 @@ impl Cloud {
         }
         self.tally.deletes_accepted += 1;
         self.history.delete_asked(number, now);
-        let on_no_host = stage.status == Status::Error && server.launched.is_none() && server.delete_failures == 0;
+        let on_no_host = stage.status == Status::Error && server.launched_at.is_none() && server.delete_failures == 0;
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);
         if hits(self.knobs.delete_sticks_every, self.tally.deletes_accepted) {
@@ -98,7 +98,7 @@ impl Cloud {
         Answer::empty(204)
     }
 
-    fn act(&mut self, id: &str, body: &[u8]) -> Answer {
+    fn server_action(&mut self, id: &str, body: &[u8]) -> Answer {
         let number = match self.number_of_server(id) {
             Ok(number) => number,
             Err(answer) => return answer,
@@ -108,26 +108,26 @@ impl Cloud {
         if action.get("os-getConsoleOutput").is_none() {
             return Answer::error(Service::Compute, 400, "There is no such action");
         }
-        if server.launched.is_none() {
+        if server.launched_at.is_none() {
             return Answer::error(Service::Compute, 409, &format!("Instance {id} is not ready"));
         }
-        let standard = "FAKE CONSOLE OUTPUT\nANOTHER\nLAST LINE";
-        let output = server.metadata.get("loopback:console").and_then(Value::as_str).unwrap_or(standard);
+        let default_output = "FAKE CONSOLE OUTPUT\nANOTHER\nLAST LINE";
+        let output = server.metadata.get("loopback:console").and_then(Value::as_str).unwrap_or(default_output);
         Answer::ok(&json!({"output": output}))
     }
 
-    fn part_of_server(&mut self, id: &str, what: &str) -> Answer {
+    fn server_subresource(&mut self, id: &str, subresource: &str) -> Answer {
         let number = match self.number_of_server(id) {
             Ok(number) => number,
             Err(answer) => return answer,
         };
         let server = &self.servers[&number];
-        match what {
+        match subresource {
             "os-volume_attachments" => {
-                let shown = |(volume, goes): &(u64, bool)| {
+                let shown = |(volume, delete_on_termination): &(u64, bool)| {
                     let volume = crate::services::volume::id_of(*volume);
                     json!({"id": volume, "volumeId": volume, "serverId": id, "device": "/dev/sda",
-                        "delete_on_termination": goes})
+                        "delete_on_termination": delete_on_termination})
                 };
                 Answer::ok(&json!({"volumeAttachments": server.volumes.iter().map(shown).collect::<Vec<_>>()}))
             }
@@ -192,7 +192,7 @@ impl Cloud {
     }
 }
 
-fn missing(message: &str) -> Answer {
+fn not_found(message: &str) -> Answer {
     Answer::error(Service::Compute, 404, message)
 }
 

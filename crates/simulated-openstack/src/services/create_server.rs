@@ -9,7 +9,7 @@ use crate::response::Answer;
 use crate::services::server::{Order, Server, VolumeOrder, seconds};
 
 /// What Nova's schema lets a server have when it is created.
-const KEYS: [&str; 24] = [
+const SERVER_KEYS: [&str; 24] = [
     "name",
     "imageRef",
     "flavorRef",
@@ -54,19 +54,19 @@ impl QuotaRow {
     }
 }
 
-fn refused(message: impl AsRef<str>) -> Answer {
+fn bad_request(message: impl AsRef<str>) -> Answer {
     Answer::error(Service::Compute, 400, message.as_ref())
 }
 
 fn invalid(field: &str, value: &Value, reason: &str) -> Answer {
     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    refused(format!("Invalid input for field/attribute {field}. Value: {value}. {reason}"))
+    bad_request(format!("Invalid input for field/attribute {field}. Value: {value}. {reason}"))
 }
 
 impl Cloud {
     pub fn create_servers(&mut self, call: &Call, body: &[u8]) -> Answer {
-        match self.order(call, body) {
-            Ok((order, least, most)) => match self.granted(&order, least, most) {
+        match self.parse_order(call, body) {
+            Ok((order, least, most)) => match self.count_within_quota(&order, least, most) {
                 Ok(count) => self.come(&order, count),
                 Err(answer) => {
                     self.tally.quota_refusals += 1;
@@ -78,28 +78,28 @@ impl Cloud {
     }
 
     /// What is ordered, and how many at least and at most.
-    fn order(&self, call: &Call, body: &[u8]) -> Result<(Order, i64, i64), Answer> {
-        let body: Value = serde_json::from_slice(body).map_err(|_| refused("Malformed request body"))?;
+    fn parse_order(&self, call: &Call, body: &[u8]) -> Result<(Order, i64, i64), Answer> {
+        let body: Value = serde_json::from_slice(body).map_err(|_| bad_request("Malformed request body"))?;
         let Some(server) = body["server"].as_object() else {
             return Err(invalid("server", &body, "'server' is a required property"));
         };
-        check_shape(server, call.minor())?;
-        let least = count(server.get("min_count")).unwrap_or(1);
-        let most = count(server.get("max_count")).unwrap_or(least).max(least);
+        validate_body(server, call.minor())?;
+        let min_count = count(server.get("min_count")).unwrap_or(1);
+        let max_count = count(server.get("max_count")).unwrap_or(min_count).max(min_count);
         let text = |key: &str| server.get(key).and_then(Value::as_str);
         let wanted = text("flavorRef").unwrap_or_default();
         let flavor = self.fixtures.flavors.iter().position(|flavor| flavor.id == wanted);
-        let flavor = flavor.ok_or_else(|| refused(format!("Flavor {wanted} could not be found.")))?;
+        let flavor = flavor.ok_or_else(|| bad_request(format!("Flavor {wanted} could not be found.")))?;
         let (image, volume) = self.boot_source(server)?;
         let zone = text("availability_zone").map(str::to_owned);
         if zone.as_ref().is_some_and(|zone| !self.knobs.zones.contains(zone)) {
-            return Err(refused("The requested availability zone is not available"));
+            return Err(bad_request("The requested availability zone is not available"));
         }
         let key_name = text("key_name").map(str::to_owned);
         if key_name.as_deref().is_some_and(|name| !self.fixtures.keys.contains(&name)) {
-            return Err(refused("Invalid key_name provided."));
+            return Err(bad_request("Invalid key_name provided."));
         }
-        let security_groups = self.wanted_groups(server.get("security_groups"))?;
+        let security_groups = self.requested_groups(server.get("security_groups"))?;
         let order = Order {
             name: text("name").unwrap_or_default().to_owned(),
             flavor,
@@ -109,10 +109,10 @@ impl Cloud {
             config_drive: server.get("config_drive").is_some_and(|drive| *drive == json!(true) || *drive == "True"),
             zone,
             security_groups,
-            networks: self.wanted_networks(server.get("networks"))?,
+            networks: self.requested_networks(server.get("networks"))?,
             volume,
         };
-        Ok((order, least, most))
+        Ok((order, min_count, max_count))
     }
 
     /// The image, or else the volume that a mapping makes of an image.
@@ -121,7 +121,7 @@ impl Cloud {
         let mapping = server.get("block_device_mapping_v2").and_then(|mappings| mappings.get(0));
         let Some(mapping) = mapping else {
             if image.is_empty() {
-                return Err(refused("Missing imageRef attribute"));
+                return Err(bad_request("Missing imageRef attribute"));
             }
             self.check_image(image)?;
             return Ok((Some(image.to_owned()), None));
@@ -139,7 +139,7 @@ impl Cloud {
             return Err(Answer::error(Service::Compute, 500, "The volume service is not available."));
         }
         let Some(size_gb) = count(mapping.get("volume_size")) else {
-            return Err(refused("Block Device Mapping is Invalid: volume_size is missing or no number."));
+            return Err(bad_request("Block Device Mapping is Invalid: volume_size is missing or no number."));
         };
         Ok((None, Some(VolumeOrder { size_gb, goes_with_server: mapping["delete_on_termination"] == true })))
     }
@@ -149,26 +149,26 @@ impl Cloud {
             let reason = format!("'{image}' is not valid under any of the given schemas");
             return Err(invalid("imageRef", &json!(image), &reason));
         }
-        let found = self.image(image).ok_or_else(|| refused("Can not find requested image"))?;
-        match found.active() {
+        let found = self.image(image).ok_or_else(|| bad_request("Can not find requested image"))?;
+        match found.is_active() {
             true => Ok(()),
-            false => Err(refused(format!("Image {image} is not active."))),
+            false => Err(bad_request(format!("Image {image} is not active."))),
         }
     }
 
-    fn wanted_groups(&self, groups: Option<&Value>) -> Result<Vec<String>, Answer> {
+    fn requested_groups(&self, groups: Option<&Value>) -> Result<Vec<String>, Answer> {
         let Some(groups) = groups.and_then(Value::as_array) else { return Ok(vec!["default".to_owned()]) };
         let mut wanted = Vec::new();
         for group in groups {
             let name = group["name"].as_str().unwrap_or_default();
             let known = self.fixtures.security_groups.iter().find(|known| known.name == name || known.id == name);
-            let message = || refused(format!("Unable to find security_group with name or id '{name}'"));
+            let message = || bad_request(format!("Unable to find security_group with name or id '{name}'"));
             wanted.push(known.ok_or_else(message)?.name.to_owned());
         }
         Ok(wanted)
     }
 
-    fn wanted_networks(&self, networks: Option<&Value>) -> Result<Vec<usize>, Answer> {
+    fn requested_networks(&self, networks: Option<&Value>) -> Result<Vec<usize>, Answer> {
         let own = self.fixtures.networks.iter().filter(|network| !network.external).count();
         let automatic = match networks {
             None => true,
@@ -190,16 +190,16 @@ impl Cloud {
             let uuid = network["uuid"].as_str().unwrap_or_default();
             if !crate::call::is_id(uuid) {
                 let message = format!("Bad networks format: network uuid is not in proper format ({uuid})");
-                return Err(refused(message));
+                return Err(bad_request(message));
             }
             let place = self.fixtures.networks.iter().position(|known| known.id == uuid && !known.external);
-            wanted.push(place.ok_or_else(|| refused(format!("Network {uuid} could not be found.")))?);
+            wanted.push(place.ok_or_else(|| bad_request(format!("Network {uuid} could not be found.")))?);
         }
         Ok(wanted)
     }
 
     /// How many the quota lets through; Nova makes fewer than the most before it refuses.
-    fn granted(&self, order: &Order, least: i64, most: i64) -> Result<i64, Answer> {
+    fn count_within_quota(&self, order: &Order, min_count: i64, max_count: i64) -> Result<i64, Answer> {
         let flavor = &self.fixtures.flavors[order.flavor];
         let row = |name, each, used, limit| QuotaRow { name, each, used, limit };
         let rows = [
@@ -207,15 +207,16 @@ impl Cloud {
             row("instances", 1, self.usage.servers, self.knobs.quota_servers),
             row("ram", flavor.ram_mib, self.usage.ram_mib, self.knobs.quota_ram_mib),
         ];
-        let count = rows.iter().map(QuotaRow::room).min().expect("there are three").min(most);
-        if count < least {
-            let over: Vec<&QuotaRow> = rows.iter().filter(|row| row.room() < least).collect();
-            let join =
-                |shown: &dyn Fn(&QuotaRow) -> String| over.iter().map(|row| shown(row)).collect::<Vec<_>>().join(", ");
+        let count = rows.iter().map(QuotaRow::room).min().expect("there are three").min(max_count);
+        if count < min_count {
+            let exceeded: Vec<&QuotaRow> = rows.iter().filter(|row| row.room() < min_count).collect();
+            let join = |shown: &dyn Fn(&QuotaRow) -> String| {
+                exceeded.iter().map(|row| shown(row)).collect::<Vec<_>>().join(", ")
+            };
             let names = join(&|row| row.name.to_owned());
             let message = format!(
                 "Quota exceeded for {names}: Requested {}, but already used {} of {} {names}",
-                join(&|row| (row.each * least).to_string()),
+                join(&|row| (row.each * min_count).to_string()),
                 join(&|row| row.used.to_string()),
                 join(&|row| row.limit.to_string()),
             );
@@ -298,14 +299,14 @@ fn count(value: Option<&Value>) -> Option<i64> {
     (0..=100_000).contains(&number).then_some(number)
 }
 
-fn check_shape(server: &Map<String, Value>, minor: u32) -> Result<(), Answer> {
+fn validate_body(server: &Map<String, Value>, minor: u32) -> Result<(), Answer> {
     let whole = Value::Object(server.clone());
     for key in ["name", "flavorRef"] {
         if !server.contains_key(key) {
             return Err(invalid("server", &whole, &format!("'{key}' is a required property")));
         }
     }
-    if let Some(key) = server.keys().find(|key| !KEYS.contains(&key.as_str())) {
+    if let Some(key) = server.keys().find(|key| !SERVER_KEYS.contains(&key.as_str())) {
         let reason = format!("Additional properties are not allowed ('{key}' was unexpected)");
         return Err(invalid("server", &whole, &reason));
     }

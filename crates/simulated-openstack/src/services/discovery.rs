@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, NEWEST, OLDEST, Service};
+use crate::call::{Call, MAX_MICROVERSION, MIN_MICROVERSION, Service};
 use crate::cloud::cloud::Cloud;
 use crate::response::Answer;
 
 impl Cloud {
     /// The answer to a call for a version document; None for every other call.
-    pub fn discovered(&self, service: Service, call: &Call) -> Option<Answer> {
+    pub fn version_document(&self, service: Service, call: &Call) -> Option<Answer> {
         if call.method != "GET" && call.method != "HEAD" || call.parts.len() > 1 {
             return None;
         }
@@ -31,7 +31,7 @@ impl Cloud {
                 let version = json!({"id": "v2.0", "status": "CURRENT", "links": [{"rel": "self", "href": format!("{base}/v2.0/")}]});
                 Some(Answer::ok(&json!({"versions": [version]})))
             }
-            (Service::Network, Some("v2.0")) if call.slash && self.authorized(&call.token) => {
+            (Service::Network, Some("v2.0")) if call.has_trailing_slash && self.authorized(&call.token) => {
                 let names = ["network", "subnet", "port"];
                 let shown = names.map(|name| {
                     let href = format!("{base}/v2.0/{name}s");

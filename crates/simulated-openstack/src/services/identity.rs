@@ -49,7 +49,7 @@ impl Cloud {
                 Some(_) => Answer::empty(204),
                 None => Answer::error(Service::Identity, 404, "Failed to validate token"),
             },
-            ("GET", ["auth", "catalog"]) => Answer::ok(&json!({"catalog": self.catalogue()})),
+            ("GET", ["auth", "catalog"]) => Answer::ok(&json!({"catalog": self.catalog()})),
             ("GET", ["auth", "projects"]) => {
                 let links =
                     json!({"self": format!("{}/auth/projects", self.auth_url()), "next": null, "previous": null});
@@ -80,7 +80,7 @@ impl Cloud {
             let user = match method.as_str() {
                 Some("password") => named_user(&identity["password"]["user"]).map(str::to_owned),
                 Some("application_credential") => {
-                    is_credential(&identity["application_credential"]).then(|| USER.to_owned())
+                    is_valid_credential(&identity["application_credential"]).then(|| USER.to_owned())
                 }
                 Some("token") => {
                     let other = identity["token"]["id"].as_str().unwrap_or_default();
@@ -111,10 +111,10 @@ impl Cloud {
         json!({"token": {
             "methods": methods,
             "user": {"domain": domain, "id": USER_ID, "name": user, "password_expires_at": null},
-            "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.written_finely(*expires)),
-            "issued_at": format!("{}Z", self.written_finely(self.now)),
+            "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.timestamp_micros(*expires)),
+            "issued_at": format!("{}Z", self.timestamp_micros(self.now)),
             "project": {"domain": domain, "id": PROJECT_ID, "name": PROJECT}, "is_domain": false,
-            "roles": [{"id": "a4b0000000004000800000000000000a", "name": "member"}], "catalog": self.catalogue(),
+            "roles": [{"id": "a4b0000000004000800000000000000a", "name": "member"}], "catalog": self.catalog(),
         }})
     }
 
@@ -126,7 +126,7 @@ impl Cloud {
         })
     }
 
-    fn catalogue(&self) -> Vec<Value> {
+    fn catalog(&self) -> Vec<Value> {
         let present = Service::ALL.into_iter().filter(|service| self.options.has(*service));
         let shown = present.zip(1_u64..).map(|(service, number)| {
             let base = format!("{}/{}", self.base, service.name());
@@ -166,7 +166,7 @@ fn named_user(user: &Value) -> Option<&str> {
     user["name"].as_str().filter(|_| is_here).filter(is_ours)
 }
 
-fn is_credential(credential: &Value) -> bool {
+fn is_valid_credential(credential: &Value) -> bool {
     let named = credential["name"] == CREDENTIAL_NAME
         && (credential["user"]["name"] == USER || credential["user"]["id"] == USER_ID);
     (named || credential["id"] == CREDENTIAL_ID) && credential["secret"] == CREDENTIAL_SECRET

@@ -28,19 +28,19 @@ const FORMATS: [&str; 11] = ["ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", 
 pub struct Image {
     /// What its owner said of it.
     properties: Map<String, Value>,
-    content: Option<Content>,
+    content: Option<ImageContent>,
     created: Moment,
     updated: Moment,
 }
 
 impl Image {
-    pub fn active(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.content.is_some()
     }
 }
 
 #[derive(Clone)]
-pub struct Content {
+pub struct ImageContent {
     pub size: u64,
     md5: String,
     sha512: String,
@@ -68,9 +68,9 @@ impl Intake {
         self.size
     }
 
-    pub fn finish(self) -> Content {
+    pub fn finish(self) -> ImageContent {
         let sha512: String = self.sha512.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Content { size: self.size, md5: format!("{:x}", self.md5.finalize()), sha512 }
+        ImageContent { size: self.size, md5: format!("{:x}", self.md5.finalize()), sha512 }
     }
 }
 
@@ -87,7 +87,7 @@ impl Cloud {
         }
     }
 
-    fn add_image(&mut self, properties: Map<String, Value>, content: Option<Content>) -> u64 {
+    fn add_image(&mut self, properties: Map<String, Value>, content: Option<ImageContent>) -> u64 {
         let number = self.next_number();
         self.history.image_created(number, &properties, self.now);
         if content.is_some() {

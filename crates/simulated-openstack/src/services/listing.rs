@@ -19,12 +19,12 @@ pub struct Page {
 }
 
 /// The page that a call asks for by `limit` and `marker`; an unknown marker is the error.
-pub fn page(call: &Call, mut items: Vec<Value>, longest: u64) -> Result<Page, String> {
+pub fn page(call: &Call, mut items: Vec<Value>, max_size: u64) -> Result<Page, String> {
     if let Some(marker) = call.parameter("marker") {
-        let place = items.iter().position(|item| item["id"] == marker).ok_or(marker)?;
-        items.drain(..=place);
+        let index = items.iter().position(|item| item["id"] == marker).ok_or(marker)?;
+        items.drain(..=index);
     }
-    let limit = limit(call, longest);
+    let limit = limit(call, max_size);
     // A page that is full has a next one if the call or the cloud limits it, even if that will be empty.
     let full = items.len() >= limit && limit > 0 && (call.parameter("limit").is_some() || items.len() > limit);
     items.truncate(limit);
@@ -32,9 +32,9 @@ pub fn page(call: &Call, mut items: Vec<Value>, longest: u64) -> Result<Page, St
     Ok(Page { items, next })
 }
 
-fn limit(call: &Call, longest: u64) -> usize {
+fn limit(call: &Call, max_size: u64) -> usize {
     let asked = call.parameter("limit").and_then(|limit| limit.parse::<u64>().ok()).filter(|limit| *limit > 0);
-    usize::try_from(asked.unwrap_or(longest).min(longest)).unwrap_or(usize::MAX)
+    usize::try_from(asked.unwrap_or(max_size).min(max_size)).unwrap_or(usize::MAX)
 }
 
 /// Whether a value is what a filter of a query wants.
@@ -90,7 +90,7 @@ impl Filter {
         Ok(Self { name, status: call.parameter("status").map(str::to_uppercase) })
     }
 
-    fn passes(&self, server: &Server, stage: Stage) -> bool {
+    fn matches(&self, server: &Server, stage: Stage) -> bool {
         self.name.as_ref().is_none_or(|name| name.is_match(&server.name))
             && self.status.as_ref().is_none_or(|status| status == stage.status.name())
     }
@@ -117,11 +117,11 @@ impl Cloud {
         let detailed = call.parts.last().is_some_and(|part| part == "detail");
         let mut body = Vec::with_capacity(64 + found.len() * if detailed { 1800 } else { 400 });
         body.extend_from_slice(b"{\"servers\":[");
-        for (place, (number, stage)) in found.iter().enumerate() {
-            if place > 0 {
+        for (index, (number, stage)) in found.iter().enumerate() {
+            if index > 0 {
                 body.push(b',');
             }
-            body.extend_from_slice(&self.entry(*number, *stage, detailed, call.minor()));
+            body.extend_from_slice(&self.server_entry(*number, *stage, detailed, call.minor()));
         }
         body.push(b']');
         if let Some((last, _)) = found.last().filter(|_| more) {
@@ -133,25 +133,25 @@ impl Cloud {
     }
 
     /// Servers below a number that pass the filter, in their stages: the present ones, or those of a while ago.
-    fn visible(&self, filter: &Filter, before: u64, most: usize) -> Vec<(u64, Stage)> {
+    fn visible(&self, filter: &Filter, before: u64, max_count: usize) -> Vec<(u64, Stage)> {
         let passing = |(number, stage): (&u64, Option<Stage>), server: &Server| {
-            stage.filter(|stage| filter.passes(server, *stage)).map(|stage| (*number, stage))
+            stage.filter(|stage| filter.matches(server, *stage)).map(|stage| (*number, stage))
         };
         let present = self.servers.range(..before).rev();
         if self.knobs.stale_lists_s == 0.0 {
             let present = present.filter_map(|(number, server)| passing((number, Some(server.stage())), server));
-            return present.take(most).collect();
+            return present.take(max_count).collect();
         }
         let then = self.now.saturating_sub(Duration::from_secs_f64(self.knobs.stale_lists_s));
         let all = present.chain(self.departed.range(..before));
         let mut found: Vec<_> =
             all.filter_map(|(number, server)| passing((number, server.stage_at(then)), server)).collect();
         found.sort_by_key(|(number, _)| Reverse(*number));
-        found.truncate(most);
+        found.truncate(max_count);
         found
     }
 
-    fn entry(&mut self, number: u64, stage: Stage, detailed: bool, minor: u32) -> Bytes {
+    fn server_entry(&mut self, number: u64, stage: Stage, detailed: bool, minor: u32) -> Bytes {
         let present = self.servers.get(&number);
         let server = present.or_else(|| self.departed.get(&number)).expect("what is listed is known");
         if !detailed {
@@ -159,7 +159,7 @@ impl Cloud {
             return entry.to_string().into();
         }
         if present.is_some_and(|present| present.stage() == stage) {
-            return self.rendered(number, minor).expect("it is present");
+            return self.rendered_json(number, minor).expect("it is present");
         }
         self.shown(server, stage, minor).to_string().into()
     }

@@ -53,10 +53,10 @@ impl Cloud {
                         let ip = self.floating_ips.remove(&number).expect("it was just found");
                         self.floating_pool.give_back(ip.host);
                         let server = ip.port.and_then(|port| self.ports.get(&port)).map(|port| port.server);
-                        self.touch_server(server);
+                        self.invalidate_rendered(server);
                         Answer::empty(204)
                     }
-                    None => missing("floatingips", id),
+                    None => not_found("floatingips", id),
                 }
             }
             ("DELETE", ["ports", id]) => {
@@ -65,7 +65,7 @@ impl Cloud {
                         self.remove_port(number);
                         Answer::empty(204)
                     }
-                    None => missing("ports", id),
+                    None => not_found("ports", id),
                 }
             }
             ("GET", [collection, id]) => self.show(collection, id),
@@ -75,14 +75,14 @@ impl Cloud {
 
     /// What passes the filters of the query, on pages.
     fn list(&self, call: &Call, name: &str, items: Vec<Value>) -> Answer {
-        let passes = |item: &Value| {
-            let filters = call.query.iter().filter(|(key, _)| !MODIFIERS.contains(&key.as_str()));
+        let matches = |item: &Value| {
+            let filters = call.query.iter().filter(|(key, _)| !NON_FILTER_PARAMETERS.contains(&key.as_str()));
             // Several values of a filter are alternatives.
             filters.clone().all(|(key, _)| {
                 filters.clone().any(|(other, value)| other == key && listing::matches(&item[key], value))
             })
         };
-        let items = items.into_iter().filter(passes).collect();
+        let items = items.into_iter().filter(matches).collect();
         match listing::page(call, items, self.knobs.page_size) {
             Ok(page) => Answer::ok(&page.linked(name, &self.base, call)),
             Err(marker) => Answer::neutron(404, "ResourceNotFound", &format!("{marker} could not be found.")),
@@ -108,7 +108,7 @@ impl Cloud {
         };
         match items.into_iter().find(|item| item["id"] == id) {
             Some(item) => Answer::ok(&json!({name: item})),
-            None => missing(collection, id),
+            None => not_found(collection, id),
         }
     }
 
@@ -131,7 +131,7 @@ impl Cloud {
         if let Some(server) = self.servers.get_mut(&port.server) {
             server.ports.retain(|port| *port != number);
         }
-        self.touch_server(Some(port.server));
+        self.invalidate_rendered(Some(port.server));
     }
 
     fn create_floating_ip(&mut self, body: &[u8]) -> Answer {
@@ -145,7 +145,7 @@ impl Cloud {
             None => None,
             Some(id) => match number_of(Kind::Port, id).filter(|port| self.ports.contains_key(port)) {
                 Some(port) => Some(port),
-                None => return missing("ports", id),
+                None => return not_found("ports", id),
             },
         };
         if let Some(port) = port
@@ -171,7 +171,7 @@ impl Cloud {
         };
         let number = self.next_number();
         self.floating_ips.insert(number, FloatingIp { host, port, created: self.now });
-        self.touch_server(port.map(|port| self.ports[&port].server));
+        self.invalidate_rendered(port.map(|port| self.ports[&port].server));
         let shown = self.shown_floating_ip(number, &self.floating_ips[&number]);
         Answer::json(201, &json!({"floatingip": shown}))
     }
@@ -212,7 +212,7 @@ impl Cloud {
     }
 
     fn shown_networks(&self) -> Vec<Value> {
-        let made = self.written(Moment::ZERO);
+        let made = self.timestamp(Moment::ZERO);
         let shown = |network: &Network| {
             json!({
                 "id": network.id, "name": network.name, "tenant_id": PROJECT_ID, "project_id": PROJECT_ID,
@@ -230,14 +230,14 @@ impl Cloud {
         let networks = self.fixtures.networks.iter().enumerate();
         let mut subnets: Vec<Value> = networks.flat_map(|(index, network)| network.shown_subnets(index)).collect();
         for subnet in &mut subnets {
-            subnet["created_at"] = json!(self.written(Moment::ZERO));
-            subnet["updated_at"] = json!(self.written(Moment::ZERO));
+            subnet["created_at"] = json!(self.timestamp(Moment::ZERO));
+            subnet["updated_at"] = json!(self.timestamp(Moment::ZERO));
         }
         subnets
     }
 
     fn shown_routers(&self) -> Vec<Value> {
-        let made = self.written(Moment::ZERO);
+        let made = self.timestamp(Moment::ZERO);
         let shown = |external: &Network| {
             let addresses = [json!({"subnet_id": external.subnets[0], "ip_address": "127.90.0.2"})];
             json!({
@@ -263,7 +263,7 @@ impl Cloud {
     }
 
     fn shown_port(&self, number: u64, port: &Port) -> Value {
-        let made = self.written(port.created);
+        let made = self.timestamp(port.created);
         json!({
             "id": id(Kind::Port, number), "name": "", "network_id": self.fixtures.networks[port.network].id,
             "tenant_id": PROJECT_ID, "project_id": PROJECT_ID, "mac_address": self.mac(port), "admin_state_up": true,
@@ -294,7 +294,7 @@ impl Cloud {
                 "device_owner": format!("compute:{}", port.zone),
             })
         });
-        let made = self.written(ip.created);
+        let made = self.timestamp(ip.created);
         let external = self.fixtures.external_network().expect("floating IPs are of an external network");
         json!({
             "id": id(Kind::FloatingIp, number), "tenant_id": PROJECT_ID, "project_id": PROJECT_ID,
@@ -326,14 +326,14 @@ impl Cloud {
 }
 
 /// Parameters of a query that are no filters.
-const MODIFIERS: [&str; 6] = ["limit", "marker", "fields", "sort_key", "sort_dir", "page_reverse"];
+const NON_FILTER_PARAMETERS: [&str; 6] = ["limit", "marker", "fields", "sort_key", "sort_dir", "page_reverse"];
 const EXTENSIONS: [&str; 5] = ["router", "security-group", "external-net", "quotas", "quota_details"];
 
 fn status(active: bool) -> &'static str {
     if active { "ACTIVE" } else { "DOWN" }
 }
 
-fn missing(collection: &str, id: &str) -> Answer {
+fn not_found(collection: &str, id: &str) -> Answer {
     let (kind, message) = match collection {
         "networks" => ("NetworkNotFound", format!("Network {id} could not be found.")),
         "ports" => ("PortNotFound", format!("Port {id} could not be found.")),

@@ -46,9 +46,9 @@ pub struct Server {
     pub ports: Vec<u64>,
     /// Volumes, and whether they go with the server.
     pub volumes: Vec<(u64, bool)>,
-    pub created: Moment,
-    pub launched: Option<Moment>,
-    pub gone: Option<Moment>,
+    pub created_at: Moment,
+    pub launched_at: Option<Moment>,
+    pub deleted_at: Option<Moment>,
     /// What the boot will end with, unless it succeeds.
     pub boot_failure: Option<String>,
     /// How many deletions will fail.
@@ -60,7 +60,7 @@ pub struct Server {
     /// When it entered each stage; never empty.
     stages: Vec<(Moment, Stage)>,
     /// The present stage as JSON, by what the microversion shows.
-    pub rendered: Vec<(usize, Bytes)>,
+    pub rendered_json: Vec<(usize, Bytes)>,
 }
 
 /// What is asked of a server that is to be.
@@ -107,15 +107,15 @@ impl Server {
             security_groups: order.security_groups.clone(),
             ports: Vec::new(),
             volumes: Vec::new(),
-            created,
-            launched: None,
-            gone: None,
+            created_at: created,
+            launched_at: None,
+            deleted_at: None,
             boot_failure: None,
             delete_failures: 0,
             node,
             fault: None,
             stages: vec![(created, Stage { status: Status::Build, deleting: false })],
-            rendered: Vec::new(),
+            rendered_json: Vec::new(),
         }
     }
 
@@ -125,16 +125,16 @@ impl Server {
 
     /// The stage it was in; None before it was created and after it was gone.
     pub fn stage_at(&self, moment: Moment) -> Option<Stage> {
-        if self.gone.is_some_and(|gone| gone <= moment) {
+        if self.deleted_at.is_some_and(|gone| gone <= moment) {
             return None;
         }
         self.stages.iter().rev().find(|(since, _)| *since <= moment).map(|(_, stage)| *stage)
     }
 
     pub fn enter(&mut self, now: Moment, stage: Stage) {
-        assert!(self.gone.is_none(), "a server that is gone does not change");
+        assert!(self.deleted_at.is_none(), "a server that is gone does not change");
         self.stages.push((now, stage));
-        self.rendered.clear();
+        self.rendered_json.clear();
     }
 
     pub fn fail(&mut self, now: Moment, message: String) {
@@ -162,18 +162,18 @@ pub fn seconds(text: &str) -> Option<f64> {
 
 impl Cloud {
     /// The present server as JSON, rendered once for each stage and shape.
-    pub fn rendered(&mut self, number: u64, minor: u32) -> Option<Bytes> {
+    pub fn rendered_json(&mut self, number: u64, minor: u32) -> Option<Bytes> {
         let server = self.servers.get(&number)?;
         let wanted = shape(minor);
         if server.stage().status == Status::Active {
             self.history.shown_active(number, self.now);
         }
-        if let Some((_, bytes)) = server.rendered.iter().find(|(shape, _)| *shape == wanted) {
+        if let Some((_, bytes)) = server.rendered_json.iter().find(|(shape, _)| *shape == wanted) {
             return Some(bytes.clone());
         }
         let bytes = Bytes::from(self.shown(server, server.stage(), minor).to_string());
         let server = self.servers.get_mut(&number).expect("it was just shown");
-        server.rendered.push((wanted, bytes.clone()));
+        server.rendered_json.push((wanted, bytes.clone()));
         Some(bytes)
     }
 
@@ -195,20 +195,20 @@ impl Cloud {
         let mut shown = json!({
             "id": id, "name": server.name, "status": stage.status.name(), "tenant_id": PROJECT_ID, "user_id": USER_ID,
             "metadata": server.metadata, "hostId": if up { HOST_ID } else { "" }, "image": image,
-            "flavor": flavor.shown_in_server(base, minor), "created": self.written(server.created),
-            "updated": self.written(changed),
+            "flavor": flavor.shown_in_server(base, minor), "created": self.timestamp(server.created_at),
+            "updated": self.timestamp(changed),
             "addresses": if up { self.addresses(server) } else { json!({}) }, "accessIPv4": "", "accessIPv6": "",
             "links": server.links(base), "OS-DCF:diskConfig": "MANUAL",
             "OS-EXT-AZ:availability_zone": if up { server.zone.as_str() } else { "" },
             "config_drive": if server.config_drive { "True" } else { "" }, "key_name": server.key_name,
-            "OS-SRV-USG:launched_at": server.launched.filter(|_| up).map(|at| self.written_finely(at)),
+            "OS-SRV-USG:launched_at": server.launched_at.filter(|_| up).map(|at| self.timestamp_micros(at)),
             "OS-SRV-USG:terminated_at": null, "OS-EXT-STS:task_state": task_state(stage),
             "OS-EXT-STS:vm_state": vm_state(stage.status), "OS-EXT-STS:power_state": u8::from(up),
             "os-extended-volumes:volumes_attached": volumes.collect::<Vec<_>>(),
         });
         match (stage.status, &server.fault) {
             (Status::Error, Some((since, message))) => {
-                shown["fault"] = json!({"code": 500, "created": self.written(*since), "message": message});
+                shown["fault"] = json!({"code": 500, "created": self.timestamp(*since), "message": message});
             }
             (Status::Build | Status::Active, _) | (Status::Error, None) => shown["progress"] = json!(0),
         }

@@ -42,9 +42,9 @@ impl Cloud {
                     None => Answer::error(Service::Volume, 400, "Invalid input for field/attribute size."),
                 }
             }
-            ("GET", ["volumes", id]) => match self.found_volume(id) {
+            ("GET", ["volumes", id]) => match self.volume_number(id) {
                 Some(number) => Answer::ok(&json!({"volume": self.shown_volume(number, &self.volumes[&number])})),
-                None => missing(id),
+                None => not_found(id),
             },
             ("DELETE", ["volumes", id]) => self.delete_volume(id),
             _ => Answer::not_found(Service::Volume),
@@ -52,7 +52,7 @@ impl Cloud {
         answer.with("OpenStack-API-Version", "volume 3.0")
     }
 
-    fn found_volume(&self, id: &str) -> Option<u64> {
+    fn volume_number(&self, id: &str) -> Option<u64> {
         number_of(Kind::Volume, id).filter(|number| self.volumes.contains_key(number))
     }
 
@@ -96,7 +96,7 @@ impl Cloud {
     }
 
     fn delete_volume(&mut self, id: &str) -> Answer {
-        let Some(number) = self.found_volume(id) else { return missing(id) };
+        let Some(number) = self.volume_number(id) else { return not_found(id) };
         if self.volumes[&number].server.is_some() {
             let message = "Invalid volume: Volume status must be available or error or error_restoring or \
                            error_extending or error_managing and must not be migrating, attached, belong to a group, \
@@ -123,7 +123,7 @@ impl Cloud {
 
     fn shown_volume(&self, number: u64, volume: &Volume) -> Value {
         let id = id_of(number);
-        let at = self.written_finely(volume.created);
+        let at = self.timestamp_micros(volume.created);
         let attachment = volume.server.map(|server| {
             json!({
                 "id": id, "attachment_id": id, "volume_id": id, "server_id": crate::cloud::cloud::id(Kind::Server, server),
@@ -166,6 +166,6 @@ impl Cloud {
     }
 }
 
-fn missing(id: &str) -> Answer {
+fn not_found(id: &str) -> Answer {
     Answer::error(Service::Volume, 404, &format!("Volume {id} could not be found."))
 }
