@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use divan::{Bencher, black_box};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};
 use nodepool_model::records::component::{ComponentKind, PoolComponent};
@@ -34,17 +34,17 @@ struct DecisionHarness {
     launcher: LauncherId,
     config: Arc<Config>,
     snapshot: Snapshot,
-    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
 }
 
 impl DecisionHarness {
     fn new(nodes: usize, requests: usize, label: &str) -> Self {
         let id = PoolId::new("static-bench", "main");
         let launcher = LauncherId::from(LAUNCHER);
-        let facts = Arc::new(Facts {
-            seen_at: NOW,
+        let facts = Arc::new(ProviderFacts {
+            refreshed_at: NOW,
             standing: (0..nodes).map(|index| Arc::new(host(index))).collect(),
-            ..Facts::unseen()
+            ..ProviderFacts::initial()
         });
         let mut snapshot = Snapshot::default();
         snapshot.connected = true;

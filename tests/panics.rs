@@ -15,7 +15,7 @@ use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::Driver;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Job;
 use nodepool_driver::state_machine::Pace;
 use nodepool_drivers::static_nodes::{self, Call, StaticNodes};
@@ -39,7 +39,7 @@ impl Driver for Fragile {
     type Reply = HostCheck;
     type Machine = <StaticNodes as Driver>::Machine;
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProviderFacts {
         self.driver.facts()
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hosts::{Manners, free_address, listen};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::static_nodes;
 use nodepool_model::config::ProviderConfig;
@@ -52,11 +52,11 @@ fn zuul_at(address: SocketAddr) -> HostIdentity {
     identity(&address.ip().to_string(), "zuul", address.port())
 }
 
-fn check_of(facts: &Facts, identity: &HostIdentity) -> HostCheck {
+fn check_of(facts: &ProviderFacts, identity: &HostIdentity) -> HostCheck {
     facts.standing_host(identity).expect("the host is configured").check.clone()
 }
 
-fn reason(facts: &Facts, identity: &HostIdentity) -> String {
+fn reason(facts: &ProviderFacts, identity: &HostIdentity) -> String {
     match check_of(facts, identity) {
         HostCheck::Failed { reason, .. } => reason,
         other => panic!("{identity} should have failed: {other:?}"),
@@ -163,7 +163,7 @@ fn the_configuration_alone_says_which_hosts_there_are() {
         let provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
         let facts = provider.facts();
         assert_eq!(check_of(&facts, &identity("fake-host-1", "zuul", 22)), HostCheck::Pending);
-        assert_eq!((facts.seen_at.0, facts.launching.is_none()), (0.0, true));
+        assert_eq!((facts.refreshed_at.0, facts.launching.is_none()), (0.0, true));
         assert_eq!(facts.label_needs.len(), 1);
         assert_eq!(facts.label_needs["a"].get("instances"), 1.0);
         assert_eq!(facts.limits.get("instances"), f64::INFINITY);
@@ -181,7 +181,7 @@ fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
         let result = provider.run(Job::Refresh).await;
         let facts = provider.facts();
         assert_eq!(result, Ok(Outcome::Refreshed(facts.clone(), Default::default())));
-        assert!(facts.seen_at.0 > 0.0);
+        assert!(facts.refreshed_at.0 > 0.0);
         let [first, second, third] = &facts.standing[..] else { panic!("three hosts") };
         assert_eq!(first.host_keys(), Some(&[String::from("ssh-rsa FAKEKEY")][..]));
         assert_eq!(first.address(), None);
@@ -239,7 +239,7 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
         ];
         let provider = Provider::of_config(&config(&nodes.concat()));
         // The good ones are known while the silent one is still being waited for.
-        let good_known = |facts: &Facts| facts.standing.iter().filter(|host| host.check.is_good()).count() == 3;
+        let good_known = |facts: &ProviderFacts| facts.standing.iter().filter(|host| host.check.is_good()).count() == 3;
         let facts = provider.facts_until(good_known).await;
         assert_eq!(check_of(&facts, &zuul_at(silent)), HostCheck::Pending);
 
@@ -266,9 +266,10 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
 fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
     let config = provider::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
     let section = config.providers.values().next().unwrap();
-    let mut facts = Facts { standing: static_nodes::config::hosts(section).unwrap(), ..Facts::unseen() };
+    let mut facts =
+        ProviderFacts { standing: static_nodes::config::hosts(section).unwrap(), ..ProviderFacts::initial() };
     let check = HostCheck::Passed { at: Timestamp(900.0), host_keys: Vec::new(), address: None };
-    facts.note_check(&identity("fake-2", "zuul", 22), check);
+    facts.record_check(&identity("fake-2", "zuul", 22), check);
     let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);
     let mut snapshot = Snapshot::default();
     snapshot.connected = true;
@@ -354,7 +355,7 @@ fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
         let began = Instant::now();
         let probed = provider.run(Job::Probe(identity("127.0.0.1", "u149", port))).await;
         assert!(matches!(probed, Ok(Outcome::Alive(_))), "{probed:?}");
-        assert_eq!(provider.facts().seen_at.0, 0.0, "the survey goes on");
+        assert_eq!(provider.facts().refreshed_at.0, 0.0, "the survey goes on");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         // The last fifty had to wait for a turn, and that did not use up their own time.
         let facts = provider.surveyed().await;

@@ -213,7 +213,7 @@ fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
         let harness =
             TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
         harness.wait_until(|seen| seen.starts.len() >= 3).await;
-        assert_eq!(harness.facts().seen_at.0, 0.0);
+        assert_eq!(harness.facts().refreshed_at.0, 0.0);
         let views = dump::collect(&harness.registry).await;
         assert_eq!((&views[0]["facts_age_s"], &views[0]["survey_error"]), (&serde_json::Value::Null, &"500".into()));
         harness.state.lock().unwrap().listing_fails = false;
@@ -252,7 +252,7 @@ fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
         let facts = harness.handle.facts.borrow().clone();
         let inventory = Arc::new(Inventory::new(vec![instance("old")]));
         assert_eq!(result, Ok(Outcome::Refreshed(facts.clone(), inventory)));
-        assert!(facts.seen_at.0 > 1e9, "{:?}", facts.seen_at);
+        assert!(facts.refreshed_at.0 > 1e9, "{:?}", facts.refreshed_at);
         harness.state.lock().unwrap().listing_fails = true;
         harness.submit(2, Job::Refresh);
         assert!(matches!(harness.end().await, (2, Err(CloudError::Failed { .. }))));

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use nodepool::actors::web::live_view;
 use nodepool_driver::driver::Driver;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_drivers::static_nodes;
 use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodepool_driver::facts::{Facts, Launching};
+use nodepool_driver::facts::{LaunchConfig, Launching};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
@@ -94,7 +94,7 @@ fn provider() -> ProviderName {
     PROVIDER.into()
 }
 
-fn facts() -> Arc<Facts> {
+fn facts() -> Arc<ProviderFacts> {
     let launching = Launching {
         attempts: 1,
         timeout: Seconds(60.0),
@@ -103,7 +103,7 @@ fn facts() -> Arc<Facts> {
         tidy: Tidy::default(),
         labels: BTreeMap::new(),
     };
-    Arc::new(Facts { launching: Some(Arc::new(launching)), ..Facts::unseen() })
+    Arc::new(ProviderFacts { launching: Some(Arc::new(launching)), ..ProviderFacts::initial() })
 }
 
 impl<'a> History<'a> {

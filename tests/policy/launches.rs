@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::{Facts, LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Launching, Login};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
 use nodepool_model::config::unused_resources::Tidy;
@@ -55,7 +55,7 @@ impl PoolHarness {
             tidy: Tidy::default(),
             labels: [("main".into(), ["a", "b"].map(|name| (name.into(), label.clone())).into())].into(),
         };
-        let facts = Facts { seen_at: NOW, launching: Some(Arc::new(launching)), ..Facts::unseen() };
+        let facts = ProviderFacts { refreshed_at: NOW, launching: Some(Arc::new(launching)), ..ProviderFacts::initial() };
         built.facts.insert("lab".into(), Arc::new(facts));
         Self {
             built,
@@ -74,7 +74,7 @@ impl PoolHarness {
             ..Spec::default()
         });
         let facts = (*harness.built.facts["lab"]).clone();
-        let facts = Facts { limits: Resources::unlimited().with("instances", room), ..facts };
+        let facts = ProviderFacts { limits: Resources::unlimited().with("instances", room), ..facts };
         harness.built.facts.insert("lab".into(), Arc::new(facts));
         harness
     }
@@ -287,7 +287,7 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
 #[test]
 fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
     let mut harness = PoolHarness::new("a");
-    let mut facts = Facts::clone(&harness.built.facts["lab"]);
+    let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
     let mut launching = Launching::clone(facts.launching.as_ref().unwrap());
     launching.attempts = 4;
     let label = launching.labels.values_mut().next().unwrap().get_mut(&LabelName::from("a")).unwrap();
@@ -334,7 +334,7 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
 #[test]
 fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
     let mut harness = PoolHarness::new("a");
-    let mut facts = Facts::clone(&harness.built.facts["lab"]);
+    let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
     let launching = Launching::clone(facts.launching.as_ref().unwrap());
     facts.launching = Some(Arc::new(Launching { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
     harness.built.facts.insert("lab".into(), Arc::new(facts));

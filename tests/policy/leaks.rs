@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::worlds::{Built, NOW, Spec, build};
-use nodepool_driver::facts::{Facts, Launching};
+use nodepool_driver::facts::{LaunchConfig, Launching};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
@@ -25,7 +25,7 @@ fn inputs(nodes: &[&str]) -> Built {
         tidy: Tidy::default(),
         labels: BTreeMap::new(),
     };
-    let facts = Facts { launching: Some(Arc::new(launching)), seen_at: NOW, ..Facts::unseen() };
+    let facts = ProviderFacts { launching: Some(Arc::new(launching)), refreshed_at: NOW, ..ProviderFacts::initial() };
     built.facts = BTreeMap::from([("lab".into(), Arc::new(facts))]);
     built
 }
@@ -230,7 +230,7 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
     };
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "seen once");
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), Some((lab_provider(), amounts.clone())));
-    let known = Facts { leaked: amounts, ..Facts::clone(&built.facts[&lab_provider()]) };
+    let known = ProviderFacts { leaked: amounts, ..ProviderFacts::clone(&built.facts[&lab_provider()]) };
     built.facts = BTreeMap::from([(lab_provider(), Arc::new(known))]);
     leaked.state = InstanceState::Stopping;
     assert_eq!(sweep_usage(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::worlds::{Built, Spec, build, node_id};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostCheck;
@@ -56,7 +56,7 @@ impl Launcher {
                 Effect::Inspect { provider, host } => {
                     let check = self.check_result.clone().stamped(self.built.now);
                     let facts = self.built.facts.get_mut(&provider).unwrap();
-                    Arc::make_mut(facts).note_check(&host, check);
+                    Arc::make_mut(facts).record_check(&host, check);
                     Event::Inspected(provider, host)
                 }
                 other => panic!("{other:?}"),
@@ -67,7 +67,7 @@ impl Launcher {
     }
 }
 
-fn facts(built: &Built) -> &Facts {
+fn facts(built: &Built) -> &ProviderFacts {
     built.facts.values().next().unwrap()
 }
 
@@ -147,7 +147,7 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
 
         let Effect::Inspect { provider, host } = effects.into_iter().next().unwrap() else { unreachable!() };
         let check = launcher.check_result.clone().stamped(launcher.built.now);
-        Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).note_check(&host, check);
+        Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).record_check(&host, check);
         assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
         launcher.planner.step(Event::Inspected(provider, host), &launcher.built.inputs());
         assert_eq!(launcher.due(), launcher.built.monotonic_now(), "a look is due at once");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::launches::PoolHarness;
 use crate::worlds::{FixtureSpec,LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{Facts, Trouble};
+use nodepool_driver::facts::{ProviderFacts, Trouble};
 use nodepool_driver::job::JobEvent;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{LabelName, LauncherId};
@@ -102,7 +102,9 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
 fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
     let mut harness = PoolHarness::new("a");
     let trouble = Some(Trouble::NotReady("no answer".to_owned()));
-    let facts = Facts { trouble, seen_at: Facts::unseen().seen_at, ..Facts::clone(&harness.built.facts["lab"]) };
+    let facts = ProviderFacts {
+        unavailable: trouble,
+        refreshed_at: ProviderFacts::initial().refreshed_at, ..ProviderFacts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     assert_eq!(harness.step(Event::Wake), []);
     assert!(harness.pool.is_paused());
@@ -313,7 +315,7 @@ fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
     let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
     free.allocated_to = None;
     harness.built.snapshot.put_node(node_id("8"), Versioned { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
-    let facts = Facts { limits: Resources::unlimited(), ..Facts::clone(&harness.built.facts["lab"]) };
+    let facts = ProviderFacts { limits: Resources::unlimited(), ..ProviderFacts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let effects = harness.step(Event::Wake);
     let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };

@@ -14,8 +14,8 @@ use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::panics::PanicWatch;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_drivers::BUILT;
 use nodepool_model::config::diagnostics::Source;
 use nodepool_model::config::resolve::resolve;
@@ -100,17 +100,17 @@ impl Provider {
         self.end().await.1
     }
 
-    pub fn facts(&self) -> Arc<Facts> {
+    pub fn facts(&self) -> Arc<ProviderFacts> {
         self.handle.facts.borrow().clone()
     }
 
     /// Waits for the survey with which a provider begins.
-    pub async fn surveyed(&self) -> Arc<Facts> {
-        self.facts_until(|facts| facts.seen_at.0 > 0.0).await
+    pub async fn surveyed(&self) -> Arc<ProviderFacts> {
+        self.facts_until(|facts| facts.refreshed_at.0 > 0.0).await
     }
 
     /// Waits until the facts are as described.
-    pub async fn facts_until(&self, what: impl Fn(&Facts) -> bool) -> Arc<Facts> {
+    pub async fn facts_until(&self, what: impl Fn(&ProviderFacts) -> bool) -> Arc<ProviderFacts> {
         let mut facts = self.handle.facts.clone();
         let seen = timeout(Duration::from_secs(60), facts.wait_for(|facts| what(facts))).await;
         seen.expect("the facts come true").unwrap().clone()

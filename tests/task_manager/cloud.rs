@@ -7,7 +7,7 @@ use std::time::Duration;
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Lane, Next, Pace, StateMachine};
@@ -72,8 +72,8 @@ impl Driver for Cloud {
     type Reply = Reply;
     type Machine = Machine;
 
-    fn facts(&self) -> Facts {
-        Facts::unseen()
+    fn facts(&self) -> ProviderFacts {
+        ProviderFacts::initial()
     }
 
     fn pace(&self) -> Pace {
@@ -156,7 +156,7 @@ impl StateMachine for Machine {
             (Input::Reply(Ok(Reply::Listed(inventory))), Job::List) => Next::Done(Outcome::Listed(Arc::new(inventory))),
             (Input::Reply(Ok(Reply::Listed(inventory))), _) => {
                 let inventory = Arc::new(inventory);
-                Next::Done(Outcome::Refreshed(Arc::new(Facts::unseen()), inventory))
+                Next::Done(Outcome::Refreshed(Arc::new(ProviderFacts::initial()), inventory))
             }
             (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
             (Input::Seen(inventory), _) => {

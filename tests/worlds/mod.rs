@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::{Config, Label, PoolConfig, ProviderConfig, WebappConfig, ZooKeeperConfig};
 use nodepool_model::records::component::{ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
@@ -51,7 +51,7 @@ pub struct Spec {
 pub struct Built {
     pub config: Config,
     pub snapshot: Snapshot,
-    pub facts: BTreeMap<ProviderName, Arc<Facts>>,
+    pub facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     pub board: Board,
     pub now: Timestamp,
     /// How far the clock on the wall has been put ahead, or back.
@@ -168,7 +168,11 @@ pub fn build(spec: &Spec) -> Built {
         component.version = line.get("version").map(str::to_owned);
         snapshot.put_pool(line.first.to_owned(), versioned(component, next()));
     }
-    let facts = Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), ..Facts::unseen() };
+    let facts = ProviderFacts {
+        refreshed_at: NOW,
+        standing: hosts.into_iter().map(Arc::new).collect(),
+        ..ProviderFacts::initial()
+    };
     let mut board = Board::default();
     spec.started.iter().for_each(|launcher| board.enrol(launcher.as_str().into()));
     Built {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::call_guard::Gate;
 use super::error::CloudError;
-use super::facts::Facts;
+use super::facts::ProviderFacts;
 use super::job::{Job, Notification};
 use super::state_machine::{Lane, Pace, StateMachine};
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
@@ -19,7 +19,7 @@ pub trait Driver: Send + 'static {
     type Machine: StateMachine<Call = Self::Call, Reply = Self::Reply> + 'static;
 
     /// What the configuration alone says: published before anything has been seen.
-    fn facts(&self) -> Facts;
+    fn facts(&self) -> ProviderFacts;
 
     fn pace(&self) -> Pace;
 

@@ -16,9 +16,9 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 
 /// What is known about one provider; one immutable value, replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Facts {
+pub struct ProviderFacts {
     /// When the last survey ended; the epoch before the first one.
-    pub seen_at: Timestamp,
+    pub refreshed_at: Timestamp,
     /// Why the whole provider cannot be used, as its last survey found.
     pub trouble: Option<Trouble>,
     /// Where the instances of our nodes were seen, by the numbers of the nodes.
@@ -38,7 +38,7 @@ pub struct Facts {
     /// How it takes images; `None` where it takes none.
     pub uploading: Option<Arc<Uploading>>,
     /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
-    pub unanswered: Vec<&'static str>,
+    pub failed_queries: Vec<&'static str>,
 }
 
 /// How a provider launches nodes.
@@ -104,11 +104,11 @@ impl Trouble {
     }
 }
 
-impl Facts {
+impl ProviderFacts {
     /// Nothing seen yet, nothing limited.
-    pub fn unseen() -> Self {
+    pub fn initial() -> Self {
         Self {
-            seen_at: Timestamp::default(),
+            refreshed_at: Timestamp::default(),
             trouble: None,
             zones: BTreeMap::new(),
             limits: Resources::unlimited(),
@@ -118,12 +118,12 @@ impl Facts {
             standing: Vec::new(),
             launching: None,
             uploading: None,
-            unanswered: Vec::new(),
+            failed_queries: Vec::new(),
         }
     }
 
     /// Notes what the last check of one host found. Hosts that are not known are left alone.
-    pub fn note_check(&mut self, identity: &HostIdentity, check: HostCheck) {
+    pub fn record_check(&mut self, identity: &HostIdentity, check: HostCheck) {
         if let Some(host) = self.standing.iter_mut().find(|host| host.identity == *identity) {
             Arc::make_mut(host).check = check;
         }
@@ -135,7 +135,7 @@ impl Facts {
     }
 
     /// Is an image missing that a label wants?
-    pub fn lacks_an_image(&self) -> bool {
+    pub fn is_missing_an_image(&self) -> bool {
         let labels = self.launching.iter().flat_map(|launching| launching.labels.values().flat_map(BTreeMap::values));
         labels.into_iter().any(|label| matches!(label.trouble, Some(Trouble::NotReady(_))))
     }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn facts_of_an_unlimited_provider_can_be_dumped() {
-        let mut facts = Facts::unseen();
+        let mut facts = ProviderFacts::initial();
         facts.limits.set("cores", f64::INFINITY);
         facts.limits.set("ram", 4096.0);
         let json = serde_json::to_value(&facts).unwrap();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::CloudError;
-use super::facts::Facts;
+use super::facts::ProviderFacts;
 use super::instance::{Instance, Inventory};
 use nodepool_model::config::unused_resources::{Tidied, Tidying};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
@@ -96,7 +96,7 @@ pub enum Outcome {
     Launched(Box<Instance>),
     Deleted,
     /// The facts as they are now published, and what was seen.
-    Refreshed(Arc<Facts>, Arc<Inventory>),
+    Refreshed(Arc<ProviderFacts>, Arc<Inventory>),
     Listed(Arc<Inventory>),
     /// The ids of all.
     Called(Vec<String>),

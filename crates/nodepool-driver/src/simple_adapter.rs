@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::call_guard::Gate;
 use crate::driver::{ApiCall, Driver};
 use crate::error::{CloudError, FailureKind};
-use crate::facts::{Facts, Launching};
+use crate::facts::{LaunchConfig, Launching};
 use crate::instance::{Instance, InstanceState, Inventory};
 use crate::job::{Job, LaunchOrder, Notification, Outcome};
 use crate::state_machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
@@ -127,17 +127,17 @@ const UPLOAD_DEADLINE: Seconds = Seconds(72_000.0);
 pub struct Simple<A> {
     adapter: A,
     provider: ProviderName,
-    facts: Facts,
+    facts: ProviderFacts,
     /// At the last look.
     unused_ports: RefCell<BTreeSet<String>>,
 }
 
 impl<A: SimpleAdapter> Simple<A> {
     pub fn new(provider: ProviderName, adapter: A) -> Self {
-        let facts = Facts {
+        let facts = ProviderFacts {
             launching: Some(Arc::new(adapter.launching())),
             uploading: adapter.uploading().map(Arc::new),
-            ..Facts::unseen()
+            ..ProviderFacts::initial()
         };
         Self { adapter, provider, facts, unused_ports: RefCell::default() }
     }
@@ -205,7 +205,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
         self.adapter.notified(notification);
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProviderFacts {
         self.facts.clone()
     }
 
@@ -283,9 +283,9 @@ enum Step {
     DeleteImage(ExternalId),
     DeletingImage,
     ListImages,
-    Refresh(Box<Facts>, ProviderName),
-    Listing(Box<Facts>, ProviderName),
-    Limiting(Box<Facts>, Inventory),
+    Refresh(Box<ProviderFacts>, ProviderName),
+    Listing(Box<ProviderFacts>, ProviderName),
+    Limiting(Box<ProviderFacts>, Inventory),
     Unsupported,
     Finished,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::{MonotonicTime, Timestamp};
@@ -14,7 +14,7 @@ pub struct Inputs<'a> {
     pub config: &'a Config,
     pub snapshot: &'a Snapshot,
     /// One entry per provider in service.
-    pub facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
+    pub facts: &'a BTreeMap<ProviderName, Arc<ProviderFacts>>,
     /// By the clock on the wall, as records have it; it may be set at any time.
     pub now: Timestamp,
     /// By the clock that nobody sets, for whatever is waited for.

@@ -16,7 +16,7 @@ use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
@@ -27,13 +27,13 @@ use nodepool_zk::txn::store::Store;
 /// Before an image that somebody else has taken up is asked for again.
 const CONTENDED_BACKOFF: Seconds = Seconds(0.5);
 
-pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
+pub type FactsReceivers = BTreeMap<ProviderName, watch::Receiver<Arc<ProviderFacts>>>;
 
 pub struct BuildWorkerDeps {
     /// From 0, for logs and dumps.
     pub number: usize,
     pub config: Arc<Config>,
-    pub facts: FactsOfProviders,
+    pub facts: FactsReceivers,
     pub store: Store,
     pub work_queue: WorkQueue,
     pub workshop: Workshop,
@@ -60,7 +60,7 @@ pub struct BuildWorker {
 #[rtype(result = "()")]
 pub struct Reconfigure {
     pub config: Arc<Config>,
-    pub facts: FactsOfProviders,
+    pub facts: FactsReceivers,
 }
 
 impl BuildWorker {

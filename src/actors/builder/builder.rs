@@ -7,7 +7,7 @@ use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Ha
 use tracing::{info, warn};
 
 use super::build_job::Workshop;
-use super::build_worker::{self, BuildWorker, BuildWorkerDeps, FactsOfProviders};
+use super::build_worker::{self, BuildWorker, BuildWorkerDeps, FactsReceivers};
 use super::fake_dib;
 use super::image_cleanup_worker::{ImageCleanupDeps, ImageCleanupWorker};
 use super::upload_worker::{self, UploadWorker, UploadWorkerDeps};
@@ -223,7 +223,7 @@ impl Builder {
         }
     }
 
-    fn facts(&self) -> FactsOfProviders {
+    fn facts(&self) -> FactsReceivers {
         self.providers.iter().map(|(name, handle)| (name.clone(), handle.facts.clone())).collect()
     }
 

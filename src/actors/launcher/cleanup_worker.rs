@@ -17,7 +17,7 @@ use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, SHORT_DEBOUNCE, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::{NodeId, ProviderName};
@@ -49,7 +49,7 @@ pub struct CleanupWorker {
     pub(crate) deps: CleanupWorkerDeps,
     planner: CleanupPlanner,
     triggers: Triggers,
-    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
     pub(crate) deletions: Deletions,
     pub(crate) errands: Errands<Self>,
@@ -96,7 +96,7 @@ impl CleanupWorker {
             // What was counted wrong is found out and told; the next session counts anew.
             let _ = invariant_guard::kept(of_ledger(&snapshot));
         }
-        if let Some(before) = renew_facts(&mut self.facts, &self.deps.providers) {
+        if let Some(before) = update_facts(&mut self.facts, &self.deps.providers) {
             label_status_log::tell(&before, &self.facts);
         }
         let inputs = clock::inputs(&self.deps.config, &snapshot, &self.facts);

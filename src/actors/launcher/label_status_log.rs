@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Timestamp;
 
-type AllFacts = BTreeMap<ProviderName, Arc<Facts>>;
+type AllFacts = BTreeMap<ProviderName, Arc<ProviderFacts>>;
 
 pub fn tell(before: &AllFacts, now: &AllFacts) {
     for (provider, facts) in now {
         let before = before.get(provider);
         // What has not been surveyed yet says nothing about its labels.
-        if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || facts.seen_at == Timestamp::default() {
+        if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || facts.refreshed_at == Timestamp::default() {
             continue;
         }
         tell_of(provider, before.map(Arc::as_ref), facts);
     }
 }
 
-fn tell_of(provider: &ProviderName, before: Option<&Facts>, facts: &Facts) {
+fn tell_of(provider: &ProviderName, before: Option<&ProviderFacts>, facts: &ProviderFacts) {
     for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
         for (label, known) in labels {
             let told = before.and_then(|before| before.launch_label(pool, label)?.trouble.as_ref());

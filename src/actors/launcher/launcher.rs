@@ -15,10 +15,10 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::SessionEnd;
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
-use crate::actors::provider::jobs::{Drain, ProviderHandle, renew_facts};
+use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
 use crate::actors::provider::providers;
 use crate::actors::provider::task_manager::{Fence, RefreshMode, TaskManagerDeps};
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
@@ -26,7 +26,7 @@ use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::Config;
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::{LabelName, PoolId, ProviderName, RequestId};
@@ -83,7 +83,7 @@ pub struct Launcher {
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
     /// Those that are gone from the configuration and finish what they have begun.
     draining: Vec<Addr<PoolWorker>>,
-    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
     /// What the pools keep for tenants.
@@ -361,7 +361,7 @@ impl Launcher {
     fn follow_facts(&mut self) {
         self.triggers.watch_facts(self.providers.values().map(|provider| provider.facts.clone()).collect());
         let facts = self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.clone()));
-        self.context.snapshot_feed.show_facts(facts.collect());
+        self.context.snapshot_feed.set_facts(facts.collect());
     }
 
     fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
@@ -393,7 +393,7 @@ impl Reconcile for Launcher {
     /// Min-ready: the only thing the root decides about nodes.
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
-        renew_facts(&mut self.facts, &self.providers);
+        update_facts(&mut self.facts, &self.providers);
         let inputs = clock::inputs(&self.config, &snapshot, &self.facts);
         let now = inputs.monotonic_now;
         let wishes = self.min_ready.plan(self.board.borrow().started(), &inputs);

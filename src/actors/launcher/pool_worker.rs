@@ -22,7 +22,7 @@ use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::traces::{Tracer, Traces};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
 use nodepool_model::records::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
@@ -73,7 +73,7 @@ pub struct PoolWorker {
     pub(crate) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
     clock: Option<(MonotonicTime, SpawnHandle)>,
-    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     component: Component,
     probes: BTreeMap<Ticket, (RequestId, NodeId)>,
     next_ticket: u64,

@@ -12,7 +12,7 @@ use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::Shutdown;
 use nodepool_driver::driver::Outdated;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
 use nodepool_drivers::common::keyscan::Scanner;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -33,7 +33,7 @@ pub struct ProviderHandle {
     pub account: Recipient<Account>,
     /// Only where the driver listens.
     pub notify: Option<Recipient<Notify>>,
-    pub facts: watch::Receiver<Arc<Facts>>,
+    pub facts: watch::Receiver<Arc<ProviderFacts>>,
     /// Only where the driver reads more than its section.
     pub outdated: Option<Outdated>,
     /// For the host keys of its nodes, a bounded number at a time.
@@ -41,21 +41,21 @@ pub struct ProviderHandle {
 }
 
 /// What is known about each of these providers now.
-pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<ProviderName, Arc<Facts>> {
+pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
     providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
 }
 
 /// Brings what is known up to date; returns what was known before, where that was something else.
-pub fn renew_facts(
-    known: &mut BTreeMap<ProviderName, Arc<Facts>>,
+pub fn update_facts(
+    current: &mut BTreeMap<ProviderName, Arc<ProviderFacts>>,
     providers: &BTreeMap<ProviderName, ProviderHandle>,
-) -> Option<BTreeMap<ProviderName, Arc<Facts>>> {
-    let are_newest = known.len() == providers.len()
-        && known
+) -> Option<BTreeMap<ProviderName, Arc<ProviderFacts>>> {
+    let are_newest = current.len() == providers.len()
+        && current
             .iter()
             .zip(providers)
             .all(|((known, facts), (name, provider))| known == name && Arc::ptr_eq(facts, &provider.facts.borrow()));
-    (!are_newest).then(|| std::mem::replace(known, facts_of(providers)))
+    (!are_newest).then(|| std::mem::replace(current, facts_of(providers)))
 }
 
 /// News for a driver.

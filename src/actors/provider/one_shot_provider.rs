@@ -13,7 +13,7 @@ use crate::actors::runtime::panics::PanicWatch;
 use crate::actors::runtime::{dump, profile};
 use crate::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::time::Seconds;
@@ -27,7 +27,7 @@ const API_CONCURRENCY: usize = 10;
 pub struct Single {
     clerk: Addr<Clerk>,
     system: System,
-    facts: watch::Receiver<Arc<Facts>>,
+    facts: watch::Receiver<Arc<ProviderFacts>>,
 }
 
 impl Single {
@@ -72,7 +72,7 @@ impl Single {
     }
 
     /// What the first survey found.
-    pub async fn refresh(&self) -> Result<Arc<Facts>, CloudError> {
+    pub async fn refresh(&self) -> Result<Arc<ProviderFacts>, CloudError> {
         match self.run(Job::Refresh).await? {
             Outcome::Refreshed(facts, _) => Ok(facts),
             _ => Ok(self.facts.borrow().clone()),

@@ -23,7 +23,7 @@ use crate::actors::telemetry::statsd;
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::state_machine::InFlight;
 use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
 use nodepool_model::records::ids::ProviderName;
@@ -108,7 +108,7 @@ impl<D: Driver> TaskManager<D> {
         }
     }
 
-    fn new(provider: ProviderName, driver: D, deps: TaskManagerDeps, facts: watch::Sender<Arc<Facts>>) -> Self {
+    fn new(provider: ProviderName, driver: D, deps: TaskManagerDeps, facts: watch::Sender<Arc<ProviderFacts>>) -> Self {
         let rate_limits = driver.pace();
         let in_flight = match rate_limits.in_flight {
             InFlight::Pinned(number) => number,

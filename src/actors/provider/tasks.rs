@@ -14,7 +14,7 @@ use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::Subject;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{Facts, Trouble};
+use nodepool_driver::facts::{ProviderFacts, Trouble};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Next, StateMachine};
@@ -30,7 +30,7 @@ pub struct Tasks<D: Driver> {
     driver: Rc<D>,
     /// Start of the time of queue and surveys.
     born: Instant,
-    facts: watch::Sender<Arc<Facts>>,
+    facts: watch::Sender<Arc<ProviderFacts>>,
     queue: TaskQueue,
     calls: BTreeMap<CallId, Call<D::Call>>,
     tasks: BTreeMap<TaskId, Running<D::Machine>>,
@@ -108,7 +108,7 @@ impl<D: Driver> Tasks<D> {
         driver: Rc<D>,
         queue: TaskQueue,
         refresh_schedule: RefreshSchedule,
-        facts: watch::Sender<Arc<Facts>>,
+        facts: watch::Sender<Arc<ProviderFacts>>,
     ) -> Self {
         Self {
             provider,
@@ -169,7 +169,7 @@ impl<D: Driver> Tasks<D> {
 
     /// Launches may wait for what no survey has found out yet.
     pub fn awaits_refresh(&self) -> bool {
-        let is_complete = self.has_refreshed() && self.facts.borrow().unanswered.is_empty();
+        let is_complete = self.has_refreshed() && self.facts.borrow().failed_queries.is_empty();
         !is_complete && self.tasks.values().any(|running| matches!(running.task.job, Job::Launch(_)))
     }
 
@@ -353,8 +353,8 @@ impl<D: Driver> Tasks<D> {
     fn on_refresh_ended(&mut self, result: &Result<Outcome, CloudError>) {
         let now = self.now();
         match result {
-            Ok(_) if !self.facts.borrow().unanswered.is_empty() => self.refresh_schedule.partially_succeeded(now),
-            Ok(_) => self.refresh_schedule.succeeded(self.facts.borrow().lacks_an_image(), now),
+            Ok(_) if !self.facts.borrow().failed_queries.is_empty() => self.refresh_schedule.partially_succeeded(now),
+            Ok(_) => self.refresh_schedule.succeeded(self.facts.borrow().is_missing_an_image(), now),
             Err(_) => self.refresh_schedule.failed(now),
         }
         self.refresh_waiters.drain(..).for_each(|answer| answer.ended(result.clone()));
@@ -390,9 +390,9 @@ impl<D: Driver> Tasks<D> {
                 let zones = inventory.zones(&self.provider);
                 // A survey knows nothing of leaks.
                 let leaked = self.facts.borrow().leaked.clone();
-                let facts = Arc::new(Facts { seen_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
+                let facts = Arc::new(ProviderFacts { refreshed_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
-                self.note_unanswered(&facts.unanswered);
+                self.note_unanswered(&facts.failed_queries);
                 Ok(Outcome::Refreshed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
@@ -474,7 +474,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     fn note_check(&self, host: &HostIdentity, check: HostCheck) {
-        self.facts.send_modify(|facts| Arc::make_mut(facts).note_check(host, check));
+        self.facts.send_modify(|facts| Arc::make_mut(facts).record_check(host, check));
     }
 
     /// Whether anybody but us has a handle of this provider: each watches the facts.
@@ -483,7 +483,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     fn has_refreshed(&self) -> bool {
-        self.facts.borrow().seen_at > Timestamp::default()
+        self.facts.borrow().refreshed_at > Timestamp::default()
     }
 
     /// Whether machines still observe that a look does not wake; without one, whether any do.
@@ -542,7 +542,7 @@ impl<D: Driver> Tasks<D> {
             queued: self.queue.queued(),
             tasks: self.tasks.len(),
             jobs: self.tasks.values().take(MAX_SHOWN).map(job_view).collect(),
-            facts_age_s: self.has_refreshed().then(|| (clock::now() - facts.seen_at).0),
+            facts_age_s: self.has_refreshed().then(|| (clock::now() - facts.refreshed_at).0),
             survey_error: self.survey_error.clone(),
             listing_error: self.listing_error.clone(),
             hosts: facts.standing.len(),

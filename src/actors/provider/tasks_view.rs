@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_policy::provider::task_queue::Queued;
 
@@ -39,7 +39,7 @@ pub(super) struct JobView {
     pub(super) for_s: f64,
 }
 
-pub(super) fn failed_hosts(facts: &Facts) -> BTreeMap<String, String> {
+pub(super) fn failed_hosts(facts: &ProviderFacts) -> BTreeMap<String, String> {
     let failed = facts.standing.iter().filter_map(|host| match &host.check {
         HostCheck::Failed { reason, .. } => Some((host.identity.to_string(), reason.clone())),
         HostCheck::Pending | HostCheck::NotNeeded { .. } | HostCheck::Passed { .. } => None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::{MonotonicTime, Timestamp};
@@ -69,7 +69,7 @@ pub fn now() -> Timestamp {
 pub fn inputs<'a>(
     config: &'a Config,
     snapshot: &'a Snapshot,
-    facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
+    facts: &'a BTreeMap<ProviderName, Arc<ProviderFacts>>,
 ) -> Inputs<'a> {
     Inputs { config, snapshot, facts, now: now(), monotonic_now: monotonic_now() }
 }

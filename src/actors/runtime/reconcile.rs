@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{clock, profile};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::scheduler::shared_pools::Board;
@@ -43,7 +43,7 @@ pub const DEBOUNCE: Duration = Duration::from_millis(20);
 pub struct Triggers {
     mirror: Arc<Mirror>,
     snapshots: Subscription,
-    facts: Vec<watch::Receiver<Arc<Facts>>>,
+    facts: Vec<watch::Receiver<Arc<ProviderFacts>>>,
     /// What the pools show each other, for those who mind.
     board: Option<watch::Receiver<Board>>,
     /// Rung by each publication, and by whoever nudges.
@@ -57,7 +57,7 @@ pub struct Triggers {
 
 /// What changes rarely, of which each one is listened to until it has ended.
 enum TriggerSource {
-    Facts(watch::Receiver<Arc<Facts>>),
+    Facts(watch::Receiver<Arc<ProviderFacts>>),
     Board(watch::Receiver<Board>),
 }
 
@@ -89,7 +89,7 @@ impl Triggers {
     }
 
     /// Looks at these facts from now on, and at once.
-    pub fn watch_facts(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
+    pub fn watch_facts(&mut self, facts: Vec<watch::Receiver<Arc<ProviderFacts>>>) {
         self.facts = facts;
         self.resubscribe();
         self.requeue_now();

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::snapshot::Snapshot;
-use nodepool_zk::mirror::mirror::{Frame, Mirror, Subscription};
+use nodepool_zk::mirror::mirror::{Frame, Mirror, Subscription, TransitionBatch};
 
 /// Frames that who watches closely may be behind.
 const MAX_TRANSITION_BATCHES: usize = 4096;
@@ -18,10 +18,10 @@ const MAX_TRANSITION_BATCHES: usize = 4096;
 pub struct SnapshotFeed {
     published: watch::Sender<Option<Subscription>>,
     transitions: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
-    facts: Arc<Mutex<FactsOfAll>>,
+    facts: Arc<Mutex<FactsReceivers>>,
 }
 
-type FactsOfAll = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
+type FactsReceivers = BTreeMap<ProviderName, watch::Receiver<Arc<ProviderFacts>>>;
 
 impl Default for SnapshotFeed {
     fn default() -> Self {
@@ -50,12 +50,12 @@ impl SnapshotFeed {
     }
 
     /// Other providers are in service, or others in their place.
-    pub fn show_facts(&self, facts: FactsOfAll) {
+    pub fn set_facts(&self, facts: FactsReceivers) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
     }
 
     /// What is known of each provider in service.
-    pub fn facts(&self) -> BTreeMap<ProviderName, Arc<Facts>> {
+    pub fn facts(&self) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect()
     }

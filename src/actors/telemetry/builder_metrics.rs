@@ -99,10 +99,10 @@ pub fn states(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodepool_driver::facts::Facts;
+    use nodepool_driver::facts::ProviderFacts;
     use nodepool_model::config::diagnostics::Source;
     use nodepool_model::config::resolve::resolve;
-    use nodepool_model::config::upload_config::{UploadEntry, Uploading};
+    use nodepool_model::config::upload_config::{UploadConfig, Uploading};
     use nodepool_model::records::time::{MonotonicTime, Seconds};
     use nodepool_model::snapshot::Snapshot;
     use python_yaml::parse;
@@ -128,7 +128,7 @@ mod tests {
             timeout: Seconds(3600.0),
             images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
         };
-        let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };
+        let facts = ProviderFacts { uploading: Some(Arc::new(uploading)), ..ProviderFacts::initial() };
         let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
         let inputs = Inputs {
             config: &config,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::prometheus_text::Exposition;
 use nodepool_model::metrics::statsd_metrics::{self, Sample};
@@ -92,7 +92,7 @@ pub struct Quota {
 }
 
 /// By the newest look at the cloud; nothing before the first one.
-pub fn quotas(provider: &ProviderName, facts: &Facts, snapshot: &Snapshot) -> Vec<Quota> {
+pub fn quotas(provider: &ProviderName, facts: &ProviderFacts, snapshot: &Snapshot) -> Vec<Quota> {
     let mut others = facts.unmanaged.clone();
     others.add(&facts.leaked);
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);

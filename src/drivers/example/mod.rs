@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{InFlight, Input, Lane, Next, OneCall, Pace, REFRESH, StateMachine};
@@ -30,7 +30,7 @@ use crate::example::create::CreateVm;
 pub struct Example {
     provider: ProviderName,
     settings: Settings,
-    facts: Facts,
+    facts: ProviderFacts,
     cloud: RefCell<Cloud>,
 }
 
@@ -40,7 +40,7 @@ pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Diagnostic>> {
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
-    let facts = Facts { launching: Some(Arc::new(settings.launching.clone())), ..Facts::unseen() };
+    let facts = ProviderFacts { launching: Some(Arc::new(settings.launching.clone())), ..ProviderFacts::initial() };
     Ok(Example { provider: section.name.clone(), settings, facts, cloud: RefCell::default() })
 }
 
@@ -94,7 +94,7 @@ impl Driver for Example {
     type Reply = Reply;
     type Machine = Machine;
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProviderFacts {
         self.facts.clone()
     }
 
@@ -122,7 +122,7 @@ impl Driver for Example {
                 let (facts, provider) = (self.facts(), self.provider.clone());
                 OneCall::new("looking at everything", Call::List, move |reply| {
                     let inventory = inventory(reply);
-                    let facts = Facts { unmanaged: inventory.used_by_others(&provider), ..facts };
+                    let facts = ProviderFacts { unmanaged: inventory.used_by_others(&provider), ..facts };
                     Ok(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory)))
                 })
             }

@@ -38,7 +38,7 @@ use crate::openstack::jobs::upload::UploadImage;
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver, Outdated};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
 use nodepool_model::config::ProviderConfig;
@@ -79,10 +79,10 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
         vec![Diagnostic::error(section.section.at, error).help(help)]
     })?;
     let has_ipv6 = instances::host_has_ipv6();
-    let facts = Facts {
+    let facts = ProviderFacts {
         launching: Some(Arc::new(jobs::refresh::initial_launching(&settings))),
         uploading: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
-        ..Facts::unseen()
+        ..ProviderFacts::initial()
     };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
     Ok(OpenStack { context, connection, timings, places: places.clone(), written })
@@ -124,7 +124,7 @@ impl Driver for OpenStack {
     type Reply = Reply;
     type Machine = Machine;
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProviderFacts {
         self.shared.facts.clone()
     }
 

@@ -8,7 +8,7 @@ use crate::common::keyscan::{self, Gather, ScanError, ScanTarget, Scanner};
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{InFlight, Lane, OneCall, Pace};
 use nodepool_model::config::ProviderConfig;
@@ -25,7 +25,7 @@ const SLACK_S: f64 = 5.0;
 const IN_FLIGHT: usize = keyscan::MAX_SCANS + keyscan::MAX_SCANS / 4;
 
 pub struct StaticNodes {
-    facts: Facts,
+    facts: ProviderFacts,
     hosts: BTreeMap<HostIdentity, Arc<StandingHost>>,
     scanner: Scanner,
 }
@@ -35,7 +35,7 @@ pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Diagnostic>> {
     let labels = section.pools.values().flat_map(|pool| &pool.labels);
     let needs = labels.map(|label| (label.clone(), Resources::none().with("instances", 1.0)));
     let hosts = standing.iter().map(|host| (host.identity.clone(), host.clone())).collect();
-    let facts = Facts { label_needs: needs.collect(), standing, ..Facts::unseen() };
+    let facts = ProviderFacts { label_needs: needs.collect(), standing, ..ProviderFacts::initial() };
     Ok(StaticNodes { facts, hosts, scanner: Scanner::default() })
 }
 
@@ -80,7 +80,7 @@ impl Driver for StaticNodes {
     type Reply = HostCheck;
     type Machine = OneCall<Call, HostCheck>;
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProviderFacts {
         self.facts.clone()
     }
 

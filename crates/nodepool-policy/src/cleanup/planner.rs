@@ -11,7 +11,7 @@ use super::slots::{self, Place, Slots};
 use super::static_hosts::{self, Step};
 use crate::inputs::Inputs;
 use crate::request::resumable;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
@@ -86,7 +86,7 @@ pub struct CleanupPlanner {
     /// How long slots are left to others who emptied them.
     slot_rest: Seconds,
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
-    stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
+    stood: BTreeMap<ProviderName, (Arc<ProviderFacts>, usize)>,
     /// When the next node reaches its age.
     due: Option<MonotonicTime>,
     /// Deletions of instances among them.
@@ -334,14 +334,14 @@ impl CleanupPlanner {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
-            if facts.seen_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
+            if facts.refreshed_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
                 effects.push(Effect::Refresh(name.clone()));
             }
             if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.monotonic_now)) {
                 self.stood.remove(name);
             }
             let picture = (facts.clone(), world.snapshot.node_count_of(name));
-            let same = |last: &(Arc<Facts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
+            let same = |last: &(Arc<ProviderFacts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
             if self.stood.get(name).is_some_and(same) {
                 continue;
             }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::slots::{Entry, Vacancies};
 use crate::inputs::Inputs;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
@@ -40,7 +40,7 @@ pub struct Table<'a> {
 /// Everything there is to do for one provider, made step by step: of a hundred thousand slots few are begun at a time.
 pub fn plan<'a>(
     provider: &'a ProviderConfig,
-    facts: &'a Facts,
+    facts: &'a ProviderFacts,
     table: Table<'a>,
     vacancies: &'a Vacancies,
     world: &'a Inputs<'a>,
@@ -95,7 +95,7 @@ impl<'a> Table<'a> {
 
 /// Which node has which place. Nodes that somebody has come first: an idle one in the place of another that is in use would be
 /// handed out, and be one too many on its host.
-pub fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {
+pub fn table<'a>(provider: &ProviderConfig, facts: &'a ProviderFacts, snapshot: &'a Snapshot) -> Table<'a> {
     let slots = facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
     let mut table = Table { slots, surplus: Vec::new() };
     // On its way out, or not there yet: neither occupies a slot.

@@ -230,7 +230,7 @@ impl Pool {
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
         let mut effects = self.abandon_unused(world);
         // What a launch needs to know of the cloud is known after the first survey.
-        let knows_cloud = hosts.facts.seen_at > Timestamp::default();
+        let knows_cloud = hosts.facts.refreshed_at > Timestamp::default();
         let are_more_left = knows_cloud && self.adopt(&bidder, world, &mut effects);
         self.resume(&bidder, world, &mut effects);
         let lacked_room = std::mem::take(&mut self.lacks_room);
@@ -433,7 +433,7 @@ impl Pool {
     }
 
     fn hosts_of(&mut self, world: &Inputs<'_>) -> Hosts {
-        let unseen = || Arc::new(nodepool_driver::facts::Facts::unseen());
+        let unseen = || Arc::new(nodepool_driver::facts::ProviderFacts::initial());
         let facts = world.facts.get(&self.id.provider).cloned().unwrap_or_else(unseen);
         match self.hosts.take() {
             Some(hosts) if hosts.is_of(&facts) => hosts,

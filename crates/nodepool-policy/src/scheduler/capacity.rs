@@ -103,7 +103,7 @@ pub fn place(
     world: &Inputs<'_>,
 ) -> Result<Vec<Choice>, Reason> {
     let facts = &bidder.hosts.facts;
-    if facts.seen_at == Timestamp::default() {
+    if facts.refreshed_at == Timestamp::default() {
         return Err(Reason::NotRefreshed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);

@@ -158,7 +158,7 @@ impl MinReady {
 /// requests that fail. Of other launchers' pools that is not known, so they count.
 fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &Inputs<'_>) -> bool {
     let ours = world.config.providers.values().any(|provider| {
-        let facts = world.facts.get(&provider.name).filter(|facts| facts.launching.is_some() && facts.seen_at.0 > 0.0);
+        let facts = world.facts.get(&provider.name).filter(|facts| facts.launching.is_some() && facts.refreshed_at.0 > 0.0);
         let mut pools = provider.pools.iter().filter(|(_, pool)| pool.labels.contains(label));
         facts.is_some_and(|facts| {
             pools.any(|(pool, _)| {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::tenant_usage::TenantClaims;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId};
 use nodepool_model::records::node::Node;
@@ -99,7 +99,7 @@ impl Claims {
 /// The standing hosts of one pool, indexed for decisions; made anew when the provider's facts change.
 #[derive(Clone, Debug)]
 pub struct Hosts {
-    pub facts: Arc<Facts>,
+    pub facts: Arc<ProviderFacts>,
     /// Slots per label by configuration, and those on hosts that may serve.
     slots: BTreeMap<LabelName, (usize, usize)>,
     /// Whether a host has to be found alive before each hand-out.
@@ -109,7 +109,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    pub fn of(facts: Arc<Facts>, id: &PoolId) -> Self {
+    pub fn of(facts: Arc<ProviderFacts>, id: &PoolId) -> Self {
         let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
         let mut dead = BTreeSet::new();
         for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
@@ -126,7 +126,7 @@ impl Hosts {
         Self { facts, slots, probed, dead }
     }
 
-    pub fn is_of(&self, facts: &Arc<Facts>) -> bool {
+    pub fn is_of(&self, facts: &Arc<ProviderFacts>) -> bool {
         Arc::ptr_eq(&self.facts, facts)
     }
 

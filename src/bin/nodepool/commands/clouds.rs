@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use nodepool::actors::provider::one_shot_provider::{self, Single, Suspect};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::unused_resources::{Tidied, Tidying};
 use nodepool_model::config::{Config, ProviderConfig};
@@ -92,12 +92,12 @@ pub async fn resources(
     show(output, &facts, &own)
 }
 
-async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
+async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<ProviderFacts>> {
     let provider = open(section).await?;
     in_time(provider.refresh(), CLOUD_TIMEOUT).await
 }
 
-fn show(output: &mut Output<'_>, facts: &Facts, own: &Resources) -> anyhow::Result<Option<Value>> {
+fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyhow::Result<Option<Value>> {
     let mut names: Vec<&str> = facts.limits.names().chain(facts.unmanaged.names()).chain(own.names()).collect();
     names.sort_unstable();
     names.dedup();

@@ -7,7 +7,7 @@ use super::catalog::Stock;
 use crate::openstack::api_types::Server;
 use crate::openstack::config::{Settings, Wanted};
 use crate::openstack::instances::{View, floating_addresses};
-use nodepool_driver::facts::Facts;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::{ExternalId, LabelName, PoolName, ProviderName};
@@ -18,7 +18,7 @@ pub struct Shared {
     pub settings: Settings,
     pub cloud: Arc<CloudSettings>,
     pub has_ipv6: bool,
-    pub facts: Facts,
+    pub facts: ProviderFacts,
     shelf: Mutex<Shelf>,
 }
 
@@ -70,7 +70,7 @@ impl Shared {
         settings: Settings,
         cloud: Arc<CloudSettings>,
         has_ipv6: bool,
-        facts: Facts,
+        facts: ProviderFacts,
     ) -> Self {
         Self { provider, settings, cloud, has_ipv6, facts, shelf: Mutex::default() }
     }

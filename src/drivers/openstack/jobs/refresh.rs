@@ -17,7 +17,7 @@ use crate::openstack::http::Services;
 use crate::openstack::instances::floating_addresses;
 use crate::openstack::pagination::{Pages, Step, typed};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{Facts, Launching, Trouble};
+use nodepool_driver::facts::{LaunchConfig, Launching, Trouble};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
@@ -286,7 +286,7 @@ impl RefreshProvider {
         self.previous.images.get(name).is_some_and(Result::is_ok)
     }
 
-    fn build_facts(&mut self) -> Result<(Facts, Inventory), CloudError> {
+    fn build_facts(&mut self) -> Result<(ProviderFacts, Inventory), CloudError> {
         let previous = self.previous.clone();
         let kept = Kept {
             subnets: self.listing_or_previous("subnets", &previous.kept.subnets)?,
@@ -318,11 +318,11 @@ impl RefreshProvider {
         let mut unmanaged = inventory.used_by_others(&shared.provider);
         let ours = inventory.instances().iter().filter_map(|instance| shared.label_of(&instance.metadata));
         unmanaged.add(&stock.network_use_of_others(ours));
-        let facts = Facts {
+        let facts = ProviderFacts {
             unmanaged,
             limits,
             launching: Some(Arc::new(launching(shared, &stock))),
-            unanswered: std::mem::take(&mut self.results.unanswered),
+            failed_queries: std::mem::take(&mut self.results.unanswered),
             ..shared.facts.clone()
         };
         shared.put_stock(Arc::new(stock));
