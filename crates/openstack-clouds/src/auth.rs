@@ -7,22 +7,22 @@ use crate::settings::{Auth, Credential, Domain, Identity, IdentityApi, Scope, Us
 use python_yaml::diagnostics::nearest;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum AuthKind {
     Password,
     Token,
     ApplicationCredential,
 }
 
 /// The auth types of this version.
-const TYPES: [(&str, Kind, IdentityApi); 5] = [
-    ("password", Kind::Password, IdentityApi::Discovered),
-    ("token", Kind::Token, IdentityApi::Discovered),
-    ("v3password", Kind::Password, IdentityApi::V3),
-    ("v3token", Kind::Token, IdentityApi::V3),
-    ("v3applicationcredential", Kind::ApplicationCredential, IdentityApi::V3),
+const TYPES: [(&str, AuthKind, IdentityApi); 5] = [
+    ("password", AuthKind::Password, IdentityApi::Discovered),
+    ("token", AuthKind::Token, IdentityApi::Discovered),
+    ("v3password", AuthKind::Password, IdentityApi::V3),
+    ("v3token", AuthKind::Token, IdentityApi::V3),
+    ("v3applicationcredential", AuthKind::ApplicationCredential, IdentityApi::V3),
 ];
 
-const OF_ALL: [&str; 9] = [
+const COMMON_OPTIONS: [&str; 9] = [
     "auth_url",
     "system_scope",
     "domain_id",
@@ -33,9 +33,9 @@ const OF_ALL: [&str; 9] = [
     "project_domain_name",
     "trust_id",
 ];
-const OF_DISCOVERED: [&str; 2] = ["default_domain_id", "default_domain_name"];
-const OF_USER: [&str; 4] = ["user_id", "username", "user_domain_id", "user_domain_name"];
-const OF_CREDENTIAL: [&str; 3] =
+const DISCOVERED_OPTIONS: [&str; 2] = ["default_domain_id", "default_domain_name"];
+const USER_OPTIONS: [&str; 4] = ["user_id", "username", "user_domain_id", "user_domain_name"];
+const APPLICATION_CREDENTIAL_OPTIONS: [&str; 3] =
     ["application_credential_id", "application_credential_name", "application_credential_secret"];
 
 /// The options of one cloud, and where to point when they are not enough.
@@ -64,7 +64,7 @@ pub fn identity(entry: &mut Map, cloud: Option<&str>, origin: &Origin) -> Result
     Ok(Identity { auth_url: url.unwrap_or_default(), api, auth: options.auth(kind)?, scope: options.scope()? })
 }
 
-fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(Kind, IdentityApi), CloudsError> {
+fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(AuthKind, IdentityApi), CloudsError> {
     let node = entry.remove("auth_type");
     let name = node.as_ref().map(|node| node.scalar("auth_type")).transpose()?.flatten();
     let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| "none".to_owned());
@@ -78,24 +78,24 @@ fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(Kind, IdentityApi), Cl
     Err(CloudsError::AuthTypeUnknown(at.diagnostic(message, help)))
 }
 
-fn names_of(kind: Kind, api: IdentityApi) -> Vec<&'static str> {
-    let mut names = OF_ALL.to_vec();
+fn option_names(kind: AuthKind, api: IdentityApi) -> Vec<&'static str> {
+    let mut names = COMMON_OPTIONS.to_vec();
     if api == IdentityApi::Discovered {
-        names.extend(OF_DISCOVERED);
+        names.extend(DISCOVERED_OPTIONS);
     }
     match kind {
-        Kind::Password => names.extend(OF_USER.into_iter().chain(["password"])),
-        Kind::Token => names.push("token"),
-        Kind::ApplicationCredential => names.extend(OF_USER.into_iter().chain(OF_CREDENTIAL)),
+        AuthKind::Password => names.extend(USER_OPTIONS.into_iter().chain(["password"])),
+        AuthKind::Token => names.push("token"),
+        AuthKind::ApplicationCredential => names.extend(USER_OPTIONS.into_iter().chain(APPLICATION_CREDENTIAL_OPTIONS)),
     }
     names
 }
 
 /// The values of the options, each from `auth` or else from beside it.
-fn options(entry: &mut Map, kind: Kind, api: IdentityApi) -> Result<Map, CloudsError> {
+fn options(entry: &mut Map, kind: AuthKind, api: IdentityApi) -> Result<Map, CloudsError> {
     let mut auth = entry.map("auth")?;
     entry.remove("auth");
-    let names = names_of(kind, api);
+    let names = option_names(kind, api);
     let mut result = Map::default();
     for name in &names {
         // `user_name` is an old name of this one option.
@@ -117,9 +117,9 @@ fn options(entry: &mut Map, kind: Kind, api: IdentityApi) -> Result<Map, CloudsE
         }
     }
     if let Some((key, node)) = auth.0.iter().find(|(_, node)| !node.is_null()) {
-        let meant = nearest(key, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
-        let help = format!("{meant}its options are: {}", names.join(", "));
-        return Err(node.origin.wrong(format!("auth has an option {key}, which this auth type has not"), help));
+        let suggestion = nearest(key, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
+        let help = format!("{suggestion}its options are: {}", names.join(", "));
+        return Err(node.origin.invalid(format!("auth has an option {key}, which this auth type has not"), help));
     }
     Ok(result)
 }
@@ -137,12 +137,12 @@ impl Options<'_> {
         Ok(Secret::new(self.text(name)?.unwrap_or_default()))
     }
 
-    fn missing(&self, kind: Kind) -> Result<Vec<&'static str>, CloudsError> {
+    fn missing(&self, kind: AuthKind) -> Result<Vec<&'static str>, CloudsError> {
         let has_user = self.has("user_id") || self.has("username");
         let needed: Vec<(&'static str, bool)> = match kind {
-            Kind::Password => vec![("username", has_user), ("password", self.has("password"))],
-            Kind::Token => vec![("token", self.has("token"))],
-            Kind::ApplicationCredential => {
+            AuthKind::Password => vec![("username", has_user), ("password", self.has("password"))],
+            AuthKind::Token => vec![("token", self.has("token"))],
+            AuthKind::ApplicationCredential => {
                 let by_id = self.has("application_credential_id");
                 let by_name = self.has("application_credential_name");
                 vec![
@@ -156,11 +156,11 @@ impl Options<'_> {
         Ok(all.filter(|(_, given)| !given).map(|(name, _)| name).collect())
     }
 
-    fn auth(&self, kind: Kind) -> Result<Auth, CloudsError> {
+    fn auth(&self, kind: AuthKind) -> Result<Auth, CloudsError> {
         Ok(match kind {
-            Kind::Password => Auth::Password { user: self.user()?, password: self.secret("password")? },
-            Kind::Token => Auth::Token { token: self.secret("token")? },
-            Kind::ApplicationCredential => {
+            AuthKind::Password => Auth::Password { user: self.user()?, password: self.secret("password")? },
+            AuthKind::Token => Auth::Token { token: self.secret("token")? },
+            AuthKind::ApplicationCredential => {
                 let id = self.text("application_credential_id")?;
                 let credential = match (id, self.text("application_credential_name")?) {
                     (Some(id), _) => Credential::Id(id),
@@ -176,7 +176,7 @@ impl Options<'_> {
             return Ok(User::Id(id));
         }
         let domain = self.domain("user_domain")?;
-        self.refuse_without_domain("username", &domain)?;
+        self.require_domain("username", &domain)?;
         Ok(User::Name { name: self.text("username")?.unwrap_or_default(), domain })
     }
 
@@ -190,13 +190,13 @@ impl Options<'_> {
             (None, None) => None,
             (None, Some(name)) => {
                 let domain = self.domain("project_domain")?;
-                self.refuse_without_domain("project_name", &domain)?;
+                self.require_domain("project_name", &domain)?;
                 Some(Scope::ProjectName { name, domain })
             }
         };
         let system = self.text("system_scope")?;
         if system.as_deref().is_some_and(|scope| scope != "all") {
-            return Err(self.origin.wrong("system_scope is not `all`", "`all` is the only system scope there is"));
+            return Err(self.origin.invalid("system_scope is not `all`", "`all` is the only system scope there is"));
         }
         let trust = self.text("trust_id")?.map(Scope::Trust);
         let scopes = [domain.map(Scope::Domain), project, trust, system.map(|_| Scope::System)];
@@ -206,7 +206,7 @@ impl Options<'_> {
             None => Ok(scope),
             Some(_) => {
                 let help = "keep one of project, domain, trust_id and system_scope";
-                Err(self.origin.wrong(format!("{} is to be used for several things at once", self.cloud), help))
+                Err(self.origin.invalid(format!("{} is to be used for several things at once", self.cloud), help))
             }
         }
     }
@@ -224,7 +224,7 @@ impl Options<'_> {
     }
 
     /// Names are unique within a domain only, and the `v3…` types do not guess it.
-    fn refuse_without_domain(&self, name: &str, domain: &Option<Domain>) -> Result<(), CloudsError> {
+    fn require_domain(&self, name: &str, domain: &Option<Domain>) -> Result<(), CloudsError> {
         if domain.is_some() || self.api == IdentityApi::Discovered {
             return Ok(());
         }

@@ -13,18 +13,21 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
     Environment { variables: variables.collect(), home: Some("/home/zuul".into()) }
 }
 
-fn of_files(files: &Files, region: Option<&str>) -> Result<CloudSettings, CloudsError> {
+fn settings_of_files(files: &Files, region: Option<&str>) -> Result<CloudSettings, CloudsError> {
     resolve(files, Wanted { cloud: Some("c"), region }).map(|loaded| loaded.settings)
 }
 
 /// The cloud `c` of a file.
-fn of_text(text: &str) -> Result<CloudSettings, CloudsError> {
-    of_files(&Files { clouds: file("clouds.yaml", text), environment: environment(&[]), ..Files::default() }, None)
+fn settings_of_text(text: &str) -> Result<CloudSettings, CloudsError> {
+    settings_of_files(
+        &Files { clouds: file("clouds.yaml", text), environment: environment(&[]), ..Files::default() },
+        None,
+    )
 }
 
 /// The cloud `c` with a login and these keys.
-pub fn with(keys: &str) -> CloudSettings {
-    of_text(&cloud(keys)).unwrap()
+pub fn settings_with(keys: &str) -> CloudSettings {
+    settings_of_text(&cloud(keys)).unwrap()
 }
 
 fn cloud(keys: &str) -> String {
@@ -33,15 +36,15 @@ fn cloud(keys: &str) -> String {
 }
 
 /// The message of the error that a cloud with these keys is.
-fn refused(text: &str) -> String {
-    let error = of_text(text).unwrap_err().to_string();
+fn error_of(text: &str) -> String {
+    let error = settings_of_text(text).unwrap_err().to_string();
     assert!(!error.contains("hunter2"), "{error}");
     error
 }
 
 #[test]
 fn a_login_is_all_that_a_cloud_needs() {
-    let settings = with("");
+    let settings = settings_with("");
     let user = User::Name { name: "zuul".to_owned(), domain: None };
     let expected = Identity {
         auth_url: "https://keystone".to_owned(),
@@ -64,7 +67,7 @@ fn no_secret_is_ever_shown() {
     let credential = "clouds: {c: {auth_type: v3applicationcredential, auth: {auth_url: x, application_credential_id: i, \
                       application_credential_secret: hunter2}}}";
     for text in [&cloud(""), token, credential] {
-        let shown = format!("{:#?}", of_text(text).unwrap());
+        let shown = format!("{:#?}", settings_of_text(text).unwrap());
         assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
     }
     let environment = format!("{:?}", environment(&[("OS_PASSWORD", "hunter2")]));
@@ -75,7 +78,9 @@ fn no_secret_is_ever_shown() {
 fn an_application_credential_is_known_by_id_or_by_name_and_user() {
     let of = |options: &str| {
         let secret = "auth_url: x, application_credential_secret: s";
-        of_text(&format!("clouds: {{c: {{auth_type: v3applicationcredential, auth: {{{secret}, {options}}}}}}}"))
+        settings_of_text(&format!(
+            "clouds: {{c: {{auth_type: v3applicationcredential, auth: {{{secret}, {options}}}}}}}"
+        ))
     };
     let auth = |credential| Auth::ApplicationCredential { credential, secret: Secret::new("s") };
     let by_id = of("application_credential_id: 12").unwrap().identity;
@@ -89,42 +94,42 @@ fn an_application_credential_is_known_by_id_or_by_name_and_user() {
 
 #[test]
 fn what_is_missing_is_named_in_the_references_words() {
-    let message = refused("clouds:\n  c:\n    auth: {username: zuul, password: hunter2}\n");
+    let message = error_of("clouds:\n  c:\n    auth: {username: zuul, password: hunter2}\n");
     assert_eq!(
         message,
         "Auth plugin requires parameters which were not given: auth_url (clouds.yaml:3:5): add auth.auth_url to the \
          cloud c, or to its entry in secure.yaml"
     );
-    assert!(refused("clouds: {c: {}}").contains("not given: auth_url, username, password"));
+    assert!(error_of("clouds: {c: {}}").contains("not given: auth_url, username, password"));
     let nowhere = resolve(&Files::default(), Wanted::default()).unwrap_err().to_string();
     assert!(nowhere.contains("not given: auth_url"), "{nowhere}");
 }
 
 #[test]
 fn an_unknown_cloud_is_answered_with_the_known_ones() {
-    let message = refused("clouds: {cc: {}, production: {}}");
+    let message = error_of("clouds: {cc: {}, production: {}}");
     assert_eq!(message, "Cloud c was not found. (clouds.yaml): is it cc? the clouds are: cc, production");
     let files = Files { searched: vec!["/a/clouds.yaml".into(), "/a/clouds.yml".into()], ..Files::default() };
-    let message = of_files(&files, None).unwrap_err().to_string();
+    let message = settings_of_files(&files, None).unwrap_err().to_string();
     assert!(message.ends_with("there is no clouds.yaml, .yml or .json in /a"), "{message}");
 }
 
 #[test]
 fn unknown_auth_types_and_options_are_refused() {
-    assert!(refused(&cloud("auth_type: v3oidcpassword")).starts_with(
+    assert!(error_of(&cloud("auth_type: v3oidcpassword")).starts_with(
         "the auth type v3oidcpassword is not part of this version (clouds.yaml:4:16): the auth types are: password, token"
     ));
-    let message = refused("clouds: {c: {auth: {auth_url: x, username: zuul, pasword: hunter2}}}");
+    let message = error_of("clouds: {c: {auth: {auth_url: x, username: zuul, pasword: hunter2}}}");
     assert!(message.contains("auth has an option pasword"), "{message}");
     assert!(message.contains("is it password?"), "{message}");
 }
 
 #[test]
 fn version_3_wants_to_know_the_domains() {
-    let message = refused(&cloud("auth_type: v3password"));
+    let message = error_of(&cloud("auth_type: v3password"));
     assert!(message.contains("username is given without its domain"), "{message}");
     let text = "auth_type: v3password\nuser_domain_name: Default\nproject-domain-id: default";
-    let identity = with(text).identity;
+    let identity = settings_with(text).identity;
     assert_eq!(identity.api, IdentityApi::V3);
     let domain = Some(Domain::Id("default".to_owned()));
     assert_eq!(identity.scope, Scope::ProjectName { name: "ci".to_owned(), domain });
@@ -135,7 +140,7 @@ fn the_secure_file_wins() {
     let secure = "clouds: {c: {auth: {password: real}, image_format: raw}}";
     let files =
         Files { clouds: file("clouds.yaml", &cloud("")), secure: file("secure.yaml", secure), ..Files::default() };
-    let settings = of_files(&files, None).unwrap();
+    let settings = settings_of_files(&files, None).unwrap();
     assert!(matches!(settings.identity.auth, Auth::Password { password, .. } if password.expose() == "real"));
     assert_eq!(settings.image_format, "raw");
 }
@@ -145,13 +150,13 @@ fn a_region_has_values_of_its_own() {
     let text =
         cloud("image_format: raw\nregions: [one, {name: two, values: {image_format: vhd, auth: {project_id: p}}}]");
     let files = Files { clouds: file("clouds.yaml", &text), ..Files::default() };
-    let one = of_files(&files, None).unwrap();
+    let one = settings_of_files(&files, None).unwrap();
     assert_eq!((one.region.as_deref(), one.image_format.as_str()), (Some("one"), "raw"));
-    let two = of_files(&files, Some("two")).unwrap();
+    let two = settings_of_files(&files, Some("two")).unwrap();
     assert_eq!((two.region.as_deref(), two.image_format.as_str()), (Some("two"), "vhd"));
     assert_eq!(two.identity.scope, Scope::ProjectId("p".to_owned()));
     assert_eq!(two.services.image.region.as_deref(), Some("two"));
-    let message = of_files(&files, Some("three")).unwrap_err().to_string();
+    let message = settings_of_files(&files, Some("three")).unwrap_err().to_string();
     assert_eq!(
         message,
         "Region three is not a valid region name for cloud c. (clouds.yaml:3:5): the regions are: one, two (upper and \
@@ -164,7 +169,7 @@ fn a_cloud_wins_over_its_profile_and_the_own_profiles_over_the_built_in_ones() {
     let of = |vendors: Option<FileText>| {
         let text = "clouds: {c: {profile: citycloud, region_name: Fra1, auth: {username: u, password: p}}}";
         let files = Files { clouds: file("clouds.yaml", text), vendors, ..Files::default() };
-        of_files(&files, None).unwrap()
+        settings_of_files(&files, None).unwrap()
     };
     let built_in = of(None);
     assert_eq!(built_in.identity.auth_url, "https://Fra1.citycloud.com:5000/v3/");
@@ -183,7 +188,7 @@ fn every_built_in_profile_can_be_used_or_says_why_not() {
     assert!(profiles.len() > 20);
     for (name, _) in profiles {
         let own = "auth: {auth_url: x, username: u, password: p}";
-        match of_text(&format!("clouds: {{c: {{profile: {}, {own}}}}}", name.text)) {
+        match settings_of_text(&format!("clouds: {{c: {{profile: {}, {own}}}}}", name.text)) {
             Ok(_) => {}
             Err(CloudsError::ProfileUnusable(problem)) => assert!(problem.message.contains("no longer exists")),
             Err(other) => panic!("{}: {other}", name.text),
@@ -193,7 +198,7 @@ fn every_built_in_profile_can_be_used_or_says_why_not() {
 
 #[test]
 fn profiles_that_must_be_fetched_are_refused_and_unknown_ones_mentioned() {
-    let message = refused(&cloud("profile: https://cloud.example.com"));
+    let message = error_of(&cloud("profile: https://cloud.example.com"));
     assert!(message.contains("the profile https://cloud.example.com is a URL (clouds.yaml:4:14)"), "{message}");
     let files = Files { clouds: file("clouds.yaml", &cloud("profile: rakspace")), ..Files::default() };
     let warnings = resolve(&files, Wanted::default()).unwrap().warnings;
@@ -221,7 +226,7 @@ fn the_environment_is_a_cloud_of_its_own() {
     assert_eq!(url(&files(&[("OS_CLOUD_NAME", "e")]), Some("e")), Ok("https://env".to_owned()));
     assert_eq!(url(&files(&[("OS_CLOUD", "c")]), None), Ok("https://keystone".to_owned()));
     let taken: Result<String, CloudsError> = url(&files(&[("OS_CLOUD_NAME", "c")]), None);
-    assert!(matches!(taken, Err(CloudsError::Wrong(_))), "{taken:?}");
+    assert!(matches!(taken, Err(CloudsError::Invalid(_))), "{taken:?}");
 }
 
 #[test]
@@ -233,13 +238,13 @@ fn a_single_cloud_need_not_be_named() {
 #[test]
 fn certificates_are_checked_unless_somebody_says_no() {
     let bundle = || Verify::Bundle("/home/zuul/ca.pem".into());
-    assert_eq!(with("cacert: ~/ca.pem").verify, bundle());
-    assert_eq!(with("verify: false\ncacert: ~/ca.pem").verify, Verify::Off);
-    assert_eq!(with("insecure: true").verify, Verify::Off);
-    assert_eq!(with("insecure: 'no'").verify, Verify::System);
-    assert!(refused(&cloud("verify: 'False'")).contains("without quotes"));
+    assert_eq!(settings_with("cacert: ~/ca.pem").verify, bundle());
+    assert_eq!(settings_with("verify: false\ncacert: ~/ca.pem").verify, Verify::Off);
+    assert_eq!(settings_with("insecure: true").verify, Verify::Off);
+    assert_eq!(settings_with("insecure: 'no'").verify, Verify::System);
+    assert!(error_of(&cloud("verify: 'False'")).contains("without quotes"));
     let certificate = ClientCertificate { certificate: "/c.pem".into(), key: Some("/home/zuul/k.pem".into()) };
-    assert_eq!(with("cert: /c.pem\nkey: ~/k.pem").certificate, Some(certificate));
+    assert_eq!(settings_with("cert: /c.pem\nkey: ~/k.pem").certificate, Some(certificate));
 }
 
 #[test]
@@ -247,81 +252,84 @@ fn services_have_settings_of_their_own() {
     let keys = "interface: internal\ncompute_endpoint_override: http://nova/{region_name}\nregion_name: r\n\
                 image-interface: [admin, publicURL]\nvolume_endpoint: http://cinder\nnetwork_region_name: other\n\
                 compute_api_version: '2.79'\nimage_api_version: latest\ncompute_default_microversion: 2.79";
-    let services = with(keys).services;
+    let services = settings_with(keys).services;
     assert_eq!(services.compute.endpoint.as_deref(), Some("http://nova/r"));
     assert_eq!(services.compute.interfaces, [Interface::Internal]);
     assert_eq!(services.image.interfaces, [Interface::Admin, Interface::Public]);
     assert_eq!(services.block_storage.endpoint.as_deref(), Some("http://cinder"));
     assert_eq!(services.network.region.as_deref(), Some("other"));
     assert_eq!((services.compute.api_version.as_deref(), services.image.api_version), (Some("2.79"), None));
-    assert!(refused(&cloud("interface: outer")).contains("write public, internal or admin"));
+    assert!(error_of(&cloud("interface: outer")).contains("write public, internal or admin"));
 }
 
 #[test]
 fn networks_say_what_they_are_for() {
     let networks =
-        with("networks:\n- {name: a, routes_externally: true, routes_ipv6_externally: false}\n- {name: b}").networks;
+        settings_with("networks:\n- {name: a, routes_externally: true, routes_ipv6_externally: false}\n- {name: b}")
+            .networks;
     let flags = |network: &NetworkRole| {
         (network.routes_externally, network.routes_ipv4_externally, network.routes_ipv6_externally)
     };
     assert_eq!(networks.iter().map(flags).collect::<Vec<_>>(), [(true, true, false), (false, false, false)]);
-    let old = with("external_network: out\ninternal_network: in").networks;
+    let old = settings_with("external_network: out\ninternal_network: in").networks;
     assert!(old[0].routes_ipv4_externally && old[0].default_interface && old[1].nat_destination);
-    assert!(refused(&cloud("networks: [{routes_externally: true}]")).contains("a network has no name"));
-    assert!(refused(&cloud("networks: []\nexternal_network: x")).contains("both given"));
+    assert!(error_of(&cloud("networks: [{routes_externally: true}]")).contains("a network has no name"));
+    assert!(error_of(&cloud("networks: []\nexternal_network: x")).contains("both given"));
     let two = "networks: [{name: a, nat_destination: true}, {name: b, nat_destination: true}]";
-    assert!(refused(&cloud(two)).contains("nat_destination is set for two networks, a and b"));
+    assert!(error_of(&cloud(two)).contains("nat_destination is set for two networks, a and b"));
 }
 
 #[test]
 fn floating_addresses_may_come_from_nowhere() {
-    assert_eq!(with("floating_ip_source: None").floating_ips, FloatingIps::None);
-    assert_eq!(with("floating_ip_source: None").requires_floating_ip, Some(false));
-    assert_eq!(with("floating_ip_source: null").floating_ips, FloatingIps::None);
+    assert_eq!(settings_with("floating_ip_source: None").floating_ips, FloatingIps::None);
+    assert_eq!(settings_with("floating_ip_source: None").requires_floating_ip, Some(false));
+    assert_eq!(settings_with("floating_ip_source: null").floating_ips, FloatingIps::None);
     let files = Files { clouds: file("clouds.yaml", &cloud("floating_ip_source: NOVA")), ..Files::default() };
     let of_nova = resolve(&files, Wanted::default()).unwrap();
     assert_eq!(of_nova.settings.floating_ips, FloatingIps::Nova);
     assert!(of_nova.warnings[0].to_string().contains("write neutron"), "{:?}", of_nova.warnings);
-    assert!(refused(&cloud("floating_ip_source: novas")).contains("write neutron, nova or None"));
+    assert!(error_of(&cloud("floating_ip_source: novas")).contains("write neutron, nova or None"));
 }
 
 #[test]
 fn ipv4_can_be_forced_for_one_cloud_or_for_all() {
-    assert!(with("force_ipv4: true").force_ipv4);
-    assert!(with("prefer_ipv6: false").force_ipv4);
-    assert!(of_text(&format!("{}client: {{force_ipv4: true}}\n", cloud(""))).unwrap().force_ipv4);
-    assert!(!of_text(&format!("{}client: {{force_ipv4: true}}\n", cloud("force_ipv4: false"))).unwrap().force_ipv4);
+    assert!(settings_with("force_ipv4: true").force_ipv4);
+    assert!(settings_with("prefer_ipv6: false").force_ipv4);
+    assert!(settings_of_text(&format!("{}client: {{force_ipv4: true}}\n", cloud(""))).unwrap().force_ipv4);
+    assert!(
+        !settings_of_text(&format!("{}client: {{force_ipv4: true}}\n", cloud("force_ipv4: false"))).unwrap().force_ipv4
+    );
 }
 
 #[test]
 fn statsd_is_named_for_all_clouds_or_for_one() {
     let text = format!("{}metrics: {{statsd: {{host: h, port: 1}}}}\n", cloud("metrics: {statsd: {prefix: p}}"));
-    let statsd = of_text(&text).unwrap().statsd.unwrap();
+    let statsd = settings_of_text(&text).unwrap().statsd.unwrap();
     assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("h", 1, "p"));
     let clouds = file("clouds.yaml", &cloud(""));
     let files = Files { clouds, environment: environment(&[("STATSD_HOST", "e")]), ..Files::default() };
-    let statsd = of_files(&files, None).unwrap().statsd.unwrap();
+    let statsd = settings_of_files(&files, None).unwrap().statsd.unwrap();
     assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("e", 8125, "openstack.api"));
 }
 
 #[test]
 fn timeouts_are_seconds() {
-    assert_eq!(with("api_timeout: 2.5").api_timeout_s, Some(2.5));
-    assert_eq!(with("compute_timeout: 7\napi_timeout: 2").api_timeout_s, Some(7.0));
-    assert!(refused(&cloud("api_timeout: 0")).contains("seconds, more than 0"));
-    assert!(refused(&cloud("api_timeout: soon")).contains("seconds, more than 0"));
+    assert_eq!(settings_with("api_timeout: 2.5").api_timeout_s, Some(2.5));
+    assert_eq!(settings_with("compute_timeout: 7\napi_timeout: 2").api_timeout_s, Some(7.0));
+    assert!(error_of(&cloud("api_timeout: 0")).contains("seconds, more than 0"));
+    assert!(error_of(&cloud("api_timeout: soon")).contains("seconds, more than 0"));
 }
 
 #[test]
 fn broken_files_are_errors_with_their_place() {
-    assert!(refused("clouds: [").starts_with("unclosed bracket '[' (clouds.yaml:1:9)"), "{}", refused("clouds: ["));
-    assert!(refused("[]").starts_with("the file is a list (clouds.yaml:1:1)"), "{}", refused("[]"));
-    assert!(refused("clouds: {c: 5}").starts_with("c is a number (clouds.yaml:1:13)"));
-    assert!(refused("clouds: {c: {auth: hunter2}}").starts_with("auth is text (clouds.yaml:1:20)"));
+    assert!(error_of("clouds: [").starts_with("unclosed bracket '[' (clouds.yaml:1:9)"), "{}", error_of("clouds: ["));
+    assert!(error_of("[]").starts_with("the file is a list (clouds.yaml:1:1)"), "{}", error_of("[]"));
+    assert!(error_of("clouds: {c: 5}").starts_with("c is a number (clouds.yaml:1:13)"));
+    assert!(error_of("clouds: {c: {auth: hunter2}}").starts_with("auth is text (clouds.yaml:1:20)"));
     let huge = "clouds: {c: {auth: {password: 123456789012345678901234567890}}}";
-    assert!(refused(huge).contains("put it in quotes"));
+    assert!(error_of(huge).contains("put it in quotes"));
     let json = Files { clouds: file("clouds.json", "{\"clouds\":\n nonsense}"), ..Files::default() };
-    let message = of_files(&json, None).unwrap_err().to_string();
+    let message = settings_of_files(&json, None).unwrap_err().to_string();
     assert!(message.starts_with("file is not JSON (clouds.json:2:3)"), "{message}");
 }
 
@@ -337,16 +345,16 @@ fn nothing_in_a_clouds_file_makes_us_panic() {
             text.push_str(words[(state >> 33) as usize % words.len()]);
         }
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let _ = of_text(&text);
-        let _ = of_text(&format!("{text}}}}}"));
+        let _ = settings_of_text(&text);
+        let _ = settings_of_text(&format!("{text}}}}}"));
     }
     // A value of each type at each key.
     for key in
         ["regions", "networks", "auth", "verify", "cert", "interface", "metrics", "private", "profile", "region_name"]
     {
         for value in ["null", "5", "[5]", "[{name: 5}]", "{a: {b: c}}", "[[]]", "'{'", "'~'", "true", "''"] {
-            let _ = of_text(&cloud(&format!("{key}: {value}")));
-            let _ = of_text(&format!("clouds: {{c: {{auth: {{auth_url: x, {key}: {value}}}}}}}"));
+            let _ = settings_of_text(&cloud(&format!("{key}: {value}")));
+            let _ = settings_of_text(&format!("clouds: {{c: {{auth: {{auth_url: x, {key}: {value}}}}}}}"));
         }
     }
 }
@@ -354,10 +362,10 @@ fn nothing_in_a_clouds_file_makes_us_panic() {
 #[test]
 fn settings_may_refer_to_each_other() {
     let text = "region_name: r\nimage_endpoint_override: 'http://{region_name}/{{x}}'";
-    assert_eq!(with(text).services.image.endpoint.as_deref(), Some("http://r/{x}"));
+    assert_eq!(settings_with(text).services.image.endpoint.as_deref(), Some("http://r/{x}"));
     assert!(
-        refused(&cloud("image_endpoint_override: 'http://{nothing}'"))
+        error_of(&cloud("image_endpoint_override: 'http://{nothing}'"))
             .contains("refers to a setting that is not there (clouds.yaml:4:30)")
     );
-    assert!(refused(&cloud("image_endpoint_override: 'http://}'")).contains("single brace"));
+    assert!(error_of(&cloud("image_endpoint_override: 'http://}'")).contains("single brace"));
 }

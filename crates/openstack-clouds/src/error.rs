@@ -24,7 +24,7 @@ pub enum CloudsError {
     AuthIncomplete(Diagnostic),
     /// A value that means nothing where it stands.
     #[error("{0}")]
-    Wrong(Diagnostic),
+    Invalid(Diagnostic),
 }
 
 impl CloudsError {
@@ -38,7 +38,7 @@ impl CloudsError {
             | Self::ProfileUnusable(problem)
             | Self::AuthTypeUnknown(problem)
             | Self::AuthIncomplete(problem)
-            | Self::Wrong(problem) => problem,
+            | Self::Invalid(problem) => problem,
         }
     }
 }

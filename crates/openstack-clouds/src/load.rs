@@ -8,11 +8,11 @@ use crate::error::CloudsError;
 use crate::field_paths::Environment;
 use crate::merge::{Map, Node, Origin, Value};
 use crate::networks::networks;
-use crate::select::Entry;
+use crate::select::CloudEntry;
 use crate::settings::{
     ClientCertificate, CloudSettings, FloatingIps, Interface, Scope, Service, Services, Statsd, Verify,
 };
-use crate::suggestions::fixed;
+use crate::suggestions::normalized;
 use python_yaml::diagnostics::{Diagnostic, Severity};
 
 /// The port of statsd where a file names only the host.
@@ -22,14 +22,14 @@ const STATSD_PORT: u16 = 8125;
 const BLOCK_STORAGE: [&str; 5] = ["block_storage", "volumev3", "volumev2", "volume", "block_store"];
 
 pub fn settings(
-    entry: Entry,
+    entry: CloudEntry,
     root: &Map,
     environment: &Environment,
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<CloudSettings, CloudsError> {
-    let Entry { cloud, origin, map } = entry;
+    let CloudEntry { cloud, origin, map } = entry;
     let networks = networks(&map)?;
-    let mut map = fixed(map, &origin, warnings)?;
+    let mut map = normalized(map, &origin, warnings)?;
     let identity = identity(&mut map, cloud.as_deref(), &origin)?;
     fill(&mut map)?;
     let mut services = services(&map)?;
@@ -101,7 +101,7 @@ fn service(map: &Map, names: &[&str]) -> Result<Service, CloudsError> {
     Ok(Service {
         endpoint: if endpoint.is_some() { endpoint } else { text("endpoint")? },
         region: if region.is_some() { region } else { map.text("region_name")? },
-        interfaces: own("interface").or_else(|| map.given("interface")).map_or_else(public, interfaces)?,
+        interfaces: own("interface").or_else(|| map.given("interface")).map_or_else(default_interfaces, interfaces)?,
         // `latest` and the like mean what an absent one means.
         api_version: version.filter(|version| version.trim().parse::<f64>().is_ok()),
         microversion: text("default_microversion")?,
@@ -110,7 +110,7 @@ fn service(map: &Map, names: &[&str]) -> Result<Service, CloudsError> {
     })
 }
 
-fn public() -> Result<Vec<Interface>, CloudsError> {
+fn default_interfaces() -> Result<Vec<Interface>, CloudsError> {
     Ok(vec![Interface::Public])
 }
 
@@ -128,7 +128,7 @@ fn interface(node: &Node) -> Result<Interface, CloudsError> {
         "public" => Ok(Interface::Public),
         "internal" => Ok(Interface::Internal),
         "admin" => Ok(Interface::Admin),
-        _ => Err(node.origin.wrong(format!("there is no interface {name}"), "write public, internal or admin")),
+        _ => Err(node.origin.invalid(format!("there is no interface {name}"), "write public, internal or admin")),
     }
 }
 
@@ -136,7 +136,7 @@ fn verify(map: &Map, environment: &Environment) -> Result<Verify, CloudsError> {
     if map.flag_or("insecure", false)? {
         return Ok(Verify::Off);
     }
-    let bundle = map.text("cacert")?.map(|path| Verify::Bundle(path_of(&path, environment)));
+    let bundle = map.text("cacert")?.map(|path| Verify::Bundle(expand_path(&path, environment)));
     let system = || bundle.clone().unwrap_or(Verify::System);
     let Some(node) = map.given("verify") else { return Ok(system()) };
     match &node.value {
@@ -145,22 +145,22 @@ fn verify(map: &Map, environment: &Environment) -> Result<Verify, CloudsError> {
         Value::Text(text) if text.is_empty() => Ok(Verify::Off),
         Value::Text(text) if ["true", "false"].contains(&text.to_lowercase().as_str()) => {
             let help = "write it without quotes; among variables OS_INSECURE=true turns verification off";
-            Err(node.origin.wrong("verify is a text, which is taken for a file of certificates", help))
+            Err(node.origin.invalid("verify is a text, which is taken for a file of certificates", help))
         }
         Value::Text(_) if bundle.is_some() => Ok(system()),
         Value::Text(text) => Ok(Verify::Bundle(PathBuf::from(text))),
-        _ => Err(node.unfit("verify", "true, false or the path of a file of certificates")),
+        _ => Err(node.type_error("verify", "true, false or the path of a file of certificates")),
     }
 }
 
 fn certificate(map: &Map, environment: &Environment) -> Result<Option<ClientCertificate>, CloudsError> {
     let Some(certificate) = map.text("cert")? else { return Ok(None) };
-    let key = map.text("key")?.map(|key| path_of(&key, environment));
-    Ok(Some(ClientCertificate { certificate: path_of(&certificate, environment), key }))
+    let key = map.text("key")?.map(|key| expand_path(&key, environment));
+    Ok(Some(ClientCertificate { certificate: expand_path(&certificate, environment), key }))
 }
 
 /// A path, `~` being the home of the user.
-fn path_of(text: &str, environment: &Environment) -> PathBuf {
+fn expand_path(text: &str, environment: &Environment) -> PathBuf {
     match (text.strip_prefix('~'), &environment.home) {
         (Some(""), Some(home)) => home.clone(),
         (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
@@ -173,7 +173,7 @@ fn timeout(map: &Map) -> Result<Option<f64>, CloudsError> {
     let seconds = node.scalar("api_timeout")?.unwrap_or_default().trim().parse::<f64>().ok();
     match seconds.filter(|seconds| *seconds > 0.0 && seconds.is_finite()) {
         Some(seconds) => Ok(Some(seconds)),
-        None => Err(node.unfit("api_timeout", "seconds, more than 0")),
+        None => Err(node.type_error("api_timeout", "seconds, more than 0")),
     }
 }
 
@@ -199,7 +199,7 @@ fn floating_ips(map: &Map, warnings: &mut Vec<Diagnostic>) -> Result<FloatingIps
         "none" | "" => Ok(FloatingIps::None),
         other => {
             let message = format!("there is no floating_ip_source {other}");
-            Err(node.origin.wrong(message, "write neutron, nova or None"))
+            Err(node.origin.invalid(message, "write neutron, nova or None"))
         }
     }
 }
@@ -212,19 +212,19 @@ fn force_ipv4(map: &Map, root: &Map, environment: &Environment) -> Result<bool, 
     let force = if client.get("force_ipv4").is_some() { "force_ipv4" } else { "broken-ipv6" };
     let prefers_ipv6 = variable("OS_PREFER_IPV6").map_or_else(|| client.flag_or(prefer, true), Ok)?;
     let forced = variable("OS_FORCE_IPV4").map_or_else(|| client.flag_or(force, false), Ok)?;
-    let of_all = forced || !prefers_ipv6;
-    Ok(map.flag_or("force_ipv4", of_all)? || !map.flag_or("prefer_ipv6", true)?)
+    let default = forced || !prefers_ipv6;
+    Ok(map.flag_or("force_ipv4", default)? || !map.flag_or("prefer_ipv6", true)?)
 }
 
 fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Statsd>, CloudsError> {
     let variable = |name: &str| environment.variables.get(name).filter(|value| !value.is_empty()).cloned();
-    let of_all = root.map("metrics")?.map("statsd")?;
+    let global = root.map("metrics")?.map("statsd")?;
     let of_cloud = map.map("metrics")?.map("statsd")?;
     let value = |key: &str, name: &str| -> Result<Option<String>, CloudsError> {
         match (of_cloud.get(key), variable(name)) {
             (Some(_), _) => of_cloud.text(key),
             (None, Some(value)) => Ok(Some(value)),
-            (None, None) => of_all.text(key),
+            (None, None) => global.text(key),
         }
     };
     let host = value("host", "STATSD_HOST")?;
@@ -234,11 +234,11 @@ fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Sta
         return Ok(None);
     }
     let number = port.map_or(Ok(STATSD_PORT), |port| {
-        let node = of_cloud.get("port").or_else(|| of_all.get("port"));
-        let wrong = |node: &Node| node.unfit("the port of statsd", "a number from 1 to 65535");
+        let node = of_cloud.get("port").or_else(|| global.get("port"));
+        let wrong = |node: &Node| node.type_error("the port of statsd", "a number from 1 to 65535");
         let in_environment = || Origin::named("environment variable STATSD_PORT");
         port.parse::<u16>().map_err(|_| {
-            node.map_or_else(|| in_environment().wrong("the port of statsd is no port", "write a number"), wrong)
+            node.map_or_else(|| in_environment().invalid("the port of statsd is no port", "write a number"), wrong)
         })
     })?;
     Ok(Some(Statsd {

@@ -45,8 +45,8 @@ impl Origin {
         Diagnostic::error(self.at, message).help(help).in_file(&self.file)
     }
 
-    pub fn wrong(&self, message: impl Into<String>, help: impl Into<String>) -> CloudsError {
-        CloudsError::Wrong(self.diagnostic(message, help))
+    pub fn invalid(&self, message: impl Into<String>, help: impl Into<String>) -> CloudsError {
+        CloudsError::Invalid(self.diagnostic(message, help))
     }
 }
 
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// What `what` cannot be, in the operator's words.
-    pub fn unfit(&self, what: &str, expected: &str) -> CloudsError {
+    pub fn type_error(&self, what: &str, expected: &str) -> CloudsError {
         let found = match self.value {
             Value::Null => "nothing (null)",
             Value::Bool(_) => "a boolean",
@@ -101,7 +101,7 @@ impl Node {
             Value::List(_) => "a list",
             Value::Map(_) => "a mapping",
         };
-        self.origin.wrong(format!("{what} is {found}"), format!("write {expected}"))
+        self.origin.invalid(format!("{what} is {found}"), format!("write {expected}"))
     }
 
     /// Any scalar as text, as Python prints it. Null is `None`.
@@ -111,7 +111,7 @@ impl Node {
             Value::Bool(true) => Ok(Some("True".to_owned())),
             Value::Bool(false) => Ok(Some("False".to_owned())),
             Value::Number(text) | Value::Text(text) => Ok(Some(text.clone())),
-            Value::List(_) | Value::Map(_) => Err(self.unfit(what, "text")),
+            Value::List(_) | Value::Map(_) => Err(self.type_error(what, "text")),
         }
     }
 
@@ -121,7 +121,7 @@ impl Node {
             Value::Null => Ok(false),
             Value::Bool(value) => Ok(*value),
             Value::Text(text) => Ok(text.eq_ignore_ascii_case("true")),
-            Value::Number(_) | Value::List(_) | Value::Map(_) => Err(self.unfit(what, "true or false")),
+            Value::Number(_) | Value::List(_) | Value::Map(_) => Err(self.type_error(what, "true or false")),
         }
     }
 
@@ -130,7 +130,7 @@ impl Node {
         match &self.value {
             Value::Null => Ok(Map::default()),
             Value::Map(map) => Ok(map.clone()),
-            _ => Err(self.unfit(what, "a mapping (lines of `key: value`, indented below it)")),
+            _ => Err(self.type_error(what, "a mapping (lines of `key: value`, indented below it)")),
         }
     }
 
@@ -139,7 +139,7 @@ impl Node {
         match &self.value {
             Value::Null => Ok(&[]),
             Value::List(items) => Ok(items),
-            _ => Err(self.unfit(what, "a list (lines that begin with `- `)")),
+            _ => Err(self.type_error(what, "a list (lines that begin with `- `)")),
         }
     }
 }
@@ -232,7 +232,7 @@ impl Map {
     /// The text with `{key}` replaced by the value of that key, and `{{` by a brace.
     pub fn filled(&self, what: &str, text: &str, origin: &Origin) -> Result<String, CloudsError> {
         let help = "`{name}` stands for the setting of that name in this cloud, `{{` for a brace";
-        let broken = |reason: String| origin.wrong(reason, help);
+        let broken = |reason: String| origin.invalid(reason, help);
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {

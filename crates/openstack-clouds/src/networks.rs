@@ -7,26 +7,26 @@ use crate::settings::NetworkRole;
 pub fn networks(entry: &Map) -> Result<Vec<NetworkRole>, CloudsError> {
     let mut networks = Vec::new();
     for node in entry.list("networks")? {
-        networks.push((listed(node)?, node));
+        networks.push((network_from_node(node)?, node));
     }
     for key in ["external_network", "internal_network"] {
         let Some(node) = entry.given(key) else { continue };
         if entry.get("networks").is_some() {
             let help = format!("drop {key} and say what the network is for in `networks`");
-            return Err(node.origin.wrong(format!("{key} and networks are both given"), help));
+            return Err(node.origin.invalid(format!("{key} and networks are both given"), help));
         }
-        networks.push((of_old_key(key, node)?, node));
+        networks.push((network_from_legacy_key(key, node)?, node));
     }
-    only_one(&networks, "nat_destination", |network| network.nat_destination)?;
-    only_one(&networks, "default_interface", |network| network.default_interface)?;
+    check_at_most_one(&networks, "nat_destination", |network| network.nat_destination)?;
+    check_at_most_one(&networks, "default_interface", |network| network.default_interface)?;
     Ok(networks.into_iter().map(|(network, _)| network).collect())
 }
 
-fn listed(node: &Node) -> Result<NetworkRole, CloudsError> {
+fn network_from_node(node: &Node) -> Result<NetworkRole, CloudsError> {
     let map = node.map("a network")?;
     let name = map.text("name")?;
     let name =
-        name.ok_or_else(|| node.origin.wrong("a network has no name", "give it a `name`: its name or its id"))?;
+        name.ok_or_else(|| node.origin.invalid("a network has no name", "give it a `name`: its name or its id"))?;
     let routes_externally = map.flag_or("routes_externally", false)?;
     Ok(NetworkRole {
         name,
@@ -39,11 +39,11 @@ fn listed(node: &Node) -> Result<NetworkRole, CloudsError> {
     })
 }
 
-fn of_old_key(key: &str, node: &Node) -> Result<NetworkRole, CloudsError> {
+fn network_from_legacy_key(key: &str, node: &Node) -> Result<NetworkRole, CloudsError> {
     let name = node.scalar(key)?.filter(|name| !name.is_empty());
     let external = key == "external_network";
     Ok(NetworkRole {
-        name: name.ok_or_else(|| node.origin.wrong(format!("{key} is empty"), "name a network, or drop the line"))?,
+        name: name.ok_or_else(|| node.origin.invalid(format!("{key} is empty"), "name a network, or drop the line"))?,
         routes_externally: external,
         routes_ipv4_externally: external,
         routes_ipv6_externally: external,
@@ -53,7 +53,7 @@ fn of_old_key(key: &str, node: &Node) -> Result<NetworkRole, CloudsError> {
     })
 }
 
-fn only_one(
+fn check_at_most_one(
     networks: &[(NetworkRole, &Node)],
     key: &str,
     is_set: impl Fn(&NetworkRole) -> bool,
@@ -61,5 +61,5 @@ fn only_one(
     let mut flagged = networks.iter().filter(|(network, _)| is_set(network));
     let (Some((first, _)), Some((second, node))) = (flagged.next(), flagged.next()) else { return Ok(()) };
     let message = format!("{key} is set for two networks, {} and {}", first.name, second.name);
-    Err(node.origin.wrong(message, "only one network can have it"))
+    Err(node.origin.invalid(message, "only one network can have it"))
 }

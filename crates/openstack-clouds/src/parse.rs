@@ -16,7 +16,7 @@ pub fn parse(file: &FileText, warnings: &mut Vec<Diagnostic>) -> Result<Map, Clo
     match root.value {
         Value::Null => Ok(Map::default()),
         Value::Map(map) => Ok(map),
-        _ => Err(root.unfit("the file", "a mapping with the key `clouds`")),
+        _ => Err(root.type_error("the file", "a mapping with the key `clouds`")),
     }
 }
 

@@ -10,10 +10,10 @@ const BUILT_IN: &str = include_str!("built_in.yaml");
 
 /// The settings of a cloud that says nothing.
 pub fn defaults() -> Map {
-    table("the SDK's defaults", "defaults")
+    built_in_table("the SDK's defaults", "defaults")
 }
 
-fn table(name: &str, key: &str) -> Map {
+fn built_in_table(name: &str, key: &str) -> Map {
     built_in(name, BUILT_IN).map(key).expect("the built-in table has both parts")
 }
 
@@ -34,11 +34,12 @@ pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Diagnostic>) -> R
         let message = format!("the profile {name} is a URL");
         return Err(CloudsError::ProfileUnusable(named.origin.diagnostic(message, help)));
     }
-    let known = table("the built-in profiles", "profiles");
+    let known = built_in_table("the built-in profiles", "profiles");
     let Some(profile) = known.get(&name) else {
         let names: Vec<&str> = known.0.iter().map(|(name, _)| name.as_str()).collect();
-        let meant = nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; is it {near}?"));
-        let help = format!("it is taken for an empty one{meant} (built in are {})", names.join(", "));
+        let suggestion =
+            nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; is it {near}?"));
+        let help = format!("it is taken for an empty one{suggestion} (built in are {})", names.join(", "));
         let warning = named.origin.diagnostic(format!("there is no profile {name}"), help);
         warnings.push(warning.at_most(Severity::Warning));
         return Ok(Map::default());

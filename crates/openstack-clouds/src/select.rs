@@ -20,21 +20,21 @@ pub struct Clouds {
     pub root: Map,
     clouds: Map,
     /// The cloud made of variables.
-    of_environment: String,
+    environment_cloud: String,
     /// The cloud for whoever names none.
     default: Option<String>,
     origin: Origin,
 }
 
 /// One region of one cloud, merged.
-pub struct Entry {
+pub struct CloudEntry {
     pub cloud: Option<String>,
     pub origin: Origin,
     pub map: Map,
 }
 
 /// Variables that choose a cloud and do not describe one.
-const SELECTORS: [&str; 6] = [
+const SELECTOR_VARIABLES: [&str; 6] = [
     "OS_CLOUD",
     "OS_REGION_NAME",
     "OS_CLIENT_CONFIG_FILE",
@@ -44,7 +44,7 @@ const SELECTORS: [&str; 6] = [
 ];
 
 /// Of test runners.
-const OTHERS: [&str; 3] = ["OS_TEST", "OS_STD", "OS_LOG"];
+const IGNORED_PREFIXES: [&str; 3] = ["OS_TEST", "OS_STD", "OS_LOG"];
 
 impl Clouds {
     pub fn new(files: &Files, warnings: &mut Vec<Diagnostic>) -> Result<Self, CloudsError> {
@@ -64,21 +64,21 @@ impl Clouds {
         }
         let mut clouds = root.map("clouds")?;
         let variable = |name: &str| files.environment.variables.get(name).filter(|value| !value.is_empty()).cloned();
-        let of_environment = variable("OS_CLOUD_NAME").unwrap_or_else(|| "envvars".to_owned());
-        if let Some(own) = clouds.get(&of_environment) {
+        let environment_cloud = variable("OS_CLOUD_NAME").unwrap_or_else(|| "envvars".to_owned());
+        if let Some(own) = clouds.get(&environment_cloud) {
             let help = "rename the cloud, or name the cloud of the OS_… variables otherwise with OS_CLOUD_NAME";
-            let message = format!("{of_environment} is the name of the cloud that OS_… variables describe");
-            return Err(own.origin.wrong(message, help));
+            let message = format!("{environment_cloud} is the name of the cloud that OS_… variables describe");
+            return Err(own.origin.invalid(message, help));
         }
         let mut default = variable("OS_CLOUD");
-        if let Some(described) = described_by_environment(files) {
-            clouds.set(&of_environment, described);
-            default.get_or_insert_with(|| of_environment.clone());
+        if let Some(from_environment) = cloud_from_environment(files) {
+            clouds.set(&environment_cloud, from_environment);
+            default.get_or_insert_with(|| environment_cloud.clone());
         }
         if default.is_none() && clouds.0.len() == 1 {
             default = Some(clouds.0[0].0.clone());
         }
-        Ok(Self { root, clouds, of_environment, default, origin })
+        Ok(Self { root, clouds, environment_cloud, default, origin })
     }
 
     /// Merges what is said about a cloud: its own entry over its profile over the defaults, and the region over all.
@@ -87,19 +87,19 @@ impl Clouds {
         wanted: Wanted<'_>,
         files: &Files,
         warnings: &mut Vec<Diagnostic>,
-    ) -> Result<Entry, CloudsError> {
+    ) -> Result<CloudEntry, CloudsError> {
         let cloud = wanted.cloud.map(str::to_owned).or_else(|| self.default.clone());
         let own = match &cloud {
-            Some(name) => Some(self.clouds.get(name).ok_or_else(|| self.unknown(name, files))?),
+            Some(name) => Some(self.clouds.get(name).ok_or_else(|| self.unknown_cloud(name, files))?),
             None => None,
         };
         let origin = own.map_or_else(|| self.origin.clone(), |own| own.origin.clone());
         let own = own.map_or_else(|| Ok(Map::default()), |node| node.map(cloud.as_deref().unwrap_or("cloud")))?;
         let profile = match own.get("profile").or_else(|| own.get("cloud")) {
-            Some(named) if !self.is_of_environment(named) => profile(named, files, warnings)?,
+            Some(named) if !self.is_environment_cloud(named) => profile(named, files, warnings)?,
             _ => Map::default(),
         };
-        let region = region(wanted.region.unwrap_or_default(), regions(&own, &profile)?, &cloud, &origin)?;
+        let region = select_region(wanted.region.unwrap_or_default(), regions(&own, &profile)?, &cloud, &origin)?;
         let mut map = defaults();
         map.merge_entry(profile)?;
         map.merge_entry(own)?;
@@ -108,14 +108,14 @@ impl Clouds {
         let values = region.values.0.into_iter().filter(|(_, value)| !value.is_null());
         map.merge_entry(Map(values.collect()))?;
         map.set("region_name", Node::text(&origin, region.name));
-        Ok(Entry { cloud, origin, map })
+        Ok(CloudEntry { cloud, origin, map })
     }
 
-    fn is_of_environment(&self, named: &Node) -> bool {
-        matches!(&named.value, Value::Text(name) if *name == self.of_environment)
+    fn is_environment_cloud(&self, named: &Node) -> bool {
+        matches!(&named.value, Value::Text(name) if *name == self.environment_cloud)
     }
 
-    fn unknown(&self, name: &str, files: &Files) -> CloudsError {
+    fn unknown_cloud(&self, name: &str, files: &Files) -> CloudsError {
         let names: Vec<&str> = self.clouds.0.iter().map(|(name, _)| name.as_str()).collect();
         let help = if files.clouds.is_none() && names.is_empty() {
             let mut directories: Vec<String> = Vec::new();
@@ -128,20 +128,21 @@ impl Clouds {
             }
             format!("there is no clouds.yaml, .yml or .json in {}", directories.join(", "))
         } else {
-            let meant = nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
-            format!("{meant}the clouds are: {}", names.join(", "))
+            let suggestion =
+                nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
+            format!("{suggestion}the clouds are: {}", names.join(", "))
         };
         CloudsError::NoSuchCloud(self.origin.diagnostic(format!("Cloud {name} was not found."), help))
     }
 }
 
 /// The cloud that variables describe: each `OS_…` is the setting of that name.
-fn described_by_environment(files: &Files) -> Option<Node> {
+fn cloud_from_environment(files: &Files) -> Option<Node> {
     let variables = files.environment.variables.iter();
     let ours: Vec<_> = variables
-        .filter(|(name, _)| name.starts_with("OS_") && !OTHERS.iter().any(|other| name.starts_with(other)))
+        .filter(|(name, _)| name.starts_with("OS_") && !IGNORED_PREFIXES.iter().any(|other| name.starts_with(other)))
         .collect();
-    if ours.iter().all(|(name, _)| SELECTORS.contains(&name.as_str())) {
+    if ours.iter().all(|(name, _)| SELECTOR_VARIABLES.contains(&name.as_str())) {
         return None;
     }
     let mut map = defaults();
@@ -158,7 +159,7 @@ struct Region {
 }
 
 impl Region {
-    fn plain(name: &str) -> Self {
+    fn named(name: &str) -> Self {
         Self { name: name.to_owned(), values: Map::default() }
     }
 }
@@ -167,44 +168,51 @@ impl Region {
 fn regions(own: &Map, profile: &Map) -> Result<Vec<Region>, CloudsError> {
     let own = own.clone().with_underscores();
     if own.given("regions").is_some() {
-        return own.list("regions")?.iter().map(listed).collect();
+        return own.list("regions")?.iter().map(region_from_node).collect();
     }
     match own.given("region_name") {
         Some(node) if matches!(node.value, Value::List(_)) => {
-            return node.list("region_name")?.iter().map(listed).collect();
+            return node.list("region_name")?.iter().map(region_from_node).collect();
         }
         Some(node) => {
             let names = node.scalar("region_name")?.unwrap_or_default();
-            return Ok(names.split(',').map(Region::plain).collect());
+            return Ok(names.split(',').map(Region::named).collect());
         }
         None => {}
     }
-    let listed_by_profile: Vec<Region> = profile.list("regions")?.iter().map(listed).collect::<Result<_, _>>()?;
+    let listed_by_profile: Vec<Region> =
+        profile.list("regions")?.iter().map(region_from_node).collect::<Result<_, _>>()?;
     if !listed_by_profile.is_empty() {
         return Ok(listed_by_profile);
     }
-    Ok(profile.text("region_name")?.as_deref().map(Region::plain).into_iter().collect())
+    Ok(profile.text("region_name")?.as_deref().map(Region::named).into_iter().collect())
 }
 
-fn listed(node: &Node) -> Result<Region, CloudsError> {
+fn region_from_node(node: &Node) -> Result<Region, CloudsError> {
     let Value::Map(map) = &node.value else {
-        let name = node.scalar("the region")?.ok_or_else(|| node.unfit("the region", "its name"))?;
-        return Ok(Region::plain(&name));
+        let name = node.scalar("the region")?.ok_or_else(|| node.type_error("the region", "its name"))?;
+        return Ok(Region::named(&name));
     };
     if let Some((key, other)) = map.0.iter().find(|(key, _)| key != "name" && key != "values") {
         return Err(other
             .origin
-            .wrong(format!("a region has no `{key}`"), "settings of a region go below its `values`"));
+            .invalid(format!("a region has no `{key}`"), "settings of a region go below its `values`"));
     }
     let name = map.text("name")?;
-    let name = name.ok_or_else(|| node.origin.wrong("a region has no name", "give it a `name` beside its `values`"))?;
+    let name =
+        name.ok_or_else(|| node.origin.invalid("a region has no name", "give it a `name` beside its `values`"))?;
     Ok(Region { name, values: map.map("values")? })
 }
 
 /// The wanted region, or the first. Where none is known any is right.
-fn region(name: &str, known: Vec<Region>, cloud: &Option<String>, origin: &Origin) -> Result<Region, CloudsError> {
+fn select_region(
+    name: &str,
+    known: Vec<Region>,
+    cloud: &Option<String>,
+    origin: &Origin,
+) -> Result<Region, CloudsError> {
     if known.is_empty() {
-        return Ok(Region::plain(name));
+        return Ok(Region::named(name));
     }
     let names: Vec<String> = known.iter().map(|region| region.name.clone()).collect();
     let found = known.into_iter().find(|region| name.is_empty() || region.name == name);

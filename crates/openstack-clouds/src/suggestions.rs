@@ -5,7 +5,7 @@ use crate::merge::{Map, Node, Origin, Value};
 use python_yaml::diagnostics::{Diagnostic, Severity};
 
 /// Options of `auth` by all their names; of several the last one counts, and beside `auth` more than in it.
-const MOVED: [(&str, &[&str]); 10] = [
+const AUTH_OPTION_SPELLINGS: [(&str, &[&str]); 10] = [
     ("domain_id", &["domain_id", "domain-id"]),
     ("domain_name", &["domain_name", "domain-name"]),
     ("user_domain_id", &["user_domain_id", "user-domain-id"]),
@@ -19,14 +19,14 @@ const MOVED: [(&str, &[&str]); 10] = [
 ];
 
 /// What one domain stands for where there is a project.
-const DOMAINS: [(&str, [&str; 2]); 2] = [
+const SHARED_DOMAIN_OPTIONS: [(&str, [&str; 2]); 2] = [
     ("domain_id", ["user_domain_id", "project_domain_id"]),
     ("domain_name", ["user_domain_name", "project_domain_name"]),
 ];
 
 /// Puts the merged entry of a cloud into the form that everything is read from.
-pub fn fixed(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
-    let mut entry = with_interfaces(with_one_timeout(entry));
+pub fn normalized(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
+    let mut entry = rename_endpoint_types(merge_timeouts(entry));
     // `auth_type` has a default, which is stronger than its other names.
     for name in ["auth_plugin", "auth-type"] {
         if let Some(node) = entry.remove(name) {
@@ -36,19 +36,19 @@ pub fn fixed(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) -> Resu
     }
     let origin = entry.get("auth").map_or_else(|| cloud.clone(), |auth| auth.origin.clone());
     let mut auth = entry.map("auth")?;
-    move_options(&mut entry, &mut auth)?;
-    spread_domains(&mut entry, &mut auth);
+    move_auth_options(&mut entry, &mut auth)?;
+    apply_shared_domains(&mut entry, &mut auth);
     if let Some(url) = auth.given("auth_url") {
-        let filled = entry.filled("auth_url", &url.scalar("auth_url")?.unwrap_or_default(), &url.origin)?;
-        let filled = Node::text(&url.origin, filled);
-        auth.set("auth_url", filled);
+        let interpolated = entry.filled("auth_url", &url.scalar("auth_url")?.unwrap_or_default(), &url.origin)?;
+        let interpolated = Node::text(&url.origin, interpolated);
+        auth.set("auth_url", interpolated);
     }
     entry.set("auth", Node { origin, value: Value::Map(auth) });
     Ok(entry.with_underscores())
 }
 
 /// The timeout of any service is the timeout of all, and the last one counts.
-fn with_one_timeout(entry: Map) -> Map {
+fn merge_timeouts(entry: Map) -> Map {
     let mut result = Map::default();
     let mut of_service = None;
     for (key, node) in entry.0 {
@@ -62,7 +62,7 @@ fn with_one_timeout(entry: Map) -> Map {
 }
 
 /// `endpoint_type` is what interfaces were called.
-fn with_interfaces(entry: Map) -> Map {
+fn rename_endpoint_types(entry: Map) -> Map {
     let mut result = Map::default();
     for (key, node) in entry.0 {
         let prefix = key.strip_suffix("endpoint_type");
@@ -71,8 +71,8 @@ fn with_interfaces(entry: Map) -> Map {
     result
 }
 
-fn move_options(entry: &mut Map, auth: &mut Map) -> Result<(), CloudsError> {
-    for (target, names) in MOVED {
+fn move_auth_options(entry: &mut Map, auth: &mut Map) -> Result<(), CloudsError> {
+    for (target, names) in AUTH_OPTION_SPELLINGS {
         let mut found = None;
         for name in names {
             for node in [auth.remove(name), entry.remove(name)].into_iter().flatten() {
@@ -89,9 +89,9 @@ fn move_options(entry: &mut Map, auth: &mut Map) -> Result<(), CloudsError> {
 }
 
 /// With a project, a single domain is that of the user and of the project; without, it is what the token is for.
-fn spread_domains(entry: &mut Map, auth: &mut Map) {
+fn apply_shared_domains(entry: &mut Map, auth: &mut Map) {
     let of_project = auth.get("project_id").is_some() || auth.get("project_name").is_some();
-    for (single, both) in DOMAINS {
+    for (single, both) in SHARED_DOMAIN_OPTIONS {
         if !of_project {
             continue;
         }
