@@ -20,7 +20,7 @@ use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -107,8 +107,15 @@ impl Gce {
         if !diagnostics.items.is_empty() {
             return Err(diagnostics.items);
         }
-        let (zones, tidy) = (Vec::new(), Tidy::default());
-        let launching = Launching { attempts, timeout: Seconds(3600.0), boot_timeout, zones, tidy, labels: known };
+        let (zones, tidy) = (Vec::new(), UnusedResourcePolicy::default());
+        let launching = Launching {
+            attempts,
+            timeout: Seconds(3600.0),
+            boot_timeout,
+            zones,
+            unused_resources: tidy,
+            labels: known,
+        };
         let (endpoint, token, http) = (service.endpoint.clone(), service.token.clone(), reqwest::Client::new());
         Ok(Self { endpoint, token, http, project, region, zone, launching, labels })
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodepool_driver::facts::{LaunchConfig, Launching};
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
@@ -100,7 +100,7 @@ fn facts() -> Arc<ProviderFacts> {
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
         zones: Vec::new(),
-        tidy: Tidy::default(),
+        unused_resources: UnusedResourcePolicy::default(),
         labels: BTreeMap::new(),
     };
     Arc::new(ProviderFacts { launching: Some(Arc::new(launching)), ..ProviderFacts::initial() })
@@ -438,7 +438,7 @@ impl<'a> History<'a> {
                     }
                 }
             }
-            Effect::Account(..) | Effect::Tidy { .. } => {}
+            Effect::Account(..) | Effect::CleanUnused { .. } => {}
         }
     }
 

@@ -10,7 +10,7 @@ use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
-use nodepool_model::config::unused_resources::Tidying;
+use nodepool_model::config::unused_resources::CleanMode;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
@@ -154,22 +154,22 @@ fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
 fn ports_are_left_alone_by_one_look_and_where_they_are_too_many() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
-        assert_eq!(provider.facts().launching.as_ref().unwrap().tidy.ports, Some(Seconds(7.0)));
-        let tidy = async |provider: &mut Provider, ports: bool, doing: Tidying| {
-            let Ok(Outcome::Tidied(done)) = provider.run(Job::Tidy { ports, doing }).await else {
+        assert_eq!(provider.facts().launching.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
+        let tidy = async |provider: &mut Provider, ports: bool, doing: CleanMode| {
+            let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode: doing }).await else {
                 panic!("the look fails")
             };
             assert!(done.failed.is_empty(), "{done:?}");
             done
         };
         let tidied = async |provider: &mut Provider, ports: bool, budget: usize| {
-            let done = tidy(provider, ports, Tidying::Delete { budget }).await;
+            let done = tidy(provider, ports, CleanMode::Delete { budget }).await;
             (done.deleted.get("ports").copied(), done.exceeded.get("ports").copied())
         };
         assert_eq!(tidied(&mut provider, true, 5).await, (None, None), "the first look");
         assert_eq!(tidied(&mut provider, true, 1).await, (None, Some(2)));
         assert_eq!(tidied(&mut provider, false, 5).await, (None, None));
-        assert_eq!(tidy(&mut provider, true, Tidying::Look).await.unused["ports"].len(), 2);
+        assert_eq!(tidy(&mut provider, true, CleanMode::DryRun).await.unused["ports"].len(), 2);
         assert_eq!(tidied(&mut provider, true, 5).await, (Some(2), None));
         assert_eq!(tidied(&mut provider, true, 5).await, (None, None));
     });

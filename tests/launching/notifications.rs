@@ -12,7 +12,7 @@ use nodepool_driver::job::{LaunchOrder, Notification};
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Resources;
@@ -41,7 +41,7 @@ pub fn launching() -> Launching {
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
         zones: Vec::new(),
-        tidy: Tidy::default(),
+        unused_resources: UnusedResourcePolicy::default(),
         labels: [("main".into(), [("a".into(), label)].into())].into(),
     }
 }

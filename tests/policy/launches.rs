@@ -7,7 +7,7 @@ use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Launching, Login};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::node::NodeState;
@@ -52,7 +52,7 @@ impl PoolHarness {
             timeout: Seconds(60.0),
             boot_timeout: Seconds(60.0),
             zones: Vec::new(),
-            tidy: Tidy::default(),
+            unused_resources: UnusedResourcePolicy::default(),
             labels: [("main".into(), ["a", "b"].map(|name| (name.into(), label.clone())).into())].into(),
         };
         let facts = ProviderFacts { refreshed_at: NOW, launching: Some(Arc::new(launching)), ..ProviderFacts::initial() };

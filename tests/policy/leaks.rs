@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::worlds::{Built, NOW, Spec, build};
 use nodepool_driver::facts::{LaunchConfig, Launching};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Resources;
@@ -22,7 +22,7 @@ fn inputs(nodes: &[&str]) -> Built {
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
         zones: Vec::new(),
-        tidy: Tidy::default(),
+        unused_resources: UnusedResourcePolicy::default(),
         labels: BTreeMap::new(),
     };
     let facts = ProviderFacts { launching: Some(Arc::new(launching)), refreshed_at: NOW, ..ProviderFacts::initial() };

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
 
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::Uploading;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
 use nodepool_model::records::resources::Resources;
@@ -52,7 +52,7 @@ pub struct Launching {
     pub boot_timeout: Seconds,
     /// Availability zones to choose from; none where the cloud has none, or chooses itself.
     pub zones: Vec<String>,
-    pub tidy: Tidy,
+    pub unused_resources: UnusedResourcePolicy,
     pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
 }
 

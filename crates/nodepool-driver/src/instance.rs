@@ -94,7 +94,10 @@ impl Inventory {
     /// What instances that are not this provider's use of the limits.
     pub fn used_by_others(&self, provider: &ProviderName) -> Resources {
         let mut total = Resources::none();
-        self.instances.iter().filter(|instance| !instance.is_of(provider)).for_each(|other| total.add(&other.resources));
+        self.instances
+            .iter()
+            .filter(|instance| !instance.is_of(provider))
+            .for_each(|other| total.add(&other.resources));
         total
     }
 

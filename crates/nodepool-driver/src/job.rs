@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::error::CloudError;
 use super::facts::ProviderFacts;
 use super::instance::{Instance, Inventory};
-use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, PoolName};
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
@@ -23,9 +23,9 @@ pub enum Job {
     /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
     Refresh,
     /// Delete what bears no mark and nobody uses: floating addresses, and ports where it says so.
-    Tidy {
+    CleanUnused {
         ports: bool,
-        doing: Tidying,
+        mode: CleanMode,
     },
     /// See every instance, for machines that wait for theirs; cheaper than a survey, and asked for often.
     List,
@@ -58,7 +58,7 @@ impl Job {
             Job::List => "list",
             Job::RollCall => "roll call",
             Job::Console(_) => "console",
-            Job::Tidy { .. } => "tidy",
+            Job::CleanUnused { .. } => "tidy",
             Job::Inspect(_) => "inspect",
             Job::Upload(_) => "upload",
             Job::DeleteImage(_) => "delete image",
@@ -105,7 +105,7 @@ pub enum Outcome {
     Uploaded(ExternalId),
     /// Complete, or there is none.
     Images(Vec<StoredImage>),
-    Tidied(Tidied),
+    CleanedUnused(CleanReport),
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.

@@ -13,8 +13,8 @@ use crate::facts::{LaunchConfig, Launching};
 use crate::instance::{Instance, InstanceState, Inventory};
 use crate::job::{Job, LaunchOrder, Notification, Outcome};
 use crate::state_machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
-use nodepool_model::config::unused_resources::{Tidied, Tidying};
-use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -220,7 +220,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Refresh => (Step::Refresh(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List | Job::RollCall => (Step::List, None),
-            Job::Tidy { ports, doing } => (Step::Tidy { ports: *ports, doing: *doing }, None),
+            Job::CleanUnused { ports, mode: doing } => (Step::CleanUnused { ports: *ports, mode: *doing }, None),
             Job::Console(id) => (Step::Console(id.clone()), None),
             Job::Upload(order) => (Step::Upload(order.clone()), None),
             Job::DeleteImage(id) => (Step::DeleteImage(id.clone()), None),
@@ -236,7 +236,11 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
             Request::List => self.adapter.list_instances().await.map(Reply::Listed),
             Request::Limits => self.adapter.quota_limits().await.map(Reply::Limits),
-            Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::UnusedPorts(self.unused_twice(ports))),
+            Request::Ports => self
+                .adapter
+                .unused_ports()
+                .await
+                .map(|ports| Reply::UnusedPorts(self.unused_since_previous_listing(ports))),
             Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
             Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
             Request::Upload(order) => self.adapter.upload_image(&order).await.map(Reply::Created),
@@ -248,9 +252,9 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
 
 impl<A> Simple<A> {
     /// Notes which ports are unused now. A port that is just being made carries nothing for a moment, so one look is not enough.
-    fn unused_twice(&self, ports: Vec<String>) -> Vec<String> {
-        let before = self.unused_ports.replace(ports.iter().cloned().collect());
-        ports.into_iter().filter(|port| before.contains(port)).collect()
+    fn unused_since_previous_listing(&self, ports: Vec<String>) -> Vec<String> {
+        let previous = self.unused_ports.replace(ports.iter().cloned().collect());
+        ports.into_iter().filter(|port| previous.contains(port)).collect()
     }
 }
 
@@ -271,12 +275,12 @@ enum Step {
     Deleting(ExternalId),
     AwaitingDeletion(ExternalId),
     List,
-    Tidy {
+    CleanUnused {
         ports: bool,
-        doing: Tidying,
+        mode: CleanMode,
     },
     /// The ports that are left, and what has been done.
-    DeletingPorts(Vec<String>, Tidied),
+    DeletingPorts(Vec<String>, CleanReport),
     Console(ExternalId),
     Upload(Arc<UploadOrder>),
     Uploading,
@@ -329,9 +333,13 @@ impl StateMachine for Machine {
                 facts.limits = limits;
                 Next::Done(Outcome::Refreshed(Arc::new(*facts), Arc::new(inventory)))
             }
-            (Step::Tidy { ports: false, .. }, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
-            (step @ Step::Tidy { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
-            (Step::Tidy { doing, .. }, Input::Reply(Ok(Reply::UnusedPorts(unused)))) => self.tidy(doing, unused)}
+            (Step::CleanUnused { ports: false, .. }, Input::Start) => {
+                Next::Done(Outcome::CleanedUnused(CleanReport::default()))
+            }
+            (step @ Step::CleanUnused { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
+            (Step::CleanUnused { mode: doing, .. }, Input::Reply(Ok(Reply::UnusedPorts(unused)))) => {
+                self.clean_unused(doing, unused)
+            }
             (Step::Console(id), Input::Start) => {
                 self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
             }
@@ -363,7 +371,7 @@ impl StateMachine for Machine {
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
             Step::AwaitingDeletion(_) => "waiting until it is gone",
             Step::List => "listing",
-            Step::Tidy { .. } | Step::DeletingPorts(..) => "tidying up",
+            Step::CleanUnused { .. } | Step::DeletingPorts(..) => "tidying up",
             Step::Console(_) => "reading the console",
             Step::Upload(_) | Step::Uploading => "uploading",
             Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
@@ -399,17 +407,22 @@ impl Machine {
         }
     }
 
-    fn tidy(&mut self, doing: Tidying, unused: Vec<String>) -> Next<Call> {
-        let mut done = Tidied::default();
-        match doing {
-            Tidying::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, done),
-            Tidying::Delete { .. } => drop(done.exceeded.insert(PORTS, unused.len())),
-            Tidying::Look => drop(done.unused.insert(PORTS, unused)),
+    fn clean_unused(&mut self, mode: CleanMode, unused: Vec<String>) -> Next<Call> {
+        let mut done = CleanReport::default();
+        match mode {
+            CleanMode::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, done),
+            CleanMode::Delete { .. } => drop(done.exceeded.insert(PORTS, unused.len())),
+            CleanMode::DryRun => drop(done.unused.insert(PORTS, unused)),
         }
-        Next::Done(Outcome::Tidied(done))
+        Next::Done(Outcome::CleanedUnused(done))
     }
 
-    fn on_port_deleted(&mut self, remaining: Vec<String>, mut done: Tidied, result: Result<Reply, CloudError>) -> Next<Call> {
+    fn on_port_deleted(
+        &mut self,
+        remaining: Vec<String>,
+        mut done: CleanReport,
+        result: Result<Reply, CloudError>,
+    ) -> Next<Call> {
         match result {
             Ok(_) => *done.deleted.entry(PORTS).or_default() += 1,
             // Somebody was faster.
@@ -420,10 +433,12 @@ impl Machine {
         self.delete_next_port(remaining, done)
     }
 
-    fn delete_next_port(&mut self, mut remaining: Vec<String>, done: Tidied) -> Next<Call> {
+    fn delete_next_port(&mut self, mut remaining: Vec<String>, done: CleanReport) -> Next<Call> {
         match remaining.pop() {
-            Some(port) => {self.call(Step::DeletingPorts(remaining, done), self.keys.delete_port, Request::DeletePort(port))}
-            None => Next::Done(Outcome::Tidied(done)),
+            Some(port) => {
+                self.call(Step::DeletingPorts(remaining, done), self.keys.delete_port, Request::DeletePort(port))
+            }
+            None => Next::Done(Outcome::CleanedUnused(done)),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
-use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::metrics::statsd_metrics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Suspect};
@@ -137,8 +137,13 @@ impl LeakWorker {
                      right one, or has it been restored? `nodepool alien-list` shows them all"
                 );
             }
-            Effect::Tidy { provider, ports, budget } => {
-                self.submit(provider, Job::Tidy { ports, doing: Tidying::Delete { budget } }, Asked::Tidying, ctx);
+            Effect::CleanUnused { provider, ports, budget } => {
+                self.submit(
+                    provider,
+                    Job::CleanUnused { ports, mode: CleanMode::Delete { budget } },
+                    Asked::Tidying,
+                    ctx,
+                );
             }
         }
     }
@@ -182,7 +187,7 @@ impl LeakWorker {
             Asked::Deletion(suspect) => self.deleted(&provider, &suspect, result),
             Asked::Tidying => {
                 self.tidied(&provider, result);
-                self.feed(Event::Tidied(provider), ctx);
+                self.feed(Event::UnusedCleaned(provider), ctx);
             }
             Asked::Listing => {
                 let event = match result {
@@ -214,7 +219,7 @@ impl LeakWorker {
 
     fn tidied(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
         match result {
-            Ok(Outcome::Tidied(Tidied { deleted, exceeded, failed, .. })) => {
+            Ok(Outcome::CleanedUnused(CleanReport { deleted, exceeded, failed, .. })) => {
                 for (what, error) in failed {
                     warn!(target: "nodepool.LeakWorker", %provider, what, %error, "cannot tidy up all that nobody uses");
                 }

@@ -421,7 +421,7 @@ impl<D: Driver> Tasks<D> {
                 | Job::Upload(_)
                 | Job::DeleteImage(_)
                 | Job::ListImages
-                | Job::Tidy { .. }
+                | Job::CleanUnused { .. }
                 | Job::Console(_)
                 | Job::Inspect(_)
                 | Job::Probe(_) => Err(error),
@@ -435,7 +435,7 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Console(_)
                 | Outcome::Uploaded(_)
                 | Outcome::Images(_)
-                | Outcome::Tidied(_)),
+                | Outcome::CleanedUnused(_)),
             ) => Ok(outcome),
         }
     }

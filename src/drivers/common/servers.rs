@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login, Trouble};
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::Tidy;
-use nodepool_model::config::upload_config::{UploadEntry, Uploading};
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
+use nodepool_model::config::upload_config::{UploadConfig, Uploading};
 use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
@@ -25,7 +25,7 @@ pub struct Section {
     launch_timeout: Seconds,
     boot_timeout: Seconds,
     /// Between two looks for unused ports; none where the file says 0.
-    pub port_cleanup: Option<Seconds>,
+    pub port_cleanup_interval: Option<Seconds>,
     labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
     /// Which images it takes, by their names.
     uploads: BTreeMap<ImageName, UploadEntry>,
@@ -102,7 +102,7 @@ impl Section {
             timeout: self.launch_timeout,
             boot_timeout: self.boot_timeout,
             zones: Vec::new(),
-            tidy: Tidy { ports: self.port_cleanup, ..Tidy::default() },
+            unused_resources: UnusedResourcePolicy { ports: self.port_cleanup_interval, ..UnusedResourcePolicy::default() },
             labels: pools.collect(),
         }
     }
@@ -120,7 +120,7 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
         attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
         launch_timeout: Seconds(diagnostics.or_default(node.integer("launch-timeout")).unwrap_or(3600) as f64),
         boot_timeout: Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
-        port_cleanup: (port_cleanup > 0).then_some(Seconds(port_cleanup as f64)),
+        port_cleanup_interval: (port_cleanup > 0).then_some(Seconds(port_cleanup as f64)),
         labels,
         uploads: uploads(node, diagnostics),
         image_name_format: diagnostics.or_default(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),

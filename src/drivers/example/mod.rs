@@ -127,7 +127,7 @@ impl Driver for Example {
                 })
             }
             // Everything in this cloud bears a mark; it has no consoles, takes no images and has no standing hosts.
-            Job::Tidy { .. }
+            Job::CleanUnused { .. }
             | Job::Console(_)
             | Job::Upload(_)
             | Job::DeleteImage(_)

@@ -7,7 +7,7 @@ pub use crate::common::servers::Image;
 use crate::common::servers::{self, Section};
 use nodepool_driver::facts::LabelImage;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
 use python_yaml::tree::YamlNode;
@@ -32,8 +32,8 @@ impl Settings {
         self.quota_pools.is_empty()
     }
 
-    pub fn tidy(&self) -> Tidy {
-        Tidy { floating_ips: self.clean_floating_ips, ports: self.section.port_cleanup }
+    pub fn unused_resources(&self) -> UnusedResourcePolicy {
+        UnusedResourcePolicy { floating_ips: self.clean_floating_ips, ports: self.section.port_cleanup_interval }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::openstack::jobs::import::ImportImage;
 use crate::openstack::jobs::launch::LaunchServer;
 use crate::openstack::jobs::listing::{CallTheRoll, ListImages, ListServers};
 use crate::openstack::jobs::refresh::RefreshProvider;
-use crate::openstack::jobs::unused_resources::TidyUp;
+use crate::openstack::jobs::unused_resources::CleanUnusedResources;
 use crate::openstack::jobs::upload::UploadImage;
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver, Outdated};
@@ -156,7 +156,7 @@ impl Driver for OpenStack {
                 Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
             }
             Job::ListImages => Machine::ListImages(ListImages::new()),
-            Job::Tidy { ports, doing } => Machine::Tidy(TidyUp::new(shared, *ports, *doing)),
+            Job::CleanUnused { ports, mode: doing } => {Machine::CleanUnused(CleanUnusedResources::new(shared, *ports, *doing)),
             Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
         }
     }
@@ -252,7 +252,7 @@ pub enum Machine {
     Refresh(RefreshProvider),
     List(ListServers),
     RollCall(CallTheRoll),
-    Tidy(TidyUp),
+    CleanUnused(CleanUnusedResources),
     Console(OneCall<Call, Reply>),
     Upload(UploadImage),
     Import(ImportImage),
@@ -273,7 +273,7 @@ impl StateMachine for Machine {
             Machine::Refresh(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
             Machine::RollCall(machine) => machine.step(input),
-            Machine::Tidy(machine) => machine.step(input),
+            Machine::CleanUnused(machine) => machine.step(input),
             Machine::Console(machine) | Machine::DeleteImage(machine) => machine.step(input),
             Machine::Upload(machine) => machine.step(input),
             Machine::Import(machine) => machine.step(input),
@@ -291,7 +291,7 @@ impl StateMachine for Machine {
             | Machine::Refresh(_)
             | Machine::List(_)
             | Machine::RollCall(_)
-            | Machine::Tidy(_)
+            | Machine::CleanUnused(_)
             | Machine::Console(_)
             | Machine::DeleteImage(_)
             | Machine::ListImages(_)
@@ -306,7 +306,7 @@ impl StateMachine for Machine {
             Machine::Refresh(_) => "looking at everything",
             Machine::List(_) => "listing servers",
             Machine::RollCall(_) => "calling the roll",
-            Machine::Tidy(_) => "tidying up",
+            Machine::CleanUnused(_) => "tidying up",
             Machine::Console(_) => "reading the console",
             Machine::Upload(machine) => machine.label(),
             Machine::Import(machine) => machine.label(),

@@ -96,7 +96,7 @@ impl Driver for StaticNodes {
             | Job::Delete(_)
             | Job::List
             | Job::RollCall
-            | Job::Tidy { .. }
+            | Job::CleanUnused { .. }
             | Job::Console(_)
             | Job::Upload(_)
             | Job::DeleteImage(_)
@@ -116,7 +116,7 @@ impl Driver for StaticNodes {
             Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
             Job::Upload(_) => OneCall::ended(Err(CloudError::Denied("static nodes take no images".to_owned()))),
             Job::ListImages => OneCall::ended(Ok(Outcome::Images(Vec::new()))),
-            Job::Tidy { .. } | Job::Console(_) | Job::DeleteImage(_) => OneCall::ended(Err(CloudError::NotFound)),
+            Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {OneCall::ended(Err(CloudError::NotFound)),
             Job::List | Job::RollCall => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
             Job::Refresh => OneCall::ended(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {

@@ -30,7 +30,7 @@ const BUDGET_PERCENT: usize = 10;
 const LISTING_EVERY: Seconds = Seconds(600.0);
 
 /// Ports, and floating addresses, that may be deleted in one sweep.
-const TIDY_BUDGET: usize = 100;
+const CLEAN_UNUSED_BUDGET: usize = 100;
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -43,7 +43,7 @@ pub enum Event {
     /// What ZooKeeper, asked anew, says; nothing where it could not be asked.
     Proven(ProviderName, Option<Proof>),
     /// The sweep of what bears no mark has ended.
-    Tidied(ProviderName),
+    UnusedCleaned(ProviderName),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,7 +76,7 @@ pub enum Effect {
     /// Their numbers have not been given here.
     NeverGiven(ProviderName, Vec<Suspect>),
     /// Ports and floating addresses, at most so many of each.
-    Tidy {
+    CleanUnused {
         provider: ProviderName,
         ports: bool,
         budget: usize,
@@ -135,8 +135,8 @@ struct Watch {
     /// Instances of others, by the last listing.
     others: HashSet<String>,
     listed_at: Option<MonotonicTime>,
-    is_tidying: bool,
-    ports_at: Option<MonotonicTime>,
+    is_cleaning: bool,
+    ports_cleaned_at: Option<MonotonicTime>,
 }
 
 impl Leaks {
@@ -146,9 +146,9 @@ impl Leaks {
             Event::Called(provider, ids) => self.called(provider, &ids, world),
             Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
             Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
-            Event::Tidied(provider) => {
+            Event::UnusedCleaned(provider) => {
                 if let Some(watch) = self.watches.get_mut(&provider) {
-                    watch.is_tidying = false;
+                    watch.is_cleaning = false;
                 }
                 Vec::new()
             }
@@ -173,13 +173,13 @@ impl Leaks {
                 let look = if is_quiet { Effect::CallTheRoll } else { Effect::List };
                 effects.push(look(provider.clone()));
             }
-            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
-            if (ports || launching.tidy.floating_ips) && !watch.is_tidying {
-                watch.is_tidying = true;
+            let ports = launching.unused_resources.ports.is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
+            if (ports || launching.unused_resources.floating_ips) && !watch.is_cleaning {
+                watch.is_cleaning = true;
                 if ports {
-                    watch.ports_at = Some(world.monotonic_now);
+                    watch.ports_cleaned_at = Some(world.monotonic_now);
                 }
-                effects.push(Effect::Tidy { provider: provider.clone(), ports, budget: TIDY_BUDGET });
+                effects.push(Effect::CleanUnused { provider: provider.clone(), ports, budget: CLEAN_UNUSED_BUDGET });
             }
         }
         effects
@@ -260,7 +260,7 @@ impl Leaks {
 impl Watch {
     /// One that has seen no instances. Ports have their own time: somebody else's that is seen twice within it is deleted.
     fn anew(&self) -> Self {
-        Self { ports_at: self.ports_at, is_tidying: self.is_tidying, ..Self::default() }
+        Self { ports_cleaned_at: self.ports_cleaned_at, is_cleaning: self.is_cleaning, ..Self::default() }
     }
 
     fn prove(&mut self, proof: &Proof, strangers: &mut Strangers) {
@@ -307,7 +307,7 @@ impl Watch {
     }
 
     fn ports_are_due(&self, interval: Seconds, now: MonotonicTime) -> bool {
-        self.ports_at.is_none_or(|last| (now - last).0 >= interval.0)
+        self.ports_cleaned_at.is_none_or(|last| (now - last).0 >= interval.0)
     }
 }
 

@@ -9,7 +9,7 @@ use nodepool::actors::provider::one_shot_provider::{self, Single, Suspect};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::Node;
@@ -170,9 +170,9 @@ pub async fn alien_list(
             instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
             found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
         }
-        let mut unused = unused.unwrap_or_else(|error| Tidied {
+        let mut unused = unused.unwrap_or_else(|error| CleanReport {
             failed: BTreeMap::from([("all", format!("{error:#}"))]),
-            ..Tidied::default()
+            ..CleanReport::default()
         });
         for (what, error) in std::mem::take(&mut unused.failed) {
             output.note(format_args!("WARNING: cannot look for what nobody uses in {name} ({what}): {error}"))?;
@@ -192,7 +192,7 @@ pub async fn alien_list(
 }
 
 /// Instances that are nobody's, and what bears no mark and nobody uses.
-type Found = (Vec<Suspect>, anyhow::Result<Tidied>);
+type Found = (Vec<Suspect>, anyhow::Result<CleanReport>);
 
 async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
     let provider = open(section).await?;
@@ -209,16 +209,16 @@ fn why_unused(what: &str) -> &'static str {
 }
 
 /// What the provider's launcher is told to tidy up, as far as it does.
-async fn unused(provider: &Single) -> anyhow::Result<Tidied> {
+async fn unused(provider: &Single) -> anyhow::Result<CleanReport> {
     let facts = in_time(provider.refresh(), CLOUD_TIMEOUT).await?;
-    let tidy = facts.launching.as_ref().map(|launching| launching.tidy).unwrap_or_default();
-    let mut unused = Tidied::default();
-    if tidy.floating_ips || tidy.ports.is_some() {
+    let clean_unused = facts.launching.as_ref().map(|launching| launching.unused_resources).unwrap_or_default();
+    let mut unused = CleanReport::default();
+    if clean_unused.floating_ips || clean_unused.ports.is_some() {
         // Unused is what was so at the look before as well.
         for _ in 0..2 {
-            let job = Job::Tidy { ports: tidy.ports.is_some(), doing: Tidying::Look };
-            if let Outcome::Tidied(tidied) = in_time(provider.run(job), CLOUD_TIMEOUT).await? {
-                unused = tidied;
+            let job = Job::CleanUnused { ports: clean_unused.ports.is_some(), mode: CleanMode::DryRun };
+            if let Outcome::CleanedUnused(result) = in_time(provider.run(job), CLOUD_TIMEOUT).await? {
+                unused = result;
             }
         }
     }

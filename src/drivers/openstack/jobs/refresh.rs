@@ -364,7 +364,7 @@ pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
             None => Ok(Resources::none().with("instances", 1.0)),
         }
     };
-    Launching { zones: stock.zones.clone(), tidy: settings.tidy(), ..settings.section.launching(need) }
+    Launching { zones: stock.zones.clone(), unused_resources: settings.unused_resources(), ..settings.section.launching(need) }
 }
 
 const COMPUTE_LIMITS: [(&str, &str); 3] =
@@ -386,5 +386,5 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudErro
 /// How it launches before anything has been seen: nothing is known to be missing.
 pub fn initial_launching(settings: &Settings) -> Launching {
     let launching = settings.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)));
-    Launching { tidy: settings.tidy(), ..launching }
+    Launching { unused_resources: settings.unused_resources(), ..launching }
 }

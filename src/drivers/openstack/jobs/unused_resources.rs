@@ -16,15 +16,15 @@ use crate::openstack::pagination::{self, Pages, typed};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
-use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 
-pub struct TidyUp {
+pub struct CleanUnusedResources {
     shared: Arc<Shared>,
-    doing: Tidying,
-    todo: VecDeque<Listing>,
+    mode: CleanMode,
+    pending_lists: VecDeque<Listing>,
     unused: VecDeque<Unused>,
     step: Step,
-    done: Tidied,
+    done: CleanReport,
 }
 
 enum Unused {
@@ -37,32 +37,32 @@ enum Step {
     Idle,
     Listing(Listing, Pages<Value>),
     /// Whether the server of a port is still there.
-    Asking(String),
+    CheckingServer(String),
     Deleting(&'static str),
 }
 
-impl TidyUp {
-    pub fn new(shared: Arc<Shared>, ports: bool, doing: Tidying) -> Self {
+impl CleanUnusedResources {
+    pub fn new(shared: Arc<Shared>, ports: bool, mode: CleanMode) -> Self {
         let stock = shared.stock();
-        let mut todo = VecDeque::new();
+        let mut pending_lists = VecDeque::new();
         if stock.services.network {
-            todo.extend(shared.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
-            todo.extend(ports.then_some(calls::PORTS));
+            pending_lists.extend(shared.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
+            pending_lists.extend(ports.then_some(calls::PORTS));
         }
-        Self { context, doing, todo, unused: VecDeque::new(), step: Step::Idle, done: Tidied::default() }
+        Self { context, mode, pending_lists, unused: VecDeque::new(), step: Step::Idle, done: CleanReport::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let (what, result) = match (std::mem::replace(&mut self.step, Step::Idle), input) {
+        let (kind, result) = match (std::mem::replace(&mut self.step, Step::Idle), input) {
             (Step::Idle, Input::Start) => ("start", Ok(None)),
             (Step::Listing(listing, pages), Input::Reply(Ok(Reply::Json(answer)))) => {
-                (listing.list, self.take(listing, pages, &answer))
+                (listing.list, self.on_page(listing, pages, &answer))
             }
             (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
             // The port of a server that is being built, or has been stopped, is down as well.
-            (Step::Asking(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
-            (Step::Asking(port), Input::Reply(Err(CloudError::NotFound))) => ("ports", Ok(self.delete("ports", port))),
-            (Step::Asking(_), Input::Reply(Err(error))) => ("ports", Err(error)),
+            (Step::CheckingServer(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
+            (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound))) => {("ports", Ok(self.delete("ports", port)))}
+            (Step::CheckingServer(_), Input::Reply(Err(error))) => ("ports", Err(error)),
             (Step::Deleting(what), Input::Reply(Ok(_))) => {
                 *self.done.deleted.entry(what).or_default() += 1;
                 (what, Ok(None))
@@ -78,16 +78,16 @@ impl TidyUp {
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
-            Ok(None) => self.go_on(),
+            Ok(None) => self.next_call(),
             // What cannot be tidied keeps nothing else from being tidied; the first error of a kind is told in the end.
             Err(error) => {
-                self.done.failed.entry(what).or_insert_with(|| error.to_string());
-                self.go_on()
+                self.done.failed.entry(kind).or_insert_with(|| error.to_string());
+                self.next_call()
             }
         }
     }
 
-    fn take(&mut self, listing: Listing, pages: Pages<Value>, answer: &Value) -> Result<Option<Call>, CloudError> {
+    fn on_page(&mut self, listing: Listing, pages: Pages<Value>, answer: &Value) -> Result<Option<Call>, CloudError> {
         match pages.take_json(answer)? {
             pagination::Step::Next(pages, call) => {
                 self.step = Step::Listing(listing, pages);
@@ -101,7 +101,7 @@ impl TidyUp {
                 };
                 let mut servers: HashMap<String, Option<String>> =
                     ports.into_iter().filter(is_of_server).map(|port| (port.id, port.device_id)).collect();
-                for id in self.planned("ports", servers.keys().cloned().collect()) {
+                for id in self.select_for_deletion("ports", servers.keys().cloned().collect()) {
                     let server = servers.remove(&id).flatten().filter(|server| !server.is_empty());
                     self.unused.push_back(Unused::Port(id, server));
                 }
@@ -109,7 +109,7 @@ impl TidyUp {
             pagination::Step::Complete(entries) => {
                 let floating: Vec<FloatingIp> = typed(entries, "floatingips")?;
                 let unused = floating.into_iter().filter(|floating| floating.port_id.is_none());
-                let unused = self.planned("floatingips", unused.map(|floating| floating.id).collect());
+                let unused = self.select_for_deletion("floatingips", unused.map(|floating| floating.id).collect());
                 self.unused.extend(unused.into_iter().map(Unused::FloatingIp));
             }
         }
@@ -117,24 +117,24 @@ impl TidyUp {
     }
 
     /// Those that were unused at the look before as well, unless they are more than may go.
-    fn planned(&mut self, what: &'static str, unused: Vec<String>) -> Vec<String> {
-        let unused = self.shared.unused_twice(what, unused);
-        match self.doing {
-            Tidying::Delete { budget } if unused.len() > budget => {
-                self.done.exceeded.insert(what, unused.len());
+    fn select_for_deletion(&mut self, kind: &'static str, unused: Vec<String>) -> Vec<String> {
+        let unused = self.shared.unused_twice(kind, unused);
+        match self.mode {
+            CleanMode::Delete { budget } if unused.len() > budget => {
+                self.done.exceeded.insert(kind, unused.len());
                 Vec::new()
             }
-            Tidying::Delete { .. } | Tidying::Look => unused,
+            CleanMode::Delete { .. } | CleanMode::DryRun => unused,
         }
     }
 
-    fn go_on(&mut self) -> Next<Call> {
+    fn next_call(&mut self) -> Next<Call> {
         while let Some(unused) = self.unused.pop_front() {
             let call = match unused {
                 Unused::FloatingIp(id) => self.delete("floatingips", id),
                 Unused::Port(id, None) => self.delete("ports", id),
                 Unused::Port(id, Some(server)) => {
-                    self.step = Step::Asking(id);
+                    self.step = Step::CheckingServer(id);
                     Some(calls::is_there(&server))
                 }
             };
@@ -142,22 +142,22 @@ impl TidyUp {
                 return Next::Call(call);
             }
         }
-        if let Some(listing) = self.todo.pop_front() {
+        if let Some(listing) = self.pending_lists.pop_front() {
             let filters: &'static [_] = if listing.list == calls::PORTS.list { &[("status", "DOWN")] } else { &[] };
             let (pages, call) = Pages::filtered(listing, filters);
             self.step = Step::Listing(listing, pages);
             return Next::Call(call);
         }
-        Next::Done(Outcome::Tidied(std::mem::take(&mut self.done)))
+        Next::Done(Outcome::CleanedUnused(std::mem::take(&mut self.done)))
     }
 
     /// Nobody uses it. A mere look notes that.
-    fn delete(&mut self, what: &'static str, id: String) -> Option<Call> {
-        if self.doing == Tidying::Look {
-            self.done.unused.entry(what).or_default().push(id);
+    fn delete(&mut self, kind: &'static str, id: String) -> Option<Call> {
+        if self.mode == CleanMode::DryRun {
+            self.done.unused.entry(kind).or_default().push(id);
             return None;
         }
-        self.step = Step::Deleting(what);
-        Some(if what == "ports" { calls::delete_port(&id) } else { calls::delete_floating_ip(&id) })
+        self.step = Step::Deleting(kind);
+        Some(if kind == "ports" { calls::delete_port(&id) } else { calls::delete_floating_ip(&id) })
     }
 }

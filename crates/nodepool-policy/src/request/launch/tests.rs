@@ -9,7 +9,7 @@ fn rules() -> Launching {
         timeout: Seconds(100.0),
         boot_timeout: Seconds(60.0),
         zones: Vec::new(),
-        tidy: Default::default(),
+        unused_resources: Default::default(),
         labels: Default::default(),
     }
 }
