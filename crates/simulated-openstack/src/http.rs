@@ -13,7 +13,7 @@ use futures::StreamExt;
 
 use crate::call::Call;
 use crate::cloud::simulation::{Fate, Simulation};
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::image::Intake;
 
 /// No body but that of an image is longer.
@@ -63,7 +63,7 @@ async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, p
         }
     };
     match answer {
-        Some(answer) => response(answer),
+        Some(answer) => http_response(answer),
         None => disconnect(&request),
     }
 }
@@ -96,7 +96,7 @@ async fn receive_upload(
     Some(intake.finish())
 }
 
-fn response(answer: Answer) -> HttpResponse {
+fn http_response(answer: Response) -> HttpResponse {
     let status = StatusCode::from_u16(answer.status).expect("only statuses of HTTP are answered");
     let mut response = HttpResponse::build(status);
     response.content_type(answer.content_type);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::call::Service;
 
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub content_type: &'static str,
     pub headers: Vec<(&'static str, String)>,
@@ -14,7 +14,7 @@ pub struct Answer {
 
 const JSON: &str = "application/json";
 
-impl Answer {
+impl Response {
     pub fn json(status: u16, body: &Value) -> Self {
         Self::rendered(status, body.to_string())
     }
@@ -34,7 +34,7 @@ impl Answer {
 
     /// A page as web frameworks answer who do not know better.
     pub fn html(status: u16, text: &str) -> Self {
-        let reason = reason(status);
+        let reason = status_reason(status);
         let body = format!(
             "<html>\n <head>\n  <title>{status} {reason}</title>\n </head>\n <body>\n  <h1>{status} {reason}</h1>\n  \
              {text}<br /><br />\n </body>\n</html>"
@@ -59,7 +59,7 @@ impl Answer {
             }
             Service::Network => json!({"NeutronError": {"type": "HTTPError", "message": message, "detail": ""}}),
             Service::Identity => {
-                json!({"error": {"code": status, "message": message, "title": reason(status)}})
+                json!({"error": {"code": status, "message": message, "title": status_reason(status)}})
             }
             Service::Image => return Self::html(status, message),
         };
@@ -103,6 +103,6 @@ fn fault_name(status: u16) -> &'static str {
     }
 }
 
-fn reason(status: u16) -> &'static str {
+fn status_reason(status: u16) -> &'static str {
     actix_web::http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Error")
 }

@@ -86,7 +86,7 @@ pub struct Services {
 
 /// An answer that is a success.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     pub status: u16,
     pub body: Vec<u8>,
 }
@@ -142,7 +142,7 @@ impl Connection {
 
     /// Sends a request; with a token that the cloud no longer takes, once more with a new one, through the gate. Succeeds with the
     /// answer's body.
-    pub async fn send(&self, request: &Request, gate: &Gate) -> Result<Answer, Failure> {
+    pub async fn send(&self, request: &Request, gate: &Gate) -> Result<ApiResponse, Failure> {
         let way = self.way(request).await?;
         let result = match self.send_once(request, way).await {
             Err(Refusal::Token(used)) => {
@@ -156,7 +156,7 @@ impl Connection {
         result.map_err(Refusal::into_failure)
     }
 
-    async fn send_once(&self, request: &Request, Way { url, token }: Way) -> Result<Answer, Refusal> {
+    async fn send_once(&self, request: &Request, Way { url, token }: Way) -> Result<ApiResponse, Refusal> {
         let mut builder = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
             builder = builder
@@ -190,7 +190,7 @@ impl Connection {
         }
         match status {
             StatusCode::UNAUTHORIZED => Err(Refusal::Token(token)),
-            _ if status.is_success() => Ok(Answer { status: status.as_u16(), body: body.into() }),
+            _ if status.is_success() => Ok(ApiResponse { status: status.as_u16(), body: body.into() }),
             _ => Err(refused(request.creates, status, &headers, &String::from_utf8_lossy(&body)).into()),
         }
     }

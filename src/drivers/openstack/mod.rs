@@ -205,10 +205,10 @@ impl Driver for OpenStack {
             }
             What::Send(request, shape) => (request, shape),
         };
-        let answered = self.connection.send(&request, gate).await;
-        let status = answered.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
+        let result = self.connection.send(&request, gate).await;
+        let status = result.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
         self.timings.record(key, status, began.elapsed());
-        let body = match answered.map(|answer| answer.body) {
+        let body = match result.map(|answer| answer.body) {
             Ok(body) => body,
             Err(Failure { error, may_have_worked: true, .. }) if shape == Shape::Created => {
                 return Ok(Reply::Lost(error));
@@ -223,8 +223,8 @@ impl Driver for OpenStack {
             Shape::Servers => serde_json::from_slice(&body).map(Reply::Servers).map_err(unreadable),
             Shape::Roll => serde_json::from_slice(&body).map(Reply::Roll).map_err(unreadable),
             Shape::OneServer => {
-                let shown = serde_json::from_slice::<OneServer>(&body).map_err(unreadable)?;
-                Ok(Reply::Server(Box::new(shown.server)))
+                let body = serde_json::from_slice::<OneServer>(&body).map_err(unreadable)?;
+                Ok(Reply::Server(Box::new(body.server)))
             }
             Shape::Json => serde_json::from_slice(&body).map(Reply::Json).map_err(unreadable),
             Shape::Created => {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_renewed_outdates_the_driver_once_it_can_be_used() {
+    fn a_renewed_certificate_requires_a_reopen_once_it_is_readable() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let files = ["ca.pem", "own.pem", "key.pem"].map(path);

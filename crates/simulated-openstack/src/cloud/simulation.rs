@@ -11,7 +11,7 @@ use crate::faults::corrupt::spoil;
 use crate::faults::fault::{Fault, FaultKind};
 use crate::faults::knobs::hits;
 use crate::options::Options;
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::image::ImageContent;
 
 pub struct Simulation {
@@ -25,7 +25,7 @@ pub struct Simulation {
 pub enum Fate {
     /// It is carried out, and its answer spoilt by these faults.
     CarriedOut(Vec<Fault>),
-    Answered(Answer),
+    Answered(Response),
     /// The connection is closed after this time.
     Cut(Duration),
 }
@@ -56,13 +56,13 @@ impl Simulation {
         for fault in self.striking(call) {
             let fate = match fault.kind {
                 FaultKind::Status(status) => {
-                    let answer = Answer::error(service, status, "The simulated cloud was told to fail.");
+                    let answer = Response::error(service, status, "The simulated cloud was told to fail.");
                     Fate::Answered(match status {
                         429 => answer.with("Retry-After", self.cloud.knobs.retry_after_s.to_string()),
                         _ => answer,
                     })
                 }
-                FaultKind::Html => Fate::Answered(Answer::html(502, "The proxy could not reach the service.")),
+                FaultKind::Html => Fate::Answered(Response::html(502, "The proxy could not reach the service.")),
                 FaultKind::Redirect => Fate::Answered(self.redirect_response(call)),
                 FaultKind::Closed => Fate::Cut(Duration::ZERO),
                 FaultKind::Hang => Fate::Cut(hang),
@@ -95,16 +95,16 @@ impl Simulation {
         false
     }
 
-    fn throttled_response(&self, service: Service) -> Answer {
+    fn throttled_response(&self, service: Service) -> Response {
         let knobs = &self.cloud.knobs;
         let wait = knobs.retry_after_s.to_string();
         let message = "This request was rate-limited.";
         let answer = match knobs.throttle_status {
             413 => {
                 let body = json!({"overLimit": {"code": 413, "message": message, "retryAfter": wait}});
-                Answer::json(413, &body)
+                Response::json(413, &body)
             }
-            status => Answer::error(service, status, message),
+            status => Response::error(service, status, message),
         };
         answer.with("Retry-After", wait)
     }
@@ -125,13 +125,13 @@ impl Simulation {
         striking
     }
 
-    fn redirect_response(&self, call: &Call) -> Answer {
+    fn redirect_response(&self, call: &Call) -> Response {
         let query = if call.query_string.is_empty() { String::new() } else { format!("?{}", call.query_string) };
-        Answer::empty(307).with("Location", format!("{}{MOVED}{}{query}", self.cloud.base, call.path))
+        Response::empty(307).with("Location", format!("{}{REDIRECT_PREFIX}{}{query}", self.cloud.base, call.path))
     }
 
     /// Carries a call out. None is an answer that gets lost on its way.
-    pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Answer> {
+    pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Response> {
         self.advance();
         let answer = match call.service {
             None => self.control(call, body),
@@ -158,20 +158,20 @@ impl Simulation {
         image: u64,
         content: ImageContent,
         faults: &[Fault],
-    ) -> Option<Answer> {
+    ) -> Option<Response> {
         self.advance();
         let answer = self.cloud.finish_upload(image, content);
         self.finish(answer, call, faults)
     }
 
-    fn finish(&self, answer: Answer, call: &Call, faults: &[Fault]) -> Option<Answer> {
+    fn finish(&self, answer: Response, call: &Call, faults: &[Fault]) -> Option<Response> {
         faults.iter().try_fold(answer, |answer, fault| spoil(answer, fault, &self.cloud.base, call))
     }
 
-    fn dispatch(&mut self, service: Service, call: &Call, body: &[u8]) -> Answer {
+    fn dispatch(&mut self, service: Service, call: &Call, body: &[u8]) -> Response {
         let cloud = &mut self.cloud;
         if !cloud.options.has(service) {
-            return Answer::html(404, "The requested URL was not found on this server.");
+            return Response::html(404, "The requested URL was not found on this server.");
         }
         if let Some(answer) = cloud.version_document(service, call) {
             return answer;
@@ -186,17 +186,17 @@ impl Simulation {
             return cloud.identity(call, body);
         }
         if !cloud.authorized(&call.token) {
-            return Answer::unauthorized(service, &cloud.auth_url());
+            return Response::unauthorized(service, &cloud.auth_url());
         }
         if call.parts.first().is_none_or(|version| !known.contains(&version.as_str())) {
-            return Answer::not_found(service);
+            return Response::not_found(service);
         }
         match service {
-            Service::Identity => Answer::not_found(service),
+            Service::Identity => Response::not_found(service),
             Service::Compute => cloud.compute(call, body),
             Service::Image => match uploaded_image_id(call) {
                 // What comes here is refused: uploads that are allowed are taken in before.
-                Some(image) => cloud.check_upload(image).err().unwrap_or_else(|| Answer::not_found(service)),
+                Some(image) => cloud.check_upload(image).err().unwrap_or_else(|| Response::not_found(service)),
                 None => cloud.image_service(call, body),
             },
             Service::Network => cloud.network(call, body),
@@ -205,10 +205,10 @@ impl Simulation {
     }
 
     /// `/sim/…`: the knobs and the counters.
-    fn control(&mut self, call: &Call, body: &[u8]) -> Answer {
+    fn control(&mut self, call: &Call, body: &[u8]) -> Response {
         let parts: Vec<&str> = call.path.split('/').filter(|part| !part.is_empty()).collect();
         match (call.method.as_str(), &parts[..]) {
-            ("GET", ["sim", "knobs"]) => Answer::ok(&json!(self.cloud.knobs)),
+            ("GET", ["sim", "knobs"]) => Response::ok(&json!(self.cloud.knobs)),
             ("PUT", ["sim", "knobs"]) => {
                 let change = serde_json::from_slice(body).map_err(|error| error.to_string());
                 match change
@@ -220,23 +220,23 @@ impl Simulation {
                             self.cloud.tally.faults_concerned.clear();
                             self.cloud.tally.faults_struck.clear();
                         }
-                        Answer::ok(&json!(self.cloud.knobs))
+                        Response::ok(&json!(self.cloud.knobs))
                     }
-                    Err(error) => Answer::json(400, &json!({"error": error})),
+                    Err(error) => Response::json(400, &json!({"error": error})),
                 }
             }
-            ("GET", ["sim", "state"]) => Answer::ok(&self.cloud.state()),
-            ("GET", ["sim", "history"]) => Answer::ok(&self.cloud.told()),
+            ("GET", ["sim", "state"]) => Response::ok(&self.cloud.state()),
+            ("GET", ["sim", "history"]) => Response::ok(&self.cloud.told()),
             ("POST", ["sim", "reset"]) => {
                 self.cloud.reset();
-                Answer::empty(204)
+                Response::empty(204)
             }
             ("POST", ["sim", "revoke-tokens"]) => {
                 self.cloud.tokens.clear();
-                Answer::empty(204)
+                Response::empty(204)
             }
-            ("GET", []) => Answer::ok(&json!({"auth_url": self.cloud.auth_url()})),
-            _ => Answer::json(404, &json!({"error": "there is nothing here"})),
+            ("GET", []) => Response::ok(&json!({"auth_url": self.cloud.auth_url()})),
+            _ => Response::json(404, &json!({"error": "there is nothing here"})),
         }
     }
 }

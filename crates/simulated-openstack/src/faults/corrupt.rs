@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::call::Call;
 use crate::faults::fault::{Fault, FaultKind};
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::listing::next_page;
 
 /// The answer as the fault leaves it; None when the fault loses it. An answer that has nothing to spoil stays as it is.
-pub fn spoil(mut answer: Answer, fault: &Fault, base: &str, call: &Call) -> Option<Answer> {
+pub fn spoil(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Option<Response> {
     if fault.kind == FaultKind::LostAnswer {
         return None;
     }

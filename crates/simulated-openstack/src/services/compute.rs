@@ -6,7 +6,7 @@ use crate::call::{Call, MIN_MICROVERSION, Microversion, Service};
 use crate::cloud::cloud::{Cloud, Due, Kind, PROJECT_ID, ServerEvent, number_of};
 use crate::cloud::fixtures::Flavor;
 use crate::faults::knobs::hits;
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::{Stage, Status};
 
@@ -14,11 +14,12 @@ use crate::services::server::{Stage, Status};
 const FLAVOR_EMBEDDED: u32 = 47;
 
 impl Cloud {
-    pub fn compute(&mut self, call: &Call, body: &[u8]) -> Answer {
+    pub fn compute(&mut self, call: &Call, body: &[u8]) -> Response {
         let Microversion::Minor(minor) = call.microversion else {
-            let message =
-                format!("Version is not supported by the API. Minimum is 2.{OLDEST} and maximum is 2.{NEWEST}.");
-            return Answer::json(406, &json!({"computeFault": {"code": 406, "message": message}}));
+            let message = format!(
+                "Version is not supported by the API. Minimum is 2.{MIN_MICROVERSION} and maximum is 2.{MAX_MICROVERSION}."
+            );
+            return Response::json(406, &json!({"computeFault": {"code": 406, "message": message}}));
         };
         let answer = match (call.method.as_str(), &call.below_version()[..]) {
             ("POST", ["servers"]) => self.create_servers(call, body),
@@ -29,35 +30,35 @@ impl Cloud {
             ("GET", ["servers", id, what]) => self.server_subresource(id, what),
             ("GET", ["flavors"] | ["flavors", "detail"]) => self.list_flavors(call, minor),
             ("GET", ["flavors", id]) => match self.fixtures.flavors.iter().find(|flavor| flavor.id == *id) {
-                Some(flavor) => Answer::ok(&json!({"flavor": flavor.shown(&self.base, minor)})),
+                Some(flavor) => Response::ok(&json!({"flavor": flavor.shown(&self.base, minor)})),
                 None => not_found(&format!("Flavor {id} could not be found.")),
             },
-            ("GET", ["flavors", _, "os-extra_specs"]) => Answer::ok(&json!({"extra_specs": {}})),
+            ("GET", ["flavors", _, "os-extra_specs"]) => Response::ok(&json!({"extra_specs": {}})),
             ("GET", ["os-availability-zone"]) => self.zones(),
             ("GET", ["limits"]) => self.compute_limits(minor),
             ("GET", ["os-quota-sets", _, ..]) => self.compute_quotas(),
             ("GET", ["os-keypairs"]) => {
                 let keys = self.fixtures.keys.iter().map(|name| json!({"keypair": keypair(name)}));
-                Answer::ok(&json!({"keypairs": keys.collect::<Vec<_>>()}))
+                Response::ok(&json!({"keypairs": keys.collect::<Vec<_>>()}))
             }
             ("GET", ["os-keypairs", name]) => match self.fixtures.keys.contains(name) {
-                true => Answer::ok(&json!({"keypair": keypair(name)})),
+                true => Response::ok(&json!({"keypair": keypair(name)})),
                 false => not_found(&format!("Keypair {name} not found for user")),
             },
-            ("GET", ["extensions"]) => Answer::ok(&json!({"extensions": []})),
-            _ => Answer::not_found(Service::Compute),
+            ("GET", ["extensions"]) => Response::ok(&json!({"extensions": []})),
+            _ => Response::not_found(Service::Compute),
         };
         answer
             .with("OpenStack-API-Version", format!("compute 2.{minor}"))
             .with("X-OpenStack-Nova-API-Version", format!("2.{minor}"))
     }
 
-    fn number_of_server(&self, id: &str) -> Result<u64, Answer> {
+    fn number_of_server(&self, id: &str) -> Result<u64, Response> {
         let number = number_of(Kind::Server, id).filter(|number| self.servers.contains_key(number));
         number.ok_or_else(|| not_found(&format!("Instance {id} could not be found.")))
     }
 
-    fn show_server(&mut self, id: &str, minor: u32) -> Answer {
+    fn show_server(&mut self, id: &str, minor: u32) -> Response {
         let number = match self.number_of_server(id) {
             Ok(number) => number,
             Err(answer) => return answer,
@@ -67,10 +68,10 @@ impl Cloud {
         body.extend_from_slice(b"{\"server\":");
         body.extend_from_slice(&rendered);
         body.push(b'}');
-        Answer::rendered(200, body)
+        Response::rendered(200, body)
     }
 
-    fn delete_server(&mut self, id: &str) -> Answer {
+    fn delete_server(&mut self, id: &str) -> Response {
         let number = match self.number_of_server(id) {
             Ok(number) => number,
             Err(answer) => return answer,
@@ -79,7 +80,7 @@ impl Cloud {
         let server = self.servers.get_mut(&number).expect("the server was just found");
         let stage = server.stage();
         if stage.deleting {
-            return Answer::empty(204);
+            return Response::empty(204);
         }
         self.tally.deletes_accepted += 1;
         self.history.delete_asked(number, now);
@@ -87,7 +88,7 @@ impl Cloud {
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);
         if hits(self.knobs.delete_sticks_every, self.tally.deletes_accepted) {
-            return Answer::empty(204);
+            return Response::empty(204);
         }
         if on_no_host {
             // Nobody has to be asked to take it down.
@@ -95,10 +96,10 @@ impl Cloud {
         } else {
             self.schedule(time, number, Due::Deleted);
         }
-        Answer::empty(204)
+        Response::empty(204)
     }
 
-    fn server_action(&mut self, id: &str, body: &[u8]) -> Answer {
+    fn server_action(&mut self, id: &str, body: &[u8]) -> Response {
         let number = match self.number_of_server(id) {
             Ok(number) => number,
             Err(answer) => return answer,
@@ -106,17 +107,17 @@ impl Cloud {
         let action: Value = serde_json::from_slice(body).unwrap_or_default();
         let server = &self.servers[&number];
         if action.get("os-getConsoleOutput").is_none() {
-            return Answer::error(Service::Compute, 400, "There is no such action");
+            return Response::error(Service::Compute, 400, "There is no such action");
         }
         if server.launched_at.is_none() {
-            return Answer::error(Service::Compute, 409, &format!("Instance {id} is not ready"));
+            return Response::error(Service::Compute, 409, &format!("Instance {id} is not ready"));
         }
         let default_output = "FAKE CONSOLE OUTPUT\nANOTHER\nLAST LINE";
         let output = server.metadata.get("loopback:console").and_then(Value::as_str).unwrap_or(default_output);
-        Answer::ok(&json!({"output": output}))
+        Response::ok(&json!({"output": output}))
     }
 
-    fn server_subresource(&mut self, id: &str, subresource: &str) -> Answer {
+    fn server_subresource(&mut self, id: &str, subresource: &str) -> Response {
         let number = match self.number_of_server(id) {
             Ok(number) => number,
             Err(answer) => return answer,
@@ -129,23 +130,23 @@ impl Cloud {
                     json!({"id": volume, "volumeId": volume, "serverId": id, "device": "/dev/sda",
                         "delete_on_termination": delete_on_termination})
                 };
-                Answer::ok(&json!({"volumeAttachments": server.volumes.iter().map(shown).collect::<Vec<_>>()}))
+                Response::ok(&json!({"volumeAttachments": server.volumes.iter().map(shown).collect::<Vec<_>>()}))
             }
             "os-interface" => {
                 let ports = server.ports.iter().map(|port| self.shown_interface(*port));
-                Answer::ok(&json!({"interfaceAttachments": ports.collect::<Vec<_>>()}))
+                Response::ok(&json!({"interfaceAttachments": ports.collect::<Vec<_>>()}))
             }
             "os-security-groups" => {
                 let groups = server.security_groups.iter().map(|name| json!({"name": name}));
-                Answer::ok(&json!({"security_groups": groups.collect::<Vec<_>>()}))
+                Response::ok(&json!({"security_groups": groups.collect::<Vec<_>>()}))
             }
-            "metadata" => Answer::ok(&json!({"metadata": server.metadata})),
-            "ips" => Answer::ok(&json!({"addresses": self.addresses(server)})),
-            _ => Answer::not_found(Service::Compute),
+            "metadata" => Response::ok(&json!({"metadata": server.metadata})),
+            "ips" => Response::ok(&json!({"addresses": self.addresses(server)})),
+            _ => Response::not_found(Service::Compute),
         }
     }
 
-    fn list_flavors(&self, call: &Call, minor: u32) -> Answer {
+    fn list_flavors(&self, call: &Call, minor: u32) -> Response {
         let detailed = call.parts.last().is_some_and(|part| part == "detail");
         let shown = |flavor: &Flavor| match detailed {
             true => flavor.shown(&self.base, minor),
@@ -153,17 +154,17 @@ impl Cloud {
         };
         let all: Vec<Value> = self.fixtures.flavors.iter().map(shown).collect();
         match listing::page(call, all, self.knobs.page_size) {
-            Ok(page) => Answer::ok(&page.linked("flavors", &self.base, call)),
-            Err(marker) => Answer::error(Service::Compute, 400, &format!("marker [{marker}] not found")),
+            Ok(page) => Response::ok(&page.linked("flavors", &self.base, call)),
+            Err(marker) => Response::error(Service::Compute, 400, &format!("marker [{marker}] not found")),
         }
     }
 
-    fn zones(&self) -> Answer {
+    fn zones(&self) -> Response {
         let zone = |name: &String| json!({"zoneName": name, "zoneState": {"available": true}, "hosts": null});
-        Answer::ok(&json!({"availabilityZoneInfo": self.knobs.zones.iter().map(zone).collect::<Vec<_>>()}))
+        Response::ok(&json!({"availabilityZoneInfo": self.knobs.zones.iter().map(zone).collect::<Vec<_>>()}))
     }
 
-    fn compute_limits(&self, minor: u32) -> Answer {
+    fn compute_limits(&self, minor: u32) -> Response {
         let mut absolute = json!({
             "maxTotalInstances": self.knobs.quota_servers, "maxTotalCores": self.knobs.quota_cores,
             "maxTotalRAMSize": self.knobs.quota_ram_mib, "maxServerMeta": 128, "maxTotalKeypairs": 1000,
@@ -180,11 +181,11 @@ impl Cloud {
                 absolute[key] = json!(-1);
             }
         }
-        Answer::ok(&json!({"limits": {"rate": [], "absolute": absolute}}))
+        Response::ok(&json!({"limits": {"rate": [], "absolute": absolute}}))
     }
 
-    fn compute_quotas(&self) -> Answer {
-        Answer::ok(&json!({"quota_set": {
+    fn compute_quotas(&self) -> Response {
+        Response::ok(&json!({"quota_set": {
             "id": PROJECT_ID, "cores": self.knobs.quota_cores, "instances": self.knobs.quota_servers,
             "ram": self.knobs.quota_ram_mib, "key_pairs": 1000, "metadata_items": 128, "server_groups": 100,
             "server_group_members": 10,
@@ -192,8 +193,8 @@ impl Cloud {
     }
 }
 
-fn not_found(message: &str) -> Answer {
-    Answer::error(Service::Compute, 404, message)
+fn not_found(message: &str) -> Response {
+    Response::error(Service::Compute, 404, message)
 }
 
 fn keypair(name: &str) -> Value {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Due, Kind, id};
 use crate::faults::knobs::hits;
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::server::{Order, Server, VolumeOrder, seconds};
 
 /// What Nova's schema lets a server have when it is created.
@@ -54,17 +54,17 @@ impl QuotaRow {
     }
 }
 
-fn bad_request(message: impl AsRef<str>) -> Answer {
-    Answer::error(Service::Compute, 400, message.as_ref())
+fn bad_request(message: impl AsRef<str>) -> Response {
+    Response::error(Service::Compute, 400, message.as_ref())
 }
 
-fn invalid(field: &str, value: &Value, reason: &str) -> Answer {
+fn invalid(field: &str, value: &Value, reason: &str) -> Response {
     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     bad_request(format!("Invalid input for field/attribute {field}. Value: {value}. {reason}"))
 }
 
 impl Cloud {
-    pub fn create_servers(&mut self, call: &Call, body: &[u8]) -> Answer {
+    pub fn create_servers(&mut self, call: &Call, body: &[u8]) -> Response {
         match self.parse_order(call, body) {
             Ok((order, least, most)) => match self.count_within_quota(&order, least, most) {
                 Ok(count) => self.come(&order, count),
@@ -78,7 +78,7 @@ impl Cloud {
     }
 
     /// What is ordered, and how many at least and at most.
-    fn parse_order(&self, call: &Call, body: &[u8]) -> Result<(Order, i64, i64), Answer> {
+    fn parse_order(&self, call: &Call, body: &[u8]) -> Result<(Order, i64, i64), Response> {
         let body: Value = serde_json::from_slice(body).map_err(|_| bad_request("Malformed request body"))?;
         let Some(server) = body["server"].as_object() else {
             return Err(invalid("server", &body, "'server' is a required property"));
@@ -116,7 +116,7 @@ impl Cloud {
     }
 
     /// The image, or else the volume that a mapping makes of an image.
-    fn boot_source(&self, server: &Map<String, Value>) -> Result<(Option<String>, Option<VolumeOrder>), Answer> {
+    fn boot_source(&self, server: &Map<String, Value>) -> Result<(Option<String>, Option<VolumeOrder>), Response> {
         let image = server.get("imageRef").and_then(Value::as_str).unwrap_or_default();
         let mapping = server.get("block_device_mapping_v2").and_then(|mappings| mappings.get(0));
         let Some(mapping) = mapping else {
@@ -136,7 +136,7 @@ impl Cloud {
             return Ok((Some(image.to_owned()), None));
         }
         if !self.options.has(Service::Volume) {
-            return Err(Answer::error(Service::Compute, 500, "The volume service is not available."));
+            return Err(Response::error(Service::Compute, 500, "The volume service is not available."));
         }
         let Some(size_gb) = count(mapping.get("volume_size")) else {
             return Err(bad_request("Block Device Mapping is Invalid: volume_size is missing or no number."));
@@ -144,7 +144,7 @@ impl Cloud {
         Ok((None, Some(VolumeOrder { size_gb, goes_with_server: mapping["delete_on_termination"] == true })))
     }
 
-    fn check_image(&self, image: &str) -> Result<(), Answer> {
+    fn check_image(&self, image: &str) -> Result<(), Response> {
         if !crate::call::is_id(image) {
             let reason = format!("'{image}' is not valid under any of the given schemas");
             return Err(invalid("imageRef", &json!(image), &reason));
@@ -156,7 +156,7 @@ impl Cloud {
         }
     }
 
-    fn requested_groups(&self, groups: Option<&Value>) -> Result<Vec<String>, Answer> {
+    fn requested_groups(&self, groups: Option<&Value>) -> Result<Vec<String>, Response> {
         let Some(groups) = groups.and_then(Value::as_array) else { return Ok(vec!["default".to_owned()]) };
         let mut wanted = Vec::new();
         for group in groups {
@@ -168,7 +168,7 @@ impl Cloud {
         Ok(wanted)
     }
 
-    fn requested_networks(&self, networks: Option<&Value>) -> Result<Vec<usize>, Answer> {
+    fn requested_networks(&self, networks: Option<&Value>) -> Result<Vec<usize>, Response> {
         let own = self.fixtures.networks.iter().filter(|network| !network.external).count();
         let automatic = match networks {
             None => true,
@@ -181,7 +181,7 @@ impl Cloud {
                 0 | 1 => Ok((0..own).collect()),
                 _ => {
                     let message = "Multiple possible networks found, use a Network ID to be more specific.";
-                    Err(Answer::error(Service::Compute, 409, message))
+                    Err(Response::error(Service::Compute, 409, message))
                 }
             };
         }
@@ -199,7 +199,7 @@ impl Cloud {
     }
 
     /// How many the quota lets through; Nova makes fewer than the most before it refuses.
-    fn count_within_quota(&self, order: &Order, min_count: i64, max_count: i64) -> Result<i64, Answer> {
+    fn count_within_quota(&self, order: &Order, min_count: i64, max_count: i64) -> Result<i64, Response> {
         let flavor = &self.fixtures.flavors[order.flavor];
         let row = |name, each, used, limit| QuotaRow { name, each, used, limit };
         let rows = [
@@ -220,16 +220,16 @@ impl Cloud {
                 join(&|row| row.used.to_string()),
                 join(&|row| row.limit.to_string()),
             );
-            return Err(Answer::error(Service::Compute, 403, &message));
+            return Err(Response::error(Service::Compute, 403, &message));
         }
         let ports = self.ports.len() as i64 + count * order.networks.len() as i64;
         if self.knobs.quota_ports >= 0 && ports > self.knobs.quota_ports && !order.networks.is_empty() {
-            return Err(Answer::error(Service::Compute, 403, "Maximum number of ports exceeded"));
+            return Err(Response::error(Service::Compute, 403, "Maximum number of ports exceeded"));
         }
         Ok(count)
     }
 
-    fn come(&mut self, order: &Order, count: i64) -> Answer {
+    fn come(&mut self, order: &Order, count: i64) -> Response {
         let mut first = None;
         for index in 1..=count {
             let name = if count == 1 { order.name.clone() } else { format!("{}-{index}", order.name) };
@@ -243,7 +243,7 @@ impl Cloud {
             "id": first.id, "links": first.links(&self.base), "OS-DCF:diskConfig": "MANUAL",
             "security_groups": groups, "adminPass": "5ZRropFLxa5o",
         }});
-        Answer::json(202, &body).with("Location", location)
+        Response::json(202, &body).with("Location", location)
     }
 
     fn add_server(&mut self, order: &Order, name: String) -> u64 {
@@ -299,7 +299,7 @@ fn count(value: Option<&Value>) -> Option<i64> {
     (0..=100_000).contains(&number).then_some(number)
 }
 
-fn validate_body(server: &Map<String, Value>, minor: u32) -> Result<(), Answer> {
+fn validate_body(server: &Map<String, Value>, minor: u32) -> Result<(), Response> {
     let whole = Value::Object(server.clone());
     for key in ["name", "flavorRef"] {
         if !server.contains_key(key) {

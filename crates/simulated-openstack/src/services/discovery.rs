@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, MAX_MICROVERSION, MIN_MICROVERSION, Service};
 use crate::cloud::cloud::Cloud;
-use crate::response::Answer;
+use crate::response::Response;
 
 impl Cloud {
     /// The answer to a call for a version document; None for every other call.
-    pub fn version_document(&self, service: Service, call: &Call) -> Option<Answer> {
+    pub fn version_document(&self, service: Service, call: &Call) -> Option<Response> {
         if call.method != "GET" && call.method != "HEAD" || call.parts.len() > 1 {
             return None;
         }
@@ -17,19 +17,19 @@ impl Cloud {
         match (service, version) {
             (Service::Identity, None) => {
                 let found = json!({"versions": {"values": [keystone(&base)]}});
-                Some(Answer::json(300, &found).with("Location", format!("{base}/v3/")))
+                Some(Response::json(300, &found).with("Location", format!("{base}/v3/")))
             }
-            (Service::Identity, Some("v3")) => Some(Answer::ok(&json!({"version": keystone(&base)}))),
-            (Service::Compute, None) => Some(Answer::ok(&json!({"versions": [nova(&base)]}))),
-            (Service::Compute, Some("v2.1")) => Some(Answer::ok(&json!({"version": nova(&base)}))),
+            (Service::Identity, Some("v3")) => Some(Response::ok(&json!({"version": keystone(&base)}))),
+            (Service::Compute, None) => Some(Response::ok(&json!({"versions": [nova(&base)]}))),
+            (Service::Compute, Some("v2.1")) => Some(Response::ok(&json!({"version": nova(&base)}))),
             (Service::Image, None) => {
                 let minors = (0..=13_u32).rev();
                 let versions: Vec<Value> = [15].into_iter().chain(minors).map(|minor| glance(&base, minor)).collect();
-                Some(Answer::json(300, &json!({"versions": versions})))
+                Some(Response::json(300, &json!({"versions": versions})))
             }
             (Service::Network, None) => {
                 let version = json!({"id": "v2.0", "status": "CURRENT", "links": [{"rel": "self", "href": format!("{base}/v2.0/")}]});
-                Some(Answer::ok(&json!({"versions": [version]})))
+                Some(Response::ok(&json!({"versions": [version]})))
             }
             (Service::Network, Some("v2.0")) if call.has_trailing_slash && self.authorized(&call.token) => {
                 let names = ["network", "subnet", "port"];
@@ -37,11 +37,11 @@ impl Cloud {
                     let href = format!("{base}/v2.0/{name}s");
                     json!({"name": name, "collection": format!("{name}s"), "links": [{"rel": "self", "href": href}]})
                 });
-                Some(Answer::ok(&json!({"resources": shown})))
+                Some(Response::ok(&json!({"resources": shown})))
             }
-            (Service::Volume, None) => Some(Answer::json(300, &json!({"versions": [cinder(&base)]}))),
+            (Service::Volume, None) => Some(Response::json(300, &json!({"versions": [cinder(&base)]}))),
             (Service::Volume, Some("v3")) if self.authorized(&call.token) => {
-                Some(Answer::ok(&json!({"versions": [cinder(&base)]})))
+                Some(Response::ok(&json!({"versions": [cinder(&base)]})))
             }
             _ => None,
         }
@@ -58,7 +58,7 @@ fn keystone(base: &str) -> Value {
 
 fn nova(base: &str) -> Value {
     json!({
-        "id": "v2.1", "status": "CURRENT", "version": format!("2.{NEWEST}"), "min_version": format!("2.{OLDEST}"),
+        "id": "v2.1", "status": "CURRENT", "version": format!("2.{MAX_MICROVERSION}"), "min_version": format!("2.{MIN_MICROVERSION}"),
         "updated": "2013-07-23T11:33:21Z", "links": [{"rel": "self", "href": format!("{base}/v2.1/")}],
         "media-types": [{"base": "application/json", "type": "application/vnd.openstack.compute+json;version=2.1"}],
     })

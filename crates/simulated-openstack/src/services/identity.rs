@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, PROJECT_ID, Token, USER_ID};
-use crate::response::Answer;
+use crate::response::Response;
 
 pub const USER: &str = "nodepool";
 pub const PASSWORD: &str = "secret";
@@ -29,7 +29,7 @@ impl Cloud {
         self.tokens.get(token).filter(|token| token.expires > self.now).map(|token| &*token.user)
     }
 
-    pub fn identity(&mut self, call: &Call, body: &[u8]) -> Answer {
+    pub fn identity(&mut self, call: &Call, body: &[u8]) -> Response {
         let path = call.below_version();
         if let ("POST", ["auth", "tokens"]) = (call.method.as_str(), &path[..]) {
             return self.authenticate(body);
@@ -41,38 +41,38 @@ impl Cloud {
             ("GET" | "HEAD", ["auth", "tokens"]) => match self.tokens.get(&call.subject_token) {
                 Some(token) if token.expires > self.now => {
                     let shown = self.shown_token(&json!(["password"]), token);
-                    Answer::ok(&shown).with("X-Subject-Token", call.subject_token.clone())
+                    Response::ok(&shown).with("X-Subject-Token", call.subject_token.clone())
                 }
-                _ => Answer::error(Service::Identity, 404, "Failed to validate token"),
+                _ => Response::error(Service::Identity, 404, "Failed to validate token"),
             },
             ("DELETE", ["auth", "tokens"]) => match self.tokens.remove(&call.subject_token) {
-                Some(_) => Answer::empty(204),
-                None => Answer::error(Service::Identity, 404, "Failed to validate token"),
+                Some(_) => Response::empty(204),
+                None => Response::error(Service::Identity, 404, "Failed to validate token"),
             },
-            ("GET", ["auth", "catalog"]) => Answer::ok(&json!({"catalog": self.catalog()})),
+            ("GET", ["auth", "catalog"]) => Response::ok(&json!({"catalog": self.catalog()})),
             ("GET", ["auth", "projects"]) => {
                 let links =
                     json!({"self": format!("{}/auth/projects", self.auth_url()), "next": null, "previous": null});
-                Answer::ok(&json!({"projects": [self.shown_project()], "links": links}))
+                Response::ok(&json!({"projects": [self.shown_project()], "links": links}))
             }
-            ("GET", ["projects", id]) if *id == PROJECT_ID => Answer::ok(&json!({"project": self.shown_project()})),
+            ("GET", ["projects", id]) if *id == PROJECT_ID => Response::ok(&json!({"project": self.shown_project()})),
             ("GET", ["projects"]) => {
                 let message = "You are not authorized to perform the requested action: identity:list_projects.";
-                Answer::error(Service::Identity, 403, message)
+                Response::error(Service::Identity, 403, message)
             }
-            _ => Answer::not_found(Service::Identity),
+            _ => Response::not_found(Service::Identity),
         }
     }
 
-    fn unauthorized(&self) -> Answer {
-        Answer::unauthorized(Service::Identity, &self.auth_url())
+    fn unauthorized(&self) -> Response {
+        Response::unauthorized(Service::Identity, &self.auth_url())
     }
 
-    fn authenticate(&mut self, body: &[u8]) -> Answer {
+    fn authenticate(&mut self, body: &[u8]) -> Response {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let identity = &body["auth"]["identity"];
         let Some(methods) = identity["methods"].as_array() else {
-            return Answer::error(Service::Identity, 400, "'identity' is a required property");
+            return Response::error(Service::Identity, 400, "'identity' is a required property");
         };
         let lifetime = Duration::from_secs_f64(self.knobs.token_lifetime_s);
         let mut token = Token { user: USER.to_owned(), expires: self.now + lifetime };
@@ -103,7 +103,7 @@ impl Cloud {
         let shown = self.shown_token(&json!(methods), &token);
         self.tokens.retain(|_, token| token.expires > self.now);
         self.tokens.insert(id.clone(), token);
-        Answer::json(201, &shown).with("X-Subject-Token", id)
+        Response::json(201, &shown).with("X-Subject-Token", id)
     }
 
     fn shown_token(&self, methods: &Value, Token { user, expires }: &Token) -> Value {

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha512};
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, id, number_of};
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::listing;
 
 /// Properties that an owner does not write: Glance says what they are.
@@ -101,14 +101,14 @@ impl Cloud {
         number_of(Kind::Image, id).and_then(|number| self.images.get(&number))
     }
 
-    pub fn image_service(&mut self, call: &Call, body: &[u8]) -> Answer {
+    pub fn image_service(&mut self, call: &Call, body: &[u8]) -> Response {
         match (call.method.as_str(), &call.below_version()[..]) {
             ("GET", ["images"]) => self.list_images(call),
             ("POST", ["images"]) => self.create_image(body),
             ("GET", ["images", id]) => {
                 match number_of(Kind::Image, id).and_then(|number| Some((number, self.images.get(&number)?))) {
-                    Some((number, image)) => Answer::ok(&self.shown_image(number, image)),
-                    None => Answer::error(Service::Image, 404, &format!("No image found with ID {id}")),
+                    Some((number, image)) => Response::ok(&self.shown_image(number, image)),
+                    None => Response::error(Service::Image, 404, &format!("No image found with ID {id}")),
                 }
             }
             ("DELETE", ["images", id]) => {
@@ -116,17 +116,17 @@ impl Cloud {
                 match known {
                     Some(number) => {
                         self.history.image_gone(number, self.now);
-                        Answer::empty(204)
+                        Response::empty(204)
                     }
-                    None => Answer::error(Service::Image, 404, &format!("Failed to find image {id} to delete")),
+                    None => Response::error(Service::Image, 404, &format!("Failed to find image {id} to delete")),
                 }
             }
-            ("GET", ["schemas", "image"]) => Answer::ok(&json!({"name": "image", "properties": {}})),
-            _ => Answer::not_found(Service::Image),
+            ("GET", ["schemas", "image"]) => Response::ok(&json!({"name": "image", "properties": {}})),
+            _ => Response::not_found(Service::Image),
         }
     }
 
-    fn list_images(&self, call: &Call) -> Answer {
+    fn list_images(&self, call: &Call) -> Response {
         let modifiers = ["limit", "marker", "sort", "sort_key", "sort_dir", "member_status"];
         let passes = |image: &Value| {
             let mut filters = call.query.iter().filter(|(key, _)| !modifiers.contains(&key.as_str()));
@@ -138,10 +138,10 @@ impl Cloud {
                 _ => listing::matches(&image[key], wanted),
             })
         };
-        let all = self.images.iter().rev().map(|(number, image)| self.shown_image(*number, image));
+        let all = self.images.iter().rev().map(|(number, image)| self.image_json(*number, image));
         let page = match listing::page(call, all.filter(passes).collect(), self.knobs.page_size) {
             Ok(page) => page,
-            Err(marker) => return Answer::error(Service::Image, 400, &format!("No image found with ID {marker}")),
+            Err(marker) => return Response::error(Service::Image, 400, &format!("No image found with ID {marker}")),
         };
         let first = match call.query_string.is_empty() {
             true => "/v2/images".to_owned(),
@@ -151,62 +151,64 @@ impl Cloud {
         if let Some(marker) = page.next {
             // Glance's links begin at its own root.
             let next = listing::next_page("", call, &marker);
-            shown["next"] = json!(next.trim_start_matches(crate::call::MOVED).trim_start_matches("/image"));
+            shown["next"] = json!(next.trim_start_matches(crate::call::REDIRECT_PREFIX).trim_start_matches("/image"));
         }
-        Answer::ok(&shown)
+        Response::ok(&shown)
     }
 
-    fn create_image(&mut self, body: &[u8]) -> Answer {
-        let bad = |message: &str| Answer::error(Service::Image, 400, message);
+    fn create_image(&mut self, body: &[u8]) -> Response {
+        let bad = |message: &str| Response::error(Service::Image, 400, message);
         let Ok(Value::Object(properties)) = serde_json::from_slice(body) else {
             return bad("Malformed JSON in request body.");
         };
         for (key, value) in &properties {
-            let fits = match key.as_str() {
+            let is_valid = match key.as_str() {
                 "disk_format" => value.is_null() || FORMATS.iter().any(|format| value == format),
                 "min_disk" | "min_ram" => value.is_i64(),
                 "protected" | "os_hidden" => value.is_boolean(),
                 "tags" => value.is_array(),
                 _ => value.is_string() || value.is_null(),
             };
-            if !fits {
+            if !is_valid {
                 return bad(&format!("Provided object does not match schema 'image': {key}: {value}"));
             }
             if READ_ONLY.contains(&key.as_str()) {
-                return Answer::error(Service::Image, 403, &format!("Attribute '{key}' is read-only."));
+                return Response::error(Service::Image, 403, &format!("Attribute '{key}' is read-only."));
             }
         }
         let number = self.add_image(properties, None);
         let location = format!("{}/image/v2/images/{}", self.base, id(Kind::Image, number));
-        Answer::json(201, &self.shown_image(number, &self.images[&number])).with("Location", location)
+        Response::json(201, &self.image_json(number, &self.images[&number])).with("Location", location)
     }
 
     /// Whether an image awaits its content; asked before the content is taken in.
-    pub fn check_upload(&self, id: &str) -> Result<u64, Answer> {
+    pub fn check_upload(&self, id: &str) -> Result<u64, Response> {
         let number = number_of(Kind::Image, id).unwrap_or_default();
         match self.images.get(&number) {
-            None => Err(Answer::error(Service::Image, 404, &format!("No image found with ID {id}"))),
-            Some(image) if image.active() => {
-                Err(Answer::error(Service::Image, 409, "Image status transition from active to saving is not allowed"))
-            }
+            None => Err(Response::error(Service::Image, 404, &format!("No image found with ID {id}"))),
+            Some(image) if image.is_active() => Err(Response::error(
+                Service::Image,
+                409,
+                "Image status transition from active to saving is not allowed",
+            )),
             Some(_) => Ok(number),
         }
     }
 
-    pub fn uploaded(&mut self, number: u64, content: Content) -> Answer {
-        self.tally.images_uploaded += 1;
-        self.tally.bytes_uploaded += content.size;
+    pub fn finish_upload(&mut self, number: u64, content: ImageContent) -> Response {
+        self.stats.images_uploaded += 1;
+        self.stats.bytes_uploaded += content.size;
         let now = self.now;
         let Some(image) = self.images.get_mut(&number) else {
-            return Answer::error(Service::Image, 410, "Image was deleted during the upload");
+            return Response::error(Service::Image, 410, "Image was deleted during the upload");
         };
         image.content = Some(content);
         image.updated = now;
-        self.history.image_filled(number, now);
-        Answer::empty(204)
+        self.history.record_image_uploaded(number, now);
+        Response::empty(204)
     }
 
-    fn shown_image(&self, number: u64, image: &Image) -> Value {
+    fn image_json(&self, number: u64, image: &Image) -> Value {
         let id = id(Kind::Image, number);
         let content = image.content.as_ref();
         let mut shown = json!({
@@ -216,7 +218,7 @@ impl Cloud {
             "checksum": content.map(|content| &content.md5), "protected": false, "min_ram": 0, "min_disk": 0,
             "owner": PROJECT_ID, "os_hidden": false, "os_hash_algo": content.map(|_| "sha512"),
             "os_hash_value": content.map(|content| &content.sha512), "id": id,
-            "created_at": self.written(image.created), "updated_at": self.written(image.updated), "tags": [],
+            "created_at": self.timestamp(image.created), "updated_at": self.timestamp(image.updated), "tags": [],
             "self": format!("/v2/images/{id}"), "file": format!("/v2/images/{id}/file"), "schema": "/v2/schemas/image",
         });
         for (key, value) in &image.properties {

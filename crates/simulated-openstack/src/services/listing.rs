@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, number_of};
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::server::{Server, Stage};
 
 /// A page, and what the next one begins after if there is one.
@@ -73,8 +73,8 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(call: &Call) -> Result<Self, Answer> {
-        let bad = |message: &str| Answer::error(Service::Compute, 400, message);
+    fn of(call: &Call) -> Result<Self, Response> {
+        let bad = |message: &str| Response::error(Service::Compute, 400, message);
         if let Some(limit) = call.parameter("limit")
             && limit.parse::<u64>().is_err()
         {
@@ -98,7 +98,7 @@ impl Filter {
 
 impl Cloud {
     /// Newest first, as Nova sorts them.
-    pub fn list_servers(&mut self, call: &Call) -> Answer {
+    pub fn list_servers(&mut self, call: &Call) -> Response {
         let filter = match Filter::of(call) {
             Ok(filter) => filter,
             Err(answer) => return answer,
@@ -107,7 +107,7 @@ impl Cloud {
             None => u64::MAX,
             Some(marker) => match number_of(Kind::Server, marker) {
                 Some(number) if self.servers.contains_key(&number) || self.departed.contains_key(&number) => number,
-                _ => return Answer::error(Service::Compute, 400, &format!("marker [{marker}] not found")),
+                _ => return Response::error(Service::Compute, 400, &format!("marker [{marker}] not found")),
             },
         };
         let limit = limit(call, self.knobs.page_size);
@@ -129,7 +129,7 @@ impl Cloud {
             body.extend_from_slice(format!(",\"servers_links\":{}", json!([{"rel": "next", "href": href}])).as_bytes());
         }
         body.push(b'}');
-        Answer::rendered(200, body)
+        Response::rendered(200, body)
     }
 
     /// Servers below a number that pass the filter, in their stages: the present ones, or those of a while ago.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, id, number_of};
 use crate::cloud::fixtures::{Fixtures, Network};
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::Server;
 
@@ -26,7 +26,7 @@ pub struct FloatingIp {
 }
 
 impl Cloud {
-    pub fn network(&mut self, call: &Call, body: &[u8]) -> Answer {
+    pub fn network(&mut self, call: &Call, body: &[u8]) -> Response {
         match (call.method.as_str(), &call.below_version()[..]) {
             ("GET", ["networks"]) => self.list(call, "networks", self.shown_networks()),
             ("GET", ["subnets"]) => self.list(call, "subnets", self.shown_subnets()),
@@ -43,7 +43,7 @@ impl Cloud {
                 self.list(call, "floatingips", self.floating_ips.iter().map(shown).collect())
             }
             ("GET", ["extensions"]) => {
-                Answer::ok(&json!({"extensions": EXTENSIONS.map(|alias| json!({"alias": alias}))}))
+                Response::ok(&json!({"extensions": EXTENSIONS.map(|alias| json!({"alias": alias}))}))
             }
             ("GET", ["quotas", _, ..]) => self.network_quotas(call),
             ("POST", ["floatingips"]) => self.create_floating_ip(body),
@@ -54,7 +54,7 @@ impl Cloud {
                         self.floating_pool.give_back(ip.host);
                         let server = ip.port.and_then(|port| self.ports.get(&port)).map(|port| port.server);
                         self.invalidate_rendered(server);
-                        Answer::empty(204)
+                        Response::empty(204)
                     }
                     None => not_found("floatingips", id),
                 }
@@ -63,18 +63,18 @@ impl Cloud {
                 match number_of(Kind::Port, id).filter(|number| self.ports.contains_key(number)) {
                     Some(number) => {
                         self.remove_port(number);
-                        Answer::empty(204)
+                        Response::empty(204)
                     }
                     None => not_found("ports", id),
                 }
             }
             ("GET", [collection, id]) => self.show(collection, id),
-            _ => Answer::not_found(Service::Network),
+            _ => Response::not_found(Service::Network),
         }
     }
 
     /// What passes the filters of the query, on pages.
-    fn list(&self, call: &Call, name: &str, items: Vec<Value>) -> Answer {
+    fn list(&self, call: &Call, name: &str, items: Vec<Value>) -> Response {
         let matches = |item: &Value| {
             let filters = call.query.iter().filter(|(key, _)| !NON_FILTER_PARAMETERS.contains(&key.as_str()));
             // Several values of a filter are alternatives.
@@ -84,12 +84,12 @@ impl Cloud {
         };
         let items = items.into_iter().filter(matches).collect();
         match listing::page(call, items, self.knobs.page_size) {
-            Ok(page) => Answer::ok(&page.linked(name, &self.base, call)),
-            Err(marker) => Answer::neutron(404, "ResourceNotFound", &format!("{marker} could not be found.")),
+            Ok(page) => Response::ok(&page.linked(name, &self.base, call)),
+            Err(marker) => Response::neutron(404, "ResourceNotFound", &format!("{marker} could not be found.")),
         }
     }
 
-    fn show(&self, collection: &str, id: &str) -> Answer {
+    fn show(&self, collection: &str, id: &str) -> Response {
         let (name, items) = match collection {
             "networks" => ("network", self.shown_networks()),
             "subnets" => ("subnet", self.shown_subnets()),
@@ -104,10 +104,10 @@ impl Cloud {
                 let found = number.and_then(|number| Some((number, self.floating_ips.get(&number)?)));
                 ("floatingip", found.map(|(number, ip)| self.shown_floating_ip(number, ip)).into_iter().collect())
             }
-            _ => return Answer::not_found(Service::Network),
+            _ => return Response::not_found(Service::Network),
         };
         match items.into_iter().find(|item| item["id"] == id) {
-            Some(item) => Answer::ok(&json!({name: item})),
+            Some(item) => Response::ok(&json!({name: item})),
             None => not_found(collection, id),
         }
     }
@@ -134,12 +134,12 @@ impl Cloud {
         self.invalidate_rendered(Some(port.server));
     }
 
-    fn create_floating_ip(&mut self, body: &[u8]) -> Answer {
+    fn create_floating_ip(&mut self, body: &[u8]) -> Response {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let wanted = &body["floatingip"];
         let network = wanted["floating_network_id"].as_str().unwrap_or_default();
         let Some(external) = self.fixtures.external_network().filter(|external| external.id == network) else {
-            return Answer::neutron(404, "NetworkNotFound", &format!("Network {network} could not be found."));
+            return Response::neutron(404, "NetworkNotFound", &format!("Network {network} could not be found."));
         };
         let port = match wanted["port_id"].as_str() {
             None => None,
@@ -158,22 +158,22 @@ impl Cloud {
                 self.address(&self.ports[&port]),
                 external.id
             );
-            return Answer::neutron(409, "FloatingIPPortAlreadyAssociated", &message);
+            return Response::neutron(409, "FloatingIPPortAlreadyAssociated", &message);
         }
         let limit = self.knobs.quota_floating_ips;
         if limit >= 0 && self.floating_ips.len() as i64 >= limit {
             self.tally.quota_refusals += 1;
-            return Answer::neutron(409, "OverQuota", "Quota exceeded for resources: ['floatingip'].");
+            return Response::neutron(409, "OverQuota", "Quota exceeded for resources: ['floatingip'].");
         }
         let Some(host) = self.floating_pool.take() else {
             let message = format!("No more IP addresses available on network {network}.");
-            return Answer::neutron(409, "IpAddressGenerationFailure", &message);
+            return Response::neutron(409, "IpAddressGenerationFailure", &message);
         };
         let number = self.next_number();
         self.floating_ips.insert(number, FloatingIp { host, port, created: self.now });
         self.invalidate_rendered(port.map(|port| self.ports[&port].server));
         let shown = self.shown_floating_ip(number, &self.floating_ips[&number]);
-        Answer::json(201, &json!({"floatingip": shown}))
+        Response::json(201, &json!({"floatingip": shown}))
     }
 
     fn address(&self, port: &Port) -> String {
@@ -306,7 +306,7 @@ impl Cloud {
         })
     }
 
-    fn network_quotas(&self, call: &Call) -> Answer {
+    fn network_quotas(&self, call: &Call) -> Response {
         let rows = [
             ("floatingip", self.knobs.quota_floating_ips, self.floating_ips.len()),
             ("port", self.knobs.quota_ports, self.ports.len()),
@@ -321,7 +321,7 @@ impl Cloud {
             (name.to_owned(), value)
         };
         let quota: Value = rows.into_iter().map(shown).collect();
-        Answer::ok(&json!({"quota": quota}))
+        Response::ok(&json!({"quota": quota}))
     }
 }
 
@@ -333,7 +333,7 @@ fn status(active: bool) -> &'static str {
     if active { "ACTIVE" } else { "DOWN" }
 }
 
-fn not_found(collection: &str, id: &str) -> Answer {
+fn not_found(collection: &str, id: &str) -> Response {
     let (kind, message) = match collection {
         "networks" => ("NetworkNotFound", format!("Network {id} could not be found.")),
         "ports" => ("PortNotFound", format!("Port {id} could not be found.")),
@@ -342,5 +342,5 @@ fn not_found(collection: &str, id: &str) -> Answer {
         "subnets" => ("SubnetNotFound", format!("Subnet {id} could not be found.")),
         _ => ("SecurityGroupNotFound", format!("Security group {id} does not exist")),
     };
-    Answer::neutron(404, kind, &message)
+    Response::neutron(404, kind, &message)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, USER_ID, id, number_of};
-use crate::response::Answer;
+use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::VolumeOrder;
 
@@ -20,7 +20,7 @@ pub fn id_of(number: u64) -> String {
 }
 
 impl Cloud {
-    pub fn volume(&mut self, call: &Call, body: &[u8]) -> Answer {
+    pub fn volume(&mut self, call: &Call, body: &[u8]) -> Response {
         // The project comes after the version, in whatever spelling.
         let parts = call.below_version();
         let rest = match &parts[..] {
@@ -33,21 +33,21 @@ impl Cloud {
             ("GET", ["volumes"] | ["volumes", "detail"]) => self.list_volumes(call),
             ("GET", ["os-availability-zone"]) => {
                 let zone = |name: &String| json!({"zoneName": name, "zoneState": {"available": true}});
-                Answer::ok(&json!({"availabilityZoneInfo": self.knobs.zones.iter().map(zone).collect::<Vec<_>>()}))
+                Response::ok(&json!({"availabilityZoneInfo": self.knobs.zones.iter().map(zone).collect::<Vec<_>>()}))
             }
             ("POST", ["volumes"]) => {
                 let body: Value = serde_json::from_slice(body).unwrap_or_default();
                 match body["volume"]["size"].as_i64() {
                     Some(size_gb) => self.create_volume(size_gb),
-                    None => Answer::error(Service::Volume, 400, "Invalid input for field/attribute size."),
+                    None => Response::error(Service::Volume, 400, "Invalid input for field/attribute size."),
                 }
             }
             ("GET", ["volumes", id]) => match self.volume_number(id) {
-                Some(number) => Answer::ok(&json!({"volume": self.shown_volume(number, &self.volumes[&number])})),
+                Some(number) => Response::ok(&json!({"volume": self.shown_volume(number, &self.volumes[&number])})),
                 None => not_found(id),
             },
             ("DELETE", ["volumes", id]) => self.delete_volume(id),
-            _ => Answer::not_found(Service::Volume),
+            _ => Response::not_found(Service::Volume),
         };
         answer.with("OpenStack-API-Version", "volume 3.0")
     }
@@ -85,30 +85,30 @@ impl Cloud {
         Ok(())
     }
 
-    fn create_volume(&mut self, size_gb: i64) -> Answer {
+    fn create_volume(&mut self, size_gb: i64) -> Response {
         if let Err(message) = self.check_volume_quota(size_gb) {
             self.tally.quota_refusals += 1;
-            return Answer::error(Service::Volume, 413, &message).with("Retry-After", "0");
+            return Response::error(Service::Volume, 413, &message).with("Retry-After", "0");
         }
         let number = self.next_number();
         self.volumes.insert(number, Volume { size_gb, server: None, created: self.now });
-        Answer::json(202, &json!({"volume": self.shown_volume(number, &self.volumes[&number])}))
+        Response::json(202, &json!({"volume": self.shown_volume(number, &self.volumes[&number])}))
     }
 
-    fn delete_volume(&mut self, id: &str) -> Answer {
+    fn delete_volume(&mut self, id: &str) -> Response {
         let Some(number) = self.volume_number(id) else { return not_found(id) };
         if self.volumes[&number].server.is_some() {
             let message = "Invalid volume: Volume status must be available or error or error_restoring or \
                            error_extending or error_managing and must not be migrating, attached, belong to a group, \
                            have snapshots, awaiting a transfer, or be disassociated from snapshots after volume \
                            transfer.";
-            return Answer::error(Service::Volume, 400, message);
+            return Response::error(Service::Volume, 400, message);
         }
         self.volumes.remove(&number);
-        Answer::empty(202)
+        Response::empty(202)
     }
 
-    fn list_volumes(&self, call: &Call) -> Answer {
+    fn list_volumes(&self, call: &Call) -> Response {
         let detailed = call.parts.last().is_some_and(|part| part == "detail");
         let shown = |(number, volume): (&u64, &Volume)| {
             let shown = self.shown_volume(*number, volume);
@@ -116,8 +116,8 @@ impl Cloud {
         };
         let all = self.volumes.iter().rev().map(shown).collect();
         match listing::page(call, all, self.knobs.page_size) {
-            Ok(page) => Answer::ok(&page.linked("volumes", &self.base, call)),
-            Err(marker) => Answer::error(Service::Volume, 404, &format!("Volume {marker} could not be found.")),
+            Ok(page) => Response::ok(&page.linked("volumes", &self.base, call)),
+            Err(marker) => Response::error(Service::Volume, 404, &format!("Volume {marker} could not be found.")),
         }
     }
 
@@ -141,8 +141,8 @@ impl Cloud {
         })
     }
 
-    fn volume_limits(&self) -> Answer {
-        Answer::ok(&json!({"limits": {"rate": [], "absolute": {
+    fn volume_limits(&self) -> Response {
+        Response::ok(&json!({"limits": {"rate": [], "absolute": {
             "maxTotalVolumes": self.knobs.quota_volumes, "maxTotalSnapshots": 10,
             "maxTotalVolumeGigabytes": self.knobs.quota_gigabytes, "maxTotalBackups": 10,
             "maxTotalBackupGigabytes": 1000, "totalVolumesUsed": self.volumes.len(),
@@ -151,13 +151,13 @@ impl Cloud {
         }}}))
     }
 
-    fn volume_quotas(&self, call: &Call) -> Answer {
+    fn volume_quotas(&self, call: &Call) -> Response {
         let with_usage = call.parameter("usage").is_some_and(|usage| usage.eq_ignore_ascii_case("true"));
         let row = |limit: i64, used: i64| match with_usage {
             true => json!({"limit": limit, "in_use": used, "reserved": 0}),
             false => json!(limit),
         };
-        Answer::ok(&json!({"quota_set": {
+        Response::ok(&json!({"quota_set": {
             "id": PROJECT_ID, "volumes": row(self.knobs.quota_volumes, self.volumes.len() as i64),
             "gigabytes": row(self.knobs.quota_gigabytes, self.gigabytes()), "snapshots": row(10, 0),
             "per_volume_gigabytes": row(-1, 0), "backups": row(10, 0), "backup_gigabytes": row(1000, 0),
@@ -166,6 +166,6 @@ impl Cloud {
     }
 }
 
-fn not_found(id: &str) -> Answer {
-    Answer::error(Service::Volume, 404, &format!("Volume {id} could not be found."))
+fn not_found(id: &str) -> Response {
+    Response::error(Service::Volume, 404, &format!("Volume {id} could not be found."))
 }

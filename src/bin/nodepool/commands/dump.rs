@@ -16,10 +16,10 @@ pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Dura
     let url = address(config, profile);
     let limit = DEADLINE + profile.unwrap_or_default();
     let client = reqwest::Client::builder().timeout(limit).tls_built_in_root_certs(false).no_proxy().build()?;
-    let answer = client.get(&url).send().await;
-    let answer = answer.with_context(|| format!("no launcher on this machine answers {url}"))?;
-    let status = answer.status();
-    let document: Value = match answer.json().await {
+    let response = client.get(&url).send().await;
+    let response = response.with_context(|| format!("no launcher on this machine answers {url}"))?;
+    let status = response.status();
+    let document: Value = match response.json().await {
         Ok(document) => document,
         Err(_) if status.as_u16() == 404 => bail!("{url} is not there; what answers may be a Nodepool 11"),
         Err(error) => bail!("{url} answers {status} and something that is no dump: {error}"),
