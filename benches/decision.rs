@@ -17,7 +17,7 @@ use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
-use nodepool_policy::scheduler::pool_context::{Bidder, Claims, Hosts};
+use nodepool_policy::scheduler::pool_context::{Claims, Hosts, PoolContext};
 use python_yaml::parse;
 
 const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];
@@ -142,7 +142,7 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     let inputs = harness.inputs();
     let provider = &harness.config.providers[&harness.id.provider];
     let hosts = Hosts::of(harness.facts[&harness.id.provider].clone(), &harness.id);
-    let bidder = Bidder {
+    let pool_context = PoolContext {
         id: &harness.id,
         launcher: &harness.launcher,
         provider,
@@ -152,7 +152,7 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     let (id, request) = harness.snapshot.requests().next().expect("there is a request");
     let claims = Claims::default();
     bencher.bench_local(|| {
-        let verdict = decide(black_box(id), request, &bidder, &claims, &inputs);
+        let verdict = decide(black_box(id), request, &pool_context, &claims, &inputs);
         assert!(matches!(verdict, Verdict::Accept(_)), "{verdict:?}");
         verdict
     });

@@ -5,7 +5,7 @@ use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::{Fulfillment, FulfillmentEffect, FulfillmentStage};
 use crate::request::launch::{Ask, Input};
-use crate::scheduler::pool_context::{Bidder, Choice};
+use crate::scheduler::pool_context::{Placement, Choice};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::job::JobEvent;
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -25,12 +25,12 @@ impl Pool {
         id: &RequestId,
         request: &Versioned<NodeRequest>,
         choices: Vec<Choice>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Effect {
-        self.assign_placements(id, &choices, bidder, world);
-        let zone = self.zone_for(&choices, bidder, world);
-        let (fulfillment, claim) = Fulfillment::claim(id, request, choices, zone, bidder, world);
+        self.assign_placements(id, &choices, ctx, world);
+        let zone = self.zone_for(&choices, ctx, world);
+        let (fulfillment, claim) = Fulfillment::claim(id, request, choices, zone, ctx, world);
         let nodes = claim.create.len();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
         let earlier = self.fulfillments.insert(id.clone(), fulfillment);
@@ -44,23 +44,23 @@ impl Pool {
         id: &RequestId,
         request: &NodeRequest,
         choices: Vec<Choice>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Effect {
-        self.assign_placements(id, &choices, bidder, world);
-        self.take_for_tenant(id, request, bidder, world);
+        self.assign_placements(id, &choices, ctx, world);
+        self.take_for_tenant(id, request, ctx, world);
         let known = self.fulfillments.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
-        let zone = known.or_else(|| self.zone_for(&choices, bidder, world));
+        let zone = known.or_else(|| self.zone_for(&choices, ctx, world));
         let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
         let fulfillment = self.fulfillments.get_mut(id).expect("only a request that was taken up is extended");
         self.short.remove(id);
-        let (reuse, create) = fulfillment.extend(id, request, choices, zone, bidder, world);
+        let (reuse, create) = fulfillment.extend(id, request, choices, zone, ctx, world);
         Effect::Extend { request: id.clone(), reuse, create }
     }
 
     /// What these choices take is not there for others, though no picture shows it yet.
-    fn assign_placements(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>,) {
+    fn assign_placements(&mut self, id: &RequestId, choices: &[Choice], ctx: &PoolContext<'_>, world: &Inputs<'_>,) {
         let mut unseen = Resources::none();
         for choice in choices {
             match choice {
@@ -68,7 +68,7 @@ impl Pool {
                     let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
                     self.claims.take(node, &stored.record);
                 }
-                Choice::Build(label) => unseen.add(bidder.hosts.facts.need(&self.id.pool, label)),
+                Choice::Build(label) => unseen.add(ctx.hosts.facts.need(&self.id.pool, label)),
             }
         }
         self.claims.build(&unseen);
@@ -76,13 +76,13 @@ impl Pool {
     }
 
     /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
-    fn zone_for(&mut self, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>) -> Option<String> {
+    fn zone_for(&mut self, choices: &[Choice], ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<String> {
         let of_reused = choices.iter().find_map(|choice| match choice {
             Choice::Reuse(node) => world.snapshot.node(node)?.record.az.clone(),
             Choice::Build(_) => None,
         });
-        let known = bidder.hosts.facts.launching.as_ref().map_or(&[][..], |launching| &launching.zones);
-        let zones = if bidder.pool.availability_zones.is_empty() { known } else { &bidder.pool.availability_zones };
+        let known = ctx.hosts.facts.launching.as_ref().map_or(&[][..], |launching| &launching.zones);
+        let zones = if ctx.pool.availability_zones.is_empty() { known } else { &ctx.pool.availability_zones };
         if of_reused.is_some() || zones.is_empty() {
             return of_reused;
         }

@@ -14,7 +14,7 @@ use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
 use crate::request::handler::{HandlerStage, Stage, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
-use crate::scheduler::pool_context::{Bidder, Choice, Claims, Hosts};
+use crate::scheduler::pool_context::{Placement, Choice, Claims, Hosts};
 use crate::scheduler::reason::Reason;
 use crate::scheduler::shared_pools::{Board, Tried};
 use crate::scheduler::tenant_usage::{Kept, Taking};
@@ -227,12 +227,12 @@ impl Pool {
         }
         let hosts = self.hosts_of(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
-        let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
+        let ctx = PoolContext { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
         let mut effects = self.abandon_unused(world);
         // What a launch needs to know of the cloud is known after the first survey.
         let knows_cloud = hosts.facts.refreshed_at > Timestamp::default();
-        let are_more_left = knows_cloud && self.adopt(&bidder, world, &mut effects);
-        self.resume(&bidder, world, &mut effects);
+        let are_more_left = knows_cloud && self.adopt(&ctx, world, &mut effects);
+        self.resume(&ctx, world, &mut effects);
         let lacked_room = std::mem::take(&mut self.lacks_room);
         let kept_elsewhere = self.kept_elsewhere.clone();
         let mut kept_elsewhere = kept_elsewhere.iter().peekable();
@@ -260,13 +260,13 @@ impl Pool {
                 continue;
             }
             match missing_labels(&request.record, &pool) {
-                0 => self.schedule_one(rank, request, &bidder, world, &mut effects),
+                0 => self.schedule_one(rank, request, &ctx, world, &mut effects),
                 missing => lacking.push((missing, rank, request)),
             }
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
         for (_, rank, request) in lacking {
-            self.schedule_one(rank, request, &bidder, world, &mut effects);
+            self.schedule_one(rank, request, &ctx, world, &mut effects);
         }
         self.has_more |= are_more_left;
         self.hosts = Some(hosts);
@@ -289,7 +289,7 @@ impl Pool {
         &mut self,
         rank: &Rank,
         request: &Versioned<NodeRequest>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
@@ -300,8 +300,8 @@ impl Pool {
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
             return;
         }
-        let mut decided = verdict(id, request, bidder, &self.claims, world);
-        let limit = bidder.provider.max_concurrency;
+        let mut decided = verdict(id, request, ctx, &self.claims, world);
+        let limit = ctx.provider.max_concurrency;
         if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.busy_elsewhere) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
         }
@@ -312,13 +312,13 @@ impl Pool {
                 self.verdicts.record(id, kind, reason, world.now);
             }
             Verdict::Defer(reason) => {
-                self.keep_for(rank, &request.record, &reason, bidder, world);
+                self.keep_for(rank, &request.record, &reason, ctx, world);
                 // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
                 self.lacks_room |= matches!(reason, Reason::NotRefreshed(Some(_)));
                 if let Reason::NoRoom { .. } = reason {
                     self.lacks_room = true;
-                    effects.extend(self.make_room(&request.record, None, bidder, world));
-                    effects.extend(self.wait_for_capacity(id, request, bidder, world));
+                    effects.extend(self.make_room(&request.record, None, ctx, world));
+                    effects.extend(self.wait_for_capacity(id, request, ctx, world));
                 }
                 self.verdicts.record(id, kind, reason, world.now);
             }
@@ -327,19 +327,19 @@ impl Pool {
                 let texts = reasons.iter().map(Reason::to_string).collect();
                 self.verdicts.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
                 self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world));
-                let change = Box::new(decline(id, request, bidder.launcher, world));
+                let change = Box::new(decline(id, request, ctx.launcher, world));
                 effects.push(Effect::Decline { request: change, reasons: texts });
             }
             Verdict::Accept(choices) => {
                 self.waiting.remove(id);
-                self.take_for_tenant(id, &request.record, bidder, world);
+                self.take_for_tenant(id, &request.record, ctx, world);
                 let reused = |choice: &Choice| match choice {
                     Choice::Reuse(node) => Some(node.clone()),
                     Choice::Build(_) => None,
                 };
                 match choices.iter().map(reused).collect() {
-                    Some(nodes) => self.accept(id, nodes, bidder, world, effects),
-                    None => effects.push(self.start_fulfillment(id, request, choices, bidder, world)),
+                    Some(nodes) => self.accept(id, nodes, ctx, world, effects),
+                    None => effects.push(self.start_fulfillment(id, request, choices, ctx, world)),
                 }
             }
         }
@@ -349,7 +349,7 @@ impl Pool {
         &mut self,
         id: &RequestId,
         nodes: Vec<NodeId>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
@@ -357,7 +357,7 @@ impl Pool {
             let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
             self.claims.take(node, &stored.record);
         }
-        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, bidder, world);
+        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, ctx, world);
         self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
         if probes.is_empty() {
             let plan = handler.launches_complete(&self.claims, world);

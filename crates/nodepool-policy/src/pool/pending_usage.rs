@@ -4,7 +4,7 @@
 use super::Pool;
 use crate::inputs::Inputs;
 use crate::scheduler::allocate::tenant_need;
-use crate::scheduler::pool_context::Bidder;
+use crate::scheduler::pool_context::PoolContext;
 use crate::scheduler::tenant_usage::Taking;
 use nodepool_model::records::ids::{RequestId, TenantName};
 use nodepool_model::records::request::NodeRequest;
@@ -24,12 +24,12 @@ impl Pool {
         &mut self,
         id: &RequestId,
         request: &NodeRequest,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) {
         let is_limited = |tenant: &&TenantName| world.config.tenant_limits.contains_key(*tenant);
         let Some(tenant) = request.tenant_name.as_ref().filter(is_limited) else { return };
-        let taking = (tenant.clone(), tenant_need(request, bidder));
+        let taking = (tenant.clone(), tenant_need(request, ctx));
         self.claims.tenants.take(id, &taking, world.snapshot);
         self.taking.insert(id.clone(), taking);
     }

@@ -8,7 +8,7 @@ use crate::request::fulfillment::Fulfillment;
 use crate::scheduler::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
 use crate::scheduler::capacity::place;
 use crate::scheduler::eviction::{is_any_leaving, is_any_taken};
-use crate::scheduler::pool_context::Bidder;
+use crate::scheduler::pool_context::PoolContext;
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LabelName, RequestId};
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
@@ -28,7 +28,7 @@ impl Pool {
         rank: &Rank,
         request: &NodeRequest,
         reason: &Reason,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) {
         match reason {
@@ -37,17 +37,17 @@ impl Pool {
             Reason::NoFreeNodes { labels, wanted, .. } => {
                 self.keep_nodes(&rank.id, labels.iter().map(|label| (label, *wanted)));
                 for label in labels {
-                    let idle = world.snapshot.idle_count(bidder.id, label);
+                    let idle = world.snapshot.idle_count(ctx.id, label);
                     self.claims.keep(label, idle.saturating_sub(*wanted));
                 }
             }
-            Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
-                let need = tenant_need(request, bidder);
+            Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, ctx, world) => {
+                let need = tenant_need(request, ctx);
                 self.claims.tenants.keep(rank, tenant, Resources::none().with(resource, need.get(resource)));
             }
             Reason::NoRoom { resource, .. } => {
-                let facts = &bidder.hosts.facts;
-                let needs = request.node_types.iter().map(|label| facts.need(&bidder.id.pool, label).get(resource));
+                let facts = &ctx.hosts.facts;
+                let needs = request.node_types.iter().map(|label| facts.need(&ctx.id.pool, label).get(resource));
                 self.claims.keep_resource(resource, needs.sum());
             }
             // Nothing it could be kept for: it cannot be served before something else changes.
@@ -70,11 +70,11 @@ impl Pool {
         &mut self,
         id: &RequestId,
         request: &Versioned<NodeRequest>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
         if !self.short.is_empty()
-            || !bidder.hosts.launches()
+            || !ctx.hosts.launches()
             || others_could_serve(&request.record, &self.launcher, world)
         {
             return None;
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Goes on with the requests that wait, by rank. They come before those that nobody has taken up.
-    pub(crate) fn resume(&mut self, bidder: &Bidder<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    pub(crate) fn resume(&mut self, ctx: &PoolContext<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let mut ranks = Vec::new();
         for id in self.waiting_requests() {
             // One that somebody else has ended is as good as gone.
@@ -100,14 +100,14 @@ impl Pool {
         }
         ranks.sort();
         for rank in &ranks {
-            effects.extend(self.resume_one(rank, bidder, world));
+            effects.extend(self.resume_one(rank, ctx, world));
         }
-        effects.extend(self.yield_to_first(&ranks, bidder, world));
+        effects.extend(self.yield_to_first(&ranks, ctx, world));
     }
 
     /// Of several that wait with nodes of their own none may ever find room for the rest, where nobody else has any that would end by
     /// itself. So the last of them by rank is given back, and the first has its nodes, or their room.
-    fn yield_to_first(&mut self, ranks: &[Rank], bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Effect> {
+    fn yield_to_first(&mut self, ranks: &[Rank], ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Effect> {
         let [first, others @ ..] = ranks else { return Vec::new() };
         let waits = |rank: &Rank| {
             self.fulfillments.get(&rank.id).is_some_and(|assembly| assembly.is_waiting() && assembly.lacks_capacity())
@@ -118,18 +118,18 @@ impl Pool {
         }
         let Some(last) = others.iter().rev().find(holds) else { return Vec::new() };
         let is_kept = |request: &RequestId| self.fulfillments.contains_key(request);
-        if is_any_leaving(bidder, world) || is_any_taken(bidder, is_kept, world) {
+        if is_any_leaving(ctx, world) || is_any_taken(ctx, is_kept, world) {
             return Vec::new();
         }
         self.finish(&last.id, world)
     }
 
-    fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Effect> {
+    fn resume_one(&mut self, rank: &Rank, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Effect> {
         let (Some(request), Some(fulfillment)) = (world.snapshot.request(&rank.id), self.fulfillments.get_mut(&rank.id))
         else {
             return Vec::new();
         };
-        if let Some(reason) = decline_reasons(&request.record, bidder, world).first() {
+        if let Some(reason) = decline_reasons(&request.record, ctx, world).first() {
             fulfillment.fail(reason.to_string());
             return self.finish(&rank.id, world);
         }
@@ -148,19 +148,19 @@ impl Pool {
         let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
         let decided = if self.resting.contains_key(&rank.id) {
             Err(fulfillment.abort_reason())
-        } else if let Some(reason) = over_tenant_limit(&remaining, bidder, &self.claims, world) {
+        } else if let Some(reason) = over_tenant_limit(&remaining, ctx, &self.claims, world) {
             Err(reason)
         } else {
-            place(&remaining, bidder, &self.claims, zone.as_deref(), world)
+            place(&remaining, ctx, &self.claims, zone.as_deref(), world)
         };
         match decided {
             // The same picture would lead to the same failure.
             Ok(_) if self.failed_at.get(&rank.id) == Some(&world.snapshot.revision) => Vec::new(),
-            Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, bidder, world)],
+            Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, ctx, world)],
             Err(reason) => {
-                self.keep_for(rank, &remaining, &reason, bidder, world);
+                self.keep_for(rank, &remaining, &reason, ctx, world);
                 let eviction = matches!(reason, Reason::NoRoom { .. })
-                    .then(|| self.make_room(&remaining, zone.as_deref(), bidder, world));
+                    .then(|| self.make_room(&remaining, zone.as_deref(), ctx, world));
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);
                 eviction.flatten().into_iter().collect()
             }

@@ -5,7 +5,7 @@ use super::fulfillment::{Adoption, Fulfillment};
 use super::resumable::{self, Left};
 use crate::inputs::Inputs;
 use crate::pool::{Effect, Pool};
-use crate::scheduler::pool_context::Bidder;
+use crate::scheduler::pool_context::PoolContext;
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::NodeState;
@@ -18,7 +18,7 @@ const MOST_AT_ONCE: usize = 64;
 
 impl Pool {
     /// Requests of this pool that somebody left. True where there may be more of them.
-    pub(crate) fn adopt(&mut self, bidder: &Bidder<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) -> bool {
+    pub(crate) fn adopt(&mut self, ctx: &PoolContext<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) -> bool {
         let mut taken = 0;
         for (id, request) in world.snapshot.unheld_requests() {
             if self.fulfillments.contains_key(id) || self.handlers.contains_key(id) {
@@ -32,7 +32,7 @@ impl Pool {
                 return true;
             }
             taken += 1;
-            effects.extend(self.adopt_one(id, request, &left, bidder, world));
+            effects.extend(self.adopt_one(id, request, &left, ctx, world));
         }
         false
     }
@@ -42,14 +42,14 @@ impl Pool {
         id: &RequestId,
         request: &Versioned<NodeRequest>,
         left: &Left,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
-        let rules = bidder.hosts.facts.launching.clone()?;
+        let rules = ctx.hosts.facts.launching.clone()?;
         let mut zone = None;
         for node in &left.nodes {
             let stored = world.snapshot.node(node)?;
-            zone = zone.or_else(|| self.zone_of(node, &stored.record.az, bidder));
+            zone = zone.or_else(|| self.zone_of(node, &stored.record.az, ctx));
             match stored.record.state {
                 NodeState::Ready => self.claims.take(node, &stored.record),
                 _ => drop(self.building.insert(node.clone(), id.clone())),
@@ -64,8 +64,8 @@ impl Pool {
     }
 
     /// Where a node is, by its record or by what the cloud shows of it.
-    fn zone_of(&self, node: &NodeId, recorded: &Option<String>, bidder: &Bidder<'_>) -> Option<String> {
-        let shown = || bidder.hosts.facts.zones.get(node).cloned();
+    fn zone_of(&self, node: &NodeId, recorded: &Option<String>, ctx: &PoolContext<'_>) -> Option<String> {
+        let shown = || ctx.hosts.facts.zones.get(node).cloned();
         recorded.clone().or_else(shown)
     }
 

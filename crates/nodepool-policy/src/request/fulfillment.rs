@@ -10,7 +10,7 @@ use super::node_updates::{Found, about, free, id_value, new_node, ours, ready_ch
 use super::requested_node::{Leavings, Part, PartState, Uploaded, Write, is_good};
 use super::resumable::Left;
 use crate::inputs::Inputs;
-use crate::scheduler::pool_context::{Bidder, Choice};
+use crate::scheduler::pool_context::{Placement, Choice};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LabelImage, Launching};
@@ -88,11 +88,11 @@ impl Fulfillment {
         request: &Versioned<NodeRequest>,
         choices: Vec<Choice>,
         zone: Option<String>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> (Self, Claim) {
         let (mut fulfillment, claim) = Self::claim_without_capacity(id, request, world);
-        let (reuse, build) = fulfillment.extend(id, &request.record, choices, zone, bidder, world);
+        let (reuse, build) = fulfillment.extend(id, &request.record, choices, zone, ctx, world);
         fulfillment.stage = FulfillmentStage::Claiming;
         (fulfillment, Claim { reuse, create: build, ..claim })
     }
@@ -169,7 +169,7 @@ impl Fulfillment {
         request: &NodeRequest,
         choices: Vec<Choice>,
         zone: Option<String>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut create) = (Vec::new(), Vec::new());
@@ -182,7 +182,7 @@ impl Fulfillment {
                     (part.node, part.state) = (Some(node), PartState::Reused);
                 }
                 Choice::Build(label) => {
-                    create.push(new_node(id, request, &label, bidder, world.now));
+                    create.push(new_node(id, request, &label, ctx, world.now));
                     part.state = PartState::New;
                 }
             }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::inputs::Inputs;
 use crate::scheduler::allocate::everybody_declined;
-use crate::scheduler::pool_context::{Bidder, Claims};
+use crate::scheduler::pool_context::{PoolContext, Claims};
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LauncherId, NodeId, RequestId};
 use nodepool_model::records::node::Node;
@@ -46,13 +46,13 @@ impl NodeRequestHandler {
     pub fn launch(
         id: RequestId,
         nodes: Vec<NodeId>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> (Self, Vec<(NodeId, HostIdentity)>) {
         let probes: Vec<(NodeId, HostIdentity)> = nodes
             .iter()
-            .filter_map(|node| Some((node.clone(), bidder.hosts.identity(&world.snapshot.node(node)?.record)?)))
-            .filter(|(_, identity)| bidder.hosts.is_probed(identity))
+            .filter_map(|node| Some((node.clone(), ctx.hosts.identity(&world.snapshot.node(node)?.record)?)))
+            .filter(|(_, identity)| ctx.hosts.is_probed(identity))
             .collect();
         let open: BTreeSet<NodeId> = probes.iter().map(|(node, _)| node.clone()).collect();
         let stage = if open.is_empty() { Stage::HandingOut } else { Stage::Probing { open } };

@@ -2,7 +2,7 @@
 
 use super::handler::allocate;
 use crate::inputs::Inputs;
-use crate::scheduler::pool_context::Bidder;
+use crate::scheduler::pool_context::PoolContext;
 use nodepool_driver::instance::Instance;
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, RequestId};
 use nodepool_model::records::interned::{Json, JsonMap};
@@ -35,15 +35,15 @@ pub(crate) fn new_node(
     id: &RequestId,
     request: &NodeRequest,
     label: &LabelName,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
     now: Timestamp,
 ) -> Node {
     let mut node = Node::new(NodeState::Init, now);
     node.labels = vec![label.clone()];
-    node.provider = Some(bidder.id.provider.clone());
-    node.pool = Some(bidder.id.pool.clone());
-    node.launcher = Some(bidder.launcher.to_string());
-    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default().into();
+    node.provider = Some(ctx.id.provider.clone());
+    node.pool = Some(ctx.id.pool.clone());
+    node.launcher = Some(ctx.launcher.to_string());
+    node.attributes = ctx.pool.node_attributes.clone().unwrap_or_default().into();
     allocate(&mut node, id, request);
     node
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{launch_decline_reasons, never_launched};
 use super::matching::{self, Shortage};
-use super::pool_context::{Bidder, Choice, Claims, Hosts};
+use super::pool_context::{Placement, Choice, Claims, Hosts};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use nodepool_model::config::PoolConfig;
@@ -46,7 +46,7 @@ impl Verdict {
 pub fn verdict(
     id: &RequestId,
     request: &Versioned<NodeRequest>,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
     claims: &Claims,
     world: &Inputs<'_>,
 ) -> Verdict {
@@ -56,20 +56,20 @@ pub fn verdict(
         RequestState::Pending => return Verdict::Ignore(Reason::BeingServed),
         RequestState::Fulfilled | RequestState::Failed => return Verdict::Ignore(Reason::Ended),
     }
-    if record.declined_by.contains(bidder.launcher) {
+    if record.declined_by.contains(ctx.launcher) {
         // Who could have served it may have gone since without a word, and then nobody else would ever end it.
         if everybody_declined(record, world) && !world.snapshot.is_request_locked(id) {
             return Verdict::Decline(vec![Reason::DeclinedBefore]);
         }
         return Verdict::Ignore(Reason::DeclinedBefore);
     }
-    if let Some(reason) = better_placed(record, bidder, world) {
+    if let Some(reason) = better_placed(record, ctx, world) {
         return Verdict::Yield(reason);
     }
-    let declined = decline_reasons(record, bidder, world);
+    let declined = decline_reasons(record, ctx, world);
     if declined.is_empty() {
         // Tenant limits, concurrency and idle nodes are looked at only by a pool that could serve in the end.
-        if let Some(reason) = over_tenant_limit(record, bidder, claims, world) {
+        if let Some(reason) = over_tenant_limit(record, ctx, claims, world) {
             return Verdict::Defer(reason);
         }
     }
@@ -79,9 +79,9 @@ pub fn verdict(
     if !declined.is_empty() {
         return Verdict::Decline(declined);
     }
-    let filled = match bidder.hosts.launches() {
-        true => place(record, bidder, claims, None, world),
-        false => fill(record, bidder, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
+    let filled = match ctx.hosts.launches() {
+        true => place(record, ctx, claims, None, world),
+        false => fill(record, ctx, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
     };
     match filled {
         Ok(choices) => Verdict::Accept(choices),
@@ -97,20 +97,20 @@ pub fn everybody_declined(request: &NodeRequest, world: &Inputs<'_>) -> bool {
 }
 
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.
-fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Option<Reason> {
+fn better_placed(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<Reason> {
     let wanted = request.distinct_labels();
     if let Some(preferred) = &request.provider
-        && *preferred != bidder.id.provider
+        && *preferred != ctx.id.provider
         && candidates(request, &wanted, world).any(|pool| pool.provider_name.as_ref() == Some(preferred))
     {
         return Some(Reason::PreferredProvider(preferred.clone()));
     }
     let first = candidates(request, &wanted, world).next()?;
-    if first.priority < bidder.pool.priority && !first.paused {
+    if first.priority < ctx.pool.priority && !first.paused {
         let launcher = first.id.clone().unwrap_or_else(|| LauncherId::from("another pool"));
         return Some(Reason::PreferredPool { launcher, priority: first.priority });
     }
-    let lacking = lacking_labels(&wanted, bidder.pool);
+    let lacking = lacking_labels(&wanted, ctx.pool);
     (!lacking.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
 }
 
@@ -136,11 +136,11 @@ fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<Label
 }
 
 /// R31: why this pool can never serve the request; empty where it can.
-pub(crate) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Reason> {
-    if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
+pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
+    if ctx.pool.max_servers.is_some_and(|most| most <= 0) {
         return vec![Reason::Disabled];
     }
-    let lacking = lacking_labels(&request.distinct_labels(), bidder.pool);
+    let lacking = lacking_labels(&request.distinct_labels(), ctx.pool);
     if !lacking.is_empty() {
         return vec![Reason::LabelsNotAvailable(lacking)];
     }
@@ -148,16 +148,16 @@ pub(crate) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world:
     if wanted > MOST_NODES {
         return vec![Reason::TooManyNodes { wanted }];
     }
-    if bidder.hosts.launches() {
-        return never_launched(request, bidder, world);
+    if ctx.hosts.launches() {
+        return never_launched(request, ctx, world);
     }
     if !request.reuse || request.is_min_ready() {
         return vec![Reason::LaunchesNothing];
     }
-    if bidder.hosts.facts.standing.is_empty() {
+    if ctx.hosts.facts.standing.is_empty() {
         return Vec::new(); // Not known yet.
     }
-    match short_of_slots(request, Hosts::configured, |host| host.slots as usize, bidder) {
+    match short_of_slots(request, Hosts::configured, |host| host.slots as usize, ctx) {
         Some((labels, wanted, slots)) => vec![Reason::ExceedsQuota { labels, wanted, slots }],
         None => Vec::new(),
     }
@@ -168,19 +168,19 @@ fn short_of_slots(
     request: &NodeRequest,
     of_label: impl Fn(&Hosts, &LabelName) -> usize,
     of_host: impl Fn(&StandingHost) -> usize,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
     let counts = counts(request);
-    if let Some((label, wanted)) = counts.iter().find(|(label, wanted)| of_label(bidder.hosts, label) < **wanted) {
-        return Some((vec![(*label).clone()], *wanted, of_label(bidder.hosts, label)));
+    if let Some((label, wanted)) = counts.iter().find(|(label, wanted)| of_label(ctx.hosts, label) < **wanted) {
+        return Some((vec![(*label).clone()], *wanted, of_label(ctx.hosts, label)));
     }
     if counts.len() == 1 {
         return None;
     }
     // A slot of a host with several of them counts for each, and serves one at a time.
     let fitting = matching::assign(&request.node_types, |label, most| {
-        let hosts = bidder.hosts.facts.standing.iter().enumerate();
-        let fitting = hosts.filter(|(_, host)| host.pool == bidder.id.pool && host.labels.contains(label));
+        let hosts = ctx.hosts.facts.standing.iter().enumerate();
+        let fitting = hosts.filter(|(_, host)| host.pool == ctx.id.pool && host.labels.contains(label));
         fitting.flat_map(|(index, host)| (0..of_host(host)).map(move |slot| (index, slot))).take(most).collect()
     });
     fitting.err().map(together)
@@ -203,7 +203,7 @@ pub fn counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
 /// R26: what the tenant of the request is short of. Labels that this pool does not know count nothing.
 pub(crate) fn over_tenant_limit(
     request: &NodeRequest,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
     claims: &Claims,
     world: &Inputs<'_>,
 ) -> Option<Reason> {
@@ -213,46 +213,46 @@ pub(crate) fn over_tenant_limit(
     if let Some(kept) = claims.tenants.kept(tenant) {
         left.subtract(kept);
     }
-    let (resource, wanted, left) = left.shortage(&tenant_need(request, bidder))?;
+    let (resource, wanted, left) = left.shortage(&tenant_need(request, ctx))?;
     Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, left })
 }
 
 /// Could the request be served if its tenant used nothing else? What never fits keeps nothing from others.
-pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> bool {
+pub fn fits_tenant(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
     let limit = request.tenant_name.as_ref().and_then(|tenant| world.config.tenant_limits.get(tenant));
-    limit.is_none_or(|limit| limit.shortage(&tenant_need(request, bidder)).is_none())
+    limit.is_none_or(|limit| limit.shortage(&tenant_need(request, ctx)).is_none())
 }
 
 /// What a request takes from its tenant's limits.
-pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Resources {
+pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
     let mut need = Resources::none();
-    for label in request.node_types.iter().filter(|label| bidder.pool.labels.contains(*label)) {
-        need.add(bidder.hosts.facts.need(&bidder.id.pool, label));
+    for label in request.node_types.iter().filter(|label| ctx.pool.labels.contains(*label)) {
+        need.add(ctx.hosts.facts.need(&ctx.id.pool, label));
     }
     need
 }
 
 /// Idle nodes for every wanted label, or the first thing that is short.
-fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
-    if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
+fn fill(request: &NodeRequest, ctx: &PoolContext<'_>, claims: &Claims, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
+    if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
         return Err(Reason::NotRefreshed(None));
     }
     let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
     for (label, wanted) in counts(request) {
-        let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
+        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(claims.claimed(label));
         let kept = claims.kept(label);
         if idle < wanted + kept {
-            return Err(short_of_usable(request, bidder, world)
+            return Err(short_of_usable(request, ctx, world)
                 .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, kept }, unreachable));
         }
     }
     matching::assign(&request.node_types, |label, most| {
-        let around = world.snapshot.idle_nodes_after(bidder.id, label, claims.last.get(label));
-        around.filter(|id| may_be_taken(id, request, bidder, claims, world)).take(most).cloned().collect()
+        let around = world.snapshot.idle_nodes_after(ctx.id, label, claims.last.get(label));
+        around.filter(|id| may_be_taken(id, request, ctx, claims, world)).take(most).cloned().collect()
     })
     .map_err(|short| {
         let (labels, wanted, free) = together(short);
-        short_of_usable(request, bidder, world)
+        short_of_usable(request, ctx, world)
             .map_or_else(|| Reason::NoFreeNodes { labels, wanted, free }, unreachable)
     })
 }
@@ -260,12 +260,12 @@ fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Inp
 /// Labels that the hosts could not serve if nobody else wanted anything: too many of them are down, or their nodes held.
 fn short_of_usable(
     request: &NodeRequest,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
     world: &Inputs<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
-    let held: Vec<_> = world.snapshot.held_nodes(&bidder.id.provider).map(|(_, node)| &node.record).collect();
+    let held: Vec<_> = world.snapshot.held_nodes(&ctx.id.provider).map(|(_, node)| &node.record).collect();
     let mut held_on: BTreeMap<HostIdentity, usize> = BTreeMap::new();
-    for identity in held.iter().filter_map(|node| bidder.hosts.identity(node)) {
+    for identity in held.iter().filter_map(|node| ctx.hosts.identity(node)) {
         *held_on.entry(identity).or_insert(0) += 1;
     }
     let of_label = |hosts: &Hosts, label: &LabelName| {
@@ -276,10 +276,10 @@ fn short_of_usable(
         true => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
         false => 0,
     };
-    short_of_slots(request, of_label, of_host, bidder)
+    short_of_slots(request, of_label, of_host, ctx)
 }
 
-fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Inputs<'_>,) -> bool {
+fn may_be_taken(id: &NodeId, request: &NodeRequest, ctx: &PoolContext<'_>, claims: &Claims, world: &Inputs<'_>,) -> bool {
     if claims.has(id) || world.snapshot.is_node_locked(id) {
         return false;
     }
@@ -287,9 +287,9 @@ fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims:
     // A label kept for a request of higher rank is spared, unless enough idle nodes of it are left beside what this
     // request may take: the wishes for the label, and those for other labels that this node carries as well.
     let spared = node.labels.iter().filter(|label| claims.kept(label) > 0).any(|label| {
-        let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
+        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(claims.claimed(label));
         let taken = request.node_types.iter().filter(|wish| node.labels.contains(wish)).count();
         idle < claims.kept(label) + taken
     });
-    !spared && bidder.hosts.identity(node).is_some_and(|host| !bidder.hosts.is_dead(&host))
+    !spared && ctx.hosts.identity(node).is_some_and(|host| !ctx.hosts.is_dead(&host))
 }

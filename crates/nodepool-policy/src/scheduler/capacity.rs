@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pool_context::{Bidder, Choice, Claims};
+use super::pool_context::{Placement, Choice, Claims};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use nodepool_driver::facts::{LabelImage, Trouble};
@@ -12,14 +12,14 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
-pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Reason> {
-    let facts = &bidder.hosts.facts;
+pub fn never_launched(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
+    let facts = &ctx.hosts.facts;
     if let Some(Trouble::Broken(why)) = &facts.trouble {
         return vec![Reason::OutOfService(why.clone())];
     }
     let trouble = |name: &LabelName| {
-        let label = facts.launch_label(&bidder.id.pool, name)?;
-        label.trouble.clone().or_else(|| lacks_upload(&label.image, &bidder.id.provider, world))
+        let label = facts.launch_label(&ctx.id.pool, name)?;
+        label.trouble.clone().or_else(|| lacks_upload(&label.image, &ctx.id.provider, world))
     };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
     for label in request.distinct_labels() {
@@ -38,9 +38,9 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs
         return vec![Reason::ImagesNotAvailable { labels, why }];
     }
     let mut need = Resources::none();
-    request.node_types.iter().for_each(|label| need.add(facts.need(&bidder.id.pool, label)));
-    let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
-    match bidder.pool.limits.shortage(&need).or(of_cloud) {
+    request.node_types.iter().for_each(|label| need.add(facts.need(&ctx.id.pool, label)));
+    let of_cloud = (!ctx.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
+    match ctx.pool.limits.shortage(&need).or(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),
     }
@@ -56,12 +56,12 @@ pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &
 /// How many idle nodes of each label a request takes, whether there is room for the others or not.
 pub fn reusable<'a>(
     request: &'a NodeRequest,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
     claims: &Claims,
     zone: Option<&str>,
     world: &Inputs<'_>,
 ) -> BTreeMap<&'a LabelName, usize> {
-    let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
+    let mut idle = Idle { ctx, claims, world, zone, taken: BTreeSet::new() };
     let mut taken = BTreeMap::new();
     for label in request.node_types.iter().filter(|_| request.reuse) {
         if idle.take(label).is_some() {
@@ -73,7 +73,7 @@ pub fn reusable<'a>(
 
 /// Idle nodes that go to one request, one after the other: all of one zone, that of the first.
 struct Idle<'a> {
-    bidder: &'a Bidder<'a>,
+    ctx: &'a PoolContext<'a>,
     claims: &'a Claims,
     world: &'a Inputs<'a>,
     zone: Option<&'a str>,
@@ -86,7 +86,7 @@ impl Idle<'_> {
         let is_free = |id: &&NodeId| !self.taken.contains(*id) && !self.claims.has(id) && !snapshot.is_node_locked(id);
         let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
         let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;
-        let id = snapshot.idle_nodes(self.bidder.id, label).filter(is_free).find(fits)?.clone();
+        let id = snapshot.idle_nodes(self.ctx.id, label).filter(is_free).find(fits)?.clone();
         self.zone = self.zone.or(zone_of(&id));
         self.taken.insert(id.clone());
         Some(id)
@@ -97,32 +97,32 @@ impl Idle<'_> {
 /// the nodes are of that.
 pub fn place(
     request: &NodeRequest,
-    bidder: &Bidder<'_>,
+    ctx: &PoolContext<'_>,
     claims: &Claims,
     zone: Option<&str>,
     world: &Inputs<'_>,
 ) -> Result<Vec<Choice>, Reason> {
-    let facts = &bidder.hosts.facts;
+    let facts = &ctx.hosts.facts;
     if facts.refreshed_at == Timestamp::default() {
         return Err(Reason::NotRefreshed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
-    let mut room = bidder.pool.limits.clone();
-    room.subtract(&world.snapshot.ledger.used_by_pool(bidder.id, |label| need(bidder.id, label)));
-    let mut cloud = if bidder.pool.ignore_provider_quota { Resources::unlimited() } else { facts.room() };
-    cloud.subtract(&world.snapshot.ledger.used_by_provider(&bidder.id.provider, need));
+    let mut room = ctx.pool.limits.clone();
+    room.subtract(&world.snapshot.ledger.used_by_pool(ctx.id, |label| need(ctx.id, label)));
+    let mut cloud = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.room() };
+    cloud.subtract(&world.snapshot.ledger.used_by_provider(&ctx.id.provider, need));
     for left in [&mut room, &mut cloud] {
         left.subtract(&claims.unseen);
         left.subtract(&claims.resources);
     }
-    let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
+    let mut idle = Idle { ctx, claims, world, zone, taken: BTreeSet::new() };
     let mut choices = Vec::new();
     for label in &request.node_types {
         if let Some(node) = request.reuse.then(|| idle.take(label)).flatten() {
             choices.push(Choice::Reuse(node));
             continue;
         }
-        let one = facts.need(&bidder.id.pool, label);
+        let one = facts.need(&ctx.id.pool, label);
         for left in [&mut room, &mut cloud] {
             if let Some((resource, wanted, left)) = left.shortage(one) {
                 return Err(Reason::NoRoom { resource, wanted, left });

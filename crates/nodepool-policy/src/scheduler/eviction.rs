@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::capacity::reusable;
-use super::pool_context::Bidder;
+use super::pool_context::PoolContext;
 use crate::inputs::Inputs;
 use crate::pool::{Effect, Pool};
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
@@ -21,15 +21,15 @@ impl Pool {
         &mut self,
         request: &NodeRequest,
         zone: Option<&str>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
         let revision = Some(world.snapshot.revision);
-        if self.evicting.is_some() || self.not_evicted_at == revision || !bidder.hosts.launches() {
+        if self.evicting.is_some() || self.not_evicted_at == revision || !ctx.hosts.launches() {
             return None;
         }
-        let (id, node) = self.oldest_idle(request, zone, bidder, world)?;
-        if is_any_leaving(bidder, world) {
+        let (id, node) = self.oldest_idle(request, zone, ctx, world)?;
+        if is_any_leaving(ctx, world) {
             return None;
         }
         self.evicting = revision;
@@ -44,17 +44,17 @@ impl Pool {
         &self,
         request: &NodeRequest,
         zone: Option<&str>,
-        bidder: &Bidder<'_>,
+        ctx: &PoolContext<'_>,
         world: &Inputs<'a>,
     ) -> Option<(&'a NodeId, &'a Versioned<Node>)> {
-        let needed = reusable(request, bidder, &self.claims, zone, world);
+        let needed = reusable(request, ctx, &self.claims, zone, world);
         let free_of =
-            |label: &LabelName| world.snapshot.idle_nodes(bidder.id, label).filter(|id: &&NodeId| !self.claims.has(id));
+            |label: &LabelName| world.snapshot.idle_nodes(ctx.id, label).filter(|id: &&NodeId| !self.claims.has(id));
         let needed = |label: &LabelName| self.claims.kept(label) + needed.get(label).copied().unwrap_or(0);
         // Counted once for each label, not for each node.
         let is_scarce = |label: &&LabelName| free_of(label).count() <= needed(label);
-        let scarce: BTreeSet<&LabelName> = world.snapshot.idle_labels(bidder.id).filter(is_scarce).collect();
-        let spare = world.snapshot.idle_labels(bidder.id).filter(|label| !scarce.contains(label)).flat_map(free_of);
+        let scarce: BTreeSet<&LabelName> = world.snapshot.idle_labels(ctx.id).filter(is_scarce).collect();
+        let spare = world.snapshot.idle_labels(ctx.id).filter(|label| !scarce.contains(label)).flat_map(free_of);
         let nodes = spare.filter_map(|id| Some((id, world.snapshot.node(id)?)));
         let spare = nodes.filter(|(_, node)| !node.record.labels.iter().any(|label| scarce.contains(label)));
         spare.min_by_key(|(id, node)| (node.record.state_time, (*id).clone()))
@@ -62,24 +62,24 @@ impl Pool {
 }
 
 /// Whether room comes without anybody making it.
-pub(crate) fn is_any_leaving(bidder: &Bidder<'_>, world: &Inputs<'_>) -> bool {
-    world.snapshot.nodes_of(&bidder.id.provider).any(|(_, node)| is_leaving(&node.record, bidder, world))
+pub(crate) fn is_any_leaving(ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
+    world.snapshot.nodes_of(&ctx.id.provider).any(|(_, node)| is_leaving(&node.record, ctx, world))
 }
 
 /// Whether somebody has a node of the pool who will give it back. A held one may stay for ever.
-pub(crate) fn is_any_taken(bidder: &Bidder<'_>, is_kept: impl Fn(&RequestId) -> bool, world: &Inputs<'_>,) -> bool {
+pub(crate) fn is_any_taken(ctx: &PoolContext<'_>, is_kept: impl Fn(&RequestId) -> bool, world: &Inputs<'_>,) -> bool {
     let is_taken = |node: &Node| match node.state {
         NodeState::InUse => true,
         NodeState::Ready => node.allocation().is_some_and(|request| !is_kept(request)),
         _ => false,
     };
-    let mut nodes = world.snapshot.nodes_of(&bidder.id.provider);
-    nodes.any(|(_, node)| node.record.is_of(bidder.id) && is_taken(&node.record))
+    let mut nodes = world.snapshot.nodes_of(&ctx.id.provider);
+    nodes.any(|(_, node)| node.record.is_of(ctx.id) && is_taken(&node.record))
 }
 
-fn is_leaving(node: &Node, bidder: &Bidder<'_>, world: &Inputs<'_>) -> bool {
+fn is_leaving(node: &Node, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
     use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
-    let is_ours = node.pool.as_ref() == Some(&bidder.id.pool);
+    let is_ours = node.pool.as_ref() == Some(&ctx.id.pool);
     // Nor of the future, by a clock that was ahead.
     let is_lately = (world.now - node.state_time).0.abs() < PATIENCE.0;
     is_ours && is_lately && matches!(node.state, Used | Failed | Aborted | Deleting | Deleted)

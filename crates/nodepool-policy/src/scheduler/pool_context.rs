@@ -19,7 +19,7 @@ pub enum Choice {
 }
 
 /// The pool that looks at requests.
-pub struct Bidder<'a> {
+pub struct PoolContext<'a> {
     pub id: &'a PoolId,
     pub launcher: &'a LauncherId,
     pub provider: &'a ProviderConfig,
