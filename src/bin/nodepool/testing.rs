@@ -14,7 +14,7 @@ use zookeeper_server::types::CreateMode;
 use crate::args::Format;
 use crate::output::Output;
 
-pub struct World {
+pub struct TestStore {
     pub server: MemoryZooKeeper,
     pub zk: Zk,
 }
@@ -27,7 +27,7 @@ pub struct Said {
     pub result: Option<anyhow::Error>,
 }
 
-impl World {
+impl TestStore {
     pub fn new() -> Self {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
@@ -87,7 +87,7 @@ impl Said {
 
 const LAUNCHER: &str = "nl01-PoolWorker.p-main-0123";
 
-impl World {
+impl TestStore {
     /// Waits until there is a request; its path.
     pub async fn asked(&self) -> String {
         loop {

@@ -121,26 +121,26 @@ fn document(outcome: &str, provider: &ProviderName, builds: &[ProviderBuild], no
 mod tests {
     use super::*;
     use crate::args::Format;
-    use crate::testing::{Said, World, hear};
+    use crate::testing::{Said, TestStore, hear};
 
     const BUILDS: &str = "/nodepool/images/debian/builds";
 
-    async fn world() -> World {
-        let world = World::new();
+    async fn store() -> TestStore {
+        let store = TestStore::new();
         for (id, provider) in [("0000000001", "p"), ("0000000002", "other")] {
             let record = format!(r#"{{"state": "ready", "provider": "{provider}", "external_id": null}}"#);
-            world.put_node(id, &record).await;
-            world.put(&format!("/nodepool/nodes/{id}/lock"), "").await;
-            world.put(&format!("{BUILDS}/b1/providers/{provider}/images/{id}"), "{}").await;
+            store.put_node(id, &record).await;
+            store.put(&format!("/nodepool/nodes/{id}/lock"), "").await;
+            store.put(&format!("{BUILDS}/b1/providers/{provider}/images/{id}"), "{}").await;
         }
-        world
+        store
     }
 
-    async fn erased(world: &World, answer: &str, confirmation: Confirmation) -> Said {
+    async fn run_erase(store: &TestStore, answer: &str, confirmation: Confirmation) -> CommandOutput {
         let mut answers = answer.as_bytes();
         let provider = ProviderName::from("p");
-        hear(Format::Table, async |screen| {
-            erase(world.zk.as_ref(), screen, &mut answers, &provider, confirmation).await
+        capture(OutputFormat::Table, async |output| {
+            erase(store.zk.as_ref(), output, &mut answers, &provider, confirmation).await
         })
         .await
     }
@@ -148,26 +148,27 @@ mod tests {
     // operations.md check 18
     #[tokio::test]
     async fn requests_are_listed_with_their_relative_priority() {
-        let world = World::new();
+        let store = TestStore::new();
         let record = r#"{"state": "requested", "node_types": ["a", "b"], "relative_priority": 3, "requestor": "z"}"#;
-        world.put("/nodepool/requests/200-0000000007", record).await;
-        world.put("/nodepool/requests/200-0000000008", "").await;
-        let said = hear(Format::Table, async |screen| request_list(world.zk.as_ref(), screen).await).await;
+        store.put("/nodepool/requests/200-0000000007", record).await;
+        store.put("/nodepool/requests/200-0000000008", "").await;
+        let captured = capture(OutputFormat::Table, async |output| request_list(store.zk.as_ref(), output).await).await;
         assert!(
-            said.out.contains("| 200-0000000007 | 3        | requested | z         | a,b        |"),
+            captured.out.contains("| 200-0000000007 | 3        | requested | z         | a,b        |"),
             "{}",
-            said.out
+            captured.out
         );
-        assert!(said.notes.contains("200-0000000008 is skipped"), "{}", said.notes);
+        assert!(captured.notes.contains("200-0000000008 is skipped"), "{}", captured.notes);
     }
 
     // operations.md check 19
     #[tokio::test]
     async fn exactly_what_is_shown_of_a_provider_is_erased() {
-        let world = world().await;
+        let store = store().await;
         let config = crate::testing::config("{labels: [], providers: [{name: p, driver: static, pools: []}]}").await;
-        let said =
-            hear(Format::Table, async |screen| info(world.zk.as_ref(), &config, screen, &"p".into()).await).await;
+        let captured =
+            capture(OutputFormat::Table, async |output| info(store.zk.as_ref(), &config, output, &"p".into()).await)
+                .await;
         let expected = "\
 ZooKeeper data for provider p
 
@@ -185,34 +186,36 @@ Nodes:
 | 0000000001 | None      |
 +------------+-----------+
 ";
-        assert_eq!(said.out, expected);
-        let said = erased(&world, "", Confirmation::Forced).await;
-        assert_eq!(said.out, "Erasing build data for p...\nErasing node data for p...\n");
-        assert!(!world.exists("/nodepool/nodes/0000000001").await);
-        assert!(!world.exists(&format!("{BUILDS}/b1/providers/p")).await);
-        assert!(world.exists("/nodepool/nodes/0000000002/lock").await);
-        assert!(world.exists(&format!("{BUILDS}/b1/providers/other/images/0000000002")).await);
-        let said = hear(Format::Json, async |screen| info(world.zk.as_ref(), &config, screen, &"p".into()).await).await;
-        assert_eq!(said.json()["outcome"], "not found");
+        assert_eq!(captured.out, expected);
+        let captured = run_erase(&store, "", Confirmation::Forced).await;
+        assert_eq!(captured.out, "Erasing build data for p...\nErasing node data for p...\n");
+        assert!(!store.exists("/nodepool/nodes/0000000001").await);
+        assert!(!store.exists(&format!("{BUILDS}/b1/providers/p")).await);
+        assert!(store.exists("/nodepool/nodes/0000000002/lock").await);
+        assert!(store.exists(&format!("{BUILDS}/b1/providers/other/images/0000000002")).await);
+        let captured =
+            capture(OutputFormat::Json, async |output| info(store.zk.as_ref(), &config, output, &"p".into()).await)
+                .await;
+        assert_eq!(captured.json()["outcome"], "not found");
     }
 
     // operations.md check 20
     #[tokio::test]
     async fn without_a_yes_nothing_is_erased() {
-        let world = world().await;
+        let store = store().await;
         let question = "\nWARNING! This action is not reversible!\nErase ZooKeeper data for provider p? [N/y] ";
         for answer in ["n\n", "\n", "yes\n", " y\n"] {
-            let said = erased(&world, answer, Confirmation::Ask).await;
-            assert_eq!(said.out, format!("{question}Aborting. No data erased.\n"));
-            assert!(said.result.is_none());
+            let captured = run_erase(&store, answer, Confirmation::Prompt).await;
+            assert_eq!(captured.out, format!("{question}Aborting. No data erased.\n"));
+            assert!(captured.result.is_none());
         }
-        let silent = erased(&world, "", Confirmation::Ask).await;
-        assert!(silent.out.ends_with("[N/y] \n") && silent.error().contains("no data erased"), "{}", silent.out);
-        assert!(world.exists("/nodepool/nodes/0000000001").await);
+        let captured = run_erase(&store, "", Confirmation::Prompt).await;
+        assert!(captured.out.ends_with("[N/y] \n") && captured.error().contains("no data erased"), "{}", captured.out);
+        assert!(store.exists("/nodepool/nodes/0000000001").await);
         for answer in ["Y\n", "y"] {
-            let said = erased(&world, answer, Confirmation::Ask).await;
-            assert_eq!(said.out, format!("{question}Erasing build data for p...\nErasing node data for p...\n"));
+            let captured = run_erase(&store, answer, Confirmation::Prompt).await;
+            assert_eq!(captured.out, format!("{question}Erasing build data for p...\nErasing node data for p...\n"));
         }
-        assert!(!world.exists("/nodepool/nodes/0000000001").await);
+        assert!(!store.exists("/nodepool/nodes/0000000001").await);
     }
 }

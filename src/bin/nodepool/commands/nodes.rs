@@ -283,7 +283,7 @@ fn row(entry: NodeEntry, now: Timestamp) -> NodeRow {
 mod tests {
     use super::*;
     use crate::args::Format;
-    use crate::testing::{Said, World, config, hear};
+    use crate::testing::{Said, TestStore, capture, hear};
 
     const READY: &str =
         r#"{"state": "ready", "state_time": 1.0, "provider": "p", "type": ["a", "标签"], "later": {"x": 1}}"#;

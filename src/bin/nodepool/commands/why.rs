@@ -251,20 +251,20 @@ fn pool_name(pool: &PoolComponent) -> String {
 mod tests {
     use super::*;
     use crate::args::Format;
-    use crate::testing::{Said, World, hear};
+    use crate::testing::{Said, TestStore, hear};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     const ID: &str = "200-0000000007";
 
-    async fn world(record: &str) -> World {
-        let world = World::new();
-        world.put(&format!("/nodepool/requests/{ID}"), record).await;
-        world
+    async fn store(record: &str) -> TestStore {
+        let store = TestStore::new();
+        store.put(&format!("/nodepool/requests/{ID}"), record).await;
+        store
     }
 
-    async fn said(world: &World, format: Format, id: &str) -> Said {
-        hear(format, async |output| why(&world.zk, output, &id.into()).await).await
+    async fn said(store: &TestStore, format: Format, id: &str) -> Said {
+        hear(format, async |output| why(&store.zk, output, &id.into()).await).await
     }
 
     /// A launcher's web port that answers every question with the same, and the first line of the first question.
@@ -286,8 +286,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_verdicts_of_all_launchers_are_told_with_their_reasons() {
-        let world = world(r#"{"state": "requested", "state_time": 1.0, "node_types": ["a"], "requestor": "z"}"#).await;
-        let verdict = Why {
+        let store = store(r#"{"state": "requested", "state_time": 1.0, "node_types": ["a"], "requestor": "z"}"#).await;
+        let verdict = PoolVerdict {
             launcher: "l".into(),
             provider: "p".into(),
             pool: "main".into(),
@@ -295,48 +295,48 @@ mod tests {
             reason: "all 2 hosts of a are busy".to_owned(),
             since: clock::now(),
         };
-        let (address, question) = launcher("200 OK", serde_json::to_string(&[verdict]).unwrap()).await;
-        world.register_pool(&["a"], Some(&address)).await;
-        let said = said(&world, Format::Table, ID).await;
+        let (address, request_line) = launcher("200 OK", serde_json::to_string(&[verdict]).unwrap()).await;
+        store.register_pool(&["a"], Some(&address)).await;
+        let captured = run_why(&store, OutputFormat::Table, ID).await;
         assert!(
-            said.out.contains("p-main cannot serve it yet: all 2 hosts of a are busy (for 00:00:00:0"),
+            captured.out.contains("p-main cannot serve it yet: all 2 hosts of a are busy (for 00:00:00:0"),
             "{}",
-            said.out
+            captured.out
         );
-        assert!(said.out.contains("could be served by p-main on nl01"), "{}", said.out);
-        assert_eq!(question.await.unwrap(), format!("GET /why/{ID} HTTP/1.1"));
+        assert!(captured.out.contains("could be served by p-main on nl01"), "{}", captured.out);
+        assert_eq!(request_line.await.unwrap(), format!("GET /why/{ID} HTTP/1.1"));
     }
 
     #[tokio::test]
     async fn launchers_that_do_not_answer_are_named_with_the_reason() {
-        let endless = "[".repeat(LONGEST_ANSWER + 2);
+        let endless = "[".repeat(MAX_REPLY_BYTES + 2);
         let cases = [
             ("500 Internal Server Error", String::new(), "answers with status 500"),
             ("200 OK", "nonsense".to_owned(), "its answer cannot be understood"),
             ("200 OK", endless, "its answer does not end"),
         ];
         for (status, body, reason) in cases {
-            let world = world(r#"{"state": "requested", "node_types": ["a"]}"#).await;
+            let store = store(r#"{"state": "requested", "node_types": ["a"]}"#).await;
             let (address, _question) = launcher(status, body).await;
-            world.register_pool(&["a"], Some(&address)).await;
-            let document = said(&world, Format::Json, ID).await.json();
-            let told = document["unanswered"][0]["reason"].as_str().unwrap();
-            assert!(told.contains(reason), "{document}");
+            store.register_pool(&["a"], Some(&address)).await;
+            let document = run_why(&store, OutputFormat::Json, ID).await.json();
+            let reported = document["unanswered"][0]["reason"].as_str().unwrap();
+            assert!(reported.contains(reason), "{document}");
         }
     }
 
     #[tokio::test]
     async fn addresses_that_lead_nowhere_and_peers_without_one_are_named() {
-        let world = world(r#"{"state": "requested", "node_types": ["a", "b"], "declined_by": ["gone"]}"#).await;
+        let store = store(r#"{"state": "requested", "node_types": ["a", "b"], "declined_by": ["gone"]}"#).await;
         // Bound and dropped: nobody listens there.
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-        world.register_pool(&["a"], Some(&free)).await;
+        store.register_pool(&["a"], Some(&free)).await;
         let python = r#"{"kind": "launcher", "hostname": "nl02", "version": "11.0.0", "state": "running"}"#;
-        world.put("/nodepool/components/launcher/nl020000000000", python).await;
+        store.put("/nodepool/components/launcher/nl020000000000", python).await;
         let odd = r#"{"kind": "launcher", "hostname": "nl03", "webapp": "u@h:1/x?"}"#;
-        world.put("/nodepool/components/launcher/nl030000000001", odd).await;
-        world.put("/nodepool/components/launcher/nl040000000002", b"\xff").await;
-        let out = said(&world, Format::Table, ID).await.out;
+        store.put("/nodepool/components/launcher/nl030000000001", odd).await;
+        store.put("/nodepool/components/launcher/nl040000000002", b"\xff").await;
+        let out = run_why(&store, OutputFormat::Table, ID).await.out;
         for expected in [
             "no launcher offers b",
             "gone, which is not online any more, declined it",
@@ -350,12 +350,16 @@ mod tests {
 
     #[tokio::test]
     async fn requests_that_do_not_exist_or_cannot_be_read_are_told_apart() {
-        let world = world("nonsense").await;
+        let store = store("nonsense").await;
         for id in ["200-0000000008", "", "../nodes", "x/y"] {
-            let said = said(&world, Format::Json, id).await;
-            assert_eq!((said.json()["outcome"].as_str(), said.result.is_none()), (Some("not found"), true), "{id}");
+            let captured = run_why(&store, OutputFormat::Json, id).await;
+            assert_eq!(
+                (captured.json()["outcome"].as_str(), captured.result.is_none()),
+                (Some("not found"), true),
+                "{id}"
+            );
         }
-        let error = said(&world, Format::Table, ID).await.error();
+        let error = run_why(&store, OutputFormat::Table, ID).await.error();
         assert!(error.contains(ID) && error.contains("cannot be read"), "{error}");
     }
 }

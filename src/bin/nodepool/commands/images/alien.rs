@@ -107,14 +107,14 @@ fn may_be_of(image: &StoredImage, key: &UploadKey) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::World;
+    use crate::testing::TestStore;
 
     #[tokio::test]
     async fn an_image_of_an_upload_that_cannot_be_read_is_nobodys_guess() {
-        let world = World::new();
+        let store = TestStore::new();
         let upload = |number: &str| format!("/nodepool/images/debian/builds/b1/providers/p/images/{number}");
-        world.put(&upload("0000000001"), r#"{"state": "ready", "external_id": "known"}"#).await;
-        world.put(&upload("0000000002"), b"\xff").await;
+        store.put(&upload("0000000001"), r#"{"state": "ready", "external_id": "known"}"#).await;
+        store.put(&upload("0000000002"), b"\xff").await;
         let image = |id: &str, marks: &[(&str, &str)]| StoredImage {
             id: ExternalId::Text(id.to_owned()),
             name: id.to_owned(),
@@ -128,12 +128,12 @@ mod tests {
             image("other-build", &[(BUILD_MARK, "b2"), (UPLOAD_MARK, "0000000002")]),
             image("unmarked", &[]),
         ];
-        let taken = BTreeSet::from(["debian".into()]);
-        let ids = |found: &Found| found.0.iter().map(|image| image.name.clone()).collect::<Vec<_>>();
-        let found = unknown(&world.zk, &"p".into(), &taken, images.clone()).await.unwrap();
+        let configured = BTreeSet::from(["debian".into()]);
+        let ids = |found: &AlienImages| found.0.iter().map(|image| image.name.clone()).collect::<Vec<_>>();
+        let found = without_upload(&store.zk, &"p".into(), &configured, images.clone()).await.unwrap();
         assert_eq!(ids(&found), ["other-upload", "other-build"]);
         assert_eq!(found.1.keys().collect::<Vec<_>>(), [&upload("0000000002")]);
-        let of_another = unknown(&world.zk, &"q".into(), &taken, images).await.unwrap();
+        let of_another = without_upload(&store.zk, &"q".into(), &configured, images).await.unwrap();
         assert_eq!(ids(&of_another), ["known", "skipped", "unnumbered", "other-upload", "other-build"]);
     }
 }

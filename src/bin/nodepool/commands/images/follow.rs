@@ -230,23 +230,23 @@ impl Lines {
 mod tests {
     use super::*;
     use crate::args::Format;
-    use crate::testing::{World, config, hear};
+    use crate::testing::{TestStore, capture, hear};
     use zookeeper_server::types::Op;
 
-    async fn build(world: &World, id: &str, state: &str) {
+    async fn build(store: &TestStore, id: &str, state: &str) {
         // The higher the number, the newer.
         let time: f64 = id.trim_start_matches('b').parse().unwrap();
         let record = json!({"state": state, "state_time": time, "builder": "nb01"}).to_string();
         let path = format!("/nodepool/images/debian/builds/{id}");
-        if world.exists(&path).await {
-            world.zk.set(&path, record.into(), -1).await.unwrap();
+        if store.exists(&path).await {
+            store.zk.set(&path, record.into(), -1).await.unwrap();
         } else {
-            world.put(&path, record).await;
+            store.put(&path, record).await;
         }
     }
 
-    async fn asked(world: &World) {
-        while !world.exists("/nodepool/images/debian/request-build").await {
+    async fn asked(store: &TestStore) {
+        while !store.exists("/nodepool/images/debian/request-build").await {
             tokio::task::yield_now().await;
         }
     }
@@ -254,16 +254,16 @@ mod tests {
     #[tokio::test]
     async fn a_build_is_waited_for_and_earlier_ones_are_none() {
         for (end, expected) in [("ready", None), ("failed", Some("debian-b2 has failed; its log is on nb01"))] {
-            let world = World::new();
-            build(&world, "b1", "ready").await;
+            let store = TestStore::new();
+            build(&store, "b1", "ready").await;
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
             let waiting = hear(Format::Table, async |output| {
-                image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await
+                image_build_and_wait(&store.zk, &config, output, &"debian".into(), Until::Built).await
             });
             let building = async {
-                asked(&world).await;
-                build(&world, "b2", "building").await;
-                build(&world, "b2", end).await;
+                asked(&store).await;
+                build(&store, "b2", "building").await;
+                build(&store, "b2", end).await;
             };
             let (said, ()) = tokio::join!(waiting, building);
             assert!(said.out.starts_with("debian-b2 has been begun by nb01\n"), "{said:?}");
@@ -277,27 +277,27 @@ mod tests {
     #[tokio::test]
     async fn a_build_that_somebody_has_asked_for_is_joined_and_one_that_nobody_did_is_not() {
         for is_asked in [true, false] {
-            let world = World::new();
-            build(&world, "b1", "building").await;
+            let store = TestStore::new();
+            build(&store, "b1", "building").await;
             let request = "/nodepool/images/debian/request-build";
             if is_asked {
-                world.put(request, "").await;
+                store.put(request, "").await;
             }
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
             // The next write is then that of who asks.
-            drop(Mirror::start_images_only(world.zk.clone(), &Handle::current()).await.unwrap());
-            let before = world.server.last_zxid();
+            drop(Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap());
+            let before = store.server.last_zxid();
             let waiting = hear(Format::Table, async |output| {
-                image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await
+                image_build_and_wait(&store.zk, &config, output, &"debian".into(), Until::Built).await
             });
             let building = async {
                 // Also one who asks in vain counts.
-                while world.server.last_zxid() == before {
+                while store.server.last_zxid() == before {
                     tokio::task::yield_now().await;
                 }
                 let ready = json!({"state": "ready", "state_time": 1.0, "builder": "nb01"}).to_string();
                 let done = Op::set("/nodepool/images/debian/builds/b1", ready, -1);
-                world.zk.multi(vec![done, Op::delete(request, -1)]).await.unwrap();
+                store.zk.multi(vec![done, Op::delete(request, -1)]).await.unwrap();
             };
             let (said, ()) = tokio::join!(waiting, building);
             match is_asked {
@@ -309,15 +309,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_somebody_takes_back_ends_the_wait() {
-        let world = World::new();
-        build(&world, "b1", "ready").await;
+        let store = TestStore::new();
+        build(&store, "b1", "ready").await;
         let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
         let waiting = hear(Format::Table, async |output| {
-            image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await
+            image_build_and_wait(&store.zk, &config, output, &"debian".into(), Until::Built).await
         });
         let taking_back = async {
-            asked(&world).await;
-            world.zk.delete("/nodepool/images/debian/request-build", -1).await.unwrap();
+            asked(&store).await;
+            store.zk.delete("/nodepool/images/debian/request-build", -1).await.unwrap();
         };
         let (said, ()) = tokio::join!(waiting, taking_back);
         assert!(said.error().contains("is gone"), "{said:?}");
@@ -325,24 +325,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_is_shown_and_followed_to_the_end_of_its_build() {
-        let (world, folder) = (World::new(), tempfile::tempdir().unwrap());
+        let (store, folder) = (TestStore::new(), tempfile::tempdir().unwrap());
         let text = format!("zookeeper-servers: [{{host: localhost}}]\nbuild-log-dir: {}", folder.path().display());
         let config = config(&text).await;
         let log = async |follow: Follow| {
-            hear(Format::Table, async |output| build_log(&world.zk, &config, output, &"debian".into(), follow).await)
+            hear(Format::Table, async |output| build_log(&store.zk, &config, output, &"debian".into(), follow).await)
                 .await
         };
         assert_eq!(log(Follow::AsFarAsItIs).await.out, "No build of debian found\n");
-        build(&world, "b1", "ready").await;
+        build(&store, "b1", "ready").await;
         assert!(log(Follow::AsFarAsItIs).await.error().contains("the build belongs to nb01"));
-        build(&world, "b2", "building").await;
+        build(&store, "b2", "building").await;
         let file = folder.path().join("debian-b2.log");
         std::fs::write(&file, "one\ntw").unwrap();
         assert_eq!(log(Follow::AsFarAsItIs).await.out, "one\ntw\n");
         let writing = async {
             let mut file = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
             std::io::Write::write_all(&mut file, b"o\nExit code: 0\n").unwrap();
-            build(&world, "b2", "ready").await;
+            build(&store, "b2", "ready").await;
         };
         let (said, ()) = tokio::join!(log(Follow::ToTheEnd), writing);
         assert_eq!(said.out, "one\ntwo\nExit code: 0\n");

@@ -161,7 +161,7 @@ impl Bars {
 mod tests {
     use super::*;
     use crate::args::Format;
-    use crate::testing::{World, config, hear};
+    use crate::testing::{TestStore, capture, hear};
     use tokio::runtime::Handle;
 
     const BUILD: &str = "/nodepool/images/debian/builds/b1";
@@ -179,18 +179,18 @@ mod tests {
 
     #[tokio::test]
     async fn uploads_are_waited_for_and_failures_told() {
-        let world = World::new();
-        world.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
+        let store = TestStore::new();
+        store.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
         let upload = |number: &str| format!("{BUILD}/providers/one/images/{number}");
         let failed = json!({"state": "failed", "state_time": 2.0}).to_string();
-        world.put(&upload("0000000001"), failed).await;
-        let mirror = Mirror::start_images_only(world.zk.clone(), &Handle::current()).await.unwrap();
+        store.put(&upload("0000000001"), failed).await;
+        let mirror = Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
         let waiting = hear(Format::Table, async |output| {
-            wait(&world.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
+            wait(&store.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
         });
         let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-7"}).to_string();
-        let uploading = async { world.put(&upload("0000000002"), ready).await };
+        let uploading = async { store.put(&upload("0000000002"), ready).await };
         let (said, ()) = tokio::join!(waiting, uploading);
         assert_eq!(said.out, "debian-b1 is uploaded to one as image-7\n");
         assert!(said.notes.contains("upload 0000000001 to one has failed"), "{said:?}");
@@ -198,20 +198,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_newer_build_takes_the_place_of_the_one_that_was_waited_for() {
-        let world = World::new();
-        world.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
-        let mirror = Mirror::start_images_only(world.zk.clone(), &Handle::current()).await.unwrap();
+        let store = TestStore::new();
+        store.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
+        let mirror = Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
         let waiting = hear(Format::Table, async |output| {
-            wait(&world.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
+            wait(&store.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
         });
         let newer = "/nodepool/images/debian/builds/b2";
         let building = async {
             // It looks at what there is first.
             tokio::task::yield_now().await;
-            world.put(newer, json!({"state": "ready", "state_time": 2.0}).to_string()).await;
+            store.put(newer, json!({"state": "ready", "state_time": 2.0}).to_string()).await;
             let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-8"}).to_string();
-            world.put(&format!("{newer}/providers/one/images/0000000001"), ready).await;
+            store.put(&format!("{newer}/providers/one/images/0000000001"), ready).await;
         };
         let (said, ()) = tokio::join!(waiting, building);
         assert_eq!(said.out, "debian-b2 has taken the place of debian-b1\ndebian-b2 is uploaded to one as image-8\n");
@@ -219,13 +219,13 @@ mod tests {
 
     #[tokio::test]
     async fn how_far_an_upload_is_lies_in_its_lock() {
-        let world = World::new();
+        let store = TestStore::new();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
-        world.put(BUILD, "{}".to_owned()).await;
-        assert!(progress(&world.zk, &build, &"one".into()).await.is_none());
+        store.put(BUILD, "{}".to_owned()).await;
+        assert!(progress(&store.zk, &build, &"one".into()).await.is_none());
         let directory = paths::image_uploads_lock(&build.image, &build.build, &"one".into());
-        let lock = lock::try_lock(&world.zk, &directory, r#"{"bytes": 5, "of": 20}"#).await.unwrap().unwrap();
-        let known = progress(&world.zk, &build, &"one".into()).await.unwrap();
+        let lock = lock::try_lock(&store.zk, &directory, r#"{"bytes": 5, "of": 20}"#).await.unwrap().unwrap();
+        let known = progress(&store.zk, &build, &"one".into()).await.unwrap();
         assert_eq!((known.bytes, known.of), (5, 20));
         drop(lock);
     }

@@ -212,7 +212,7 @@ pub async fn import_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Said, World, config, hear};
+    use crate::testing::{Said, TestStore, capture, hear};
     use std::os::unix::fs::PermissionsExt;
 
     const DEBIAN: &str = "/nodepool/images/debian";

@@ -253,7 +253,7 @@ async fn hold(
 mod tests {
     use super::*;
     use crate::args::{self, Command, Format};
-    use crate::testing::{Said, World, hear};
+    use crate::testing::{Said, TestStore, hear};
 
     fn arguments(line: &str) -> RequestArguments {
         let words = std::iter::once("nodepool").chain(std::iter::once("request")).chain(line.split(' '));
@@ -264,20 +264,20 @@ mod tests {
     }
 
     /// Asks while something happens; the status is part of what is said in the last line of the notes.
-    async fn asked(world: &World, line: &str, holding: Holding, meanwhile: impl Future<Output = ()>) -> (Said, u8) {
+    async fn asked(store: &TestStore, line: &str, holding: Holding, meanwhile: impl Future<Output = ()>) -> (Said, u8) {
         let (_signals, mut interrupts) = Interrupts::channel();
-        interrupted(world, line, holding, &mut interrupts, meanwhile).await
+        interrupted(store, line, holding, &mut interrupts, meanwhile).await
     }
 
     async fn interrupted(
-        world: &World,
+        store: &TestStore,
         line: &str,
         holding: Holding,
         interrupts: &mut Interrupts,
         meanwhile: impl Future<Output = ()>,
     ) -> (Said, u8) {
         let arguments = arguments(line);
-        let zk = world.other();
+        let zk = store.other();
         let mut status = 1;
         let command = hear(Format::Json, async |output| {
             status = request(&zk, output, &arguments, interrupts, holding, Duration::from_secs(10)).await?;
@@ -288,133 +288,133 @@ mod tests {
     }
 
     /// Nothing is left behind: no request, no lock, and nodes as they should be.
-    async fn assert_given_back(world: &World, nodes: &[&str]) {
-        let (requests, _) = world.zk.children("/nodepool/requests").await.unwrap();
+    async fn assert_given_back(store: &TestStore, nodes: &[&str]) {
+        let (requests, _) = store.zk.children("/nodepool/requests").await.unwrap();
         assert_eq!(requests, Vec::<String>::new());
         for (index, state) in nodes.iter().enumerate() {
             let id = format!("{index:010}");
-            let node = world.node(&id).await;
+            let node = store.node(&id).await;
             assert_eq!(node.state.as_str(), *state, "{id}");
             assert_eq!(node.extra["later"], 1);
-            let (contenders, _) = world.zk.children(&format!("/nodepool/nodes/{id}/lock")).await.unwrap();
+            let (contenders, _) = store.zk.children(&format!("/nodepool/nodes/{id}/lock")).await.unwrap();
             assert_eq!(contenders, Vec::<String>::new(), "{id}");
         }
     }
 
     #[tokio::test]
     async fn nodes_are_shown_and_given_back_where_nobody_can_hold_them() {
-        let world = World::new();
+        let store = TestStore::new();
         let line = "--label a --label b --tenant t --priority low";
-        let (said, status) = asked(&world, line, Holding::Never, world.end_request("fulfilled")).await;
+        let (said, status) = asked(&store, line, Holding::Never, store.end_request("fulfilled")).await;
         assert_eq!((status, said.result.is_none()), (0, true), "{}", said.notes);
         let document = said.json();
         assert_eq!(document["request"], "300-0000000000");
         let nodes: Vec<(&Value, &Value)> =
             document["nodes"].as_array().unwrap().iter().map(|node| (&node["label"], &node["port"])).collect();
         assert_eq!(nodes, [(&json!("a"), &json!(2200)), (&json!("b"), &json!(2201))]);
-        assert_given_back(&world, &["used", "used"]).await;
+        assert_given_back(&store, &["used", "used"]).await;
     }
 
     // zookeeper.md check 102
     #[tokio::test]
     async fn the_request_has_the_keys_that_zuul_reads_and_goes_with_its_session() {
-        let world = World::new();
+        let store = TestStore::new();
         let look = async {
-            let path = world.asked().await;
-            let request: Value = serde_json::from_str(&world.text(&path).await).unwrap();
+            let path = store.asked().await;
+            let request: Value = serde_json::from_str(&store.text(&path).await).unwrap();
             for key in ["state", "state_time", "event_id", "requestor", "requestor_data", "node_types", "provider"] {
                 assert!(request.get(key).is_some(), "{key} is missing in {request}");
             }
             assert!(request["requestor"].as_str().unwrap().starts_with("nodepool-cli:"));
-            assert_ne!(world.zk.exists(&path).await.unwrap().unwrap().ephemeral_owner, 0);
-            world.end_request("fulfilled").await;
+            assert_ne!(store.zk.exists(&path).await.unwrap().unwrap().ephemeral_owner, 0);
+            store.end_request("fulfilled").await;
         };
-        asked(&world, "--label a --provider p", Holding::Never, look).await;
-        assert_given_back(&world, &["used"]).await;
+        asked(&store, "--label a --provider p", Holding::Never, look).await;
+        assert_given_back(&store, &["used"]).await;
     }
 
     #[tokio::test]
     async fn while_they_are_held_the_nodes_are_locked_and_in_use() {
-        let world = World::new();
+        let store = TestStore::new();
         let (release, released) = tokio::sync::oneshot::channel();
         let holding = Holding::Until(Box::pin(async { released.await.unwrap() }));
         let look = async {
-            world.end_request("fulfilled").await;
-            while world.node("0000000000").await.state.as_str() != "in-use" {
+            store.end_request("fulfilled").await;
+            while store.node("0000000000").await.state.as_str() != "in-use" {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(world.zk.children("/nodepool/nodes/0000000000/lock").await.unwrap().0.len(), 1);
-            assert_eq!(world.zk.children("/nodepool/requests").await.unwrap().0.len(), 0);
+            assert_eq!(store.zk.children("/nodepool/nodes/0000000000/lock").await.unwrap().0.len(), 1);
+            assert_eq!(store.zk.children("/nodepool/requests").await.unwrap().0.len(), 0);
             release.send(()).unwrap();
         };
-        let (_, status) = asked(&world, "--label a", holding, look).await;
+        let (_, status) = asked(&store, "--label a", holding, look).await;
         assert_eq!(status, 0);
-        assert_given_back(&world, &["used"]).await;
+        assert_given_back(&store, &["used"]).await;
     }
 
     #[tokio::test]
     async fn a_signal_while_waiting_takes_the_request_back() {
-        let world = World::new();
+        let store = TestStore::new();
         let (signals, mut interrupts) = Interrupts::channel();
         let signal = async {
-            world.asked().await;
+            store.asked().await;
             signals.send(Interrupt::Interrupted).await.unwrap();
         };
-        let (_, status) = interrupted(&world, "--label a", Holding::Never, &mut interrupts, signal).await;
+        let (_, status) = interrupted(&store, "--label a", Holding::Never, &mut interrupts, signal).await;
         assert_eq!(status, 130);
-        assert_given_back(&world, &[]).await;
+        assert_given_back(&store, &[]).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_takes_too_long_is_explained_and_taken_back() {
-        let world = World::new();
-        let (said, status) = asked(&world, "--label a --wait 60.5", Holding::Never, async {}).await;
+        let store = TestStore::new();
+        let (said, status) = asked(&store, "--label a --wait 60.5", Holding::Never, async {}).await;
         assert_eq!(status, 1);
         assert_eq!(said.error(), "the request 200-0000000000 was not fulfilled within 60.5 s");
         assert!(said.notes.contains("no launcher offers the label a"), "{}", said.notes);
         assert_eq!(said.json()["outcome"], "not fulfilled in time");
-        assert_given_back(&world, &[]).await;
+        assert_given_back(&store, &[]).await;
     }
 
     #[tokio::test]
     async fn a_request_that_fails_says_who_declined_it() {
-        let world = World::new();
-        world.register_pool(&["a"], None).await;
-        let (said, status) = asked(&world, "--label a", Holding::Never, world.end_request("failed")).await;
+        let store = TestStore::new();
+        store.register_pool(&["a"], None).await;
+        let (said, status) = asked(&store, "--label a", Holding::Never, store.end_request("failed")).await;
         assert_eq!((status, said.error().as_str()), (1, "the request 200-0000000000 failed"));
         assert!(said.notes.contains("p-main on nl01 declined it"), "{}", said.notes);
-        assert_given_back(&world, &[]).await;
+        assert_given_back(&store, &[]).await;
     }
 
     #[tokio::test]
     async fn a_node_that_is_not_ours_any_more_ends_it_and_the_others_stay_ready() {
-        let world = World::new();
+        let store = TestStore::new();
         let steal = async {
-            let path = world.asked().await;
+            let path = store.asked().await;
             let request =
-                world.text(&path).await.replace("\"nodes\": []", "\"nodes\": [\"0000000000\", \"0000000001\"]");
+                store.text(&path).await.replace("\"nodes\": []", "\"nodes\": [\"0000000000\", \"0000000001\"]");
             for (id, owner) in [("0000000000", path.rsplit_once('/').unwrap().1), ("0000000001", "200-0000000099")] {
                 let node = json!({"state": "ready", "allocated_to": owner, "later": 1});
-                world.put_node(id, &node.to_string()).await;
+                store.put_node(id, &node.to_string()).await;
             }
-            world.put("/nodepool/nodes/0000000001/lock", "").await;
+            store.put("/nodepool/nodes/0000000001/lock", "").await;
             let request = request.replace("\"requested\"", "\"fulfilled\"");
-            world.zk.set(&path, request.into(), -1).await.unwrap();
+            store.zk.set(&path, request.into(), -1).await.unwrap();
         };
-        let (said, status) = asked(&world, "--label a --label b", Holding::Never, steal).await;
+        let (said, status) = asked(&store, "--label a --label b", Holding::Never, steal).await;
         assert_eq!(status, 1);
         assert!(said.error().contains("node 0000000001 was handed out"), "{}", said.error());
-        assert_given_back(&world, &["ready", "ready"]).await;
+        assert_given_back(&store, &["ready", "ready"]).await;
     }
 
     #[tokio::test]
     async fn a_request_that_somebody_removes_is_over() {
-        let world = World::new();
+        let store = TestStore::new();
         let remove = async {
-            let path = world.asked().await;
-            world.zk.delete(&path, -1).await.unwrap();
+            let path = store.asked().await;
+            store.zk.delete(&path, -1).await.unwrap();
         };
-        let (said, _) = asked(&world, "--label a", Holding::Never, remove).await;
+        let (said, _) = asked(&store, "--label a", Holding::Never, remove).await;
         assert!(said.error().contains("removed by somebody else"), "{}", said.error());
     }
 }
