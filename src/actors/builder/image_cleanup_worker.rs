@@ -30,7 +30,7 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_policy::images::pending_uploads::{self, Shipment};
-use nodepool_policy::images::retention::{self, Pass, Retirement};
+use nodepool_policy::images::retention::{self, Pass, RetentionScope};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::invariants::images::of_retirement;
 use nodepool_zk::txn::store::Store;
@@ -61,15 +61,15 @@ pub struct ImageCleanupWorker {
     asking: Asking,
     errands: Errands<Self>,
     /// What is going right now, with the provider whose cloud is asked for that.
-    going: BTreeMap<String, Option<ProviderName>>,
+    in_progress: BTreeMap<String, Option<ProviderName>>,
     /// What could not go; it is tried again with the next look at everything.
-    resting: BTreeSet<String>,
+    backed_off: BTreeSet<String>,
     /// Since when uploads are without their builder.
     stale: BTreeMap<String, Instant>,
     stale_due: Option<SpawnHandle>,
     /// Something has gone since the last look at everything, and something else may follow.
     reconcile_again: bool,
-    files: Files,
+    file_scan: FileScan,
     /// The builds whose files are to stay, as they were last seen.
     builds: BTreeSet<BuildKey>,
     registration: Option<Registration>,
@@ -77,10 +77,10 @@ pub struct ImageCleanupWorker {
 
 /// The look at the files: one at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Files {
+enum FileScan {
     Idle,
-    Looking,
-    LookingAndAskedAgain,
+    Running,
+    RunningAndRequested,
 }
 
 impl ImageCleanupWorker {
@@ -92,54 +92,54 @@ impl ImageCleanupWorker {
             triggers,
             asking: Asking::default(),
             errands: Errands::default(),
-            going: BTreeMap::new(),
-            resting: BTreeSet::new(),
+            in_progress: BTreeMap::new(),
+            backed_off: BTreeSet::new(),
             stale: BTreeMap::new(),
             stale_due: None,
             reconcile_again: false,
-            files: Files::Idle,
+            file_scan: FileScan::Idle,
             builds: BTreeSet::new(),
             registration: None,
         }
     }
 
     fn sweep(&mut self, ctx: &mut Context<Self>) {
-        self.resting.clear();
+        self.backed_off.clear();
         self.reconcile_scope(Pass::Whole, ctx);
         self.scan_files(ctx);
         self.report();
     }
 
-    fn reconcile_scope(&mut self, pass: Pass, ctx: &mut Context<Self>) {
+    fn reconcile_scope(&mut self, scope: Pass, ctx: &mut Context<Self>) {
         let (snapshot, facts, config) =
             (self.triggers.snapshot(), facts_of(&self.deps.providers), self.deps.config.clone());
         if !snapshot.connected {
             return;
         }
         let inputs = clock::inputs(&config, &snapshot, &facts);
-        if pass == Pass::Whole {
+        if scope == Pass::Whole {
             self.reconcile_again = false;
         }
         let begun = self.deps.work_queue.running_builds();
         let all = retention::due(&inputs, Pass::Whole, &begun);
-        self.mind_stale(&all, &inputs, ctx);
-        let due = if pass == Pass::Whole { all } else { retention::due(&inputs, pass, &begun) };
-        let going = due.iter().filter_map(|retirement| match retirement {
-            Retirement::Upload(key, _) => Some(key),
+        self.track_stale_uploads(&all, &inputs, ctx);
+        let due = if scope == Pass::Whole { all } else { retention::due(&inputs, scope, &begun) };
+        let in_progress = due.iter().filter_map(|action| match action {
+            RetentionAction::Upload(key, _) => Some(key),
             _ => None,
         });
         let takes = |provider: &ProviderName, image: &ImageName| {
             let uploading = inputs.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
-        let may_go = invariant_guard::kept(of_retirement(going, &snapshot.images, takes)).is_ok();
-        for retirement in due {
-            if may_go || !matches!(retirement, Retirement::Upload(..)) {
-                self.begin(retirement, pass, ctx);
+        let may_delete_uploads = invariant_guard::kept(of_retirement(in_progress, &snapshot.images, takes)).is_ok();
+        for action in due {
+            if may_delete_uploads || !matches!(action, RetentionAction::Upload(..)) {
+                self.start(action, scope, ctx);
             }
         }
-        let there = snapshot.images.builds().filter(|(_, stored)| stored.record.state != BuildState::Deleting);
-        let builds = there.map(|(key, _)| key).collect();
+        let existing = snapshot.images.builds().filter(|(_, stored)| stored.record.state != BuildState::Deleting);
+        let builds = existing.map(|(key, _)| key).collect();
         if self.builds != builds {
             self.builds = builds;
             self.scan_files(ctx);
@@ -148,11 +148,11 @@ impl ImageCleanupWorker {
 
     /// Notes since when uploads are without a builder, and wakes when the next of them has been so for long enough. Those that this
     /// builder goes on with are none of them, however long they wait for their turn.
-    fn mind_stale(&mut self, all: &[Retirement], inputs: &Inputs<'_>, ctx: &mut Context<Self>) {
+    fn track_stale_uploads(&mut self, all: &[RetentionAction], inputs: &Inputs<'_>, ctx: &mut Context<Self>) {
         if let Some(timer) = self.stale_due.take() {
             ctx.cancel_future(timer);
         }
-        if !all.iter().any(|retirement| matches!(retirement, Retirement::Stale(_))) {
+        if !all.iter().any(|action| matches!(action, RetentionAction::Stale(_))) {
             return self.stale.clear();
         }
         let workshop = &self.deps.workshop;
@@ -164,17 +164,17 @@ impl ImageCleanupWorker {
         let ours: BTreeSet<UploadPlace> =
             pending_uploads::due(inputs).into_iter().filter(own).map(|shipment| shipment.place).collect();
         let (mut stale, now) = (BTreeMap::new(), Instant::now());
-        for retirement in all {
-            if let Retirement::Stale(upload) = retirement
+        for action in all {
+            if let RetentionAction::Stale(upload) = action
                 && !ours.contains(&UploadPlace::of(upload))
             {
-                let key = retirement.key();
+                let key = action.key();
                 let since = self.stale.get(&key).copied().unwrap_or(now);
                 stale.insert(key, since);
             }
         }
         self.stale = stale;
-        let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > now).min();
+        let due = self.stale.values().map(|since| *since + self.grace_period()).filter(|due| *due > now).min();
         if let Some(due) = due {
             let wait = due - now + Duration::from_millis(10);
             self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.reconcile_scope(Pass::Whole, ctx)));
@@ -182,21 +182,22 @@ impl ImageCleanupWorker {
     }
 
     /// How long an upload without a lock is left to whoever may go on with it.
-    fn grace(&self) -> Duration {
+    fn grace_period(&self) -> Duration {
         self.deps.interval.to_duration().max(STALE_GRACE_PERIOD)
     }
 
-    fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
-        let key = retirement.key();
-        if self.going.contains_key(&key) || self.resting.contains(&key) {
+    fn start(&mut self, action: RetentionAction, scope: Pass, ctx: &mut Context<Self>) {
+        let key = action.key();
+        if self.in_progress.contains_key(&key) || self.backed_off.contains(&key) {
             return;
         }
-        let asked = retirement.provider().cloned();
-        if asked.is_some()
-            && self.going.values().filter(|provider| **provider == asked).count() >= MAX_DELETIONS_PER_PROVIDER
+        let busy_provider = action.provider().cloned();
+        if busy_provider.is_some()
+            && self.in_progress.values().filter(|provider| **provider == busy_provider).count()
+                >= MAX_DELETIONS_PER_PROVIDER
         {
             // It is looked at again when one of these has gone.
-            self.reconcile_again |= pass == Pass::Whole;
+            self.reconcile_again |= scope == Pass::Whole;
             return;
         }
         let store = self.deps.store.clone();
@@ -205,54 +206,60 @@ impl ImageCleanupWorker {
             let provider = self.deps.providers.get(provider).cloned()?;
             Some(Counter { asking: self.asking.clone(), provider, reply: reply.clone() })
         };
-        match retirement {
-            Retirement::Upload(upload, stored) => {
+        match action {
+            RetentionAction::Upload(upload, stored) => {
                 let Some(counter) = counter(&upload.provider) else { return };
-                self.run(key, asked, pass, image_deletion::delete_upload(store, counter, upload, stored), ctx);
+                self.spawn(
+                    key,
+                    busy_provider,
+                    scope,
+                    image_deletion::delete_upload(store, counter, upload, stored),
+                    ctx,
+                );
             }
-            Retirement::Stale(upload) => {
-                if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace()) {
+            RetentionAction::Stale(upload) => {
+                if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace_period()) {
                     return;
                 }
                 let Some(counter) = counter(&upload.provider) else { return };
-                self.run(key, asked, pass, image_deletion::end_stale_upload(store, counter, upload), ctx);
+                self.spawn(key, busy_provider, scope, image_deletion::end_stale_upload(store, counter, upload), ctx);
             }
-            Retirement::Build(build, stored) => {
-                self.run(key, asked, pass, image_deletion::mark_build(store, build, stored), ctx);
+            RetentionAction::Build(build, stored) => {
+                self.spawn(key, busy_provider, scope, image_deletion::mark_build(store, build, stored), ctx);
             }
-            Retirement::Record(build, stored) => {
-                self.run(key, asked, pass, image_deletion::remove_build(store, build, stored), ctx);
+            RetentionAction::Record(build, stored) => {
+                self.spawn(key, busy_provider, scope, image_deletion::remove_build(store, build, stored), ctx);
             }
         }
     }
 
-    fn run(
+    fn spawn(
         &mut self,
         key: String,
-        asked: Option<ProviderName>,
-        pass: Pass,
-        going: impl Future<Output = Result<(), WriteError>> + 'static,
+        busy_provider: Option<ProviderName>,
+        scope: Pass,
+        in_progress: impl Future<Output = Result<(), WriteError>> + 'static,
         ctx: &mut Context<Self>,
     ) {
-        self.going.insert(key.clone(), asked);
-        self.errands.run(ctx, going, move |result, act, ctx| act.ended(key, pass, result, ctx));
+        self.in_progress.insert(key.clone(), busy_provider);
+        self.errands.run(ctx, in_progress, move |result, act, ctx| act.on_retired(key, scope, result, ctx));
     }
 
-    fn ended(&mut self, key: String, pass: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
-        self.going.remove(&key);
+    fn on_retired(&mut self, key: String, scope: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+        self.in_progress.remove(&key);
         match result {
-            Ok(()) => self.reconcile_again |= pass == Pass::Whole,
+            Ok(()) => self.reconcile_again |= scope == Pass::Whole,
             // Somebody else minds it, or it is decided again on a newer picture.
             Err(WriteError::Conflict | WriteError::Contended) => {
                 debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
-                self.resting.insert(key);
+                self.backed_off.insert(key);
             }
             Err(error) => {
                 warn!(target: "nodepool.builder.CleanupWorker.0", what = key, %error, "cannot be removed; trying again");
-                self.resting.insert(key);
+                self.backed_off.insert(key);
             }
         }
-        if self.reconcile_again && self.going.is_empty() {
+        if self.reconcile_again && self.in_progress.is_empty() {
             self.reconcile_scope(Pass::Whole, ctx);
         } else {
             self.reconcile_scope(Pass::Marked, ctx);
@@ -260,8 +267,8 @@ impl ImageCleanupWorker {
     }
 
     fn scan_files(&mut self, ctx: &mut Context<Self>) {
-        if self.files != Files::Idle {
-            self.files = Files::LookingAndAskedAgain;
+        if self.file_scan != FileScan::Idle {
+            self.file_scan = FileScan::RunningAndRequested;
             return;
         }
         let (snapshot, facts, config) =
@@ -269,25 +276,25 @@ impl ImageCleanupWorker {
         if !snapshot.connected {
             return;
         }
-        self.files = Files::Looking;
+        self.file_scan = FileScan::Running;
         let inputs = clock::inputs(&config, &snapshot, &facts);
         let builds = snapshot.images.builds();
         let view = FilesView {
             store: self.deps.store.clone(),
             images: self.deps.workshop.images.clone(),
             builder_id: self.deps.workshop.builder_id.clone(),
-            begun: self.deps.work_queue.running_builds(),
+            running_builds: self.deps.work_queue.running_builds(),
             builds: builds
                 .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&inputs, &key))))
                 .collect(),
         };
-        self.errands.run(ctx, image_deletion::tidy_files(view), |result, act, ctx| {
+        self.errands.run(ctx, image_deletion::clean_files(view), |result, act, ctx| {
             if let Err(error) = result {
                 warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; trying again");
             }
-            let again = act.files == Files::LookingAndAskedAgain;
-            act.files = Files::Idle;
-            if again {
+            let requested_again = act.file_scan == FileScan::RunningAndRequested;
+            act.file_scan = FileScan::Idle;
+            if requested_again {
                 act.scan_files(ctx);
             }
         });
@@ -301,7 +308,7 @@ impl ImageCleanupWorker {
         let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.deps.providers));
         let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
         let work_queue = &self.deps.work_queue;
-        let told = builder_metrics::states(
+        let samples_due = builder_metrics::states(
             &inputs,
             &self.deps.workshop.builder,
             |image| work_queue.is_building(image),
@@ -310,8 +317,8 @@ impl ImageCleanupWorker {
         let (builds, uploads) = work_queue.busy();
         let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
         let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
-        let told = told.into_iter().chain(builder_metrics::busy(&self.deps.workshop.builder, &busy));
-        told.for_each(|sample| samples.report(sample));
+        let samples_due = samples_due.into_iter().chain(builder_metrics::busy(&self.deps.workshop.builder, &busy));
+        samples_due.for_each(|sample| samples.report(sample));
     }
 }
 
@@ -375,7 +382,7 @@ impl Handler<Dump> for ImageCleanupWorker {
         let _measured = profile::handling::<Self>("Dump");
         let stale: BTreeSet<&String> = self.stale.keys().collect();
         Some(
-            json!({"actor": "CleanupWorker", "going": self.going.keys().collect::<Vec<_>>(), "resting": self.resting, "stale": stale}),
+            json!({"actor": "CleanupWorker", "going": self.in_progress.keys().collect::<Vec<_>>(), "resting": self.backed_off, "stale": stale}),
         )
     }
 }

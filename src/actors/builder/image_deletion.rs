@@ -40,8 +40,8 @@ pub async fn delete_upload(
     stored: Versioned<ImageUpload>,
 ) -> Result<(), WriteError> {
     let mut record = ImageUpload::clone(&stored.record);
-    let stays = record.state == UploadState::Deleting || record.has_failed_without_image();
-    let change = (!stays).then(|| {
+    let is_unchanged = record.state == UploadState::Deleting || record.has_failed_without_image();
+    let change = (!is_unchanged).then(|| {
         record.set_state(UploadState::Deleting, clock::now());
         record.clone()
     });
@@ -49,8 +49,8 @@ pub async fn delete_upload(
     // Attempts of which nobody has heard may have left other images than the one that the record names, also of one that is ready: what
     // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
     let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT_FAILURE_AGE;
-    let looks = if is_recent { 2 } else { 1 };
-    delete_from_cloud(&store, &counter, lock, &key, &record, looks).await
+    let passes = if is_recent { 2 } else { 1 };
+    delete_from_cloud(&store, &counter, lock, &key, &record, passes).await
 }
 
 async fn delete_from_cloud(
@@ -59,9 +59,9 @@ async fn delete_from_cloud(
     lock: Lock,
     key: &UploadKey,
     record: &ImageUpload,
-    looks: usize,
+    passes: usize,
 ) -> Result<(), WriteError> {
-    let gone = match &record.external_id {
+    let deleted = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
             invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(id, key, &snapshot.images)))?;
@@ -74,11 +74,11 @@ async fn delete_from_cloud(
         }
         None => Ok(()),
     };
-    let others = match &gone {
-        Ok(()) => delete_others(store, counter, key, looks).await,
+    let leftovers_deleted = match &deleted {
+        Ok(()) => delete_leftover_images(store, counter, key, passes).await,
         Err(_) => Ok(()),
     };
-    match gone.and(others) {
+    match deleted.and(leftovers_deleted) {
         Ok(()) => store.remove_upload(lock, key).await,
         Err(error) => {
             // Where that fails, it goes on in the background.
@@ -114,22 +114,27 @@ async fn end_stale_upload_of(
         "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
     );
     let lock = store.retire_upload(key, stored.version, None).await?;
-    let looks = if stored.record.external_id.is_some() { 1 } else { 2 };
-    delete_from_cloud(store, counter, lock, key, &stored.record, looks).await
+    let passes = if stored.record.external_id.is_some() { 1 } else { 2 };
+    delete_from_cloud(store, counter, lock, key, &stored.record, passes).await
 }
 
 /// So many looks, one after the other.
-async fn delete_others(store: &Store, counter: &Counter, key: &UploadKey, looks: usize) -> Result<(), WriteError> {
-    for look in 0..looks {
-        if look > 0 {
+async fn delete_leftover_images(
+    store: &Store,
+    counter: &Counter,
+    key: &UploadKey,
+    passes: usize,
+) -> Result<(), WriteError> {
+    for pass in 0..passes {
+        if pass > 0 {
             tokio::time::sleep(LATE_EFFECT_DELAY).await;
         }
-        delete_what_bears_its_marks(store, counter, key).await?;
+        delete_marked_images(store, counter, key).await?;
     }
     Ok(())
 }
 
-async fn delete_what_bears_its_marks(store: &Store, counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
+async fn delete_marked_images(store: &Store, counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
     let marks = key.marks();
     let listed = match tokio::time::timeout(CLOUD_TIMEOUT, counter.run(Job::ListImages)).await {
         Ok(Ok(Outcome::Images(images))) => images,
@@ -162,31 +167,31 @@ pub struct FilesView {
     pub images: ImagesDir,
     pub builder_id: String,
     /// The builds that are made here at the moment.
-    pub begun: BTreeMap<ImageName, BuildId>,
+    pub running_builds: BTreeMap<ImageName, BuildId>,
     /// With the formats that are still needed, where not all are.
     pub builds: BTreeMap<BuildKey, (Versioned<ImageBuild>, Option<BTreeSet<String>>)>,
 }
 
 /// Removes what belongs to builds of ours that are gone or going, and formats that nobody needs.
-pub async fn tidy_files(view: FilesView) -> Result<(), String> {
+pub async fn clean_files(view: FilesView) -> Result<(), String> {
     let own = view.builds.iter().filter(|(_, (stored, _))| stored.record.builder_id.as_ref() == Some(&view.builder_id));
     let own: Vec<BuildKey> = own.map(|(key, _)| key.clone()).collect();
     let images = view.images.clone();
-    let claimed = on_a_thread_that_may_wait(move || claims(&images, own)).await?;
+    let claimed = on_a_thread_that_may_wait(move || claimed_builds(&images, own)).await?;
     let mut outcome = Ok(());
     for key in claimed {
         // What cannot be removed keeps nothing else from it; the first error is told in the end.
-        outcome = outcome.and(tidy_build(&view, &key).await);
+        outcome = outcome.and(clean_build_files(&view, &key).await);
     }
     outcome
 }
 
-async fn tidy_build(view: &FilesView, key: &BuildKey) -> Result<(), String> {
+async fn clean_build_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
     match view.builds.get(key) {
         Some((stored, _)) if stored.record.state == BuildState::Deleting => remove_files(view, key).await,
         Some((_, Some(needed))) => prune_formats(&view.images, key, needed.clone()).await,
         Some(_) => Ok(()),
-        None if view.begun.get(&key.image) == Some(&key.build) => Ok(()),
+        None if view.running_builds.get(&key.image) == Some(&key.build) => Ok(()),
         None => match view.store.build_exists(key).await {
             // The picture may be younger than the claim.
             Ok(true) => Ok(()),
@@ -197,7 +202,7 @@ async fn tidy_build(view: &FilesView, key: &BuildKey) -> Result<(), String> {
 }
 
 /// The builds whose files are ours; those of a builder of Nodepool 11 that was here before among them.
-fn claims(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, String> {
+fn claimed_builds(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, String> {
     let unreadable = |error| format!("cannot read images-dir {}: {error}", images.path().display());
     let mut claimed = images.claimed().map_err(unreadable)?;
     for key in own {
@@ -210,13 +215,13 @@ fn claims(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, 
 }
 
 async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
-    let look = async |look: fn(&ImagesDir, &BuildKey) -> bool| {
+    let run_check = async |check: fn(&ImagesDir, &BuildKey) -> bool| {
         let (images, key) = (view.images.clone(), key.clone());
-        on_a_thread_that_may_wait(move || Ok(look(&images, &key))).await
+        on_a_thread_that_may_wait(move || Ok(check(&images, &key))).await
     };
     let begun = Instant::now();
-    if look(ImagesDir::ask_to_end).await? {
-        while begun.elapsed() < process_group::GRACE_PERIOD && look(ImagesDir::is_being_made).await? {
+    if run_check(ImagesDir::ask_to_end).await? {
+        while begun.elapsed() < process_group::GRACE_PERIOD && run_check(ImagesDir::is_being_made).await? {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }

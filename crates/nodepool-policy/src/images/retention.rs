@@ -12,11 +12,11 @@ use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::{Images, UploadPlace};
 
 /// The current one and the one before.
-const KEPT: usize = 2;
+const RETAINED: usize = 2;
 
 /// One thing that goes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Retirement {
+pub enum RetentionAction {
     /// In the cloud, then its record.
     Upload(UploadKey, Versioned<ImageUpload>),
     /// Somebody began it and died: what it may have left in the cloud is looked for, then its record goes.
@@ -36,68 +36,68 @@ pub enum Pass {
     Whole,
 }
 
-impl Retirement {
+impl RetentionAction {
     /// Whose cloud is asked for it.
     pub fn provider(&self) -> Option<&ProviderName> {
         match self {
-            Retirement::Upload(key, _) | Retirement::Stale(key) => Some(&key.provider),
-            Retirement::Build(..) | Retirement::Record(..) => None,
+            RetentionAction::Upload(key, _) | RetentionAction::Stale(key) => Some(&key.provider),
+            RetentionAction::Build(..) | RetentionAction::Record(..) => None,
         }
     }
 
     /// What of it there can be one at a time.
     pub fn key(&self) -> String {
         match self {
-            Retirement::Upload(key, _) | Retirement::Stale(key) => key.image_id(),
-            Retirement::Build(key, _) | Retirement::Record(key, _) => key.file_name(),
+            RetentionAction::Upload(key, _) | RetentionAction::Stale(key) => key.image_id(),
+            RetentionAction::Build(key, _) | RetentionAction::Record(key, _) => key.file_name(),
         }
     }
 }
 
 /// `begun` has the build of each image that this builder has the lock of.
-pub fn due(world: &Inputs<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>) -> Vec<Retirement> {
+pub fn due(world: &Inputs<'_>, pass: Pass, own_builds: &BTreeMap<ImageName, BuildId>,) -> Vec<RetentionAction> {
     let images = &world.snapshot.images;
     let uploads = by_build(images);
     let none = Vec::new();
-    let mut retirements = Vec::new();
+    let mut actions = Vec::new();
     for name in images.names() {
-        let kept = kept_builds(world, name);
+        let retained = retained_builds(world, name);
         let recent = recent_uploads(world, name);
         let Some(image) = images.image(name) else { continue };
         for (id, stored) in &image.builds {
             let key = BuildKey::new(name, id);
             let uploads = uploads.get(&key).unwrap_or(&none);
-            let is_kept = kept.contains(&key);
+            let is_retained_build = retained.contains(&key);
             // Where the lock is ours, it is held for one build, and all before it are of builders that have died. Whoever has begun one
             // after it has the lock by now: the answer to its end was lost.
-            let own = begun.get(name);
+            let own = own_builds.get(name);
             let is_earlier = |own| {
                 let own = image.builds.get(own);
                 own.is_none_or(|own: &Versioned<ImageBuild>| stored.record.state_time <= own.record.state_time)
             };
             let is_of_another = || own.is_some_and(|own| own != id && is_earlier(own));
             let is_active = stored.record.state == BuildState::Building && image.lock.is_held() && !is_of_another();
-            let stays = stored.record.state != BuildState::Deleting && (is_kept || is_active);
+            let is_retained = stored.record.state != BuildState::Deleting && (is_retained_build || is_active);
             for (upload, record) in uploads {
-                let Some(fate) = fate_of(world, upload, record, stays, &recent) else { continue };
+                let Some(action) = upload_action(world, upload, record, is_retained, &recent) else { continue };
                 let is_marked = record.record.state == UploadState::Deleting;
                 if pass == Pass::Whole || is_marked || stored.record.state == BuildState::Deleting {
-                    retirements.push(fate);
+                    actions.push(action);
                 }
             }
-            if stays || (pass == Pass::Marked && stored.record.state != BuildState::Deleting) {
+            if is_retained || (pass == Pass::Marked && stored.record.state != BuildState::Deleting) {
                 continue;
             }
             if uploads.is_empty() {
-                retirements.push(Retirement::Record(key, stored.clone()));
+                actions.push(RetentionAction::Record(key, stored.clone()));
             } else if stored.record.state != BuildState::Deleting
                 && uploads.iter().all(|(_, upload)| upload.record.state == UploadState::Deleting)
             {
-                retirements.push(Retirement::Build(key, stored.clone()));
+                actions.push(RetentionAction::Build(key, stored.clone()));
             }
         }
     }
-    retirements
+    actions
 }
 
 type Uploads<'a> = Vec<(&'a UploadKey, &'a Versioned<ImageUpload>)>;
@@ -111,10 +111,10 @@ fn by_build(images: &Images) -> BTreeMap<BuildKey, Uploads<'_>> {
 }
 
 /// The newest builds of an image that is configured; those of others may go.
-fn kept_builds(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
+fn retained_builds(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
     let view = world.snapshot.images.image(image).filter(|_| world.config.diskimages.contains_key(image));
     let ready = view.map(|view| view.ready()).unwrap_or_default();
-    ready.into_iter().take(KEPT).map(|(id, _)| BuildKey::new(image, id)).collect()
+    ready.into_iter().take(RETAINED).map(|(id, _)| BuildKey::new(image, id)).collect()
 }
 
 /// The newest uploads of an image at each provider, of whichever builds can be used.
@@ -129,31 +129,31 @@ fn recent_uploads(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey> 
         });
         let mut usable: Uploads<'_> = usable.collect();
         usable.sort_by_key(|(_, stored)| std::cmp::Reverse((stored.record.state_time, stored.mzxid)));
-        recent.extend(usable.into_iter().take(KEPT).map(|(key, _)| key.clone()));
+        recent.extend(usable.into_iter().take(RETAINED).map(|(key, _)| key.clone()));
     }
     recent
 }
 
 /// What becomes of one upload; nothing where it stays. Those of providers that are not ours are left alone.
-fn fate_of(
+fn upload_action(
     world: &Inputs<'_>,
     key: &UploadKey,
     stored: &Versioned<ImageUpload>,
-    build_stays: bool,
+    is_build_retained: bool,
     recent: &BTreeSet<UploadKey>,
-) -> Option<Retirement> {
+) -> Option<RetentionAction> {
     let uploading = world.facts.get(&key.provider)?.uploading.as_deref()?;
-    let goes = || Some(Retirement::Upload(key.clone(), stored.clone()));
+    let delete = || Some(RetentionAction::Upload(key.clone(), stored.clone()));
     let is_wanted = uploading.images.contains_key(&key.image);
     match stored.record.state {
         UploadState::Uploading => {
             let place = UploadPlace::of(key);
-            (!world.snapshot.images.is_being_uploaded(&place)).then(|| Retirement::Stale(key.clone()))
+            (!world.snapshot.images.is_being_uploaded(&place)).then(|| RetentionAction::Stale(key.clone()))
         }
-        UploadState::Deleting | UploadState::Failed => goes(),
-        UploadState::Ready if !is_wanted => goes(),
-        UploadState::Ready if build_stays || recent.contains(key) => None,
-        UploadState::Ready => goes(),
+        UploadState::Deleting | UploadState::Failed => delete(),
+        UploadState::Ready if !is_wanted => delete(),
+        UploadState::Ready if is_build_retained || recent.contains(key) => None,
+        UploadState::Ready => delete(),
     }
 }
 
@@ -175,9 +175,9 @@ pub fn needed_formats(world: &Inputs<'_>, key: &BuildKey) -> Option<BTreeSet<Str
         let mut uploads = world.snapshot.images.uploads_to(provider, &key.image);
         !uploads.any(|(upload, stored)| upload.build == key.build && stored.record.state == UploadState::Ready)
     };
-    let takers = world.facts.iter().filter_map(|(name, facts)| Some((name, facts.uploading.as_deref()?)));
-    let takers = takers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
-    let needed = takers.map(|(_, uploading)| uploading.format.clone());
+    let uploading_providers = world.facts.iter().filter_map(|(name, facts)| Some((name, facts.uploading.as_deref()?)));
+    let uploading_providers = uploading_providers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
+    let needed = uploading_providers.map(|(_, uploading)| uploading.format.clone());
     Some(needed.chain(image.keep_formats.iter().cloned()).collect())
 }
 
@@ -218,7 +218,7 @@ mod tests {
 
     // A build that was left by a life of this builder, while the next build of the image is under way.
     #[test]
-    fn a_build_is_nobodys_when_the_lock_of_its_image_is_held_for_another_one() {
+    fn a_build_is_abandoned_when_the_image_lock_is_held_for_another_build() {
         let config = with_image("{name: debian}");
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         for (mzxid, (id, begun)) in [("left", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate() {
@@ -229,11 +229,11 @@ mod tests {
         snapshot.images.contend(&"debian".into(), "one", true);
         let world =
             Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), monotonic_now: MonotonicTime::at(2.0) ,};
-        let going = |begun: &[(&str, &str)]| {
+        let actions = |begun: &[(&str, &str)]| {
             let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
-            due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()
+            due(&world, Pass::Whole, &begun).iter().map(RetentionAction::key).collect::<Vec<_>>()
         };
-        assert_eq!(going(&[]), Vec::<String>::new(), "either may be built elsewhere");
-        assert_eq!(going(&[("debian", "ours")]), ["debian-left"], "and who began after us has the lock by now");
+        assert_eq!(actions(&[]), Vec::<String>::new(), "either may be built elsewhere");
+        assert_eq!(actions(&[("debian", "ours")]), ["debian-left"], "and who began after us has the lock by now");
     }
 }
