@@ -17,7 +17,7 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, NodeChange, Versioned, WriteError};
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::request::fulfillment::Finish;
-use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 
 /// A pool that launches nodes of the label `a`, without a check, and a request for some.
 pub struct PoolHarness {
@@ -437,10 +437,10 @@ fn who_lacks_room_lacks_it_still_when_a_write_failed() {
     assert_eq!(harness.step(Event::Wake), []);
     assert!(harness.pool.is_paused());
 
-    let mut board = Board::default();
+    let mut shared_pools = SharedPoolState::default();
     let elsewhere = PoolId::new("elsewhere", "main");
-    board.begin_try(&elsewhere, &harness.request);
-    harness.pool.set_tried(&board);
+    shared_pools.begin_try(&elsewhere, &harness.request);
+    harness.pool.set_tried(&shared_pools);
     harness.built.snapshot.revision += 1;
     assert_eq!(harness.step(Event::Wake), [], "another pool of this process is about to take it");
     assert!(harness.pool.is_paused());

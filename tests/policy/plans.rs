@@ -18,7 +18,7 @@ fn plan(built: &Built) -> String {
     let mut text = String::new();
     let inputs = built.inputs();
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-    pool.set_board(&built.board);
+    pool.update_shared_state(&built.shared_pools);
     let effects = pool.step(pool::Event::Wake, &inputs);
     for (id, _) in built.snapshot.requests() {
         match pool.why(id, &built.snapshot) {
@@ -105,17 +105,17 @@ fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
     let mut built = build(&serde_yaml::from_str(spec).unwrap());
     let (id, other) = (RequestId::from("200-0000000001"), PoolId::new("lab", "another"));
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-    built.board.begin_try(&other, &id);
-    pool.set_board(&built.board);
-    pool.set_tried(&built.board);
+    built.shared_pools.begin_try(&other, &id);
+    pool.update_shared_state(&built.shared_pools);
+    pool.set_tried(&built.shared_pools);
     assert_eq!(pool.step(pool::Event::Wake, &built.inputs()), []);
     let why = pool.why(&id, &built.snapshot).unwrap();
     assert_eq!(why.reason, "another pool of this launcher is about to take it");
 
-    built.board.begin_try(&pool_id(), &id);
-    built.board.end_try(&other, &id);
-    assert_eq!(built.board.tried().get(&id), Some(&pool_id()), "nobody ends what another one does");
-    pool.set_tried(&built.board);
+    built.shared_pools.begin_try(&pool_id(), &id);
+    built.shared_pools.end_try(&other, &id);
+    assert_eq!(built.shared_pools.tried().get(&id), Some(&pool_id()), "nobody ends what another one does");
+    pool.set_tried(&built.shared_pools);
     let effects = pool.step(pool::Event::Wake, &built.inputs());
     assert!(matches!(effects[..], [pool::Effect::HandOut(_)]), "{effects:?}");
 }
@@ -128,7 +128,7 @@ fn a_decline_that_was_overtaken_keeps_its_reason() {
     let (inputs, id) = (built.inputs(), RequestId::from("200-0000000001"));
     let answered = |error: WriteError| {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-        pool.set_board(&built.board);
+        pool.update_shared_state(&built.shared_pools);
         let effects = pool.step(pool::Event::Wake, &inputs);
         assert!(matches!(effects[..], [pool::Effect::Decline { .. }]), "{effects:?}");
         pool.step(pool::Event::Declined(id.clone(), Err(error)), &inputs);

@@ -317,7 +317,7 @@ fn max_concurrency_counts_the_requests_of_the_other_pools() {
     let built = build(&spec);
     for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-        pool.set_busy_elsewhere(elsewhere);
+        pool.set_other_pools_busy(elsewhere);
         pool.step(Event::Wake, &built.inputs());
         assert_eq!(assigned(&pool).len(), expected, "{elsewhere} elsewhere");
     }

@@ -231,7 +231,7 @@ fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out()
         ..Spec::default()
     });
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-    pool.set_board(&built.board);
+    pool.update_shared_state(&built.shared_pools);
     let effects = pool.step(Event::Wake, &built.inputs());
     assert!(matches!(&effects[..], [Effect::Probe { .. }, Effect::Probe { .. }]), "{effects:?}");
     let probed = |node: &str| Event::Probed(request_id("200-1"), node_id(node), Probe::Alive);

@@ -56,19 +56,19 @@ fn pools_of_one_process_do_not_exceed_the_limit_together() {
     let other = LauncherId::from("launcher-other-main");
     let taking: Taking =
         [(request_id("200-9"), ("t".into(), Resources::none().with("instances", 1.0)))].into_iter().collect();
-    assert!(!harness.built.board.put_taking(&other, &taking), "nobody needs to look again");
-    harness.pool.set_tried(&harness.built.board);
+    assert!(!harness.built.shared_pools.put_taking(&other, &taking), "nobody needs to look again");
+    harness.pool.set_tried(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
-    assert!(harness.built.board.put_taking(&other, &Taking::new()), "there is room for others");
-    harness.pool.set_tried(&harness.built.board);
+    assert!(harness.built.shared_pools.put_taking(&other, &Taking::new()), "there is room for others");
+    harness.pool.set_tried(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
 
     // And the other way round.
     let mut second = Pool::new(PoolId::new("lab", "second"), other);
     let ours = Arc::new(harness.pool.taking().clone());
     assert_eq!(ours.len(), 2);
-    harness.built.board.put_taking(&LauncherId::from(LAUNCHER), &ours);
-    second.set_tried(&harness.built.board);
+    harness.built.shared_pools.put_taking(&LauncherId::from(LAUNCHER), &ours);
+    second.set_tried(&harness.built.shared_pools);
     assert_eq!(claims(&second.step(Event::Wake, &harness.built.inputs())), 0);
 }
 

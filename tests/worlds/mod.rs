@@ -15,7 +15,7 @@ use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
-use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 use serde::Deserialize;
 
@@ -52,7 +52,7 @@ pub struct Built {
     pub config: Config,
     pub snapshot: Snapshot,
     pub facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
-    pub board: Board,
+    pub shared_pools: SharedPoolState,
     pub now: Timestamp,
     /// How far the clock on the wall has been put ahead, or back.
     pub set: Seconds,
@@ -173,13 +173,13 @@ pub fn build(spec: &Spec) -> Built {
         standing: hosts.into_iter().map(Arc::new).collect(),
         ..ProviderFacts::initial()
     };
-    let mut board = Board::default();
-    spec.started.iter().for_each(|launcher| board.enrol(launcher.as_str().into()));
+    let mut shared_pools = SharedPoolState::default();
+    spec.started.iter().for_each(|launcher| shared_pools.register(launcher.as_str().into()));
     Built {
         config: config(spec, section),
         snapshot,
         facts: BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]),
-        board,
+        shared_pools,
         now: NOW,
         set: Seconds::ZERO,
     }

@@ -15,7 +15,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::SessionEnd;
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
@@ -34,7 +34,7 @@ use nodepool_model::report::status::Why;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::reload::{self, Change};
 use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
-use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::txn::store::Store;
 use nodepool_zk::{SessionState, Zk};
@@ -87,7 +87,7 @@ pub struct Launcher {
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
     /// What the pools keep for tenants.
-    board: watch::Sender<Board>,
+    shared_pools: watch::Sender<SharedPoolState>,
     cleanup: Option<Addr<CleanupWorker>>,
     leaks: Option<Addr<LeakWorker>>,
     /// Only where statistics are wanted.
@@ -114,7 +114,7 @@ impl Launcher {
             draining: Vec::new(),
             facts: BTreeMap::new(),
             busy: BTreeMap::new(),
-            board: watch::Sender::default(),
+            shared_pools: watch::Sender::default(),
             cleanup: None,
             leaks: None,
             stats: None,
@@ -184,8 +184,8 @@ impl Launcher {
     fn start_missing_pools(&mut self) {
         let is_missing = |id: &PoolId| self.providers.contains_key(&id.provider) && !self.pools.contains_key(id);
         let missing: Vec<PoolId> = self.config.pools().filter(is_missing).collect();
-        self.board.send_modify(|board| {
-            missing.iter().for_each(|id| board.enrol(self.context.identity.launcher_id(id)));
+        self.shared_pools.send_modify(|shared_pools| {
+            missing.iter().for_each(|id| shared_pools.register(self.context.identity.launcher_id(id)));
         });
         for id in &missing {
             self.start_pool(id, self.providers[&id.provider].clone());
@@ -202,7 +202,7 @@ impl Launcher {
             config: self.config.clone(),
             provider,
             busy: self.busy.entry(id.provider.clone()).or_default().clone(),
-            board: self.board.clone(),
+            shared_pools: self.shared_pools.clone(),
             store: self.store.clone(),
             tick_interval: self.context.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
@@ -329,7 +329,8 @@ impl Launcher {
             worker.do_send(Shutdown);
             self.draining.retain(Addr::connected);
             self.draining.push(worker);
-            self.board.send_modify(|board| board.strike(&self.context.identity.launcher_id(id)));
+            self.shared_pools
+                .send_modify(|shared_pools| shared_pools.unregister(&self.context.identity.launcher_id(id)));
         }
         self.context.identity.forget(id);
     }
@@ -396,7 +397,7 @@ impl Reconcile for Launcher {
         update_facts(&mut self.facts, &self.providers);
         let inputs = clock::inputs(&self.config, &snapshot, &self.facts);
         let now = inputs.monotonic_now;
-        let wishes = self.min_ready.plan(self.board.borrow().started(), &inputs);
+        let wishes = self.min_ready.plan(self.shared_pools.borrow().started_pools(), &inputs);
         for wish in wishes {
             match wish {
                 Wish::Submit(label) => self.submit_min_ready(label, ctx),

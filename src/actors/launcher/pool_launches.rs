@@ -89,7 +89,7 @@ impl PoolWorker {
         let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
-        let trying = Trying::begin(&self.deps.board, &self.deps.id, &id);
+        let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());
             let answer = result.map(|claimed| {

@@ -35,7 +35,7 @@ use nodepool_model::snapshot::{RequestChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::of_fulfilled;
 use nodepool_policy::pool::{Effect, Event, Pool, Probe};
 use nodepool_policy::request::handler::HandOut;
-use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_policy::scheduler::tenant_usage::{Kept, Taking};
 use nodepool_zk::txn::store::Store;
 
@@ -52,7 +52,7 @@ pub struct PoolWorkerDeps {
     /// Requests that all pools of the provider handle at the moment.
     pub busy: Arc<AtomicUsize>,
     /// What the pools of this process show each other.
-    pub board: watch::Sender<Board>,
+    pub shared_pools: watch::Sender<SharedPoolState>,
     pub store: Store,
     pub tick_interval: Duration,
     pub guard: PanicGuard,
@@ -115,7 +115,7 @@ impl PoolWorker {
     pub fn new(deps: PoolWorkerDeps) -> Self {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(vec![deps.provider.facts.clone()]);
-        triggers.follow_board(deps.board.subscribe());
+        triggers.watch_shared_pools(deps.shared_pools.subscribe());
         Self {
             pool: Pool::new(deps.id.clone(), deps.launcher.clone()),
             triggers,
@@ -134,30 +134,33 @@ impl PoolWorker {
 
     pub(crate) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
-        self.read_board();
-        self.pool.set_tried(&self.deps.board.borrow());
+        self.read_shared_pools();
+        self.pool.set_tried(&self.deps.shared_pools.borrow());
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
         self.tell_whether_paused(ctx);
-        self.put_up_what_is_taken();
-        if let Some(kept) = self.pool.kept_for_tenants() {
-            let was_changed = self.deps.board.send_if_modified(|board| board.put(&self.deps.launcher, kept));
+        self.publish_pending_usage();
+        if let Some(reservations) = self.pool.kept_for_tenants() {
+            let was_changed = self
+                .deps
+                .shared_pools
+                .send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
             if was_changed {
                 // Our own change is no reason to look again; what others put up meanwhile is read with it.
-                self.read_board();
+                self.read_shared_pools();
             }
         }
     }
 
     /// Who takes less for tenants than before wakes the others: what they lacked may be there.
-    fn put_up_what_is_taken(&self) {
-        let (launcher, taking) = (&self.deps.launcher, self.pool.taking());
-        self.deps.board.send_if_modified(|board| board.put_taking(launcher, taking));
+    fn publish_pending_usage(&self) {
+        let (launcher, pending_usage) = (&self.deps.launcher, self.pool.taking());
+        self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.put_taking(launcher, pending_usage));
     }
 
-    fn read_board(&mut self) {
-        if let Some(board) = self.triggers.new_board() {
-            self.pool.set_board(&board);
+    fn read_shared_pools(&mut self) {
+        if let Some(shared_pools) = self.triggers.changed_shared_pools() {
+            self.pool.update_shared_state(&shared_pools);
         }
     }
 
@@ -167,14 +170,14 @@ impl PoolWorker {
         let mirror = self.deps.store.mirror().clone();
         let effects = mirror.look(|snapshot| self.decide(snapshot, event));
         self.carry_out(effects, ctx);
-        self.put_up_what_is_taken();
+        self.publish_pending_usage();
     }
 
     fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
         self.facts.insert(self.deps.id.provider.clone(), self.deps.provider.facts.borrow().clone());
         let inputs = clock::inputs(&self.deps.config, snapshot, &self.facts);
         let own = self.pool.busy();
-        self.pool.set_busy_elsewhere(self.deps.busy.load(Ordering::Relaxed).saturating_sub(own));
+        self.pool.set_other_pools_busy(self.deps.busy.load(Ordering::Relaxed).saturating_sub(own));
         let effects = self.pool.step(event, &inputs);
         // All pools live on one thread, so nobody counts in between.
         self.deps.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
@@ -282,7 +285,7 @@ impl PoolWorker {
             kept?;
             store.hand_out(plan.request, plan.nodes).await
         };
-        let trying = Trying::begin(&self.deps.board, &self.deps.id, &id);
+        let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());
             if result.is_ok() {
@@ -461,11 +464,11 @@ impl PoolWorker {
     }
 
     /// For the requests that waited here: others may have it.
-    fn keep_nothing(&self) {
+    fn release_reservations(&self) {
         let launcher = &self.deps.launcher;
-        self.deps.board.send_if_modified(|board| {
-            let keeps_less = board.put(launcher, &Kept::new());
-            board.put_taking(launcher, &Taking::new()) || keeps_less
+        self.deps.shared_pools.send_if_modified(|shared_pools| {
+            let has_released = shared_pools.publish_reservations(launcher, &Kept::new());
+            shared_pools.put_taking(launcher, &Taking::new()) || has_released
         });
     }
 
@@ -514,7 +517,7 @@ impl Actor for PoolWorker {
 impl Drop for PoolWorker {
     fn drop(&mut self) {
         self.deps.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
-        self.keep_nothing();
+        self.release_reservations();
     }
 }
 
@@ -557,7 +560,7 @@ impl Handler<Shutdown> for PoolWorker {
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Shutdown");
         self.feed(Event::Draining, ctx);
-        self.keep_nothing();
+        self.release_reservations();
         self.unregister(ctx);
         self.stop_when_idle(ctx);
     }

@@ -4,11 +4,11 @@
 use tokio::sync::watch;
 
 use nodepool_model::records::ids::{PoolId, RequestId};
-use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 
 /// Ends when it is dropped, with the write or with the actor that wanted it.
 pub struct Trying {
-    board: watch::Sender<Board>,
+    shared_pools: watch::Sender<SharedPoolState>,
     pool: PoolId,
     request: RequestId,
     succeeded: bool,
@@ -16,12 +16,12 @@ pub struct Trying {
 
 impl Trying {
     /// Nobody is woken for it: whoever looks sees it.
-    pub fn begin(board: &watch::Sender<Board>, pool: &PoolId, request: &RequestId) -> Self {
-        board.send_if_modified(|board| {
-            board.begin_try(pool, request);
+    pub fn begin(shared_pools: &watch::Sender<SharedPoolState>, pool: &PoolId, request: &RequestId) -> Self {
+        shared_pools.send_if_modified(|shared_pools| {
+            shared_pools.begin_try(pool, request);
             false
         });
-        Self { board: board.clone(), pool: pool.clone(), request: request.clone(), succeeded: false }
+        Self { shared_pools: shared_pools.clone(), pool: pool.clone(), request: request.clone(), succeeded: false }
     }
 
     /// What was written wakes the others. Where nothing was, they are told here.
@@ -32,8 +32,8 @@ impl Trying {
 
 impl Drop for Trying {
     fn drop(&mut self) {
-        self.board.send_if_modified(|board| {
-            board.end_try(&self.pool, &self.request);
+        self.shared_pools.send_if_modified(|shared_pools| {
+            shared_pools.end_try(&self.pool, &self.request);
             !self.succeeded
         });
     }

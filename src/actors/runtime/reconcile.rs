@@ -18,7 +18,7 @@ use super::{clock, profile};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::snapshot::Snapshot;
-use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription};
 use nodepool_zk::mirror::wake_signal::Bell;
 
@@ -45,7 +45,7 @@ pub struct Triggers {
     snapshots: Subscription,
     facts: Vec<watch::Receiver<Arc<ProviderFacts>>>,
     /// What the pools show each other, for those who mind.
-    board: Option<watch::Receiver<Board>>,
+    shared_pools: Option<watch::Receiver<SharedPoolState>>,
     /// Rung by each publication, and by whoever nudges.
     bell: Arc<Bell>,
     /// End when one of the facts or the board has changed.
@@ -58,7 +58,7 @@ pub struct Triggers {
 /// What changes rarely, of which each one is listened to until it has ended.
 enum TriggerSource {
     Facts(watch::Receiver<Arc<ProviderFacts>>),
-    Board(watch::Receiver<Board>),
+    SharedPools(watch::Receiver<SharedPoolState>),
 }
 
 impl TriggerSource {
@@ -66,7 +66,7 @@ impl TriggerSource {
     async fn changed(mut self) -> Option<Self> {
         let changed = match &mut self {
             Self::Facts(facts) => facts.changed().await,
-            Self::Board(board) => board.changed().await,
+            Self::SharedPools(shared_pools) => shared_pools.changed().await,
         };
         changed.is_ok().then_some(self)
     }
@@ -80,7 +80,7 @@ impl Triggers {
             snapshots: mirror.subscribe(),
             mirror,
             facts: Vec::new(),
-            board: None,
+            shared_pools: None,
             bell,
             sources: FuturesUnordered::new(),
             is_requeued: false,
@@ -96,22 +96,27 @@ impl Triggers {
     }
 
     /// Looks at what the pools show each other, too, and at what is there already.
-    pub fn follow_board(&mut self, mut board: watch::Receiver<Board>) {
-        board.mark_changed();
-        self.board = Some(board);
+    pub fn watch_shared_pools(&mut self, mut shared_pools: watch::Receiver<SharedPoolState>) {
+        shared_pools.mark_changed();
+        self.shared_pools = Some(shared_pools);
         self.resubscribe();
     }
 
     fn resubscribe(&mut self) {
-        let sources =
-            self.facts.iter().cloned().map(TriggerSource::Facts).chain(self.board.clone().map(TriggerSource::Board));
+        let sources = self
+            .facts
+            .iter()
+            .cloned()
+            .map(TriggerSource::Facts)
+            .chain(self.shared_pools.clone().map(TriggerSource::SharedPools));
         self.sources = sources.map(|source| source.changed().boxed_local()).collect();
     }
 
     /// What the pools show each other, if that changed since this was last asked.
-    pub fn new_board(&mut self) -> Option<watch::Ref<'_, Board>> {
-        let board = self.board.as_mut().filter(|board| board.has_changed().unwrap_or(false))?;
-        Some(board.borrow_and_update())
+    pub fn changed_shared_pools(&mut self) -> Option<watch::Ref<'_, SharedPoolState>> {
+        let shared_pools =
+            self.shared_pools.as_mut().filter(|shared_pools| shared_pools.has_changed().unwrap_or(false))?;
+        Some(shared_pools.borrow_and_update())
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -168,9 +173,10 @@ impl Triggers {
             self.is_requeued = true;
         }
         let have_facts = self.facts.iter().any(|facts| facts.has_changed().unwrap_or(false));
-        let has_board = self.board.as_ref().is_some_and(|board| board.has_changed().unwrap_or(false));
+        let has_shared_pools =
+            self.shared_pools.as_ref().is_some_and(|shared_pools| shared_pools.has_changed().unwrap_or(false));
         let has_snapshot = self.snapshots.has_changed();
-        if self.is_requeued || has_snapshot || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_requeued || has_snapshot || have_facts || has_shared_pools { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::request::handler::{HandlerStage, Stage, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
 use crate::scheduler::pool_context::{Placement, Choice, Claims, Hosts};
 use crate::scheduler::reason::Reason;
-use crate::scheduler::shared_pools::{Board, Tried};
+use crate::scheduler::shared_pools::{RequestLeases, Tried};
 use crate::scheduler::tenant_usage::{Kept, Taking};
 use crate::scheduler::verdicts::Verdicts;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
@@ -69,7 +69,7 @@ pub struct Pool {
     /// In the last pass a request had no room.
     pub(super) lacks_room: bool,
     /// What the provider's other pools are busy with at the moment.
-    busy_elsewhere: usize,
+    other_pools_busy: usize,
     /// What the other pools of this process keep for tenants.
     kept_elsewhere: Arc<Kept>,
     /// For tenants with limits, until pictures show it: by this pool, and by the others of this process.
@@ -78,7 +78,7 @@ pub struct Pool {
     /// Requests that pools of this process are about to take.
     tried: Arc<Tried>,
     /// The pools of this process.
-    started: Arc<BTreeSet<LauncherId>>,
+    started_pools: Arc<BTreeSet<LauncherId>>,
     /// The registry in which all of them were there.
     complete_at: Option<u64>,
     pub(super) handed_out: u64,
@@ -109,12 +109,12 @@ impl Pool {
             draining: false,
             has_more: false,
             lacks_room: false,
-            busy_elsewhere: 0,
+            other_pools_busy: 0,
             kept_elsewhere: Arc::default(),
             taking: Taking::new(),
             taking_elsewhere: Vec::new(),
             tried: Arc::default(),
-            started: Arc::default(),
+            started_pools: Arc::default(),
             complete_at: None,
             handed_out: 0,
         }
@@ -184,19 +184,19 @@ impl Pool {
         self.has_more
     }
 
-    pub fn set_busy_elsewhere(&mut self, busy: usize) {
-        self.busy_elsewhere = busy;
+    pub fn set_other_pools_busy(&mut self, busy: usize) {
+        self.other_pools_busy = busy;
     }
 
-    pub fn set_tried(&mut self, board: &Board) {
-        self.tried = board.tried().clone();
-        self.taking_elsewhere = board.taking_beside(&self.launcher);
+    pub fn set_tried(&mut self, shared: &SharedPoolState) {
+        self.tried = shared.tried().clone();
+        self.taking_elsewhere = shared.taking_beside(&self.launcher);
     }
 
-    pub fn set_board(&mut self, board: &Board) {
-        self.kept_elsewhere = board.beside(&self.launcher);
-        if !Arc::ptr_eq(&self.started, board.started()) {
-            self.started = board.started().clone();
+    pub fn update_shared_state(&mut self, shared: &SharedPoolState) {
+        self.kept_elsewhere = shared.reservations_of_others(&self.launcher);
+        if !Arc::ptr_eq(&self.started_pools, shared.started_pools()) {
+            self.started_pools = shared.started_pools().clone();
             self.complete_at = None;
         }
     }
@@ -302,7 +302,7 @@ impl Pool {
         }
         let mut decided = verdict(id, request, ctx, &self.claims, world);
         let limit = ctx.provider.max_concurrency;
-        if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.busy_elsewhere) as i64 >= limit {
+        if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.other_pools_busy) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
         }
         let kind = decided.kind();
@@ -426,7 +426,7 @@ impl Pool {
         if self.complete_at != Some(registry.revision()) {
             let pools: BTreeSet<&LauncherId> =
                 registry.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
-            let is_complete = pools.contains(&self.launcher) && self.started.iter().all(|pool| pools.contains(pool));
+            let is_complete = pools.contains(&self.launcher) && self.started_pools.iter().all(|pool| pools.contains(pool));
             self.complete_at = is_complete.then(|| registry.revision());
         }
         self.complete_at.is_some()

@@ -11,28 +11,28 @@ use nodepool_model::records::resources::Resources;
 pub type Tried = BTreeMap<RequestId, PoolId>;
 
 #[derive(Clone, Debug, Default)]
-pub struct Board {
+pub struct SharedPoolState {
     /// For tenants, by the pool that keeps it: of one that comes back while it ends there are two for a while.
-    kept: BTreeMap<LauncherId, Arc<Kept>>,
+    reservations: BTreeMap<LauncherId, Arc<Kept>>,
     taking: BTreeMap<LauncherId, Arc<Taking>>,
-    started: Arc<BTreeSet<LauncherId>>,
+    started_pools: Arc<BTreeSet<LauncherId>>,
     tried: Arc<Tried>,
 }
 
-impl Board {
+impl SharedPoolState {
     /// A pool is about to start.
-    pub fn enrol(&mut self, pool: LauncherId) {
-        Arc::make_mut(&mut self.started).insert(pool);
+    pub fn register(&mut self, pool: LauncherId) {
+        Arc::make_mut(&mut self.started_pools).insert(pool);
     }
 
     /// A pool is about to end.
-    pub fn strike(&mut self, pool: &LauncherId) {
-        Arc::make_mut(&mut self.started).remove(pool);
+    pub fn unregister(&mut self, pool: &LauncherId) {
+        Arc::make_mut(&mut self.started_pools).remove(pool);
     }
 
     /// All pools that work in this process, or will in a moment.
-    pub fn started(&self) -> &Arc<BTreeSet<LauncherId>> {
-        &self.started
+    pub fn started_pools(&self) -> &Arc<BTreeSet<LauncherId>> {
+        &self.started_pools
     }
 
     /// A pool writes about a request: one of them is enough, the others would be refused.
@@ -51,14 +51,14 @@ impl Board {
     }
 
     /// Puts up what a pool keeps now; returns whether that differs from before.
-    pub fn put(&mut self, pool: &LauncherId, kept: &Kept) -> bool {
+    pub fn publish_reservations(&mut self, pool: &LauncherId, kept: &Kept) -> bool {
         if kept.is_empty() {
-            return self.kept.remove(pool).is_some();
+            return self.reservations.remove(pool).is_some();
         }
-        if self.kept.get(pool).is_some_and(|before| **before == *kept) {
+        if self.reservations.get(pool).is_some_and(|before| **before == *kept) {
             return false;
         }
-        self.kept.insert(pool.clone(), Arc::new(kept.clone()));
+        self.reservations.insert(pool.clone(), Arc::new(kept.clone()));
         true
     }
 
@@ -78,8 +78,8 @@ impl Board {
     }
 
     /// What all other pools keep. A request that waits in several of them is served by one, so the most counts.
-    pub fn beside(&self, pool: &LauncherId) -> Arc<Kept> {
-        let mut others = self.kept.iter().filter(|(other, _)| *other != pool).map(|(_, kept)| kept);
+    pub fn reservations_of_others(&self, pool: &LauncherId) -> Arc<Kept> {
+        let mut others = self.reservations.iter().filter(|(other, _)| *other != pool).map(|(_, kept)| kept);
         let Some(first) = others.next() else { return Arc::default() };
         let mut merged = first.clone();
         for kept in others {
@@ -113,32 +113,32 @@ mod tests {
 
     // Two workers of one pool, one of which drains, took each other's entry away and woke each other by that without end.
     #[test]
-    fn a_pool_that_comes_back_while_it_drains_has_its_own_place() {
+    fn a_pool_re_added_while_it_drains_has_its_own_entry() {
         let [old, new] = ["old", "new"].map(LauncherId::from);
-        let mut board = Board::default();
-        assert!(board.put(&new, &kept(&[("100-1", 3.0)])));
-        assert!(!board.put(&old, &Kept::new()), "nothing has changed");
-        assert!(!board.put(&new, &kept(&[("100-1", 3.0)])));
+        let mut shared = SharedPoolState::default();
+        assert!(shared.publish_reservations(&new, &kept(&[("100-1", 3.0)])));
+        assert!(!shared.publish_reservations(&old, &Kept::new()), "nothing has changed");
+        assert!(!shared.publish_reservations(&new, &kept(&[("100-1", 3.0)])));
     }
 
     #[test]
     fn a_request_that_waits_in_several_pools_keeps_the_most_of_them_once() {
         let [ours, one, two] = ["ours", "one", "two"].map(LauncherId::from);
-        let mut board = Board::default();
-        assert!(board.put(&ours, &kept(&[("100-1", 3.0)])));
-        assert!(board.put(&one, &kept(&[("100-1", 2.0), ("100-2", 4.0)])));
-        assert!(board.put(&two, &kept(&[("100-1", 5.0)])));
-        assert!(!board.put(&two, &kept(&[("100-1", 5.0)])), "nothing has changed");
-        assert_eq!(*board.beside(&ours), kept(&[("100-1", 5.0), ("100-2", 4.0)]));
+        let mut shared = SharedPoolState::default();
+        assert!(shared.publish_reservations(&ours, &kept(&[("100-1", 3.0)])));
+        assert!(shared.publish_reservations(&one, &kept(&[("100-1", 2.0), ("100-2", 4.0)])));
+        assert!(shared.publish_reservations(&two, &kept(&[("100-1", 5.0)])));
+        assert!(!shared.publish_reservations(&two, &kept(&[("100-1", 5.0)])), "nothing has changed");
+        assert_eq!(*shared.reservations_of_others(&ours), kept(&[("100-1", 5.0), ("100-2", 4.0)]));
 
         let mut claims = TenantClaims::default();
         claims.keep(&rank("100-1"), &"t".into(), Resources::none().with("cores", 3.0));
-        for (rank, (tenant, amounts)) in &*board.beside(&ours) {
+        for (rank, (tenant, amounts)) in &*shared.reservations_of_others(&ours) {
             claims.keep_elsewhere(rank, tenant, amounts);
         }
         assert_eq!(claims.kept(&"t".into()).unwrap().get("cores"), 9.0);
 
-        assert!(board.put(&one, &Kept::new()) && board.put(&two, &Kept::new()));
-        assert!(board.beside(&ours).is_empty());
+        assert!(shared.publish_reservations(&one, &Kept::new()) && shared.publish_reservations(&two, &Kept::new()));
+        assert!(shared.reservations_of_others(&ours).is_empty());
     }
 }
