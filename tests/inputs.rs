@@ -76,7 +76,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
     let labels = odd_labels();
     until("a node of each label", async || consumer.ready_nodes().await == labels.len()).await;
     for label in &labels {
-        let id = consumer.ask(&[label]).await;
+        let id = consumer.submit_labels(&[label]).await;
         let ended = consumer.ended(&id).await;
         assert_eq!(ended.state, RequestState::Fulfilled, "{label:?}");
         assert_eq!(ended.node_types, [LabelName::from(label.as_str())]);
@@ -84,7 +84,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
         assert_eq!(node.labels, [LabelName::from(label.as_str())]);
 
         // There is only one.
-        let waiting = consumer.ask(&[label]).await;
+        let waiting = consumer.submit_labels(&[label]).await;
         let verdict = async || why(&work_dir, &waiting).await.pop();
         until("a verdict", async || verdict().await.is_some()).await;
         let verdict = verdict().await.unwrap();
@@ -93,7 +93,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
         consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
 
         let unknown = format!("{label}!");
-        let nobodys = consumer.ask(&[&unknown]).await;
+        let nobodys = consumer.submit_labels(&[&unknown]).await;
         assert_eq!(consumer.ended(&nobodys).await.state, RequestState::Failed, "{label:?}");
         let verdict = why(&work_dir, &nobodys).await.pop().expect("a verdict is remembered");
         assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);

@@ -56,7 +56,7 @@ fn the_lock_of_a_request_that_is_gone_goes_when_it_is_old_with_its_contender() {
         let gone = RequestId::from("200-0000009999");
         let _left = lock::try_lock(&peer, &paths::request_lock(&gone), "").await.unwrap().unwrap();
         // Another one has a request that nobody here can serve.
-        let waiting = consumer.ask(&["a", "a"]).await;
+        let waiting = consumer.submit_labels(&["a", "a"]).await;
         let _held = lock::try_lock(&peer, &paths::request_lock(&waiting), "").await.unwrap().unwrap();
         sleep(Duration::from_secs(900)).await;
         assert_eq!(consumer.count(&paths::request_lock(&gone)).await, 1, "it is younger");
@@ -113,7 +113,7 @@ fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
             let (zookeeper, consumer, process) = launcher(tune).await;
             let mut longest: f64 = 0.0;
             for _ in 0..3 {
-                let request = consumer.ask(&["a"]).await;
+                let request = consumer.submit_labels(&["a"]).await;
                 consumer.ended(&request).await;
                 let (id, lock) = consumer.accept(&request).await.remove(0);
                 consumer.set_state(&id, NodeState::InUse).await;

@@ -58,10 +58,10 @@ fn a_hundred_thousand_nodes() {
         process.run(&zookeeper);
         wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == nodes).await;
         measured.then("registered");
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(wait_for_end(&consumer, &id).await.state, RequestState::Fulfilled);
         measured.then("one request is served");
-        let many = consumer.ask(&vec!["a"; 1_000]).await;
+        let many = consumer.submit_labels(&vec!["a"; 1_000]).await;
         let served = wait_for_end(&consumer, &many).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, 1_000));
         measured.then("one for a thousand of them is served");
@@ -96,7 +96,7 @@ fn one_request_for_thousands_of_launched_nodes() {
         );
         process.run_on(connect(patient).await.unwrap());
         let mut measured = Measured::begin(&format!("one request for {nodes} nodes that are launched"));
-        let id = consumer.ask(&vec!["a"; nodes]).await;
+        let id = consumer.submit_labels(&vec!["a"; nodes]).await;
         let served = wait_for_end(&consumer, &id).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, nodes));
         let distinct: BTreeSet<_> = served.nodes.iter().collect();
@@ -130,10 +130,10 @@ fn ten_thousand_waiting_requests() {
         let mut measured = Measured::begin(&format!("{requests} requests for one node"));
         let mut waiting = Vec::new();
         for _ in 0..requests {
-            waiting.push(consumer.ask(&["a"]).await);
+            waiting.push(consumer.submit_labels(&["a"]).await);
         }
         measured.then("asked");
-        let nobodys = consumer.ask(&["nobody-has-this"]).await;
+        let nobodys = consumer.submit_labels(&["nobody-has-this"]).await;
         assert_eq!(wait_for_end(&consumer, &nobodys).await.state, RequestState::Failed);
         measured.then("one that nobody can serve is declined");
         for id in &waiting[..20] {
@@ -146,7 +146,7 @@ fn ten_thousand_waiting_requests() {
             assert!(consumer.request(id).await.unwrap().nodes.len() <= 1);
             consumer.zk.delete(&paths::request(id), -1).await.unwrap();
         }
-        let last = consumer.ask(&["a"]).await;
+        let last = consumer.submit_labels(&["a"]).await;
         assert_eq!(wait_for_end(&consumer, &last).await.state, RequestState::Fulfilled);
         measured.then("all others are taken back, and the next is served");
     });
@@ -175,7 +175,7 @@ fn five_hundred_pools() {
         wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == pools).await;
         measured.then("registered");
         let before = zookeeper.last_zxid();
-        let nobodys = consumer.ask(&["nobody-has-this"]).await;
+        let nobodys = consumer.submit_labels(&["nobody-has-this"]).await;
         let declined = wait_for_end(&consumer, &nobodys).await;
         let transactions = zookeeper.last_zxid() - before;
         assert!(transactions < pools as i64, "{transactions} transactions of {pools} pools");
@@ -184,7 +184,7 @@ fn five_hundred_pools() {
         let before = zookeeper.last_zxid();
         let mut asked = Vec::new();
         for pool in 0..pools {
-            asked.push(consumer.ask(&[if pool % 2 == 0 { "all" } else { "l1" }]).await);
+            asked.push(consumer.submit_labels(&[if pool % 2 == 0 { "all" } else { "l1" }]).await);
         }
         for id in asked.iter().step_by(2) {
             assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
@@ -317,7 +317,7 @@ async fn stay_or_go(most: usize, [writer, launcher]: [Zk; 2]) {
     let fits = padded(serde_json::to_value(node).unwrap(), "user_data", most - 10_000);
     consumer.zk.set(&paths::node(id), fits, -1).await.unwrap();
     for label in ["a", "b"] {
-        let small = consumer.ask(&[label]).await;
+        let small = consumer.submit_labels(&[label]).await;
         assert_eq!(consumer.ended(&small).await.state, RequestState::Fulfilled, "{label}");
         let held = consumer.accept(&small).await;
         consumer.use_up(held).await;

@@ -50,7 +50,7 @@ fn only_a_change_of_the_state_moves_its_time_and_nothing_moves_that_of_the_creat
         let later = || tokio::time::sleep(Duration::from_secs(100));
 
         later().await;
-        let request = consumer.ask(&["a"]).await;
+        let request = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.ended(&request).await.nodes, std::slice::from_ref(&id));
         assert_eq!(times(&consumer, &id).await, before, "handed out");
         later().await;

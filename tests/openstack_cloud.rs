@@ -147,7 +147,7 @@ fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
         with_launcher(&cloud, configure, async |harness| {
             let (id, nodes) = harness.serve(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.az.as_deref() == Some("z3")), "{nodes:?}");
-            let odd = harness.consumer.ask(&["b"]).await;
+            let odd = harness.consumer.submit_labels(&["b"]).await;
             let request = harness.ended(&odd).await;
             assert!(request.nodes.is_empty() && request.declined_by.len() == 2, "{request:?}");
             harness.use_up(&id).await;
@@ -311,7 +311,7 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 let address = wait::until_some("the server's address", LONG, async || {
                     let servers = harness.client.servers_of(&harness.provider).await;
                     let addresses = servers.first()?["addresses"].get(&cloud.network)?.as_array()?.clone();
@@ -346,7 +346,7 @@ fn servers_that_boot_while_the_launcher_is_restarted_are_gone_on_with() {
                 &cloud,
                 |name| vec![cloud.provider(name)],
                 async |harness| {
-                    let id = harness.consumer.ask(&["a", "a"]).await;
+                    let id = harness.consumer.submit_labels(&["a", "a"]).await;
                     let mut known = Vec::new();
                     wait::until("its servers to be known", LONG, async || {
                         let nodes = harness.consumer.nodes().await;

@@ -191,7 +191,7 @@ async fn is_declined(what: &str, knobs: Value) {
     with_launcher(&cloud, configure, async |harness| {
         let (before, _) = harness.serve(&["a"]).await;
         cloud.simulation().knobs(knobs).await;
-        let id = harness.consumer.ask(&["a"]).await;
+        let id = harness.consumer.submit_labels(&["a"]).await;
         let request = harness.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0), "{what}");
         let usual = json!({"faults": [], "boot_sticks_every": 0, "vanish_every": 0, "boot_fails_every": 0});
@@ -273,7 +273,7 @@ fn who_takes_over_looks_for_a_server_that_lists_do_not_show_yet() {
             &cloud,
             |name| vec![provider(&cloud, name)],
             async |harness| {
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 let is_made = async || cloud.simulation().state().await["servers_created"] == 1;
                 wait::until("its server to be made", LONG, is_made).await;
                 harness.restart(&cloud).await;

@@ -271,7 +271,7 @@ impl ImageHarness {
     /// The image that a new server boots from.
     async fn booted_image(&self, _launcher: &Process) -> String {
         let consumer = Consumer::of(&self.harness.zookeeper);
-        let request = consumer.ask(&["a"]).await;
+        let request = consumer.submit_labels(&["a"]).await;
         let ended = consumer.ended(&request).await;
         assert_eq!(ended.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&request).await;

@@ -107,7 +107,7 @@ impl Book {
 /// Asks, takes, uses and gives back until there was enough of it.
 async fn consume(consumer: Consumer, book: Arc<Mutex<Book>>) {
     while !book.lock().unwrap().is_enough() {
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         let ended = wait::until_some(&format!("the end of request {id}"), FLEET_TIMEOUT, async || {
             let request = consumer.request(&id).await.expect("the request is there until we take it away");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)

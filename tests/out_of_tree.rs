@@ -116,7 +116,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
 
-        let id = consumer.ask(&["a", "a"]).await;
+        let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         for id in &request.nodes {
@@ -138,7 +138,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         assert!(engine.lock().unwrap().tokens.iter().all(|token| token == "Bearer secret"));
 
         // The limit of the region keeps the next one waiting until there is room.
-        let second = consumer.ask(&["a"]).await;
+        let second = consumer.submit_labels(&["a"]).await;
         let nodes = consumer.accept(&id).await;
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
         until("it waits for room", is_pending).await;
@@ -180,7 +180,7 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
         let consumer = Consumer::of(&zookeeper);
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;

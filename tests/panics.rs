@@ -103,7 +103,7 @@ fn after_a_panic_a_new_tree_on_a_new_session_serves_on() {
         assert_eq!(process.shared.panics.count(), 1);
         // The pool of the first tree has left with its session.
         assert_eq!(consumer.count("/nodepool/components/pool").await, 1);
-        let id = consumer.ask(&["a", "a"]).await;
+        let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         process.stop();

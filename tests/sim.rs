@@ -132,8 +132,8 @@ async fn consume(
         let connection = zookeeper.connect();
         let session = connection.session_id();
         let consumer = Consumer { zk: connection };
-        let wanted: Vec<&str> = (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
-        let id = consumer.ask(&wanted).await;
+        let requested: Vec<&str> = (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
+        let id = consumer.submit_labels(&requested).await;
         let timeout = Duration::from_millis(dice.gen_range(100..8000));
         if !ends_within(&consumer, &id, timeout).await {
             // Changed its mind, whatever has come of the request meanwhile.
@@ -145,7 +145,7 @@ async fn consume(
             consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
             continue;
         }
-        assert_eq!(request.nodes.len(), wanted.len());
+        assert_eq!(request.nodes.len(), requested.len());
         tokio::time::sleep(Duration::from_millis(dice.gen_range(0..50))).await;
         let nodes = consumer.accept(&id).await;
         served.set(served.get() + 1);

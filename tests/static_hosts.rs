@@ -25,7 +25,7 @@ fn node(host: &Host, more: &str) -> String {
 }
 
 async fn ask(consumer: &Consumer, label: &str) -> (RequestState, Vec<String>) {
-    let id = consumer.ask(&[label]).await;
+    let id = consumer.submit_labels(&[label]).await;
     let ended = consumer.ended(&id).await;
     let mut ports = Vec::new();
     for node in &ended.nodes {
@@ -75,7 +75,7 @@ fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
         until("the dead host to be deregistered", async || {
             // Whoever asks for it finds out.
             consumer.nodes().await.iter().all(|(_, node)| *node.connection_port != first.port()) || {
-                let id = consumer.ask(&["a"]).await;
+                let id = consumer.submit_labels(&["a"]).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 consumer.zk.delete(&nodepool_zk::paths::request(&id), -1).await.unwrap();
                 false
@@ -118,7 +118,7 @@ fn changed_keys_are_taken_over_unless_the_configuration_names_others() {
         free.change_keys().await;
         pinned.change_keys().await;
         for label in ["a", "b"] {
-            let id = consumer.ask(&[label]).await;
+            let id = consumer.submit_labels(&[label]).await;
             assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
             let nodes = consumer.accept(&id).await;
             consumer.use_up(nodes).await;

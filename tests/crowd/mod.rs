@@ -101,11 +101,11 @@ impl Consumer {
         if let Some(label) = self.wishes.hopeless
             && self.random.gen_ratio(1, 12)
         {
-            return self.ask_in_vain(label).await;
+            return self.submit_unserved(label).await;
         }
         let shape = self.random.gen_range(0..self.wishes.shapes.len());
         let labels: Vec<LabelName> = self.wishes.shapes[shape].iter().map(|label| LabelName::from(*label)).collect();
-        let id = self.ask(&labels).await;
+        let id = self.submit(&labels).await;
         self.book.opened(&id, &labels);
         if self.random.gen_ratio(1, 8) {
             self.rest(60).await;
@@ -136,9 +136,9 @@ impl Consumer {
         self.accept(&id, nodes).await;
     }
 
-    async fn ask_in_vain(&self, label: &str) {
+    async fn submit_unserved(&self, label: &str) {
         let (began, labels) = (Instant::now(), [LabelName::from(label)]);
-        let id = self.ask(&labels).await;
+        let id = self.submit(&labels).await;
         let ended = self.ended(&id).await.map(|request| request.state);
         let waited = self.book.waited_since(began);
         if ended != Some(RequestState::Failed) || waited > 2 * self.book.limit {
@@ -147,7 +147,7 @@ impl Consumer {
         self.withdraw(&id).await;
     }
 
-    async fn ask(&self, labels: &[LabelName]) -> RequestId {
+    async fn submit(&self, labels: &[LabelName]) -> RequestId {
         let mut request = NodeRequest::new(labels.to_vec(), "tester", clock::now());
         request.event_id = Some(uuid::Uuid::new_v4().simple().to_string());
         let data = Bytes::from(json::to_bytes(&request));

@@ -194,7 +194,7 @@ impl Consumer {
         Self { zk: zookeeper.connect() }
     }
 
-    pub async fn ask(&self, labels: &[&str]) -> RequestId {
+    pub async fn submit_labels(&self, labels: &[&str]) -> RequestId {
         let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
         self.submit(NodeRequest::new(labels, "tester", clock::now())).await
     }

@@ -36,7 +36,7 @@ fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
-        let id = consumer.ask(&["small", "small"]).await;
+        let id = consumer.submit_labels(&["small", "small"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         let node = consumer.node(&request.nodes[0]).await.unwrap();

@@ -35,7 +35,7 @@ async fn started(yaml: &str) -> (Consumer, Process) {
 fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        node-attributes: {rack: r1}\n", "")).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 1));
         let node = consumer.node(&request.nodes[0]).await.unwrap();
@@ -60,7 +60,7 @@ fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
 fn nodes_come_in_the_order_of_the_wishes() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "")).await;
-        let id = consumer.ask(&["b", "a", "b"]).await;
+        let id = consumer.submit_labels(&["b", "a", "b"]).await;
         let request = consumer.ended(&id).await;
         let mut labels = Vec::new();
         for id in &request.nodes {
@@ -75,11 +75,11 @@ fn nodes_come_in_the_order_of_the_wishes() {
 fn where_there_is_no_room_a_request_waits_for_it() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
-        let first = consumer.ask(&["a", "a"]).await;
+        let first = consumer.submit_labels(&["a", "a"]).await;
         consumer.ended(&first).await;
         let first_nodes = consumer.accept(&first).await;
-        let second = consumer.ask(&["a"]).await;
-        let third = consumer.ask(&["a", "a", "a"]).await;
+        let second = consumer.submit_labels(&["a"]).await;
+        let third = consumer.submit_labels(&["a", "a", "a"]).await;
         let third = consumer.ended(&third).await;
         assert_eq!(third.state, RequestState::Failed, "it can never be served");
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
@@ -96,7 +96,7 @@ fn the_oldest_node_that_nobody_uses_makes_room() {
         let (consumer, _process) = started(&cloud("        max-servers: 3\n", "")).await;
         let (mut requests, mut idle) = (Vec::new(), Vec::new());
         for _ in 0..3 {
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             idle.extend(consumer.ended(&id).await.nodes);
             requests.push(id);
         }
@@ -104,7 +104,7 @@ fn the_oldest_node_that_nobody_uses_makes_room() {
             consumer.zk.delete(&paths::request(id), -1).await.unwrap();
         }
         until("all are idle", async || consumer.ready_nodes().await == 3).await;
-        let id = consumer.ask(&["b"]).await;
+        let id = consumer.submit_labels(&["b"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!(request.state, RequestState::Fulfilled);
         let left: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
@@ -117,14 +117,14 @@ fn the_oldest_node_that_nobody_uses_makes_room() {
 fn a_node_that_the_request_will_use_stays() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
-        let busy = consumer.ask(&["b"]).await;
+        let busy = consumer.submit_labels(&["b"]).await;
         consumer.ended(&busy).await;
         let nodes = consumer.accept(&busy).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         let idle = consumer.ended(&first).await.nodes;
         consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
         until("it is idle", async || consumer.ready_nodes().await == 1).await;
-        let id = consumer.ask(&["a", "b"]).await;
+        let id = consumer.submit_labels(&["a", "b"]).await;
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
         assert_eq!(consumer.node(&idle[0]).await.unwrap().state, NodeState::Ready);
         consumer.use_up(nodes).await;
@@ -140,14 +140,14 @@ fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
         let every_second = "    fake: {boot-fails-every: 2}\n";
         let (consumer, _process) = started(&cloud("", every_second)).await;
         for _ in 0..4 {
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
         }
     });
     on_paused_time(async {
         let (consumer, _process) =
             started(&cloud("", "    launch-retries: 2\n    fake: {boot-fails-every: 1}\n")).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
         until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
@@ -159,7 +159,7 @@ fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
 fn a_request_that_vanishes_leaves_nothing_behind() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {boot-time: 20}\n")).await;
-        let id = consumer.ask(&["a", "b"]).await;
+        let id = consumer.submit_labels(&["a", "b"]).await;
         let building = async |node: &Node| node.state == NodeState::Building && !node.external_id.is_null();
         until("both are building", async || {
             let nodes = consumer.nodes().await;
@@ -179,7 +179,11 @@ fn a_request_that_vanishes_leaves_nothing_behind() {
 fn throttling_fails_nobody() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {throttle-every: 2, retry-after: 1}\n")).await;
-        let ids = [consumer.ask(&["a"]).await, consumer.ask(&["a"]).await, consumer.ask(&["b"]).await];
+        let ids = [
+            consumer.submit_labels(&["a"]).await,
+            consumer.submit_labels(&["a"]).await,
+            consumer.submit_labels(&["b"]).await,
+        ];
         for id in &ids {
             assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
         }
@@ -195,7 +199,7 @@ fn a_life_cycle_takes_six_transactions() {
         let mut process = Process::new(&cloud("", ""));
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         let asked = zookeeper.last_zxid();
         consumer.ended(&id).await;
         assert_eq!(zookeeper.last_zxid() - asked, 4);
@@ -213,9 +217,9 @@ fn a_cloud_without_quota_fails_nobody() {
     on_paused_time(async {
         let yaml = cloud("        ignore-provider-quota: true\n", "    fake: {max-instances: 1}\n");
         let (consumer, _process) = started(&yaml).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         consumer.ended(&first).await;
-        let second = consumer.ask(&["b"]).await;
+        let second = consumer.submit_labels(&["b"]).await;
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
         let waiting = consumer.request(&second).await.unwrap();
         assert_ne!(waiting.state, RequestState::Failed);
@@ -231,7 +235,7 @@ fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() 
     on_paused_time(async {
         let yaml = cloud("", "").replace("Unreal Flavor", "No Such Flavor");
         let (consumer, process) = started(&yaml).await;
-        let (good, bad) = (consumer.ask(&["a"]).await, consumer.ask(&["b"]).await);
+        let (good, bad) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await);
         assert_eq!(consumer.ended(&good).await.state, RequestState::Fulfilled);
         assert_eq!(consumer.ended(&bad).await.state, RequestState::Failed);
         let asking = process.shared.why.ask_all(AskWhy(bad), std::time::Duration::from_secs(5)).await;
@@ -245,7 +249,7 @@ fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() 
 fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
     on_paused_time(async {
         let (consumer, process) = started(&cloud("", "    fake: {delete-fails-every: 2}\n")).await;
-        let first = consumer.ask(&["a", "a", "a"]).await;
+        let first = consumer.submit_labels(&["a", "a", "a"]).await;
         consumer.ended(&first).await;
         let nodes = consumer.accept(&first).await;
         consumer.use_up(nodes).await;
@@ -263,7 +267,7 @@ fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
         until("two are ready", async || consumer.ready_nodes().await == 2).await;
         until("no request is left of that", async || consumer.requests().await.is_empty()).await;
         let kept: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
-        let id = consumer.ask(&["a", "b", "a"]).await;
+        let id = consumer.submit_labels(&["a", "b", "a"]).await;
         let request = consumer.ended(&id).await;
         assert!(kept.contains(&request.nodes[0]), "{kept:?} {:?}", request.nodes);
         let mut zones = Vec::new();
@@ -285,10 +289,10 @@ fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
 fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {max-cores: 12}\n")).await;
-        let first = consumer.ask(&["a", "a", "a"]).await;
+        let first = consumer.submit_labels(&["a", "a", "a"]).await;
         assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
-        let waiting = consumer.ask(&["b"]).await;
-        let never = consumer.ask(&["b", "b", "b", "b"]).await;
+        let waiting = consumer.submit_labels(&["b"]).await;
+        let never = consumer.submit_labels(&["b", "b", "b", "b"]).await;
         assert_eq!(consumer.ended(&never).await.state, RequestState::Failed);
         let is_pending = async || consumer.request(&waiting).await.unwrap().state == RequestState::Pending;
         until("it waits for room", is_pending).await;

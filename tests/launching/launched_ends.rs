@@ -25,7 +25,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// Has nodes of label `a` launched and takes them.
 async fn taken(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
-    let id = consumer.ask(&vec!["a"; count]).await;
+    let id = consumer.submit_labels(&vec!["a"; count]).await;
     assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
     consumer.accept(&id).await
 }
@@ -184,7 +184,7 @@ fn a_held_node_is_nobody_elses_until_its_time_is_over_and_it_goes() {
             change(&consumer, &id, |node| (node.state, node.hold_expiration) = (NodeState::Hold, own)).await;
             held.release().await.unwrap();
             let began = clock::now();
-            let waiting = consumer.ask(&["a"]).await;
+            let waiting = consumer.submit_labels(&["a"]).await;
             let request = consumer.ended(&waiting).await;
             assert_eq!(request.state, RequestState::Fulfilled);
             assert_ne!(request.nodes, std::slice::from_ref(&id));
@@ -203,7 +203,7 @@ fn a_node_that_is_held_for_ever_is_never_given_to_others() {
         let (id, held) = taken(&consumer, 1).await.remove(0);
         change(&consumer, &id, |node| node.state = NodeState::Hold).await;
         held.release().await.unwrap();
-        let waiting = consumer.ask(&["a"]).await;
+        let waiting = consumer.submit_labels(&["a"]).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(consumer.request(&waiting).await.unwrap().state, RequestState::Pending);
         assert_eq!(state(&consumer, &id).await, Some(NodeState::Hold));
@@ -220,7 +220,7 @@ fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_i
         let (mut first, mut second) = (Process::new(&configuration), Process::new(&configuration));
         let running = first.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
-        let id = consumer.ask(&["a", "b"]).await;
+        let id = consumer.submit_labels(&["a", "b"]).await;
         until("its nodes are booting", async || {
             let nodes = consumer.nodes().await;
             nodes.iter().filter(|(_, node)| node.external_id.is_string()).count() == 2
@@ -251,7 +251,7 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
         let (mut first, mut second) = (Process::with(&configuration, patient), Process::with(&configuration, patient));
         first.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
-        let requests = [consumer.ask(&["a", "b"]).await, consumer.ask(&["a"]).await];
+        let requests = [consumer.submit_labels(&["a", "b"]).await, consumer.submit_labels(&["a"]).await];
         until("its nodes are booting", async || {
             let nodes = consumer.nodes().await;
             nodes.iter().filter(|(_, node)| node.external_id.is_string()).count() == 3
@@ -288,8 +288,8 @@ fn nodes_of_who_died_go_and_those_that_nobody_accepted_are_kept_for_the_request(
     on_paused_time(async {
         let (zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
         let dying = Consumer::of(&zookeeper);
-        let accepted = dying.ask(&["a"]).await;
-        let fulfilled = dying.ask(&["a"]).await;
+        let accepted = dying.submit_labels(&["a"]).await;
+        let fulfilled = dying.submit_labels(&["a"]).await;
         let kept = dying.ended(&fulfilled).await.nodes.remove(0);
         dying.ended(&accepted).await;
         let (used, _lock) = dying.accept(&accepted).await.remove(0);
@@ -319,7 +319,7 @@ fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
         let mut process = Process::new(&cloud(json!({}), json!({"max-servers": 7})).to_string());
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
-        let id = consumer.ask(&["a", "b"]).await;
+        let id = consumer.submit_labels(&["a", "b"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
     });
 }
@@ -327,7 +327,7 @@ fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
 /// A launcher that boots a node for a request; and both.
 async fn booting() -> (MemoryZooKeeper, Consumer, Process, RequestId, NodeId) {
     let (zookeeper, consumer, process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
-    let id = consumer.ask(&["a"]).await;
+    let id = consumer.submit_labels(&["a"]).await;
     let is_booting = async || consumer.nodes().await.iter().any(|(_, node)| node.external_id.is_string());
     until("its node is booting", is_booting).await;
     let node = consumer.nodes().await.remove(0).0;
@@ -364,7 +364,7 @@ fn a_request_that_somebody_else_ends_stays_ended_and_its_node_is_free() {
             consumer.zk.set(&paths::request(&id), Bytes::from(json::to_bytes(&request)), -1).await.unwrap();
             until("its node is free", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
             assert_eq!(consumer.request(&id).await.unwrap().state, state);
-            let again = consumer.ask(&["a"]).await;
+            let again = consumer.submit_labels(&["a"]).await;
             assert_eq!(consumer.ended(&again).await.nodes, [node]);
             assert_eq!(process.shared.panics.count(), 0, "{state:?}");
         });

@@ -35,7 +35,7 @@ async fn node(consumer: &Consumer, id: &NodeId) -> Node {
 
 /// Has a node made that nobody uses.
 async fn idle(consumer: &Consumer, label: &str) -> NodeId {
-    let id = consumer.ask(&[label]).await;
+    let id = consumer.submit_labels(&[label]).await;
     let node = fulfilled(consumer, &id).await.remove(0);
     consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
     until("the node is idle", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
@@ -97,7 +97,7 @@ fn idle_nodes_are_taken_in_the_order_of_the_wishes_unless_new_ones_are_wanted() 
         let allocated = fulfilled(&consumer, &new_one).await.remove(0);
         assert!(![&of_a, &elsewhere].contains(&&allocated));
 
-        let id = consumer.ask(&["a", "b", "a"]).await;
+        let id = consumer.submit_labels(&["a", "b", "a"]).await;
         let nodes = fulfilled(&consumer, &id).await;
         assert_eq!(nodes[..2], [of_a, of_b]);
         assert!(![&allocated, &elsewhere].contains(&&nodes[2]));
@@ -123,7 +123,7 @@ fn all_nodes_of_a_request_are_in_one_zone_that_of_an_idle_one_where_there_is_one
         let (of_one, of_other) = (zone(&one).await, zone(&other).await);
         assert_ne!(of_one, of_other);
         for (label, idle, expected) in [("b", other, of_other), ("a", one, of_one)] {
-            let id = consumer.ask(&[label, label, "a", "b"]).await;
+            let id = consumer.submit_labels(&[label, label, "a", "b"]).await;
             let nodes = fulfilled(&consumer, &id).await;
             assert_eq!(nodes[0], idle);
             for id in &nodes {
@@ -133,7 +133,7 @@ fn all_nodes_of_a_request_are_in_one_zone_that_of_an_idle_one_where_there_is_one
             consumer.use_up(nodes).await;
         }
         // Nothing is idle any more.
-        let id = consumer.ask(&["a", "b"]).await;
+        let id = consumer.submit_labels(&["a", "b"]).await;
         let nodes = fulfilled(&consumer, &id).await;
         assert_eq!(zone(&nodes[0]).await, zone(&nodes[1]).await);
     });
@@ -153,7 +153,7 @@ fn what_a_pool_can_never_serve_is_declined_without_a_node() {
     for (pool, labels) in cases {
         on_paused_time(async {
             let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool.clone())).await;
-            let id = consumer.ask(&labels).await;
+            let id = consumer.submit_labels(&labels).await;
             let request = consumer.ended(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{pool}");
             assert!(request.declined_by[0].as_str().contains("lab-main"), "{request:?}");
@@ -172,7 +172,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
         let mut both = configuration(&[of("one"), of("two")]);
         both["diskimages"] = json!([{"name": "image", "elements": ["vm"]}]);
         let (_zookeeper, consumer, _process) = started(&both).await;
-        let nowhere = consumer.ask(&["a"]).await;
+        let nowhere = consumer.submit_labels(&["a"]).await;
         let request = consumer.ended(&nowhere).await;
         assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 2));
         let key = UploadKey {
@@ -183,7 +183,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
         };
         upload(&consumer.zk, &key, UploadState::Ready, 1.0, Some("an-image")).await;
         let served = async || {
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             let request = consumer.ended(&id).await;
             (request.state == RequestState::Fulfilled).then_some(request)
         };
@@ -242,7 +242,7 @@ fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
         case["launch-retries"] = json!(3);
         on_paused_time(async {
             let (_zookeeper, consumer, _process) = started(&cloud(case.clone(), json!({}))).await;
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             let began = clock::now();
             let request = consumer.ended(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{case}");
@@ -261,13 +261,13 @@ fn of_two_nodes_of_which_one_fails_the_other_is_free_at_once() {
     on_paused_time(async {
         let provider = json!({"launch-retries": 1, "fake": {"boot-fails-every": 2}});
         let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
-        let id = consumer.ask(&["a", "a"]).await;
+        let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0));
         until("the failed one is gone", async || consumer.nodes().await.len() == 1).await;
         let (good, node) = consumer.nodes().await.remove(0);
         assert!(node.is_idle(), "{node:?}");
-        let next = consumer.ask(&["a"]).await;
+        let next = consumer.submit_labels(&["a"]).await;
         assert_eq!(fulfilled(&consumer, &next).await, [good]);
     });
 }
@@ -310,7 +310,7 @@ fn host_keys_are_those_that_connection_and_switches_ask_for() {
             ("unchecked-pool", "ssh", 22, Some("csh"), vec![]),
         ];
         for (label, connection, port, shell, keys) in expected {
-            let id = consumer.ask(&[label]).await;
+            let id = consumer.submit_labels(&[label]).await;
             let node = node(&consumer, &fulfilled(&consumer, &id).await[0]).await;
             assert_eq!((node.connection_type.as_deref(), node.port()), (Some(connection), Some(port)), "{label}");
             assert_eq!((node.shell_type.as_deref(), node.host_keys), (shell, keys), "{label}");
@@ -325,7 +325,7 @@ fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_gi
         let provider =
             json!({"launch-retries": 2, "launch-timeout": 50, "fake": {"boot-time": 5, "boot-fails-every": 2}});
         let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
-        let id = consumer.ask(&["a", "a"]).await;
+        let id = consumer.submit_labels(&["a", "a"]).await;
         let count =
             async |state: NodeState| consumer.nodes().await.iter().filter(|(_, node)| node.state == state).count();
         until("one is ready and one is tried again", async || {
@@ -337,7 +337,7 @@ fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_gi
         until("the other one is gone", async || consumer.nodes().await.len() == 1).await;
         let contenders = lock::contenders(&consumer.zk, &paths::request_lock(&id)).await;
         assert!(!contenders.is_ok_and(|contenders| !contenders.is_empty()), "its lock is held");
-        let next = consumer.ask(&["a"]).await;
+        let next = consumer.submit_labels(&["a"]).await;
         fulfilled(&consumer, &next).await;
         assert_eq!(consumer.nodes().await.len(), 1, "it is used");
         assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing is left to clean up");
@@ -348,7 +348,7 @@ fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_gi
 fn who_contends_for_the_lock_of_a_request_does_not_hold_up_its_end() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
-        let id = consumer.ask(&["a", "b"]).await;
+        let id = consumer.submit_labels(&["a", "b"]).await;
         let directory = paths::request_lock(&id);
         until("it is accepted", async || consumer.count(&directory).await == 1).await;
         let prefix = paths::contender_prefix(&directory, "somebody");
@@ -373,7 +373,7 @@ fn a_request_that_is_locked_is_left_alone_and_taken_with_what_was_changed_meanwh
         let held = lock::try_lock(&consumer.zk, &paths::request_lock(&id), "").await.unwrap().expect("it is free");
         lock::make_path(&consumer.zk, "/nodepool/requests").await.unwrap();
         consumer.zk.create(path, before.clone().into(), CreateMode::Persistent).await.unwrap();
-        let other = consumer.ask(&["b"]).await;
+        let other = consumer.submit_labels(&["b"]).await;
         fulfilled(&consumer, &other).await;
         sleep(Duration::from_secs(60)).await;
         assert_eq!(consumer.zk.get(path).await.unwrap().0, before, "nobody has written to it");

@@ -54,7 +54,7 @@ fn hundreds_of_requests_are_all_served_by_events_alone() {
         let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 300"], "");
         let process = Process::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
         let (_zookeeper, consumer, _process) = crate::grown::grow_process(process, 300).await;
-        let ids = futures::future::join_all((0..300).map(|_| consumer.ask(&["a"]))).await;
+        let ids = futures::future::join_all((0..300).map(|_| consumer.submit_labels(&["a"]))).await;
         let mut given = std::collections::BTreeSet::new();
         for id in ids {
             given.extend(consumer.ended(&id).await.nodes);
@@ -69,7 +69,7 @@ fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         for _ in 0..5 {
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             let first = consumer.ended(&id).await.nodes[0].clone();
             let nodes = consumer.accept(&id).await;
             consumer.use_up(nodes).await;
@@ -87,7 +87,7 @@ fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
 fn nodes_of_a_request_that_was_withdrawn_become_free() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         consumer.ended(&id).await;
         assert_eq!(consumer.ready_nodes().await, 0);
         consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
@@ -109,7 +109,7 @@ fn after_an_expired_session_the_work_goes_on_under_the_same_name() {
         let launcher = registered(&consumer).await;
         zookeeper.expire(process.session_id);
         assert_eq!(running.await.unwrap(), SessionEnd::Expired);
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         process.run(&zookeeper);
         assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
         assert_eq!(registered(&consumer).await, launcher);
@@ -138,10 +138,10 @@ fn two_launchers_share_requests_and_fail_those_that_both_declined() {
         let mut west = Process::new(&yaml("west", &["name: fake-h2, labels: [a, b]"], ""));
         west.run(&zookeeper);
         until("two nodes", async || consumer.ready_nodes().await == 2).await;
-        let (one, two) = (consumer.ask(&["a"]).await, consumer.ask(&["a"]).await);
+        let (one, two) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["a"]).await);
         let (one, two) = (consumer.ended(&one).await, consumer.ended(&two).await);
         assert_ne!(one.nodes, two.nodes);
-        let nobody = consumer.ask(&["c"]).await;
+        let nobody = consumer.submit_labels(&["c"]).await;
         let nobody = consumer.ended(&nobody).await;
         assert_eq!((nobody.state, nobody.declined_by.len()), (RequestState::Failed, 2));
         assert!(nobody.nodes.is_empty());
@@ -155,7 +155,7 @@ fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
             let (zookeeper, consumer, process) =
                 grow(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
             zookeeper.fail_next(process.session_id, 2, fault);
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             let ended = consumer.ended(&id).await;
             assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 1), "{fault:?}");
             assert_eq!(consumer.ready_nodes().await, 2, "{fault:?}");
@@ -168,7 +168,7 @@ fn after_a_short_disconnection_nothing_was_missed() {
     on_paused_time(async {
         let (zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         zookeeper.suspend(process.session_id);
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(consumer.request(&id).await.unwrap().state, RequestState::Requested);
         zookeeper.resume(process.session_id);
@@ -185,7 +185,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
 
         std::fs::write(&process.file, "providers: [").unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         let nodes = {
             assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
             consumer.accept(&id).await
@@ -199,7 +199,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
             nodes.len() == 2 && nodes.iter().all(|(_, node)| node.is_idle() && node.labels.len() == 2)
         })
         .await;
-        let id = consumer.ask(&["b"]).await;
+        let id = consumer.submit_labels(&["b"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
         assert_eq!(registered(&consumer).await, before, "the pool's worker was not restarted");
     });
@@ -272,7 +272,7 @@ fn records_that_nobody_can_read_stop_nothing_and_stay() {
             names.len() == 6
         })
         .await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
         tokio::time::sleep(Duration::from_secs(300)).await;
         assert_eq!(consumer.count("/nodepool/nodes").await, 6, "nothing is deleted on suspicion");
@@ -287,12 +287,12 @@ fn a_request_larger_than_a_transaction_is_served_in_steps() {
         let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 1500"], ""));
         process.run(&zookeeper);
         until("1500 nodes", async || consumer.count("/nodepool/nodes").await == 1500).await;
-        let id = consumer.ask(&vec!["a"; 1200]).await;
+        let id = consumer.submit_labels(&vec!["a"; 1200]).await;
         let ended = consumer.ended(&id).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 1200));
         let nodes: Vec<(NodeId, Node)> = consumer.nodes().await;
         assert_eq!(nodes.iter().filter(|(_, node)| node.allocated_to.as_ref() == Some(&id)).count(), 1200);
-        let too_large = consumer.ask(&vec!["a"; 10_000]).await;
+        let too_large = consumer.submit_labels(&vec!["a"; 10_000]).await;
         assert_eq!(consumer.ended(&too_large).await.state, RequestState::Failed);
     });
 }

@@ -48,7 +48,7 @@ async fn asked(consumer: &Consumer, count: usize) -> Vec<RequestId> {
 
 /// How many requests were ever made: their numbers are counted through.
 async fn ever_made(consumer: &Consumer) -> i64 {
-    let id = consumer.ask(&["nobody-has-it"]).await;
+    let id = consumer.submit_labels(&["nobody-has-it"]).await;
     consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
     id.sequence().parse().unwrap()
 }
@@ -134,7 +134,7 @@ fn only_what_is_missing_is_asked_for_whoever_has_the_rest() {
 
         // One of them is somebody's now.
         let mut node = consumer.node(&last).await.unwrap();
-        node.allocated_to = Some(consumer.ask(&["c"]).await);
+        node.allocated_to = Some(consumer.submit_labels(&["c"]).await);
         cloud.zk.set(&paths::node(&last), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
         until("one request", async || min_ready(&consumer).await.len() == 1).await;
         sleep(SETTLE_TIME).await;
@@ -160,7 +160,7 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
         until("the request to go", async || consumer.requests().await.is_empty()).await;
         // And no longer when he has gone.
         cloud.unregister().await;
-        let id = consumer.ask(&["b"]).await;
+        let id = consumer.submit_labels(&["b"]).await;
         consumer.ended(&id).await;
         sleep(SETTLE_TIME).await;
         assert!(min_ready(&consumer).await.is_empty());

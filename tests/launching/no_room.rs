@@ -46,15 +46,15 @@ async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
 fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_served() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 2)]).await;
-        let first = consumer.ask(&["a", "a"]).await;
+        let first = consumer.submit_labels(&["a", "a"]).await;
         consumer.ended(&first).await;
         let used = consumer.accept(&first).await;
         assert!(!is_paused(&consumer, "main").await);
-        let second = consumer.ask(&["a"]).await;
+        let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         until("the pool is paused", async || is_paused(&consumer, "main").await).await;
-        let third = consumer.ask(&["a", "a"]).await;
-        let unknown = consumer.ask(&["unheard-of"]).await;
+        let third = consumer.submit_labels(&["a", "a"]).await;
+        let unknown = consumer.submit_labels(&["unheard-of"]).await;
         assert_eq!(consumer.ended(&unknown).await.state, RequestState::Failed);
         assert_eq!(state(&consumer, &second).await, RequestState::Pending);
         assert_eq!(state(&consumer, &third).await, RequestState::Requested);
@@ -77,7 +77,7 @@ fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
         let (consumer, _process, _) = started(&zookeeper(), &[("first", 1, 1), ("second", 100, 1)]).await;
         let mut in_use = Vec::new();
         for pool in ["first", "second"] {
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             let request = consumer.ended(&id).await;
             assert_eq!(request.state, RequestState::Fulfilled);
             let node = consumer.node(&request.nodes[0]).await.unwrap();
@@ -85,7 +85,7 @@ fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
             in_use.extend(consumer.accept(&id).await);
         }
         // Now both are full, and one of them keeps it.
-        let third = consumer.ask(&["a"]).await;
+        let third = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &third, RequestState::Pending).await;
     });
 }
@@ -97,7 +97,7 @@ fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_pa
         let (consumer, _process, _) = started(&zookeeper(), &[("one", 100, 1), ("other", 100, 1)]).await;
         let (mut pools, mut in_use) = (Vec::new(), Vec::new());
         for _ in 0..2 {
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             let request = consumer.ended(&id).await;
             let node = consumer.node(&request.nodes[0]).await.unwrap();
             pools.push(node.pool.unwrap());
@@ -106,7 +106,7 @@ fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_pa
         assert_ne!(pools[0], pools[1]);
         assert_eq!(registration(&consumer, pools[0].as_str()).await.1, 0);
         // Now both are full, and what lasts is told.
-        let third = consumer.ask(&["a"]).await;
+        let third = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &third, RequestState::Pending).await;
         until("one is paused", async || is_paused(&consumer, "one").await || is_paused(&consumer, "other").await).await;
     });
@@ -117,14 +117,14 @@ fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_pa
 fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 1)]).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         consumer.ended(&first).await;
         let used = consumer.accept(&first).await;
-        let second = consumer.ask(&["a"]).await;
+        let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         consumer.zk.delete(&paths::request(&second), -1).await.unwrap();
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
-        let third = consumer.ask(&["a"]).await;
+        let third = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &third, RequestState::Pending).await;
         consumer.use_up(used).await;
         assert_eq!(consumer.ended(&third).await.state, RequestState::Fulfilled);
@@ -136,10 +136,10 @@ fn what_waits_when_a_launcher_stops_is_served_by_the_next() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let (consumer, process, ended) = started(&zookeeper, &[("main", 100, 1)]).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         consumer.ended(&first).await;
         let _in_use = consumer.accept(&first).await;
-        let second = consumer.ask(&["a"]).await;
+        let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         process.stop();
         ended.await.unwrap();

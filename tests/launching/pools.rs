@@ -65,7 +65,7 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
         for (pool, label) in [("east", "a"), ("west", "b")] {
             assert_eq!(registered[pool].provider_name.as_ref().unwrap().as_str(), "lab");
             assert_eq!(registered[pool].supported_labels, [label.into()].into(), "{pool}");
-            let id = consumer.ask(&[label, label]).await;
+            let id = consumer.submit_labels(&[label, label]).await;
             for node in consumer.ended(&id).await.nodes {
                 let node = consumer.node(&node).await.unwrap();
                 assert_eq!(node.pool.unwrap().as_str(), pool);
@@ -74,7 +74,7 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
             }
         }
         // All nodes of a request come from one pool.
-        let mixed = consumer.ask(&["a", "b"]).await;
+        let mixed = consumer.submit_labels(&["a", "b"]).await;
         let mixed = consumer.ended(&mixed).await;
         assert_eq!(mixed.state, RequestState::Failed);
         let mut declined = mixed.declined_by;
@@ -94,7 +94,7 @@ async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     process.run_on(zk);
     until("6 nodes", async || consumer.ready_nodes().await == 6).await;
     word.send_replace(false);
-    let asked = [consumer.ask(&["a"]).await, consumer.ask(&["b"]).await];
+    let asked = [consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await];
     sleep(SETTLE_TIME).await;
     let (mut served, mut why) = (0, Vec::new());
     for id in &asked {
@@ -139,11 +139,11 @@ fn a_label_of_a_dead_launcher_is_waited_for_until_its_registration_expires() {
         let own = components(&consumer).await.remove("main").unwrap().id.unwrap();
         // It says nothing any more, and its session is not over yet.
         let dead = ForeignPool::register(&zookeeper, "cloud", &["c"]).await;
-        let id = consumer.ask(&["c"]).await;
+        let id = consumer.submit_labels(&["c"]).await;
         sleep(SETTLE_TIME).await;
         let waiting = consumer.request(&id).await.unwrap();
         assert_eq!((waiting.state, waiting.declined_by.len()), (RequestState::Requested, 0));
-        let other = consumer.ask(&["a"]).await;
+        let other = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled, "nobody else waits for it");
 
         zookeeper.expire(dead.zk.session_id());
@@ -173,7 +173,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], broken));
         process.run(&zookeeper);
         until("the node of the other provider", async || consumer.nodes().await.len() == 5).await;
-        let id = consumer.ask(&["b"]).await;
+        let id = consumer.submit_labels(&["b"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Failed, "its labels are nobody's");
         sleep(SETTLE_TIME).await;
         let nodes = consumer.nodes().await;
@@ -211,7 +211,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
         for cloud in ["one", "two"] {
             sleep(SETTLE_TIME).await;
             assert_eq!(pools().await, 0);
-            let id = consumer.ask(&["a"]).await;
+            let id = consumer.submit_labels(&["a"]).await;
             until("it is known why", async || {
                 reasons(&process, &id).await == ["the provider is out of service: no clouds.yaml"]
             })
@@ -264,7 +264,7 @@ fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
             assert!(reasons(&process, id).await.contains(&reason), "{:?}", reasons(&process, id).await);
         }
         // Another tenant's requests go on, whatever their rank.
-        let other = consumer.ask(&["b"]).await;
+        let other = consumer.submit_labels(&["b"]).await;
         assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled);
 
         consumer.zk.delete(&theirs, -1).await.unwrap();

@@ -28,13 +28,13 @@ async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
 /// With room for one node, the second request waits without a node of its own until the first one's is gone.
 async fn waits_for_the_one_before(configuration: &Value) {
     let (_zookeeper, consumer, _process) = started(configuration).await;
-    let first = consumer.ask(&["a"]).await;
+    let first = consumer.submit_labels(&["a"]).await;
     assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled, "{configuration}");
     let used = consumer.accept(&first).await;
-    let second = consumer.ask(&["b"]).await;
+    let second = consumer.submit_labels(&["b"]).await;
     becomes(&consumer, &second, RequestState::Pending).await;
     until("the pool is paused", async || is_paused(&consumer, "main").await).await;
-    let never = consumer.ask(&["a", "a"]).await;
+    let never = consumer.submit_labels(&["a", "a"]).await;
     assert_eq!(consumer.ended(&never).await.state, RequestState::Failed, "{configuration}");
     sleep(SETTLE_TIME).await;
     assert_eq!(state(&consumer, &second).await, RequestState::Pending, "{configuration}");
@@ -79,7 +79,7 @@ async fn ask_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, lab
 fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         consumer.ended(&first).await;
         let mut used = consumer.accept(&first).await;
         let waiting = ask_as(&consumer, None, "300", &["a"]).await;
@@ -103,10 +103,10 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
     on_paused_time(async {
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         let (_zookeeper, consumer, process) = started(&configuration).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         consumer.ended(&first).await;
         let used = consumer.accept(&first).await;
-        let waiting = consumer.ask(&["b"]).await;
+        let waiting = consumer.submit_labels(&["b"]).await;
         becomes(&consumer, &waiting, RequestState::Pending).await;
         configuration["providers"][0]["pools"][0]["labels"][1]["flavor-name"] = json!("No Such Flavor");
         std::fs::write(&process.file, configuration.to_string()).unwrap();
@@ -115,7 +115,7 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
         let lock = lock::contenders(&consumer.zk, &paths::request_lock(&waiting)).await;
         assert!(lock.is_ok_and(|contenders| contenders.is_empty()), "its lock is given back");
-        let second = consumer.ask(&["a"]).await;
+        let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         consumer.use_up(used).await;
         assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
@@ -136,10 +136,10 @@ fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
             configuration["providers"][0]["pools"][0]["labels"].as_array_mut().unwrap().remove(1);
             configuration["providers"][0]["pools"].as_array_mut().unwrap().push(second);
             let (_zookeeper, consumer, _process) = started(&configuration).await;
-            let first = consumer.ask(&["a"]).await;
+            let first = consumer.submit_labels(&["a"]).await;
             assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
             let used = consumer.accept(&first).await;
-            let second = consumer.ask(&["b"]).await;
+            let second = consumer.submit_labels(&["b"]).await;
             if is_shared {
                 becomes(&consumer, &second, RequestState::Pending).await;
                 assert!(!is_paused(&consumer, "main").await);
@@ -156,10 +156,10 @@ fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
     on_paused_time(async {
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         let (_zookeeper, consumer, process) = started(&configuration).await;
-        let first = consumer.ask(&["a"]).await;
+        let first = consumer.submit_labels(&["a"]).await;
         consumer.ended(&first).await;
         let _in_use = consumer.accept(&first).await;
-        let waiting = consumer.ask(&["b"]).await;
+        let waiting = consumer.submit_labels(&["b"]).await;
         becomes(&consumer, &waiting, RequestState::Pending).await;
         configuration["providers"][0]["pools"][0]["max-servers"] = json!(2);
         std::fs::write(&process.file, configuration.to_string()).unwrap();
@@ -176,7 +176,7 @@ fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
         let (_zookeeper, consumer, _process) = started(&cloud(slow, json!({}))).await;
         let mut asked = Vec::new();
         for label in ["a", "b", "a"] {
-            asked.push(consumer.ask(&[label]).await);
+            asked.push(consumer.submit_labels(&[label]).await);
         }
         until("all are served", async || {
             let nodes = consumer.nodes().await;
@@ -191,7 +191,7 @@ fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
     });
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({"max-concurrency": 0}), json!({}))).await;
-        let id = consumer.ask(&["a"]).await;
+        let id = consumer.submit_labels(&["a"]).await;
         sleep(SETTLE_TIME).await;
         let request = consumer.request(&id).await.unwrap();
         assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]));
@@ -248,7 +248,7 @@ fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
         configuration["labels"][1]["min-ready"] = json!(1);
         let (_zookeeper, consumer, _process) = started(&configuration).await;
         until("a node is ready", async || consumer.ready_nodes().await == 1).await;
-        let id = consumer.ask(&["b"]).await;
+        let id = consumer.submit_labels(&["b"]).await;
         consumer.ended(&id).await;
         let used = consumer.accept(&id).await;
         let mut failed = Vec::new();
@@ -278,10 +278,10 @@ fn a_node_that_could_not_be_given_up_goes_all_the_same() {
     on_paused_time(async {
         let faults = json!({"boot-time": 5, "boot-quota-every": 4});
         let (zookeeper, consumer, process) = started(&cloud(json!({"fake": faults}), json!({"max-servers": 2}))).await;
-        let first = consumer.ask(&["a", "a"]).await;
+        let first = consumer.submit_labels(&["a", "a"]).await;
         consumer.ended(&first).await;
         let used = consumer.accept(&first).await;
-        let second = consumer.ask(&["a", "a"]).await;
+        let second = consumer.submit_labels(&["a", "a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         sleep(Duration::from_secs(5)).await;
         consumer.use_up(used).await;

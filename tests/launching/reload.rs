@@ -39,7 +39,7 @@ async fn pools(consumer: &Consumer) -> Vec<String> {
 }
 
 async fn served(consumer: &Consumer, label: &str) -> RequestState {
-    let id = consumer.ask(&[label]).await;
+    let id = consumer.submit_labels(&[label]).await;
     let ended = consumer.ended(&id).await;
     if ended.state == RequestState::Fulfilled {
         let nodes = consumer.accept(&id).await;
@@ -183,7 +183,7 @@ fn nodes_that_are_booting_are_finished_when_their_provider_is_replaced_or_remove
         for changed in [slow_cloud("    boot-timeout: 77\n"), without] {
             let (_zookeeper, consumer, process) = grow_process(Process::new(&slow_cloud("")), 0).await;
             until("the pool is there", async || consumer.count("/nodepool/components/pool").await == 1).await;
-            let id = consumer.ask(&["a", "a"]).await;
+            let id = consumer.submit_labels(&["a", "a"]).await;
             until("its nodes are booting", async || {
                 consumer.nodes().await.iter().filter(|(_, node)| node.external_id.is_string()).count() == 2
             })

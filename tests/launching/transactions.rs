@@ -42,7 +42,7 @@ impl TransactionHarness {
         node.labels = vec!["a".into()];
         let node = store.register(node).await.unwrap();
         let other = Consumer::of(&zookeeper);
-        let request = other.ask(&["a"]).await;
+        let request = other.submit_labels(&["a"]).await;
         let case = Self { zookeeper, other, store, node, request };
         case.wait_for_mirror().await;
         case

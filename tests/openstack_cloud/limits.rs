@@ -27,10 +27,10 @@ async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
     };
     with_launcher(&cloud, configure, async |harness| {
         let (first, _) = harness.serve(&["a"]).await;
-        let never = harness.consumer.ask(&["a", "a"]).await;
+        let never = harness.consumer.submit_labels(&["a", "a"]).await;
         assert_eq!(harness.ended(&never).await.state, RequestState::Failed, "{reason}");
         harness.says(&never, reason).await;
-        let second = harness.consumer.ask(&["a"]).await;
+        let second = harness.consumer.submit_labels(&["a"]).await;
         is_pending(harness, &second).await;
         harness.says(&second, reason).await;
         assert_eq!(cloud.simulation().state().await["servers_created"], 1, "{reason}");
@@ -77,7 +77,7 @@ fn a_limit_that_was_raised_unnoticed_stops_only_pools_that_heed_it() {
         with_launcher(&cloud, configure, async |harness| {
             let (first, _) = harness.serve(&["a"]).await;
             cloud.simulation().knobs(json!({"quota_servers": 5})).await;
-            let heeding = harness.consumer.ask(&["a"]).await;
+            let heeding = harness.consumer.submit_labels(&["a"]).await;
             is_pending(harness, &heeding).await;
             let (ignoring, _) = harness.serve(&["b", "b"]).await;
             assert_eq!(harness.consumer.request(&heeding).await.unwrap().state, RequestState::Pending);
@@ -109,11 +109,11 @@ fn servers_of_others_in_the_project_take_their_part_of_its_limits() {
             &cloud,
             |name| vec![cloud.provider(name)],
             async |harness| {
-                let never = harness.consumer.ask(&["a", "a"]).await;
+                let never = harness.consumer.submit_labels(&["a", "a"]).await;
                 assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
                 harness.says(&never, "needs instances 2, the limit is 1").await;
                 let (first, _) = harness.serve(&["a"]).await;
-                let second = harness.consumer.ask(&["a"]).await;
+                let second = harness.consumer.submit_labels(&["a"]).await;
                 is_pending(harness, &second).await;
                 harness.use_up(&first).await;
                 harness.fulfilled(&second).await;

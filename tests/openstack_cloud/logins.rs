@@ -144,7 +144,7 @@ fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_
                 harness.use_up(&id).await;
             }
             for (label, reason) in [("unknown", "certificate"), ("other", "certificate"), ("nameless", "dns error")] {
-                let id = harness.consumer.ask(&[label]).await;
+                let id = harness.consumer.submit_labels(&[label]).await;
                 harness.says(&id, &format!("cloud {label}: ")).await;
                 harness.says(&id, reason).await;
             }
@@ -197,7 +197,7 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                 std::iter::once(cloud.provider(name)).chain(strangers).collect()
             };
             with_launcher(&cloud, configure, async |harness| {
-                let good = harness.consumer.ask(&["a"]).await;
+                let good = harness.consumer.submit_labels(&["a"]).await;
                 harness.fulfilled(&good).await;
                 let reasons = [
                     ("password", "cloud wrong-password: "),
@@ -206,12 +206,12 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                     ("dead", "cloud dead: "),
                 ];
                 for (label, reason) in reasons {
-                    let id = harness.consumer.ask(&[label]).await;
+                    let id = harness.consumer.submit_labels(&[label]).await;
                     harness.says(&id, reason).await;
                 }
                 // What is not in clouds.yaml has no pool that could say anything, so those of others decline.
                 for label in ["unknown", "region"] {
-                    let id = harness.consumer.ask(&[label]).await;
+                    let id = harness.consumer.submit_labels(&[label]).await;
                     assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                 }
                 harness.use_up(&good).await;
@@ -233,7 +233,7 @@ fn load_again(harness: &OpenStackHarness, change: impl FnOnce(&mut Value)) {
 /// Asks until a request is not refused any more.
 async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId {
     wait::until_some(&format!("label {label} to be served"), LONG, async || {
-        let id = harness.consumer.ask(&[label]).await;
+        let id = harness.consumer.submit_labels(&[label]).await;
         (harness.ended(&id).await.state == RequestState::Fulfilled).then_some(id)
     })
     .await
@@ -259,7 +259,7 @@ fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
             vec![provider, unknown]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let id = harness.consumer.ask(&["a"]).await;
+            let id = harness.consumer.submit_labels(&["a"]).await;
             harness.says(&id, "401").await;
             cloud.add("changing", good.clone());
             cloud.add("later", good.clone());
@@ -267,7 +267,7 @@ fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
             let tries = async || cloud.simulation().state().await["calls"].as_u64();
             let before = tries().await;
             wait::until("another try", LONG, async || tries().await > before).await;
-            let id = harness.consumer.ask(&["a"]).await;
+            let id = harness.consumer.submit_labels(&["a"]).await;
             harness.says(&id, "401").await;
             load_again(harness, |_| {});
             // What could not be started before has its cloud now, too.
@@ -280,7 +280,7 @@ fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
             cloud.add("changing", wrong.clone());
             load_again(harness, |file| file["providers"][0]["rate"] = json!(0.5));
             wait::until("the new password to be used", LONG, async || {
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 let state = harness.ended(&id).await.state;
                 match state {
                     RequestState::Fulfilled => harness.use_up(&id).await,

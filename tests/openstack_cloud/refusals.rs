@@ -23,14 +23,14 @@ fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_w
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let good = harness.consumer.ask(&["a"]).await;
+                let good = harness.consumer.submit_labels(&["a"]).await;
                 let reasons = [
                     ("b", "Unable to find flavor named no-such-flavor"),
                     ("c", "Unable to find network no-such-network"),
                     ("d", "Unable to find flavor with 1099511627776 MiB"),
                 ];
                 for (label, reason) in reasons {
-                    let id = harness.consumer.ask(&[label]).await;
+                    let id = harness.consumer.submit_labels(&[label]).await;
                     assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                     harness.says(&id, reason).await;
                 }
@@ -59,12 +59,12 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
                 options.image_check_timeout = Seconds(0.5);
             };
             with_tuned_launcher(&cloud, configure, often, async |harness| {
-                let early = harness.consumer.ask(&["a"]).await;
+                let early = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.ended(&early).await.state, RequestState::Failed);
                 harness.says(&early, &format!("the cloud has no active image {image}")).await;
                 let uploaded = harness.client.upload_image(&image).await;
                 let served = loop {
-                    let id = harness.consumer.ask(&["a"]).await;
+                    let id = harness.consumer.submit_labels(&["a"]).await;
                     if harness.ended(&id).await.state == RequestState::Fulfilled {
                         break id;
                     }
@@ -90,7 +90,7 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
                 vec![cloud.provider(name), broken]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let bad = harness.consumer.ask(&["b"]).await;
+                let bad = harness.consumer.submit_labels(&["b"]).await;
                 let (good, _) = harness.serve(&["a"]).await;
                 assert_eq!(harness.ended(&bad).await.state, RequestState::Failed);
                 harness.use_up(&good).await;
@@ -122,7 +122,7 @@ fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let named = harness.consumer.ask(&["a"]).await;
+                let named = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.ended(&named).await.state, RequestState::Failed);
                 harness.says(&named, "image raw-1M cannot be looked up").await;
                 harness.says(&named, reason).await;
@@ -153,7 +153,7 @@ fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_re
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 let request = harness.ended(&id).await;
                 assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
                 harness.empties().await;
@@ -187,9 +187,9 @@ async fn fills(cloud: &Cloud, short: &str) {
             let (first, nodes) = harness.serve(&["a", "a"]).await;
             let recorded: Vec<&String> = nodes[0].resources.iter().flat_map(|all| all.keys()).collect();
             assert_eq!(recorded, ["cores", "instances", "ram"]);
-            let never = harness.consumer.ask(&["a", "a", "a"]).await;
+            let never = harness.consumer.submit_labels(&["a", "a", "a"]).await;
             assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
-            let waiting = harness.consumer.ask(&["a"]).await;
+            let waiting = harness.consumer.submit_labels(&["a"]).await;
             harness.says(&waiting, short).await;
             let request = async || harness.consumer.request(&waiting).await.unwrap();
             let is_pending = async || request().await.state == RequestState::Pending;
@@ -286,7 +286,7 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
         };
         with_launcher(&cloud, configure, async |harness| {
             let (first, _) = harness.serve(&["a"]).await;
-            let second = harness.consumer.ask(&["a"]).await;
+            let second = harness.consumer.submit_labels(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second server", crate::stack::scene::LONG, refused).await;
             // From then on it is known that servers of this label take floating addresses.
@@ -313,7 +313,7 @@ fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nob
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let id = harness.consumer.ask(&["a"]).await;
+            let id = harness.consumer.submit_labels(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second attempt", crate::stack::scene::LONG, refused).await;
             cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
@@ -345,7 +345,7 @@ fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
                 let (id, nodes) = harness.serve(&["a"]).await;
                 assert!(nodes[0].interface_ip.is_some(), "{nodes:?}");
                 if missing == "cinder" {
-                    let never = harness.consumer.ask(&["volume"]).await;
+                    let never = harness.consumer.submit_labels(&["volume"]).await;
                     assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
                 }
                 harness.use_up(&id).await;
@@ -400,10 +400,10 @@ fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let (id, _) = harness.serve(&["a"]).await;
-                let second = harness.consumer.ask(&["b"]).await;
+                let second = harness.consumer.submit_labels(&["b"]).await;
                 assert_eq!(harness.ended(&second).await.state, RequestState::Failed);
                 harness.says(&second, "the cloud does not tell its limits").await;
-                let third = harness.consumer.ask(&["c"]).await;
+                let third = harness.consumer.submit_labels(&["c"]).await;
                 harness.says(&third, "the cloud does not tell its limits").await;
                 // Refused is refused, while a failure may pass.
                 match status {
@@ -434,12 +434,12 @@ fn limits_that_were_known_stay_when_they_cannot_be_had_any_more() {
             |name| vec![cloud.provider(name)],
             async |harness| {
                 // A launch that fails is followed by a survey.
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                 let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');
                 crate::support::wait::until("the limits to be refused", crate::stack::scene::LONG, struck).await;
                 cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
-                let never = harness.consumer.ask(&["a", "a"]).await;
+                let never = harness.consumer.submit_labels(&["a", "a"]).await;
                 assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
                 harness.says(&never, "needs instances 2, the limit is 1").await;
                 let (id, _) = harness.serve(&["a"]).await;

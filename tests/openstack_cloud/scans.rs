@@ -25,7 +25,7 @@ fn servers_whose_keys_cannot_be_had_fail_the_request_and_go() {
         let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
         let configure = |name: &str| vec![checked(&cloud, name, port.number, 1)];
         with_launcher(&cloud, configure, async |harness| {
-            let id = harness.consumer.ask(&["a"]).await;
+            let id = harness.consumer.submit_labels(&["a"]).await;
             let request = harness.ended(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
             assert_eq!(cloud.simulation().state().await["servers_created"], 2, "both attempts were made");
@@ -61,7 +61,7 @@ fn a_scan_that_failed_once_is_made_again_with_another_server() {
         let number = port.number;
         let configure = |name: &str| vec![checked(&cloud, name, number, 8)];
         with_launcher(&cloud, configure, async |harness| {
-            let id = harness.consumer.ask(&["a"]).await;
+            let id = harness.consumer.submit_labels(&["a"]).await;
             let (first, _) = address_of_another(harness, &cloud, None).await;
             let (second, address) = address_of_another(harness, &cloud, Some(&first)).await;
             let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;

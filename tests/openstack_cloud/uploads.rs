@@ -44,7 +44,7 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                 harness.says(&id, "image debian has not been uploaded to this provider").await;
 
@@ -77,7 +77,7 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                 for key in [newest, key(harness, "b1")] {
                     zk.delete(&paths::image_upload(&key), -1).await.expect("the upload is there");
                 }
-                let id = harness.consumer.ask(&["a"]).await;
+                let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                 harness.empties().await;
             })

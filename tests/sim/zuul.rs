@@ -81,9 +81,9 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
     let mut dice = StdRng::seed_from_u64(seed);
     let consumer = Consumer { zk: connect(&zookeeper, seed) };
     let session = consumer.zk.session_id();
-    let wanted: Vec<&str> =
+    let requested: Vec<&str> =
         (0..NODES[dice.gen_range(0..NODES.len())]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
-    let id = ask(&consumer, &wanted).await;
+    let id = submit(&consumer, &requested).await;
     let death = dice.gen_bool(0.03).then(|| Duration::from_secs_f64(dice.gen_range(0.0..60.0)));
     let cancel_after = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
     let revisions = dice.gen_bool(0.2).then(|| StdRng::seed_from_u64(dice.r#gen()));
@@ -191,10 +191,10 @@ fn connect(zookeeper: &MemoryZooKeeper, seed: u64) -> Zk {
     Arc::new(Gated { inner, gate: Gate::open(), wire })
 }
 
-async fn ask(consumer: &Consumer, wanted: &[&str]) -> RequestId {
-    let labels = wanted.iter().map(|label| LabelName::from(*label)).collect();
+async fn submit(consumer: &Consumer, requested: &[&str]) -> RequestId {
+    let labels = requested.iter().map(|label| LabelName::from(*label)).collect();
     let mut request = NodeRequest::new(labels, "tester", clock::now());
-    request.tenant_name = wanted.contains(&TENANT_LABEL).then(|| TENANT.into());
+    request.tenant_name = requested.contains(&TENANT_LABEL).then(|| TENANT.into());
     consumer.submit(request).await
 }
 

@@ -148,7 +148,7 @@ impl OpenStackHarness {
 
     /// Asks for nodes and waits until they are there.
     pub async fn serve(&self, labels: &[&str]) -> (RequestId, Vec<Node>) {
-        let id = self.consumer.ask(labels).await;
+        let id = self.consumer.submit_labels(labels).await;
         let nodes = self.fulfilled(&id).await;
         (id, nodes)
     }
