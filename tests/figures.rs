@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use daemon::{Coordinator, LAUNCHER, NODEPOOL, WorkDir};
-use nodepool_model::metrics::prometheus_metrics::{self, MeterKind};
+use nodepool_model::metrics::prometheus_metrics::{self, MetricKind};
 use serde_json::Value;
-use support::real::child::{Output, Running};
+use support::real::child::{ChildProcess, Running};
 use support::real::ports;
 use support::wait;
 use tokio::net::UdpSocket;
@@ -31,7 +31,7 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
 
 fn series() -> BTreeSet<String> {
     let names = prometheus_metrics::ALL.iter().flat_map(|meter| match meter.kind {
-        MeterKind::Histogram(_) => ["_bucket", "_sum", "_count"].map(|end| format!("{}{end}", meter.name)).to_vec(),
+        MetricKind::Histogram(_) => ["_bucket", "_sum", "_count"].map(|end| format!("{}{end}", meter.name)).to_vec(),
         _ => vec![meter.name.to_owned()],
     });
     names.collect()

@@ -26,7 +26,7 @@ pub fn show(inputs: &Inputs<'_>, out: &mut Exposition) {
 
 fn put(sample: Sample, out: &mut Exposition) {
     if let Some(reading) = sample.reading {
-        out.number(reading.meter, reading.labels, sample.value);
+        out.number(reading.metric, reading.labels, sample.value);
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nodepool_model::metrics::prometheus_metrics::{self, Meter, MeterKind};
-use nodepool_model::metrics::prometheus_text::{Distribution, Exposition, Value};
+use nodepool_model::metrics::prometheus_metrics::{self, Metric, MetricKind};
+use nodepool_model::metrics::prometheus_text::{Distribution, Exposition, PrometheusText};
 use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind};
 
 /// Names with their labels that are kept, at most. Labels come from records of others, and there is no end of those.
@@ -16,7 +16,7 @@ pub struct Tally(Arc<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    series: Mutex<HashMap<Key, Value>>,
+    series: Mutex<HashMap<Key, MetricValue>>,
     left_out: AtomicU64,
 }
 
@@ -31,27 +31,27 @@ impl Tally {
     pub fn take(&self, sample: &Sample) {
         let Some(reading) = &sample.reading else { return };
         let value = if sample.kind == SampleKind::Timer { sample.value / 1000.0 } else { sample.value };
-        self.note(reading.meter, reading.labels.clone(), value);
+        self.note(reading.metric, reading.labels.clone(), value);
     }
 
     /// Sets a gauge, adds to a counter, or to a distribution.
-    pub fn note(&self, meter: &'static Meter, labels: Vec<String>, value: f64) {
+    pub fn note(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
         let mut series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key { name: meter.name, labels };
+        let key = Key { name: metric.name, labels };
         if series.len() >= MOST_SERIES && !series.contains_key(&key) {
             self.0.left_out.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        match meter.kind {
-            MeterKind::Gauge => drop(series.insert(key, Value::Number(value))),
-            MeterKind::Counter => {
-                if let Value::Number(so_far) = series.entry(key).or_insert(Value::Number(0.0)) {
+        match metric.kind {
+            MetricKind::Gauge => drop(series.insert(key, MetricValue::Number(value))),
+            MetricKind::Counter => {
+                if let MetricValue::Number(so_far) = series.entry(key).or_insert(MetricValue::Number(0.0)) {
                     *so_far += value;
                 }
             }
-            MeterKind::Histogram(bounds) => {
-                let entry = series.entry(key).or_insert_with(|| Value::Distribution(Distribution::new(bounds)));
-                if let Value::Distribution(so_far) = entry {
+            MetricKind::Histogram(bounds) => {
+                let entry = series.entry(key).or_insert_with(|| MetricValue::Distribution(Distribution::new(bounds)));
+                if let MetricValue::Distribution(so_far) = entry {
                     so_far.add(bounds, value);
                 }
             }
@@ -60,39 +60,39 @@ impl Tally {
 
     /// All of it, in the order of labels.
     pub fn show(&self, exposition: &mut Exposition) {
-        let mut all: Vec<(&'static Meter, Vec<String>, Value)> = {
+        let mut all: Vec<(&'static Metric, Vec<String>, MetricValue)> = {
             let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
-            let meter = |name: &str| prometheus_metrics::ALL.iter().copied().find(|meter| meter.name == name);
+            let metric = |name: &str| prometheus_metrics::ALL.iter().copied().find(|metric| metric.name == name);
             series
                 .iter()
-                .filter_map(|(key, value)| Some((meter(key.name)?, key.labels.clone(), value.clone())))
+                .filter_map(|(key, value)| Some((metric(key.name)?, key.labels.clone(), value.clone())))
                 .collect()
         };
         all.sort_by(|one, other| (one.0.name, &one.1).cmp(&(other.0.name, &other.1)));
-        all.into_iter().for_each(|(meter, labels, value)| exposition.put(meter, labels, value));
+        all.into_iter().for_each(|(metric, labels, value)| exposition.put(metric, labels, value));
         exposition.plain(&prometheus_metrics::SERIES_LEFT_OUT, self.0.left_out.load(Ordering::Relaxed) as f64);
     }
 
     /// The numbers of one meter, with the values of their labels.
-    pub fn numbers(&self, meter: &'static Meter) -> Vec<(Vec<String>, f64)> {
+    pub fn numbers(&self, metric: &'static Metric) -> Vec<(Vec<String>, f64)> {
         let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_meter = series.iter().filter(|(key, _)| key.name == meter.name);
-        of_meter
+        let of_metric = series.iter().filter(|(key, _)| key.name == metric.name);
+        of_metric
             .filter_map(|(key, value)| match value {
-                Value::Number(number) => Some((key.labels.clone(), *number)),
-                Value::Distribution(_) => None,
+                MetricValue::Number(number) => Some((key.labels.clone(), *number)),
+                MetricValue::Distribution(_) => None,
             })
             .collect()
     }
 
     /// The distributions of one meter, with the values of their labels.
-    pub fn distributions(&self, meter: &'static Meter) -> Vec<(Vec<String>, Distribution)> {
+    pub fn distributions(&self, metric: &'static Metric) -> Vec<(Vec<String>, Distribution)> {
         let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_meter = series.iter().filter(|(key, _)| key.name == meter.name);
-        let mut found: Vec<_> = of_meter
+        let of_metric = series.iter().filter(|(key, _)| key.name == metric.name);
+        let mut found: Vec<_> = of_metric
             .filter_map(|(key, value)| match value {
-                Value::Distribution(found) => Some((key.labels.clone(), found.clone())),
-                Value::Number(_) => None,
+                MetricValue::Distribution(found) => Some((key.labels.clone(), found.clone())),
+                MetricValue::Number(_) => None,
             })
             .collect();
         found.sort_by(|(one, _), (other, _)| one.cmp(other));

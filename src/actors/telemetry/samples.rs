@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
 use super::metrics_registry::Tally;
-use nodepool_model::metrics::prometheus_metrics::Meter;
+use nodepool_model::metrics::prometheus_metrics::Metric;
 use nodepool_model::metrics::statsd_metrics::Sample;
 
 /// Samples that may wait for the statsd socket. A server that is slow or gone costs these and nothing more.
@@ -53,9 +53,9 @@ impl SampleSink {
     }
 
     /// What has no name in statsd.
-    pub fn note(&self, meter: &'static Meter, labels: Vec<String>, value: f64) {
+    pub fn note(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
         if let Some(tally) = &self.tally {
-            tally.note(meter, labels, value);
+            tally.note(metric, labels, value);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::live_view::CallFigures;
 use crate::actors::telemetry::metrics_registry::Tally;
-use nodepool_model::metrics::prometheus_metrics::{self, MeterKind};
+use nodepool_model::metrics::prometheus_metrics::{self, MetricKind};
 use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Timestamp;
@@ -65,7 +65,7 @@ fn readings(tally: &Tally) -> BTreeMap<ProviderName, Reading> {
 }
 
 fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallFigures {
-    let MeterKind::Histogram(bounds) = prometheus_metrics::TASK_TIME.kind else { return CallFigures::default() };
+    let MetricKind::Histogram(bounds) = prometheus_metrics::TASK_TIME.kind else { return CallFigures::default() };
     let count_before = |index: usize| before.map_or(0, |before| before.times.counts[index]);
     let counts: Vec<u64> =
         newest.times.counts.iter().enumerate().map(|(index, count)| count - count_before(index)).collect();

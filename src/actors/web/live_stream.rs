@@ -23,7 +23,7 @@ use super::responses::{self, not_found, unavailable};
 use crate::actors::process::context::{ProcessContext, VERSION};
 use crate::actors::runtime::clock;
 use crate::actors::runtime::messages::AskWhy;
-use nodepool_model::metrics::prometheus_metrics::{self, Meter, MeterKind};
+use nodepool_model::metrics::prometheus_metrics::{self, Metric, MetricKind};
 use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::NodeState;
@@ -306,8 +306,8 @@ pub async fn plots(live: Data<Live>, context: Data<ProcessContext>) -> HttpRespo
 }
 
 /// One distribution over all labels, as far as it says how long good ends took.
-fn all_of(context: &ProcessContext, meter: &'static Meter) -> Value {
-    let MeterKind::Histogram(bounds) = meter.kind else { return Value::Null };
+fn all_of(context: &ProcessContext, meter: &'static Metric) -> Value {
+    let MetricKind::Histogram(bounds) = meter.kind else { return Value::Null };
     let mut sum = Distribution::new(bounds);
     for (labels, found) in context.samples.tally().map(|tally| tally.distributions(meter)).unwrap_or_default() {
         if labels.iter().all(|label| !label.starts_with("error")) {

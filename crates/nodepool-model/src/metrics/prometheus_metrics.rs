@@ -3,15 +3,15 @@
 
 /// One name and what is known of it.
 #[derive(Debug)]
-pub struct Meter {
+pub struct Metric {
     pub name: &'static str,
     pub help: &'static str,
-    pub kind: MeterKind,
+    pub kind: MetricKind,
     pub labels: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MeterKind {
+pub enum MetricKind {
     Gauge,
     Counter,
     /// Upper bounds of the buckets, ascending.
@@ -19,18 +19,18 @@ pub enum MeterKind {
 }
 
 /// A name is one thing, wherever it is mentioned.
-impl PartialEq for Meter {
+impl PartialEq for Metric {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Meter {
-    Meter { name, help, kind: MeterKind::Gauge, labels }
+const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Metric {
+    Metric { name, help, kind: MetricKind::Gauge, labels }
 }
 
-const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Meter {
-    Meter { name, help, kind: MeterKind::Counter, labels }
+const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Metric {
+    Metric { name, help, kind: MetricKind::Counter, labels }
 }
 
 const fn histogram(
@@ -38,8 +38,8 @@ const fn histogram(
     help: &'static str,
     labels: &'static [&'static str],
     bounds: &'static [f64],
-) -> Meter {
-    Meter { name, help, kind: MeterKind::Histogram(bounds), labels }
+) -> Metric {
+    Metric { name, help, kind: MetricKind::Histogram(bounds), labels }
 }
 
 /// Launches: the bounds of the reference's mapping, and shorter ones for clouds that are quicker than that.
@@ -51,139 +51,139 @@ const WAIT_BOUNDS: &[f64] =
 const CALL_BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 const IMAGE_BOUNDS: &[f64] = &[10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0];
 
-pub const NODES: Meter = gauge("nodepool_nodes", "Nodes by state", &["state"]);
-pub const NODES_BY_PROVIDER: Meter =
+pub const NODES: Metric = gauge("nodepool_nodes", "Nodes by state", &["state"]);
+pub const NODES_BY_PROVIDER: Metric =
     gauge("nodepool_nodes_by_provider", "Nodes by provider and state", &["provider", "state"]);
-pub const NODES_BY_LABEL: Meter = gauge("nodepool_nodes_by_label", "Nodes by label and state", &["label", "state"]);
-pub const ADDRESSABLE: Meter =
+pub const NODES_BY_LABEL: Metric = gauge("nodepool_nodes_by_label", "Nodes by label and state", &["label", "state"]);
+pub const ADDRESSABLE: Metric =
     gauge("nodepool_addressable_requests", "Node requests all of whose labels a pool supports", &["provider", "pool"]);
-pub const MAX_SERVERS: Meter = gauge(
+pub const MAX_SERVERS: Metric = gauge(
     "nodepool_provider_max_servers",
     "Sum of max-servers over the pools of a provider; +Inf where a pool has none",
     &["provider"],
 );
-pub const TENANT_LIMIT: Meter =
+pub const TENANT_LIMIT: Metric =
     gauge("nodepool_tenant_limit", "Configured limit of a tenant's resource", &["tenant", "limit"]);
-pub const LEAKED: Meter = counter(
+pub const LEAKED: Metric = counter(
     "nodepool_leaked",
     "Resources of a cloud that belonged to no node and were deleted",
     &["provider", "resource"],
 );
-pub const TASK: Meter = counter("nodepool_task", "Calls of a cloud's API that have ended", &["provider", "task"]);
-pub const TASK_TIME: Meter = histogram(
+pub const TASK: Metric = counter("nodepool_task", "Calls of a cloud's API that have ended", &["provider", "task"]);
+pub const TASK_TIME: Metric = histogram(
     "nodepool_task_timer",
     "Time that calls of a cloud's API took, in seconds",
     &["provider", "task"],
     CALL_BOUNDS,
 );
-pub const TASK_FAILED: Meter =
+pub const TASK_FAILED: Metric =
     counter("nodepool_task_failed", "Calls of a cloud's API that ended with an error", &["provider", "task", "error"]);
-pub const LAUNCH: Meter = counter("nodepool_launch", "Attempts to launch a node that have ended", &["result"]);
-pub const LAUNCH_TIME: Meter =
+pub const LAUNCH: Metric = counter("nodepool_launch", "Attempts to launch a node that have ended", &["result"]);
+pub const LAUNCH_TIME: Metric =
     histogram("nodepool_launch_timer", "Time of launch attempts, in seconds", &["result"], LAUNCH_BOUNDS);
-pub const LAUNCH_BY_PROVIDER: Meter =
+pub const LAUNCH_BY_PROVIDER: Metric =
     counter("nodepool_launch_by_provider", "Launch attempts by provider", &["provider", "result"]);
-pub const LAUNCH_BY_PROVIDER_TIME: Meter = histogram(
+pub const LAUNCH_BY_PROVIDER_TIME: Metric = histogram(
     "nodepool_launch_by_provider_timer",
     "Time of launch attempts by provider, in seconds",
     &["provider", "result"],
     LAUNCH_BOUNDS,
 );
-pub const LAUNCH_BY_ZONE: Meter =
+pub const LAUNCH_BY_ZONE: Metric =
     counter("nodepool_launch_by_provider_az", "Launch attempts by zone", &["provider", "az", "result"]);
-pub const LAUNCH_BY_ZONE_TIME: Meter = histogram(
+pub const LAUNCH_BY_ZONE_TIME: Metric = histogram(
     "nodepool_launch_by_provider_az_timer",
     "Time of launch attempts by zone, in seconds",
     &["provider", "az", "result"],
     LAUNCH_BOUNDS,
 );
-pub const LAUNCH_BY_REQUESTOR: Meter =
+pub const LAUNCH_BY_REQUESTOR: Metric =
     counter("nodepool_launch_by_requestor", "Launch attempts by requestor", &["requestor", "result"]);
-pub const LAUNCH_BY_REQUESTOR_TIME: Meter = histogram(
+pub const LAUNCH_BY_REQUESTOR_TIME: Metric = histogram(
     "nodepool_launch_by_requestor_timer",
     "Time of launch attempts by requestor, in seconds",
     &["requestor", "result"],
     LAUNCH_BOUNDS,
 );
-pub const LAUNCH_BY_IMAGE: Meter =
+pub const LAUNCH_BY_IMAGE: Metric =
     counter("nodepool_launch_by_image", "Launch attempts by image", &["image", "result"]);
-pub const LAUNCH_BY_IMAGE_TIME: Meter = histogram(
+pub const LAUNCH_BY_IMAGE_TIME: Metric = histogram(
     "nodepool_launch_by_image_timer",
     "Time of launch attempts by image, in seconds",
     &["image", "result"],
     LAUNCH_BOUNDS,
 );
-pub const REQUEST_TIME: Meter = histogram(
+pub const REQUEST_TIME: Metric = histogram(
     "nodepool_request_time_to_ready_seconds",
     "Time from a request's creation until its nodes were handed out, in seconds",
     &["provider", "pool"],
     WAIT_BOUNDS,
 );
-pub const REQUESTS: Meter = gauge("nodepool_requests", "Node requests by state", &["state"]);
-pub const OLDEST_REQUEST: Meter =
+pub const REQUESTS: Metric = gauge("nodepool_requests", "Node requests by state", &["state"]);
+pub const OLDEST_REQUEST: Metric =
     gauge("nodepool_oldest_open_request_seconds", "Age of the oldest request that is open, in seconds", &[]);
-pub const UPDATE: Meter = counter("nodepool_image_update", "Uploads of images that went well", &["image", "provider"]);
-pub const UPDATE_TIME: Meter = histogram(
+pub const UPDATE: Metric = counter("nodepool_image_update", "Uploads of images that went well", &["image", "provider"]);
+pub const UPDATE_TIME: Metric = histogram(
     "nodepool_image_update_timer",
     "Time that uploads of images took, in seconds",
     &["image", "provider"],
     IMAGE_BOUNDS,
 );
-pub const BUILD_CODE: Meter =
+pub const BUILD_CODE: Metric =
     gauge("nodepool_dib_image_build_result_code", "Exit status of the last build of an image", &["image", "ext"]);
-pub const BUILD_SIZE: Meter = gauge(
+pub const BUILD_SIZE: Metric = gauge(
     "nodepool_dib_image_build_size",
     "Size of the image that was built last, in bytes on disk",
     &["image", "ext"],
 );
-pub const BUILD_TIME: Meter = histogram(
+pub const BUILD_TIME: Metric = histogram(
     "nodepool_dib_image_build_duration",
     "Time that builds of an image took, in seconds",
     &["image", "ext"],
     IMAGE_BOUNDS,
 );
-pub const LAST_BUILD: Meter = gauge(
+pub const LAST_BUILD: Metric = gauge(
     "nodepool_dib_image_build_last_build",
     "When a build of the image ended last, in seconds since the epoch",
     &["image"],
 );
-pub const BUILDS: Meter = gauge("nodepool_image_builds", "Builds of images by state", &["image", "state"]);
-pub const UPLOADS: Meter =
+pub const BUILDS: Metric = gauge("nodepool_image_builds", "Builds of images by state", &["image", "state"]);
+pub const UPLOADS: Metric =
     gauge("nodepool_image_uploads", "Uploads of images by provider and state", &["image", "provider", "state"]);
-pub const NEWEST_BUILD: Meter = gauge(
+pub const NEWEST_BUILD: Metric = gauge(
     "nodepool_image_newest_build_timestamp_seconds",
     "When the newest ready build of an image was ready, in seconds since 1970",
     &["image"],
 );
-pub const QUOTA_LIMIT: Meter = gauge(
+pub const QUOTA_LIMIT: Metric = gauge(
     "nodepool_provider_quota",
     "What a cloud allows a project, by the newest look at it; +Inf where it sets no limit",
     &["provider", "resource"],
 );
-pub const QUOTA_USED: Meter = gauge(
+pub const QUOTA_USED: Metric = gauge(
     "nodepool_provider_used",
     "What nodes and others use of a cloud, by our own count and the newest look at it",
     &["provider", "resource"],
 );
-pub const CONNECTED: Meter = gauge("nodepool_zookeeper_connected", "1 while a ZooKeeper server answers", &[]);
-pub const READY: Meter = gauge("nodepool_ready", "1 after the first complete pass of the launcher", &[]);
-pub const ACTORS: Meter = gauge("nodepool_actors", "Actors that are running", &["actor"]);
-pub const PANICS: Meter = counter("nodepool_panics", "Panics of actors since the start", &[]);
-pub const SAMPLES_DROPPED: Meter =
+pub const CONNECTED: Metric = gauge("nodepool_zookeeper_connected", "1 while a ZooKeeper server answers", &[]);
+pub const READY: Metric = gauge("nodepool_ready", "1 after the first complete pass of the launcher", &[]);
+pub const ACTORS: Metric = gauge("nodepool_actors", "Actors that are running", &["actor"]);
+pub const PANICS: Metric = counter("nodepool_panics", "Panics of actors since the start", &[]);
+pub const SAMPLES_DROPPED: Metric =
     counter("nodepool_statsd_samples_dropped", "Samples that statsd was too slow for", &[]);
-pub const SERIES_LEFT_OUT: Meter =
+pub const SERIES_LEFT_OUT: Metric =
     counter("nodepool_metrics_left_out", "Values that were not kept because there were too many series", &[]);
-pub const CPU: Meter = counter("process_cpu_seconds_total", "Processor time that this process took, in seconds", &[]);
-pub const RESIDENT: Meter = gauge("process_resident_memory_bytes", "Resident memory, in bytes", &[]);
-pub const VIRTUAL: Meter = gauge("process_virtual_memory_bytes", "Virtual memory, in bytes", &[]);
-pub const OPEN_FILES: Meter = gauge("process_open_fds", "Open file descriptors", &[]);
-pub const MOST_FILES: Meter = gauge("process_max_fds", "File descriptors that may be open", &[]);
-pub const THREADS: Meter = gauge("process_threads", "Threads of this process", &[]);
-pub const STARTED: Meter =
+pub const CPU: Metric = counter("process_cpu_seconds_total", "Processor time that this process took, in seconds", &[]);
+pub const RESIDENT: Metric = gauge("process_resident_memory_bytes", "Resident memory, in bytes", &[]);
+pub const VIRTUAL: Metric = gauge("process_virtual_memory_bytes", "Virtual memory, in bytes", &[]);
+pub const OPEN_FILES: Metric = gauge("process_open_fds", "Open file descriptors", &[]);
+pub const MOST_FILES: Metric = gauge("process_max_fds", "File descriptors that may be open", &[]);
+pub const THREADS: Metric = gauge("process_threads", "Threads of this process", &[]);
+pub const STARTED: Metric =
     gauge("process_start_time_seconds", "When this process started, in seconds since the epoch", &[]);
 
 /// All of them: what dashboards and rules may ask for.
-pub const ALL: &[&Meter] = &[
+pub const ALL: &[&Metric] = &[
     &NODES,
     &NODES_BY_PROVIDER,
     &NODES_BY_LABEL,
@@ -240,13 +240,13 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_well_formed() {
-        let names: BTreeSet<&str> = ALL.iter().map(|meter| meter.name).collect();
+        let names: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), ALL.len());
-        for meter in ALL {
+        for metric in ALL {
             let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            assert!(is_word(meter.name) && meter.labels.iter().all(|label| is_word(label)), "{}", meter.name);
-            if let MeterKind::Histogram(bounds) = meter.kind {
-                assert!(bounds.is_sorted(), "{}", meter.name);
+            assert!(is_word(metric.name) && metric.labels.iter().all(|label| is_word(label)), "{}", metric.name);
+            if let MetricKind::Histogram(bounds) = metric.kind {
+                assert!(bounds.is_sorted(), "{}", metric.name);
             }
         }
     }

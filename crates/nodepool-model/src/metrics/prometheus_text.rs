@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::prometheus_metrics::{Meter, MeterKind};
+use super::prometheus_metrics::{Metric, MetricKind};
 
 /// The type of an answer in this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -16,13 +16,13 @@ pub struct Exposition {
 }
 
 struct Family {
-    meter: &'static Meter,
+    metric: &'static Metric,
     /// By the values of the meter's labels.
-    series: Vec<(Vec<String>, Value)>,
+    series: Vec<(Vec<String>, MetricValue)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum MetricValue {
     Number(f64),
     Distribution(Distribution),
 }
@@ -52,28 +52,28 @@ impl Distribution {
 }
 
 impl Exposition {
-    pub fn number(&mut self, meter: &'static Meter, labels: impl IntoIterator<Item = impl Into<String>>, value: f64) {
-        self.put(meter, labels.into_iter().map(Into::into).collect(), Value::Number(value));
+    pub fn number(&mut self, metric: &'static Metric, labels: impl IntoIterator<Item = impl Into<String>>, value: f64) {
+        self.put(metric, labels.into_iter().map(Into::into).collect(), MetricValue::Number(value));
     }
 
     /// One without labels.
-    pub fn plain(&mut self, meter: &'static Meter, value: f64) {
-        self.put(meter, Vec::new(), Value::Number(value));
+    pub fn plain(&mut self, metric: &'static Metric, value: f64) {
+        self.put(metric, Vec::new(), MetricValue::Number(value));
     }
 
-    pub fn put(&mut self, meter: &'static Meter, labels: Vec<String>, value: Value) {
-        debug_assert_eq!(labels.len(), meter.labels.len(), "{}", meter.name);
-        let family = self.families.entry(meter.name).or_insert_with(|| Family { meter, series: Vec::new() });
+    pub fn put(&mut self, metric: &'static Metric, labels: Vec<String>, value: MetricValue) {
+        debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
+        let family = self.families.entry(metric.name).or_insert_with(|| Family { metric, series: Vec::new() });
         family.series.push((labels, value));
     }
 
     pub fn text(&self) -> String {
         let mut out = String::with_capacity(16 * 1024);
-        for Family { meter, series } in self.families.values() {
+        for Family { metric: meter, series } in self.families.values() {
             let kind = match meter.kind {
-                MeterKind::Gauge => "gauge",
-                MeterKind::Counter => "counter",
-                MeterKind::Histogram(_) => "histogram",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Counter => "counter",
+                MetricKind::Histogram(_) => "histogram",
             };
             let _ = write!(out, "# HELP {0} {1}\n# TYPE {0} {kind}\n", meter.name, meter.help);
             for (labels, value) in series {
@@ -84,29 +84,29 @@ impl Exposition {
     }
 }
 
-fn write_series(out: &mut String, meter: &Meter, labels: &[String], value: &Value) {
-    match (value, meter.kind) {
-        (Value::Number(number), _) => write_line(out, meter, "", labels, None, *number),
-        (Value::Distribution(found), MeterKind::Histogram(bounds)) => {
-            let mut so_far = 0;
-            for (index, count) in found.counts.iter().enumerate() {
-                so_far += count;
+fn write_series(out: &mut String, metric: &Metric, labels: &[String], value: &MetricValue) {
+    match (value, metric.kind) {
+        (MetricValue::Number(number), _) => write_line(out, metric, "", labels, None, *number),
+        (MetricValue::Distribution(distribution), MetricKind::Histogram(bounds)) => {
+            let mut cumulative = 0;
+            for (index, count) in distribution.counts.iter().enumerate() {
+                cumulative += count;
                 let bound = bounds.get(index).copied().unwrap_or(f64::INFINITY);
-                write_line(out, meter, "_bucket", labels, Some(bound), so_far as f64);
+                write_line(out, metric, "_bucket", labels, Some(bound), cumulative as f64);
             }
-            write_line(out, meter, "_sum", labels, None, found.sum);
-            write_line(out, meter, "_count", labels, None, so_far as f64);
+            write_line(out, metric, "_sum", labels, None, distribution.sum);
+            write_line(out, metric, "_count", labels, None, cumulative as f64);
         }
-        (Value::Distribution(_), _) => {}
+        (MetricValue::Distribution(_), _) => {}
     }
 }
 
-fn write_line(out: &mut String, meter: &Meter, suffix: &str, labels: &[String], bound: Option<f64>, value: f64) {
-    out.push_str(meter.name);
+fn write_line(out: &mut String, metric: &Metric, suffix: &str, labels: &[String], bound: Option<f64>, value: f64) {
+    out.push_str(metric.name);
     out.push_str(suffix);
     if !labels.is_empty() || bound.is_some() {
         out.push('{');
-        let named = meter.labels.iter().zip(labels);
+        let named = metric.labels.iter().zip(labels);
         for (index, (name, label)) in named.enumerate() {
             let _ = write!(out, "{}{name}=\"", if index == 0 { "" } else { "," });
             write_escaped(out, label);
@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn a_distribution_counts_what_is_at_or_below_each_bound() {
-        let MeterKind::Histogram(bounds) = REQUEST_TIME.kind else { panic!("a histogram") };
+        let MetricKind::Histogram(bounds) = REQUEST_TIME.kind else { panic!("a histogram") };
         let mut found = Distribution::new(bounds);
         for seconds in [0.004, 0.005, 0.006, 7200.0] {
             found.add(bounds, seconds);
         }
         let mut exposition = Exposition::default();
-        exposition.put(&REQUEST_TIME, vec!["p".to_owned(), "main".to_owned()], Value::Distribution(found));
+        exposition.put(&REQUEST_TIME, vec!["p".to_owned(), "main".to_owned()], MetricValue::Distribution(found));
         let text = exposition.text();
         for line in [
             "_bucket{provider=\"p\",pool=\"main\",le=\"0.005\"} 2",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::prometheus_metrics::{self, Meter};
+use super::prometheus_metrics::{self, Metric};
 use crate::config::Config;
 use crate::records::ids::{LabelName, PoolName, ProviderName, TenantName};
 use crate::records::node::NodeState;
@@ -21,7 +21,7 @@ pub struct Sample {
 /// Which meter, and the values of its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    pub meter: &'static Meter,
+    pub metric: &'static Metric,
     pub labels: Vec<String>,
 }
 
@@ -49,8 +49,8 @@ impl Sample {
     }
 
     /// Known to Prometheus by this meter and the values of its labels.
-    pub fn on(mut self, meter: &'static Meter, labels: impl IntoIterator<Item = impl ToString>) -> Self {
-        self.reading = Some(Reading { meter, labels: labels.into_iter().map(|label| label.to_string()).collect() });
+    pub fn on(mut self, metric: &'static Metric, labels: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.reading = Some(Reading { metric, labels: labels.into_iter().map(|label| label.to_string()).collect() });
         self
     }
 }
@@ -99,7 +99,7 @@ impl LaunchEnd<'_> {
     /// A timer and a counter under each of the names.
     pub fn samples(&self) -> Vec<Sample> {
         let LaunchEnd { result, provider, milliseconds, .. } = *self;
-        let both = |name: String, count: &'static Meter, time: &'static Meter, labels: &[&str]| {
+        let both = |name: String, count: &'static Metric, time: &'static Metric, labels: &[&str]| {
             [Sample::timer(name.clone(), milliseconds).on(time, labels), Sample::counter(name, 1.0).on(count, labels)]
         };
         let mut samples = Vec::from(both(
@@ -221,15 +221,15 @@ fn node_gauges(snapshot: &Snapshot) -> Vec<Sample> {
 /// Requests all of whose labels a registered pool supports. Requests for the same labels are counted together first:
 /// there are many requests and few combinations.
 fn addressable_requests(snapshot: &Snapshot) -> Vec<Sample> {
-    let mut wanted: BTreeMap<BTreeSet<&LabelName>, f64> = BTreeMap::new();
+    let mut label_counts: BTreeMap<BTreeSet<&LabelName>, f64> = BTreeMap::new();
     for (_, request) in snapshot.requests() {
-        *wanted.entry(request.record.node_types.iter().collect()).or_default() += 1.0;
+        *label_counts.entry(request.record.node_types.iter().collect()).or_default() += 1.0;
     }
     let mut pools: BTreeMap<(&ProviderName, &PoolName), f64> = BTreeMap::new();
     for (_, pool) in snapshot.pools() {
         let pool = &pool.record;
         if let (Some(provider), Some(name)) = (&pool.provider_name, &pool.name) {
-            let requests = wanted
+            let requests = label_counts
                 .iter()
                 .filter(|(labels, _)| pool.serves(labels))
                 .map(|(_, count)| *count)
@@ -294,10 +294,10 @@ impl ByState {
         self.0[state as usize] += 1.0;
     }
 
-    fn gauges(&self, prefix: &str, meter: &'static Meter, of: Option<&str>) -> Vec<Sample> {
+    fn gauges(&self, prefix: &str, metric: &'static Metric, of: Option<&str>) -> Vec<Sample> {
         let gauge = |state: &NodeState| {
             let labels = of.into_iter().chain([state.as_str()]);
-            Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]).on(meter, labels)
+            Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]).on(metric, labels)
         };
         NodeState::ALL.iter().map(gauge).collect()
     }
