@@ -67,7 +67,7 @@ impl Follower {
         let mut session = pin!(session_states(session));
         let mut folds = pin!(notifications(self.folds.clone()));
         loop {
-            let (mut batch, mut answers, mut unexplained) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut batch, mut answers, mut foreign_writes) = (Vec::new(), Vec::new(), Vec::new());
             let mut is_reconnected = false;
             tokio::select! {
                 biased;
@@ -82,7 +82,7 @@ impl Follower {
                     batch.push(event);
                 }
                 Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
-                Some(path) = self.to_read.recv() => unexplained.push(path),
+                Some(path) = self.to_read.recv() => foreign_writes.push(path),
                 Some(()) = folds.next() => {}
             }
             // A burst is taken in whole before it is published.
@@ -92,7 +92,7 @@ impl Follower {
             while let Some(Some(answer)) = self.reads.next().now_or_never() {
                 answers.push(answer);
             }
-            if self.process_batch(batch, answers, unexplained, is_reconnected).await == Reread::WentBack {
+            if self.process_batch(batch, answers, foreign_writes, is_reconnected).await == Reread::WentBack {
                 break;
             }
         }
@@ -103,11 +103,11 @@ impl Follower {
         &mut self,
         batch: Vec<WatchEvent>,
         answers: Vec<ReadDone>,
-        unexplained: Vec<String>,
+        foreign_writes: Vec<String>,
         is_reconnected: bool,
     ) -> Reread {
         let has_gap = is_reconnected || batch.iter().any(|event| event.kind == EventKind::Resync);
-        let follows = lock(&self.state).apply_batch(batch, answers, unexplained);
+        let follows = lock(&self.state).apply_batch(batch, answers, foreign_writes);
         for after in follows {
             match after {
                 After::Read(path, ticket) => {
@@ -168,7 +168,7 @@ impl Follower {
     async fn reread_root(&mut self, root: &str) -> Reread {
         let known = {
             let mut state = lock(&self.state);
-            state.echoes.reset();
+            state.own_writes.reset();
             state.snapshot.clone()
         };
         let read = match bulk::read(&self.zk, root).await {
@@ -190,7 +190,7 @@ impl Follower {
         }
         let mut state = lock(&self.state);
         // What was written meanwhile may be newer than what was read: its event has to be heard.
-        state.echoes.reset();
+        state.own_writes.reset();
         state.reads.retain(|path, _| !path.starts_with(root));
         subtree.replace_since(&known, state.snapshot_mut());
         report_unreadable(&state.snapshot);
@@ -228,9 +228,9 @@ enum After {
 
 impl State {
     /// Events first: an answer to a read of what is gone is worth nothing.
-    fn apply_batch(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Vec<After> {
+    fn apply_batch(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, foreign_writes: Vec<String>,) -> Vec<After> {
         let mut follows: Vec<After> =
-            unexplained.iter().filter_map(|path| self.begin_read(path, &paths::parse(path))).collect();
+            foreign_writes.iter().filter_map(|path| self.begin_read(path, &paths::parse(path))).collect();
         follows.extend(batch.iter().filter_map(|event| self.on_event(event)));
         follows.extend(answers.into_iter().filter_map(|answer| self.on_read(answer)));
         follows
@@ -239,7 +239,7 @@ impl State {
     fn on_event(&mut self, event: &WatchEvent) -> Option<After> {
         match event.kind {
             EventKind::Created => self.on_created(&event.path),
-            EventKind::DataChanged if self.echoes.hear(&event.path) => None,
+            EventKind::DataChanged if self.own_writes.on_event(&event.path) => None,
             EventKind::DataChanged => self.begin_read(&event.path, &paths::parse(&event.path)),
             EventKind::Deleted => {
                 let parsed = paths::parse(&event.path);

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::bulk;
 use super::follower::Follower;
-use super::own_writes::{Announced, Echoes};
+use super::own_writes::{OwnWriteTracker, PendingWrite};
 use super::wake_signal::Bell;
 use crate::Zk;
 use crate::paths::{self, ZnodePath};
@@ -95,9 +95,9 @@ pub(super) struct State {
     pub(super) reads: FxHashMap<String, Read>,
     pub(super) next_ticket: u64,
     pub(super) gone: Gone,
-    pub(super) echoes: Echoes,
+    pub(super) own_writes: OwnWriteTracker,
     /// Paths for the follower to read, at most one per write that just ended.
-    pub(super) unexplained: mpsc::UnboundedSender<String>,
+    pub(super) foreign_writes: mpsc::UnboundedSender<String>,
     /// Of what was published; none when the mirror is gone.
     pub(super) revisions: Option<watch::Sender<u64>>,
     /// Rung at each publication, as long as somebody has them.
@@ -164,26 +164,26 @@ impl Gone {
 /// `done` it counts as failed.
 pub struct OwnWrite {
     state: Arc<Mutex<State>>,
-    announced: Option<Announced>,
+    pending: Option<PendingWrite>,
 }
 
 impl OwnWrite {
     /// It was carried out, and its records have been folded in.
     pub fn done(mut self) {
-        if let Some(announced) = self.announced.take() {
+        if let Some(pending) = self.pending.take() {
             let mut state = lock(&self.state);
-            let unexplained = state.echoes.done(announced);
-            state.request_reads(unexplained);
+            let foreign_writes = state.own_writes.done(pending);
+            state.request_reads(foreign_writes);
         }
     }
 }
 
 impl Drop for OwnWrite {
     fn drop(&mut self) {
-        if let Some(announced) = self.announced.take() {
+        if let Some(pending) = self.pending.take() {
             let mut state = lock(&self.state);
-            let unexplained = state.echoes.failed(announced);
-            state.request_reads(unexplained);
+            let foreign_writes = state.own_writes.failed(pending);
+            state.request_reads(foreign_writes);
         }
     }
 }
@@ -224,14 +224,14 @@ impl Mirror {
             subtree.replace_in(&mut snapshot);
         }
         report_unreadable(&snapshot);
-        let (unexplained, to_read) = mpsc::unbounded_channel();
+        let (foreign_writes, to_read) = mpsc::unbounded_channel();
         let state = Arc::new(Mutex::new(State {
             snapshot: Arc::new(snapshot),
             reads: FxHashMap::default(),
             next_ticket: 0,
             gone: Gone::default(),
-            echoes: Echoes::default(),
-            unexplained,
+            own_writes: OwnWriteTracker::default(),
+            foreign_writes,
             revisions: Some(watch::Sender::new(0)),
             bells: Vec::new(),
             film: None,
@@ -298,9 +298,9 @@ impl Mirror {
     }
 
     /// To be called before a write is sent that sets the data of these records.
-    pub fn announce(&self, paths: Vec<String>) -> OwnWrite {
-        let announced = Some(lock(&self.state).echoes.announce(paths));
-        OwnWrite { state: self.state.clone(), announced }
+    pub fn begin_write(&self, paths: Vec<String>) -> OwnWrite {
+        let pending = Some(lock(&self.state).own_writes.begin_write(paths));
+        OwnWrite { state: self.state.clone(), pending }
     }
 
     /// Takes over what a write of ours has changed, before the writer is told: who has begun three nodes counts three.
@@ -390,7 +390,7 @@ impl State {
     fn request_reads(&self, paths: Vec<String>) {
         for path in paths {
             // Without a follower nobody looks at the picture either.
-            let _ = self.unexplained.send(path);
+            let _ = self.foreign_writes.send(path);
         }
     }
 
@@ -401,7 +401,7 @@ impl State {
 
     pub(super) fn remove_parsed(&mut self, path: &str, parsed: ZnodePath) {
         self.reads.remove(path);
-        self.echoes.forget(path);
+        self.own_writes.forget(path);
         if matches!(parsed, ZnodePath::Node(_) | ZnodePath::Request(_)) {
             self.gone.note(path);
         }

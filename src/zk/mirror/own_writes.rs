@@ -8,45 +8,45 @@
 use rustc_hash::FxHashMap;
 
 #[derive(Debug, Default)]
-pub struct Echoes {
+pub struct OwnWriteTracker {
     /// Changes when events may have been lost: what was counted before counts no more.
     epoch: u64,
-    paths: FxHashMap<String, Count>,
+    paths: FxHashMap<String, WriteCount>,
 }
 
 #[derive(Debug, Default)]
-struct Count {
+struct WriteCount {
     /// Writes that are not answered yet.
     in_flight: u32,
     /// Events that came meanwhile; the answer tells whose they were.
-    heard: u32,
+    early_events: u32,
     /// Writes that are answered and whose events are still to come.
-    owed: u32,
+    expected_events: u32,
 }
 
 /// A write that is about to be sent. It ends in `done` or `failed`.
 #[derive(Debug)]
-pub struct Announced {
+pub struct PendingWrite {
     paths: Vec<String>,
     epoch: u64,
 }
 
-impl Echoes {
+impl OwnWriteTracker {
     /// Before the write is sent: it sets the data of these znodes, each once.
-    pub fn announce(&mut self, paths: Vec<String>) -> Announced {
+    pub fn begin_write(&mut self, paths: Vec<String>) -> PendingWrite {
         for path in &paths {
             self.paths.entry(path.clone()).or_default().in_flight += 1;
         }
-        Announced { paths, epoch: self.epoch }
+        PendingWrite { paths, epoch: self.epoch }
     }
 
     /// An event came. Where this returns true nothing has to be read: it is an echo, or will be asked about later.
-    pub fn hear(&mut self, path: &str) -> bool {
+    pub fn on_event(&mut self, path: &str) -> bool {
         let Some(count) = self.paths.get_mut(path) else { return false };
-        if count.owed > 0 {
-            count.owed -= 1;
+        if count.expected_events > 0 {
+            count.expected_events -= 1;
         } else if count.in_flight > 0 {
-            count.heard += 1;
+            count.early_events += 1;
         } else {
             return false;
         }
@@ -55,33 +55,33 @@ impl Echoes {
     }
 
     /// The write was carried out. Returns the znodes that have to be read because others wrote them too.
-    pub fn done(&mut self, announced: Announced) -> Vec<String> {
-        if announced.epoch != self.epoch {
-            return self.failed(announced);
+    pub fn done(&mut self, write: PendingWrite) -> Vec<String> {
+        if write.epoch != self.epoch {
+            return self.failed(write);
         }
-        for path in &announced.paths {
+        for path in &write.paths {
             let Some(count) = self.paths.get_mut(path) else { continue };
-            match count.heard.checked_sub(1) {
-                Some(rest) => count.heard = rest,
-                None => count.owed += 1,
+            match count.early_events.checked_sub(1) {
+                Some(remaining) => count.early_events = remaining,
+                None => count.expected_events += 1,
             }
         }
-        self.failed(announced)
+        self.failed(write)
     }
 
     /// The write was not carried out, or nobody knows. Returns the znodes that have to be read.
-    pub fn failed(&mut self, announced: Announced) -> Vec<String> {
-        let mut unexplained = Vec::new();
-        for path in announced.paths {
+    pub fn failed(&mut self, write: PendingWrite) -> Vec<String> {
+        let mut foreign_writes = Vec::new();
+        for path in write.paths {
             let Some(count) = self.paths.get_mut(&path) else { continue };
             count.in_flight = count.in_flight.saturating_sub(1);
-            let is_foreign = count.in_flight == 0 && std::mem::take(&mut count.heard) > 0;
+            let is_foreign = count.in_flight == 0 && std::mem::take(&mut count.early_events) > 0;
             self.remove_if_idle(&path);
             if is_foreign {
-                unexplained.push(path);
+                foreign_writes.push(path);
             }
         }
-        unexplained
+        foreign_writes
     }
 
     /// The znode is gone, and its events with it.
@@ -93,13 +93,13 @@ impl Echoes {
     pub fn reset(&mut self) {
         self.epoch += 1;
         self.paths.retain(|_, count| {
-            (count.heard, count.owed) = (0, 0);
+            (count.early_events, count.expected_events) = (0, 0);
             count.in_flight > 0
         });
     }
 
     fn remove_if_idle(&mut self, path: &str) {
-        let is_idle = |count: &Count| count.in_flight == 0 && count.heard == 0 && count.owed == 0;
+        let is_idle = |count: &WriteCount| count.in_flight == 0 && count.early_events == 0 && count.expected_events == 0;
         if self.paths.get(path).is_some_and(is_idle) {
             self.paths.remove(path);
         }
@@ -112,69 +112,69 @@ mod tests {
 
     const PATH: &str = "/nodepool/nodes/0000000001";
 
-    fn announce(echoes: &mut Echoes) -> Announced {
-        echoes.announce(vec![PATH.to_owned()])
+    fn begin_write(tracker: &mut OwnWriteTracker) -> PendingWrite {
+        tracker.begin_write(vec![PATH.to_owned()])
     }
 
     #[test]
     fn an_event_before_the_answer_is_an_echo() {
-        let mut echoes = Echoes::default();
-        let write = announce(&mut echoes);
-        assert!(echoes.hear(PATH));
-        assert_eq!(echoes.done(write), Vec::<String>::new());
-        assert!(!echoes.hear(PATH));
-        assert!(echoes.paths.is_empty());
+        let mut tracker = OwnWriteTracker::default();
+        let write = begin_write(&mut tracker);
+        assert!(tracker.on_event(PATH));
+        assert_eq!(tracker.done(write), Vec::<String>::new());
+        assert!(!tracker.on_event(PATH));
+        assert!(tracker.paths.is_empty());
     }
 
     #[test]
     fn an_event_after_the_answer_is_an_echo_once() {
-        let mut echoes = Echoes::default();
-        let write = announce(&mut echoes);
-        assert_eq!(echoes.done(write), Vec::<String>::new());
-        assert!(echoes.hear(PATH));
-        assert!(!echoes.hear(PATH));
-        assert!(echoes.paths.is_empty());
+        let mut tracker = OwnWriteTracker::default();
+        let write = begin_write(&mut tracker);
+        assert_eq!(tracker.done(write), Vec::<String>::new());
+        assert!(tracker.on_event(PATH));
+        assert!(!tracker.on_event(PATH));
+        assert!(tracker.paths.is_empty());
     }
 
     #[test]
     fn a_second_event_means_that_somebody_else_wrote() {
-        let mut echoes = Echoes::default();
-        let write = announce(&mut echoes);
-        assert!(echoes.hear(PATH) && echoes.hear(PATH));
-        assert_eq!(echoes.done(write), [PATH]);
-        assert!(echoes.paths.is_empty());
+        let mut tracker = OwnWriteTracker::default();
+        let write = begin_write(&mut tracker);
+        assert!(tracker.on_event(PATH) && tracker.on_event(PATH));
+        assert_eq!(tracker.done(write), [PATH]);
+        assert!(tracker.paths.is_empty());
     }
 
     #[test]
     fn an_event_during_a_write_that_failed_was_somebody_elses() {
-        let mut echoes = Echoes::default();
-        let write = announce(&mut echoes);
-        assert!(echoes.hear(PATH));
-        assert_eq!(echoes.failed(write), [PATH]);
-        let write = announce(&mut echoes);
-        assert_eq!(echoes.failed(write), Vec::<String>::new());
-        assert!(!echoes.hear(PATH));
+        let mut tracker = OwnWriteTracker::default();
+        let write = begin_write(&mut tracker);
+        assert!(tracker.on_event(PATH));
+        assert_eq!(tracker.failed(write), [PATH]);
+        let write = begin_write(&mut tracker);
+        assert_eq!(tracker.failed(write), Vec::<String>::new());
+        assert!(!tracker.on_event(PATH));
     }
 
     #[test]
     fn nothing_is_owed_over_a_gap_in_the_events() {
-        let mut echoes = Echoes::default();
-        let (lost, open) = (announce(&mut echoes), announce(&mut echoes));
-        assert_eq!(echoes.done(lost), Vec::<String>::new());
-        echoes.reset();
-        assert!(echoes.hear(PATH)); // The answer to the open write will tell.
-        assert_eq!(echoes.done(open), [PATH]);
-        assert!(!echoes.hear(PATH));
-        assert!(echoes.paths.is_empty());
+        let mut tracker = OwnWriteTracker::default();
+        let (lost, open) = (begin_write(&mut tracker), begin_write(&mut tracker));
+        assert_eq!(tracker.done(lost), Vec::<String>::new());
+        tracker.reset();
+        assert!(tracker.on_event(PATH)); // The answer to the open write will tell.
+        assert_eq!(tracker.done(open), [PATH]);
+        assert!(!tracker.on_event(PATH));
+        assert!(tracker.paths.is_empty());
     }
 
     #[test]
     fn of_two_writes_at_once_each_has_its_echo() {
-        let mut echoes = Echoes::default();
-        let (first, second) = (announce(&mut echoes), announce(&mut echoes));
-        assert!(echoes.hear(PATH) && echoes.hear(PATH));
-        assert_eq!(echoes.done(first), Vec::<String>::new());
-        assert_eq!(echoes.failed(second), [PATH]);
-        assert!(echoes.paths.is_empty());
+        let mut tracker = OwnWriteTracker::default();
+        let (first, second) = (begin_write(&mut tracker), begin_write(&mut tracker));
+        assert!(tracker.on_event(PATH) && tracker.on_event(PATH));
+        assert_eq!(tracker.done(first), Vec::<String>::new());
+        assert_eq!(tracker.failed(second), [PATH]);
+        assert!(tracker.paths.is_empty());
     }
 }

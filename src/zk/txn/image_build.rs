@@ -138,7 +138,7 @@ impl Store {
             if ends_request {
                 ops.push(Op::delete(&*request, -1));
             }
-            let own = self.mirror().announce(vec![path.clone()]);
+            let own_write = self.mirror().begin_write(vec![path.clone()]);
             match self.zk().multi(ops).await {
                 Ok(replies) => {
                     let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
@@ -148,7 +148,7 @@ impl Store {
                             fold.snapshot_mut().images.set_requested(&grant.key.image, None);
                         }
                     });
-                    own.done();
+                    own_write.done();
                     grant.lock.take().into_iter().for_each(Lock::spent);
                     return Ok(());
                 }

@@ -179,13 +179,13 @@ impl Store {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
         let path = paths::image_upload(&grant.key);
         let ops = vec![Op::set(&*path, json::to_bytes(record), grant.version), lock.release_op()];
-        let own = self.mirror().announce(vec![path.clone()]);
+        let own_write = self.mirror().begin_write(vec![path.clone()]);
         match self.zk().multi(ops).await {
             Ok(replies) => {
                 let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
                 let stored = versioned(record.clone(), stat);
                 self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
-                own.done();
+                own_write.done();
                 grant.lock.take().into_iter().for_each(Lock::spent);
                 Ok(())
             }

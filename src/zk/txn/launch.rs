@@ -66,7 +66,7 @@ impl Store {
         let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
         ops.extend(written);
-        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
         ops.extend(created);
         let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
@@ -78,7 +78,7 @@ impl Store {
         });
         let ids = self.fold_new(nodes, &replies)?;
         self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
-        own.done();
+        own_write.done();
         Ok(Claimed { lock, nodes: ids })
     }
 
@@ -121,14 +121,14 @@ impl Store {
     ) -> Result<Vec<NodeId>, WriteError> {
         let (mut ops, reuse): (Vec<_>, Vec<_>) = reuse.into_iter().unzip();
         let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(request.fence());
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
         ops.extend(created);
         let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
         let ids = self.fold_new(nodes, &replies)?;
         self.fold_nodes(reuse, replies);
-        own.done();
+        own_write.done();
         Ok(ids)
     }
 
@@ -156,7 +156,7 @@ impl Store {
         ops.extend(written);
         let mut guards = vec![self.request_guard(&request.id, After::Keep)];
         guards.extend(self.node_guards(&nodes));
-        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         let (mut locks, mut replies) = self.write_and_lock(ops, guards).await?;
         if locks.is_empty() || replies.is_empty() {
             return Err(unfitting());
@@ -167,7 +167,7 @@ impl Store {
             fold.change_request(request.id, versioned(request.record, &stat));
         });
         self.fold_nodes(nodes, replies);
-        own.done();
+        own_write.done();
         let lock = locks.remove(0);
         Ok((lock, locks))
     }
@@ -194,21 +194,21 @@ impl Store {
     async fn begin_at_once(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         let (ops, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let guards = self.node_guards(&nodes);
-        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         let (locks, replies) = self.write_and_lock(ops, guards).await?;
         self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), true)));
         self.fold_nodes(nodes, replies);
-        own.done();
+        own_write.done();
         Ok(locks)
     }
 
     /// A node whose lock is held and stays so.
     pub async fn save_held(&self, lock: &Lock, node: NodeChange) -> Result<(), WriteError> {
         let ops = vec![lock.fence(), chunked_writes::write(&node)];
-        let own = self.mirror().announce(vec![paths::node(&node.id)]);
+        let own_write = self.mirror().begin_write(vec![paths::node(&node.id)]);
         let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
         self.fold_nodes(vec![node], replies);
-        own.done();
+        own_write.done();
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Store {
                 .iter()
                 .map(|change| Op::set(paths::request(&change.id), json::to_bytes(&change.record), change.version)),
         );
-        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         let mut releases = conditions.to_vec();
         releases.extend(nodes.iter().map(|node| node.lock.release_op()));
         releases.extend(request_lock.iter().map(Lock::release_op));
@@ -269,7 +269,7 @@ impl Store {
         if let (Some(request), Some(stat)) = (request, request_stat) {
             self.mirror().fold(|fold| fold.change_request(request.id, versioned(request.record, &stat)));
         }
-        own.done();
+        own_write.done();
         Ok(())
     }
 
@@ -297,12 +297,12 @@ impl Store {
         let path = paths::request(request);
         let guards = self.node_guards(&nodes);
         let mut ops: Vec<Op> = nodes.iter().map(chunked_writes::write).collect();
-        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(Op::delete(&*path, -1));
         let replies = self.commit(guards, ops).await?;
         self.fold_nodes(nodes, replies);
         self.mirror().fold(|fold| fold.remove(&path));
-        own.done();
+        own_write.done();
         Ok(())
     }
 

@@ -294,7 +294,7 @@ impl Store {
         if let Some(request) = &request {
             ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
         }
-        let own = self.mirror.announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let own_write = self.mirror.begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.extend_from_slice(conditions);
         let replies = self.commit(guards, ops).await?;
         let mut stats = replies.into_iter().filter_map(|reply| match reply {
@@ -309,7 +309,7 @@ impl Store {
                 fold.change_request(request.id, versioned(request.record, &stat));
             }
         });
-        own.done();
+        own_write.done();
         Ok(())
     }
 
