@@ -23,7 +23,7 @@ use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::report::image_status::{self, Ages};
 use nodepool_model::report::{list, status};
-use nodepool_model::snapshot::{LockView, Snapshot};
+use nodepool_model::snapshot::{LockState, Snapshot};
 use nodepool_policy::cleanup::planner;
 use nodepool_policy::images::{build_schedule, retention};
 use nodepool_policy::inputs::Inputs;

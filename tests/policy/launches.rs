@@ -14,7 +14,7 @@ use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::{LockView, NodeChange, Versioned, WriteError};
+use nodepool_model::snapshot::{LockState, NodeChange, Versioned, WriteError};
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::request::fulfillment::Finish;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
@@ -81,7 +81,7 @@ impl PoolHarness {
 
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
         if let Event::Claimed(request, Ok(_)) = &event {
-            let lock = LockView { exists: true, contenders: ["ours".to_owned()].into(), mtime_ms: 0 };
+            let lock = LockState { exists: true, contenders: ["ours".to_owned()].into(), mtime_ms: 0 };
             self.built.snapshot.set_request_lock(request.clone(), lock);
         }
         self.pool.step(event, &self.built.inputs())

@@ -13,7 +13,7 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
-use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
+use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
@@ -144,13 +144,13 @@ pub fn build(spec: &Spec) -> Built {
         let id = node_id(line.first);
         let record = node(&line, &hosts);
         snapshot.put_node(id.clone(), versioned(record, next()));
-        snapshot.set_node_lock(id, lock_view(&line));
+        snapshot.set_node_lock(id, lock_state(&line));
     }
     for line in &spec.requests {
         let line = Line::of(line);
         let id = request_id(line.first);
         snapshot.put_request(id.clone(), versioned(request(&line), next()));
-        snapshot.set_request_lock(id, lock_view(&line));
+        snapshot.set_request_lock(id, lock_state(&line));
     }
     let section = provider_section(&Line::of(&format!("lab {}", spec.pool)), &hosts);
     let own = section.pools.values().next().unwrap().clone();
@@ -258,10 +258,10 @@ fn request(line: &Line<'_>) -> NodeRequest {
     request
 }
 
-fn lock_view(line: &Line<'_>) -> LockView {
+fn lock_state(line: &Line<'_>) -> LockState {
     let held = line.has("locked");
     let contenders = held.then(|| format!("{:032x}__lock__0000000000", 1)).into_iter().collect();
-    LockView { exists: held || line.has("lock-directory"), contenders, mtime_ms: 0 }
+    LockState { exists: held || line.has("lock-directory"), contenders, mtime_ms: 0 }
 }
 
 fn provider_section(line: &Line<'_>, hosts: &[StandingHost]) -> ProviderConfig {

@@ -17,7 +17,7 @@ use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::images::Images;
-use nodepool_model::snapshot::{LockChange, LockView, Snapshot, Versioned};
+use nodepool_model::snapshot::{LockChange, LockState, Snapshot, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
 /// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
@@ -67,9 +67,9 @@ pub struct Subtree {
     listed_at: i64,
     nodes: BTreeMap<NodeId, Versioned<Node>>,
     empty_nodes: BTreeSet<NodeId>,
-    node_locks: BTreeMap<NodeId, LockView>,
+    node_locks: BTreeMap<NodeId, LockState>,
     requests: BTreeMap<RequestId, Versioned<NodeRequest>>,
-    request_locks: BTreeMap<RequestId, LockView>,
+    request_locks: BTreeMap<RequestId, LockState>,
     pools: BTreeMap<String, Versioned<PoolComponent>>,
     components: BTreeMap<(ComponentKind, String), Versioned<Component>>,
     images: ImagesSubtree,
@@ -126,9 +126,9 @@ async fn read_records(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<()
             }
         }
     }
-    for (path, view) in read_locks(zk, with_children).await? {
+    for (path, lock_state) in read_locks(zk, with_children).await? {
         if let ZnodePath::NodeLock(id) = paths::parse(&path) {
-            subtree.node_locks.insert(id, view);
+            subtree.node_locks.insert(id, lock_state);
         }
     }
     Ok(())
@@ -137,23 +137,23 @@ async fn read_records(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<()
 async fn read_lock_directories(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<(), ZkError> {
     let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
     let directories = names.into_iter().map(|name| paths::request_lock(&RequestId::from(name))).collect();
-    for (path, view) in read_locks(zk, directories).await? {
+    for (path, lock_state) in read_locks(zk, directories).await? {
         if let ZnodePath::RequestLock(id) = paths::parse(&path) {
-            subtree.request_locks.insert(id, view);
+            subtree.request_locks.insert(id, lock_state);
         }
     }
     Ok(())
 }
 
 /// Who contends for these locks; directories that are not there are left out. Most are empty, and their stat says so.
-pub(crate) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockView)>, ZkError> {
-    let mut views = Vec::new();
+pub(crate) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockState)>, ZkError> {
+    let mut lock_states = Vec::new();
     let mut occupied = Vec::new();
     let mut reads = pin!(read_all(zk.as_ref(), directories));
     while let Some(batch) = reads.next().await {
         for (path, answer) in batch? {
             match none_if_missing(answer)? {
-                Some((_, stat)) if stat.num_children == 0 => views.push((path, lock_view(Vec::new(), &stat))),
+                Some((_, stat)) if stat.num_children == 0 => lock_states.push((path, lock_state(Vec::new(), &stat))),
                 Some(_) => occupied.push(path),
                 None => {}
             }
@@ -167,15 +167,15 @@ pub(crate) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<
         .buffer_unordered(WINDOW * BATCH);
     while let Some((path, answer)) = reads.next().await {
         if let Some((names, stat)) = none_if_missing(answer)? {
-            views.push((path, lock_view(names, &stat)));
+            lock_states.push((path, lock_state(names, &stat)));
         }
     }
-    Ok(views)
+    Ok(lock_states)
 }
 
-fn lock_view(names: Vec<String>, stat: &Stat) -> LockView {
+fn lock_state(names: Vec<String>, stat: &Stat) -> LockState {
     let contenders = names.into_iter().filter(|name| paths::is_contender(name)).collect();
-    LockView { exists: true, contenders, mtime_ms: stat.mtime }
+    LockState { exists: true, contenders, mtime_ms: stat.mtime }
 }
 
 /// What vanished between its listing and its read is simply not there.
@@ -256,8 +256,8 @@ impl Subtree {
 
     /// Adds what was read; returns the records that do not parse and were not known to.
     pub fn merge_into(self, snapshot: &mut Snapshot) -> Vec<(String, String)> {
-        for (id, view) in self.node_locks {
-            snapshot.set_node_lock(id, view);
+        for (id, lock_state) in self.node_locks {
+            snapshot.set_node_lock(id, lock_state);
         }
         for (id, stored) in self.nodes {
             snapshot.put_node(id, stored);
@@ -265,8 +265,8 @@ impl Subtree {
         for id in self.empty_nodes {
             snapshot.put_empty_node(id);
         }
-        for (id, view) in self.request_locks {
-            snapshot.set_request_lock(id, view);
+        for (id, lock_state) in self.request_locks {
+            snapshot.set_request_lock(id, lock_state);
         }
         for (id, stored) in self.requests {
             snapshot.put_request(id, stored);
@@ -386,25 +386,26 @@ impl Subtree {
             snapshot.remove_node(&id);
         }
         let is_free =
-            |(id, view): &(&NodeId, &LockView)| *view != LockView::absent() && !self.node_locks.contains_key(*id);
+            |(id, lock_state): &(&NodeId, &LockState)| {
+            *lock_state != LockState::absent() && !self.node_locks.contains_key(*id)};
         let free: Vec<NodeId> = snapshot.node_locks().filter(is_free).map(|(id, _)| id.clone()).collect();
         for id in free {
-            snapshot.set_node_lock(id, LockView::default());
+            snapshot.set_node_lock(id, LockState::default());
         }
     }
 }
 
 /// Does to a lock as it was read what we did to it since the reading began.
-fn merge_lock_change<I: Ord>(views: &mut BTreeMap<I, LockView>, lock: LockChange<I>) {
-    if !lock.is.exists {
-        views.remove(&lock.id);
+fn merge_lock_change<I: Ord>(lock_states: &mut BTreeMap<I, LockState>, lock: LockChange<I>) {
+    if !lock.after.exists {
+        lock_states.remove(&lock.id);
         return;
     }
-    let view = views.entry(lock.id).or_default();
-    view.exists = true;
-    view.mtime_ms = view.mtime_ms.max(lock.is.mtime_ms);
-    view.contenders.retain(|name| lock.is.contenders.contains(name) || !lock.was.contenders.contains(name));
-    view.contenders.extend(lock.is.contenders.difference(&lock.was.contenders).cloned());
+    let lock_state = lock_states.entry(lock.id).or_default();
+    lock_state.exists = true;
+    lock_state.mtime_ms = lock_state.mtime_ms.max(lock.after.mtime_ms);
+    lock_state.contenders.retain(|name| lock.after.contenders.contains(name) || !lock.before.contenders.contains(name));
+    lock_state.contenders.extend(lock.after.contenders.difference(&lock.before.contenders).cloned());
 }
 
 #[cfg(test)]
@@ -421,8 +422,8 @@ mod tests {
         Versioned { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid, mtime_ms: 0 }
     }
 
-    fn held() -> LockView {
-        LockView { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
+    fn held() -> LockState {
+        LockState { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
     }
 
     // Seed 6697 of the simulated hours: a pool did not see its own new node for half a minute after a reconnect.
@@ -464,7 +465,7 @@ mod tests {
         lock::make_path(&zk, &format!("{directory}/theirs__lock__0000000000")).await.unwrap();
         let held_by = |names: &[&str]| {
             let contenders = names.iter().map(|name| format!("{name}__lock__0000000000")).collect();
-            LockView { exists: true, contenders, mtime_ms: 0 }
+            LockState { exists: true, contenders, mtime_ms: 0 }
         };
         let mut snapshot = Snapshot::default();
         snapshot.set_request_lock(request.clone(), held_by(&["gone", "given-back"]));

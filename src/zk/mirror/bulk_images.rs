@@ -14,7 +14,7 @@ use nodepool_model::records::ids::ImageName;
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey};
 use nodepool_model::snapshot::images::{Images, UploadPlace};
-use nodepool_model::snapshot::{LockView, Versioned};
+use nodepool_model::snapshot::{LockState, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
 /// What was read of images.
@@ -23,8 +23,8 @@ pub struct ImagesSubtree {
     names: BTreeSet<ImageName>,
     paused: BTreeSet<ImageName>,
     requested: BTreeMap<ImageName, i64>,
-    locks: BTreeMap<ImageName, LockView>,
-    upload_locks: BTreeMap<UploadPlace, LockView>,
+    locks: BTreeMap<ImageName, LockState>,
+    upload_locks: BTreeMap<UploadPlace, LockState>,
     /// `None` where the znode is there and holds nothing.
     builds: BTreeMap<BuildKey, Option<Versioned<ImageBuild>>>,
     uploads: BTreeMap<UploadKey, Option<Versioned<ImageUpload>>>,
@@ -57,12 +57,12 @@ pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), 
             }
         }
     }
-    for (path, view) in read_locks(zk, locks).await? {
+    for (path, lock_state) in read_locks(zk, locks).await? {
         match paths::parse(&path) {
-            ZnodePath::ImageBuildsLock(image) => drop(subtree.locks.insert(image, view)),
+            ZnodePath::ImageBuildsLock(image) => drop(subtree.locks.insert(image, lock_state)),
             ZnodePath::ImageUploadsLock(image, build, provider) => {
                 let build = BuildKey { image, build };
-                subtree.upload_locks.insert(UploadPlace { build, provider }, view);
+                subtree.upload_locks.insert(UploadPlace { build, provider }, lock_state);
             }
             _ => {}
         }
@@ -119,8 +119,8 @@ impl ImagesSubtree {
         self.names.into_iter().for_each(|name| images.add_image(name));
         self.paused.iter().for_each(|name| images.set_paused(name, true));
         self.requested.iter().for_each(|(name, since)| images.set_requested(name, Some(*since)));
-        self.locks.into_iter().for_each(|(name, view)| images.set_lock(&name, view));
-        self.upload_locks.into_iter().for_each(|(place, view)| images.set_upload_lock(place, view));
+        self.locks.into_iter().for_each(|(name, lock_state)| images.set_lock(&name, lock_state));
+        self.upload_locks.into_iter().for_each(|(place, lock_state)| images.set_upload_lock(place, lock_state));
         for (key, stored) in self.builds {
             match stored {
                 Some(stored) => images.put_build(&key, stored),

@@ -258,16 +258,16 @@ impl State {
             ZnodePath::Node(id) if self.snapshot.node(&id).is_some() => {}
             ZnodePath::Request(id) if self.snapshot.request(&id).is_some() => {}
             parsed if is_tracked_record(&parsed) => return self.begin_read(path, &parsed),
-            ZnodePath::NodeLock(id) => {self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
-            ZnodePath::NodeContender(id, name) => self.change_node_lock(id, |view| {
-                view.exists = true;
-                view.contenders.insert(name)
+            ZnodePath::NodeLock(id) => {self.change_node_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))}
+            ZnodePath::NodeContender(id, name) => self.change_node_lock(id, |lock_state| {
+                lock_state.exists = true;
+                lock_state.contenders.insert(name)
             }),
             // Contenders of ours may be known already.
-            ZnodePath::RequestLock(id) => {self.change_request_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
-            ZnodePath::RequestContender(id, name) => self.change_request_lock(id, |view| {
-                view.exists = true;
-                view.contenders.insert(name)
+            ZnodePath::RequestLock(id) => {self.change_request_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))}
+            ZnodePath::RequestContender(id, name) => self.change_request_lock(id, |lock_state| {
+                lock_state.exists = true;
+                lock_state.contenders.insert(name)
             }),
             parsed => self.on_image_created(parsed),
         }

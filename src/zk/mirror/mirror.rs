@@ -25,7 +25,7 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_model::snapshot::transition::Transition;
-use nodepool_model::snapshot::{LockView, Snapshot, Versioned};
+use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
 use zookeeper_server::types::{CreateMode, ZkError};
 
 /// What the mirror follows; the order in which it is read at the start.
@@ -264,11 +264,11 @@ impl Mirror {
         at(&lock(&self.state).snapshot)
     }
 
-    pub fn node_lock(&self, id: &NodeId) -> LockView {
+    pub fn node_lock(&self, id: &NodeId) -> LockState {
         lock(&self.state).snapshot.node_lock(id).clone()
     }
 
-    pub fn request_lock(&self, id: &RequestId) -> LockView {
+    pub fn request_lock(&self, id: &RequestId) -> LockState {
         lock(&self.state).snapshot.request_lock(id).clone()
     }
 
@@ -414,11 +414,11 @@ impl State {
         }
         match parsed {
             ZnodePath::Node(id) => self.snapshot_mut().remove_node(&id),
-            ZnodePath::NodeLock(id) => self.snapshot_mut().set_node_lock(id, LockView::default()),
-            ZnodePath::NodeContender(id, name) => {self.change_node_lock(id, |view| view.contenders.remove(&name)),
+            ZnodePath::NodeLock(id) => self.snapshot_mut().set_node_lock(id, LockState::default()),
+            ZnodePath::NodeContender(id, name) => {self.change_node_lock(id, |lock_state| lock_state.contenders.remove(&name))}
             ZnodePath::Request(id) => self.snapshot_mut().remove_request(&id),
             ZnodePath::RequestLock(id) => self.snapshot_mut().remove_request_lock(&id),
-            ZnodePath::RequestContender(id, name) => {self.change_request_lock(id, |view| view.contenders.remove(&name)),
+            ZnodePath::RequestContender(id, name) => {self.change_request_lock(id, |lock_state| lock_state.contenders.remove(&name))}
             ZnodePath::Component { kind, name } => self.snapshot_mut().remove_component(kind, &name),
             parsed => self.remove_image_znode(parsed),
         }
@@ -429,7 +429,7 @@ impl State {
         let snapshot = &self.snapshot;
         match parsed {
             ZnodePath::Node(id) => snapshot.has_node(id),
-            ZnodePath::NodeLock(id) => snapshot.node_lock(id) != LockView::absent(),
+            ZnodePath::NodeLock(id) => snapshot.node_lock(id) != LockState::absent(),
             ZnodePath::NodeContender(id, name) => snapshot.node_lock(id).contenders.contains(name),
             ZnodePath::Request(id) => snapshot.has_request(id),
             ZnodePath::RequestLock(id) => snapshot.has_request_lock(id),
@@ -445,12 +445,12 @@ impl State {
             ZnodePath::Image(name) => images.remove_image(&name),
             ZnodePath::ImagePause(name) => images.set_paused(&name, false),
             ZnodePath::ImageBuildRequest(name) => images.set_requested(&name, None),
-            ZnodePath::ImageBuildsLock(name) => images.set_lock(&name, LockView::default()),
+            ZnodePath::ImageBuildsLock(name) => images.set_lock(&name, LockState::default()),
             ZnodePath::ImageBuildsContender(name, contender) => images.contend(&name, &contender, false),
             ZnodePath::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
             ZnodePath::ImageUploadsLock(image, build, provider) => {
                 let place = UploadPlace { build: BuildKey { image, build }, provider };
-                images.set_upload_lock(place, LockView::default());
+                images.set_upload_lock(place, LockState::default());
             }
             ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
                 let place = UploadPlace { build: BuildKey { image, build }, provider };
@@ -461,17 +461,17 @@ impl State {
         }
     }
 
-    pub(super) fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockView) -> bool) {
-        let mut view = self.snapshot.node_lock(&id).clone();
-        if change(&mut view) {
-            self.snapshot_mut().set_node_lock(id, view);
+    pub(super) fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockState) -> bool) {
+        let mut lock_state = self.snapshot.node_lock(&id).clone();
+        if change(&mut lock_state) {
+            self.snapshot_mut().set_node_lock(id, lock_state);
         }
     }
 
-    pub(super) fn change_request_lock(&mut self, id: RequestId, change: impl FnOnce(&mut LockView) -> bool) {
-        let mut view = self.snapshot.request_lock(&id).clone();
-        if change(&mut view) {
-            self.snapshot_mut().set_request_lock(id, view);
+    pub(super) fn change_request_lock(&mut self, id: RequestId, change: impl FnOnce(&mut LockState) -> bool) {
+        let mut lock_state = self.snapshot.request_lock(&id).clone();
+        if change(&mut lock_state) {
+            self.snapshot_mut().set_request_lock(id, lock_state);
         }
     }
 }

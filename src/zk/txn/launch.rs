@@ -15,7 +15,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
+use nodepool_model::snapshot::{LockState, NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{Op, OpReply, Stat, ZkError};
 
 /// What became of a claim: the request is ours, and these nodes are there for it.
@@ -442,24 +442,24 @@ impl Store {
 
 /// The picture shows a contender of ours as soon as we know of it, and not longer: its events may come later.
 pub(crate) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
-    let change = |view: &mut LockView, name: String| {
+    let change = |lock_state: &mut LockState, name: String| {
         if is_there {
-            view.exists = true;
-            view.contenders.insert(name);
+            lock_state.exists = true;
+            lock_state.contenders.insert(name);
         } else {
-            view.contenders.remove(&name);
+            lock_state.contenders.remove(&name);
         }
     };
     match paths::parse(path) {
         ZnodePath::NodeContender(id, name) => {
-            let mut view = fold.snapshot_mut().node_lock(&id).clone();
-            change(&mut view, name);
-            fold.snapshot_mut().set_node_lock(id, view);
+            let mut lock_state = fold.snapshot_mut().node_lock(&id).clone();
+            change(&mut lock_state, name);
+            fold.snapshot_mut().set_node_lock(id, lock_state);
         }
         ZnodePath::RequestContender(id, name) => {
-            let mut view = fold.snapshot_mut().request_lock(&id).clone();
-            change(&mut view, name);
-            fold.snapshot_mut().set_request_lock(id, view);
+            let mut lock_state = fold.snapshot_mut().request_lock(&id).clone();
+            change(&mut lock_state, name);
+            fold.snapshot_mut().set_request_lock(id, lock_state);
         }
         _ => {}
     }

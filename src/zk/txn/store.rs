@@ -20,7 +20,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest};
-use nodepool_model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
+use nodepool_model::snapshot::{LockState, NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
 /// What actors write through: the session and its mirror, which learns of each write before the writer does.
@@ -34,7 +34,7 @@ pub struct Store {
 /// A lock directory that nobody may hold while the transaction runs.
 pub(crate) struct Guard {
     pub(crate) directory: String,
-    view: LockView,
+    lock_state: LockState,
     after: After,
 }
 
@@ -206,9 +206,9 @@ impl Store {
             }
             Some(stat) => {
                 self.mirror.fold(|fold| {
-                    let mut view = fold.snapshot_mut().request_lock(request).clone();
-                    view.mtime_ms = stat.mtime;
-                    fold.snapshot_mut().set_request_lock(request.clone(), view);
+                    let mut lock_state = fold.snapshot_mut().request_lock(request).clone();
+                    lock_state.mtime_ms = stat.mtime;
+                    fold.snapshot_mut().set_request_lock(request.clone(), lock_state);
                 });
                 return Ok(());
             }
@@ -362,7 +362,7 @@ impl Store {
     }
 
     pub(crate) fn node_guard(&self, id: &NodeId, after: After) -> Guard {
-        Guard { directory: paths::node_lock(id), view: self.mirror.node_lock(id), after }
+        Guard { directory: paths::node_lock(id), lock_state: self.mirror.node_lock(id), after }
     }
 
     /// Of nodes that stay, and will be locked again.
@@ -371,7 +371,7 @@ impl Store {
     }
 
     pub(crate) fn request_guard(&self, id: &RequestId, after: After) -> Guard {
-        Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after }
+        Guard { directory: paths::request_lock(id), lock_state: self.mirror.request_lock(id), after }
     }
 }
 
@@ -379,7 +379,7 @@ impl Guard {
     pub(crate) fn proof(&self) -> Vec<Op> {
         let create = || Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
         let delete = || Op::delete(&*self.directory, -1);
-        match (self.view.exists, self.after) {
+        match (self.lock_state.exists, self.after) {
             (true, After::Keep | After::Restore) => vec![delete(), create()],
             (true, After::Remove) => vec![delete()],
             (false, After::Keep) => vec![create()],

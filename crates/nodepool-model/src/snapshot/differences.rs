@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use imbl::ordmap::DiffItem;
 
-use super::{LockView, Snapshot};
+use super::{LockState, Snapshot};
 use crate::records::ids::{NodeId, RequestId};
 
 /// A lock that changed between two pictures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockChange<I> {
     pub id: I,
-    pub was: LockView,
-    pub is: LockView,
+    pub before: LockState,
+    pub after: LockState,
 }
 
 impl Snapshot {
@@ -28,13 +28,14 @@ impl Snapshot {
 
     pub fn node_locks_changed_since(&self, older: &Snapshot) -> Vec<LockChange<NodeId>> {
         let changed = older.node_locks.diff(&self.node_locks).map(key_of);
-        let change = |id| LockChange { was: older.node_lock(&id).clone(), is: self.node_lock(&id).clone(), id };
+        let change = |id| LockChange { before: older.node_lock(&id).clone(), after: self.node_lock(&id).clone(), id };
         changed.map(change).collect()
     }
 
     pub fn request_locks_changed_since(&self, older: &Snapshot) -> Vec<LockChange<RequestId>> {
         let changed = older.request_locks.diff(&self.request_locks).map(key_of);
-        let change = |id| LockChange { was: older.request_lock(&id).clone(), is: self.request_lock(&id).clone(), id };
+        let change =
+            |id| LockChange { before: older.request_lock(&id).clone(), after: self.request_lock(&id).clone(), id };
         changed.map(change).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use imbl::OrdMap;
 
-use super::versioned::{LockView, Versioned};
+use super::versioned::{LockState, Versioned};
 use crate::records::ids::{BuildId, ImageName, ProviderName};
 use crate::records::image_build::{BuildKey, BuildState, ImageBuild};
 use crate::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -12,7 +12,7 @@ pub struct Images {
     by_name: OrdMap<ImageName, Image>,
     uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Versioned<ImageUpload>>>,
     /// Locks of the uploads of a build to a provider, as far as they are held.
-    upload_locks: OrdMap<UploadPlace, LockView>,
+    upload_locks: OrdMap<UploadPlace, LockState>,
 }
 
 /// Where the uploads of one build to one provider lie; they share a lock.
@@ -37,7 +37,7 @@ pub struct Image {
     pub requested_ms: Option<i64>,
     pub builds: OrdMap<BuildId, Versioned<ImageBuild>>,
     /// Held by whoever builds it.
-    pub lock: LockView,
+    pub lock: LockState,
 }
 
 impl Image {
@@ -104,7 +104,7 @@ impl Images {
     }
 
     pub fn is_being_uploaded(&self, place: &UploadPlace) -> bool {
-        self.upload_locks.get(place).is_some_and(LockView::is_held)
+        self.upload_locks.get(place).is_some_and(LockState::is_held)
     }
 }
 
@@ -126,8 +126,8 @@ impl Images {
         self.change(name, since_ms.is_some(), |image| image.requested_ms = since_ms);
     }
 
-    pub fn set_lock(&mut self, name: &ImageName, view: LockView) {
-        self.change(name, view.exists, |image| image.lock = view);
+    pub fn set_lock(&mut self, name: &ImageName, lock: LockState) {
+        self.change(name, lock.exists, |image| image.lock = lock);
     }
 
     /// A contender for the build of an image has come or gone.
@@ -163,9 +163,9 @@ impl Images {
         }
     }
 
-    pub fn set_upload_lock(&mut self, place: UploadPlace, view: LockView) {
-        if view.is_held() {
-            self.upload_locks.insert(place, view);
+    pub fn set_upload_lock(&mut self, place: UploadPlace, lock: LockState) {
+        if lock.is_held() {
+            self.upload_locks.insert(place, lock);
         } else {
             self.upload_locks.remove(&place);
         }
@@ -173,9 +173,9 @@ impl Images {
 
     /// A contender for the uploads of a build to a provider has come or gone.
     pub fn contend_upload(&mut self, place: UploadPlace, contender: &str, is_there: bool) {
-        let mut view = self.upload_locks.get(&place).cloned().unwrap_or_default();
-        contend(&mut view, contender, is_there);
-        self.set_upload_lock(place, view);
+        let mut lock = self.upload_locks.get(&place).cloned().unwrap_or_default();
+        contend(&mut lock, contender, is_there);
+        self.set_upload_lock(place, lock);
     }
 
     /// An image that nothing is known of yet is not there for what goes.
@@ -188,11 +188,11 @@ impl Images {
     }
 }
 
-fn contend(view: &mut LockView, contender: &str, is_there: bool) {
+fn contend(lock: &mut LockState, contender: &str, is_there: bool) {
     if is_there {
-        view.exists = true;
-        view.contenders.insert(contender.to_owned());
+        lock.exists = true;
+        lock.contenders.insert(contender.to_owned());
     } else {
-        view.contenders.remove(contender);
+        lock.contenders.remove(contender);
     }
 }

@@ -19,7 +19,7 @@ use crate::snapshot::images::Images;
 use crate::snapshot::pool_registry::Registry;
 use crate::snapshot::transition::Transition;
 use crate::snapshot::usage_totals::Ledger;
-pub use crate::snapshot::versioned::{Change, LockView, NodeChange, RequestChange, Versioned, WriteError};
+pub use crate::snapshot::versioned::{Change, LockState, NodeChange, RequestChange, Versioned, WriteError};
 
 mod differences;
 
@@ -34,9 +34,9 @@ pub struct Snapshot {
     /// False while no server answers: the picture may be old and nothing new is started on it.
     pub connected: bool,
     nodes: OrdMap<NodeId, Versioned<Node>>,
-    node_locks: OrdMap<NodeId, Arc<LockView>>,
+    node_locks: OrdMap<NodeId, Arc<LockState>>,
     requests: OrdMap<RequestId, Versioned<NodeRequest>>,
-    request_locks: OrdMap<RequestId, Arc<LockView>>,
+    request_locks: OrdMap<RequestId, Arc<LockState>>,
     pub pools: Registry,
     components: OrdMap<(ComponentKind, String), Versioned<Component>>,
     pub images: Images,
@@ -172,16 +172,16 @@ impl Snapshot {
         self.nodes.contains_key(id) || self.node_locks.contains_key(id) || self.empty_nodes.contains(id)
     }
 
-    pub fn node_lock(&self, id: &NodeId) -> &LockView {
-        self.node_locks.get(id).map_or(LockView::absent(), |view| view)
+    pub fn node_lock(&self, id: &NodeId) -> &LockState {
+        self.node_locks.get(id).map_or(LockState::absent(), |lock| lock)
     }
 
-    pub fn node_locks(&self) -> impl Iterator<Item = (&NodeId, &LockView)> {
-        self.node_locks.iter().map(|(id, view)| (id, &**view))
+    pub fn node_locks(&self) -> impl Iterator<Item = (&NodeId, &LockState)> {
+        self.node_locks.iter().map(|(id, lock)| (id, &**lock))
     }
 
     pub fn is_node_locked(&self, id: &NodeId) -> bool {
-        self.node_locks.get(id).is_some_and(|view| view.is_held())
+        self.node_locks.get(id).is_some_and(|lock| lock.is_held())
     }
 
     pub fn request(&self, id: &RequestId) -> Option<&Versioned<NodeRequest>> {
@@ -217,20 +217,20 @@ impl Snapshot {
         self.requested.len() + self.pending
     }
 
-    pub fn request_lock(&self, id: &RequestId) -> &LockView {
-        self.request_locks.get(id).map_or(LockView::absent(), |view| view)
+    pub fn request_lock(&self, id: &RequestId) -> &LockState {
+        self.request_locks.get(id).map_or(LockState::absent(), |lock| lock)
     }
 
     pub fn is_request_locked(&self, id: &RequestId) -> bool {
-        self.request_locks.get(id).is_some_and(|view| view.is_held())
+        self.request_locks.get(id).is_some_and(|lock| lock.is_held())
     }
 
     pub fn has_request_lock(&self, id: &RequestId) -> bool {
         self.request_locks.contains_key(id)
     }
 
-    pub fn request_locks(&self) -> impl Iterator<Item = (&RequestId, &LockView)> {
-        self.request_locks.iter().map(|(id, view)| (id, &**view))
+    pub fn request_locks(&self) -> impl Iterator<Item = (&RequestId, &LockState)> {
+        self.request_locks.iter().map(|(id, lock)| (id, &**lock))
     }
 
     /// Registered pools of all launchers, by component name.
@@ -322,12 +322,12 @@ impl Snapshot {
         }
     }
 
-    pub fn set_node_lock(&mut self, id: NodeId, view: LockView) {
-        let changes_hands = view.is_held() != self.is_node_locked(&id);
+    pub fn set_node_lock(&mut self, id: NodeId, lock: LockState) {
+        let changes_hands = lock.is_held() != self.is_node_locked(&id);
         if changes_hands {
             self.unplace(&id);
         }
-        self.node_locks.insert(id.clone(), Arc::new(view));
+        self.node_locks.insert(id.clone(), Arc::new(lock));
         if changes_hands {
             self.place(&id);
         }
@@ -386,8 +386,8 @@ impl Snapshot {
         }
     }
 
-    pub fn set_request_lock(&mut self, id: RequestId, view: LockView) {
-        self.request_locks.insert(id.clone(), Arc::new(view));
+    pub fn set_request_lock(&mut self, id: RequestId, lock: LockState) {
+        self.request_locks.insert(id.clone(), Arc::new(lock));
         self.index_holder(&id);
     }
 

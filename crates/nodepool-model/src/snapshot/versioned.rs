@@ -57,7 +57,7 @@ pub enum WriteError {
 /// A lock directory: absent, or there with its contenders. Empty and there is not the same as absent for a
 /// transaction that has to prove that nobody contends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LockView {
+pub struct LockState {
     pub exists: bool,
     /// One or none, mostly, for which a persistent set takes a page.
     pub contenders: BTreeSet<String>,
@@ -65,9 +65,9 @@ pub struct LockView {
     pub mtime_ms: i64,
 }
 
-static ABSENT: LockView = LockView { exists: false, contenders: BTreeSet::new(), mtime_ms: 0 };
+static ABSENT: LockState = LockState { exists: false, contenders: BTreeSet::new(), mtime_ms: 0 };
 
-impl LockView {
+impl LockState {
     /// Of a directory that is not there.
     pub fn absent() -> &'static Self {
         &ABSENT

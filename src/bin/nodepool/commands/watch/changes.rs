@@ -136,7 +136,7 @@ fn shown(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodepool_model::snapshot::LockView;
+    use nodepool_model::snapshot::LockState;
     use nodepool_model::snapshot::versioned::Versioned;
     use std::sync::Arc;
 
@@ -165,7 +165,7 @@ mod tests {
         put(&mut snapshot, "2", 2, "building");
         put(&mut snapshot, "1", 3, "in-use");
         assert_eq!(told(&mut changes, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
-        let mut view = LockView { exists: true, ..LockView::default() };
+        let mut view = LockState { exists: true, ..LockState::default() };
         view.contenders.insert("0__lock__0000000000".to_owned());
         snapshot.set_node_lock("2".into(), view);
         assert_eq!(told(&mut changes, &snapshot), ["changed node 2 building"]);
