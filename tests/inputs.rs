@@ -77,7 +77,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
     until("a node of each label", async || consumer.ready_nodes().await == labels.len()).await;
     for label in &labels {
         let id = consumer.submit_labels(&[label]).await;
-        let ended = consumer.ended(&id).await;
+        let ended = consumer.wait_for_end(&id).await;
         assert_eq!(ended.state, RequestState::Fulfilled, "{label:?}");
         assert_eq!(ended.node_types, [LabelName::from(label.as_str())]);
         let node = consumer.node(&ended.nodes[0]).await.unwrap();
@@ -94,7 +94,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
 
         let unknown = format!("{label}!");
         let nobodys = consumer.submit_labels(&[&unknown]).await;
-        assert_eq!(consumer.ended(&nobodys).await.state, RequestState::Failed, "{label:?}");
+        assert_eq!(consumer.wait_for_end(&nobodys).await.state, RequestState::Failed, "{label:?}");
         let verdict = why(&work_dir, &nobodys).await.pop().expect("a verdict is remembered");
         assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);
     }

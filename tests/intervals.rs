@@ -114,7 +114,7 @@ fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
             let mut longest: f64 = 0.0;
             for _ in 0..3 {
                 let request = consumer.submit_labels(&["a"]).await;
-                consumer.ended(&request).await;
+                consumer.wait_for_end(&request).await;
                 let (id, lock) = consumer.accept(&request).await.remove(0);
                 consumer.set_state(&id, NodeState::InUse).await;
                 consumer.set_state(&id, NodeState::Used).await;

@@ -318,7 +318,7 @@ async fn stay_or_go(most: usize, [writer, launcher]: [Zk; 2]) {
     consumer.zk.set(&paths::node(id), fits, -1).await.unwrap();
     for label in ["a", "b"] {
         let small = consumer.submit_labels(&[label]).await;
-        assert_eq!(consumer.ended(&small).await.state, RequestState::Fulfilled, "{label}");
+        assert_eq!(consumer.wait_for_end(&small).await.state, RequestState::Fulfilled, "{label}");
         let held = consumer.accept(&small).await;
         consumer.use_up(held).await;
     }

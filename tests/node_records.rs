@@ -51,7 +51,7 @@ fn only_a_change_of_the_state_moves_its_time_and_nothing_moves_that_of_the_creat
 
         later().await;
         let request = consumer.submit_labels(&["a"]).await;
-        assert_eq!(consumer.ended(&request).await.nodes, std::slice::from_ref(&id));
+        assert_eq!(consumer.wait_for_end(&request).await.nodes, std::slice::from_ref(&id));
         assert_eq!(times(&consumer, &id).await, before, "handed out");
         later().await;
         consumer.zk.delete(&paths::request(&request), -1).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_record_with_only_a_state_is_completed_as_python_completes_it() {
         r#"{"state": "ready", "state_time": 1795175600.25}"#,
         r#"{"state": "hold", "state_time": 5.5, "ssh_port": 2222}"#,
     ] {
-        let theirs = nodepool.ask(json!({"do": "node", "text": text})).await;
+        let theirs = nodepool.call(json!({"do": "node", "text": text})).await;
         let node: nodepool_model::records::node::Node =
             nodepool_model::records::json::from_bytes(text.as_bytes()).unwrap();
         let ours = String::from_utf8(nodepool_model::records::json::to_bytes(&node)).unwrap();
@@ -93,7 +93,7 @@ fn connection(record: &Value) -> [&Value; 5] {
 fn a_windows_node_keeps_its_port_and_has_no_keys() {
     on_real_time(async {
         let (gone, _) = std::sync::mpsc::channel();
-        let address = hosts::listen(hosts::Manners::Silent, gone);
+        let address = hosts::listen(hosts::ListenerBehavior::Silent, gone);
         let port = address.port();
         let text = format!(
             "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: \
@@ -101,7 +101,7 @@ fn a_windows_node_keeps_its_port_and_has_no_keys() {
              connection-type: winrm, connection-port: {port}, shell-type: powershell, username: Administrator}}\n          \
              - {{name: fake-w2, labels: [a], connection-type: winrm, connection-port: 5986, python-path: 'C:\\python'}}\n"
         );
-        let (_zookeeper, consumer, _process) = grow_process(Process::new(&text), 2).await;
+        let (_zookeeper, consumer, _process) = start_process(InProcessDaemon::new(&text), 2).await;
         let mut records = Vec::new();
         for (id, _) in consumer.nodes().await {
             records.push(raw(&consumer, &id).await);
@@ -117,7 +117,7 @@ fn a_windows_node_keeps_its_port_and_has_no_keys() {
 
 // zookeeper.md check 49
 #[test]
-fn a_network_device_shows_its_keys() {
+fn a_network_device_has_host_keys() {
     if real::skipped() {
         return;
     }
@@ -129,7 +129,7 @@ fn a_network_device_shows_its_keys() {
              static\n    pools:\n      - name: main\n        nodes: [{{name: {ip}, labels: [a], connection-type: \
              network_cli, connection-port: {port}}}]\n"
         );
-        let (_zookeeper, consumer, _process) = grow_process(Process::new(&text), 1).await;
+        let (_zookeeper, consumer, _process) = start_process(InProcessDaemon::new(&text), 1).await;
         let record = raw(&consumer, &consumer.nodes().await[0].0).await;
         let mut keys = host.keys();
         keys.sort();
@@ -146,7 +146,7 @@ fn a_network_device_shows_its_keys() {
 fn a_network_device_whose_keys_are_not_checked_has_none() {
     on_paused_time(async {
         let line = "name: fake-n1, labels: [a], connection-type: network_cli, connection-port: 2022";
-        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &[line], ""), 1).await;
+        let (_zookeeper, consumer, _process) = start_launcher(&yaml("lab", &[line], ""), 1).await;
         let record = raw(&consumer, &consumer.nodes().await[0].0).await;
         let expected = [&json!("network_cli"), &json!(2022), &json!([]), &json!("auto"), &Value::Null];
         assert_eq!(connection(&record), expected);

@@ -148,7 +148,7 @@ fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
             let (id, nodes) = harness.serve(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.az.as_deref() == Some("z3")), "{nodes:?}");
             let odd = harness.consumer.submit_labels(&["b"]).await;
-            let request = harness.ended(&odd).await;
+            let request = harness.wait_for_end(&odd).await;
             assert!(request.nodes.is_empty() && request.declined_by.len() == 2, "{request:?}");
             harness.use_up(&id).await;
             harness.empties().await;
@@ -323,7 +323,7 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
                     return;
                 }
                 let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
-                let nodes = harness.fulfilled(&id).await;
+                let nodes = harness.wait_until_fulfilled(&id).await;
                 let mut keys = nodes[0].host_keys.clone();
                 keys.sort();
                 keys.dedup();
@@ -356,7 +356,7 @@ fn servers_that_boot_while_the_launcher_is_restarted_are_gone_on_with() {
                     })
                     .await;
                     harness.restart(&cloud).await;
-                    let nodes = harness.fulfilled(&id).await;
+                    let nodes = harness.wait_until_fulfilled(&id).await;
                     assert_eq!(nodes.iter().map(server_of).collect::<Vec<_>>(), known);
                     assert_eq!(harness.client.servers_of(&harness.provider).await.len(), 2);
                     harness.use_up(&id).await;

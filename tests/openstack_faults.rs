@@ -192,7 +192,7 @@ async fn is_declined(what: &str, knobs: Value) {
         let (before, _) = harness.serve(&["a"]).await;
         cloud.simulation().knobs(knobs).await;
         let id = harness.consumer.submit_labels(&["a"]).await;
-        let request = harness.ended(&id).await;
+        let request = harness.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0), "{what}");
         let usual = json!({"faults": [], "boot_sticks_every": 0, "vanish_every": 0, "boot_fails_every": 0});
         cloud.simulation().knobs(usual).await;
@@ -277,7 +277,7 @@ fn who_takes_over_looks_for_a_server_that_lists_do_not_show_yet() {
                 let is_made = async || cloud.simulation().state().await["servers_created"] == 1;
                 wait::until("its server to be made", LONG, is_made).await;
                 harness.restart(&cloud).await;
-                harness.fulfilled(&id).await;
+                harness.wait_until_fulfilled(&id).await;
                 assert_eq!(cloud.simulation().state().await["servers_created"], 1);
                 harness.use_up(&id).await;
                 harness.empties().await;

@@ -272,7 +272,7 @@ impl ImageHarness {
     async fn booted_image(&self, _launcher: &Process) -> String {
         let consumer = Consumer::of(&self.harness.zookeeper);
         let request = consumer.submit_labels(&["a"]).await;
-        let ended = consumer.ended(&request).await;
+        let ended = consumer.wait_for_end(&request).await;
         assert_eq!(ended.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&request).await;
         let node = consumer.node(&nodes[0].0).await.expect("the node is there");

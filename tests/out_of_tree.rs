@@ -117,7 +117,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
 
         let id = consumer.submit_labels(&["a", "a"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         for id in &request.nodes {
             let node = consumer.node(id).await.unwrap();
@@ -143,7 +143,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
         until("it waits for room", is_pending).await;
         consumer.use_up(nodes).await;
-        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&second).await;
         consumer.use_up(nodes).await;
         until("all instances are gone", async || engine.lock().unwrap().instances.is_empty()).await;
@@ -181,7 +181,7 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;
         until("the node is gone", async || consumer.nodes().await.is_empty()).await;

@@ -104,7 +104,7 @@ fn after_a_panic_a_new_tree_on_a_new_session_serves_on() {
         // The pool of the first tree has left with its session.
         assert_eq!(consumer.count("/nodepool/components/pool").await, 1);
         let id = consumer.submit_labels(&["a", "a"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         process.stop();
         assert!(running.await.unwrap().is_ok());

@@ -26,7 +26,7 @@ fn node(host: &Host, more: &str) -> String {
 
 async fn ask(consumer: &Consumer, label: &str) -> (RequestState, Vec<String>) {
     let id = consumer.submit_labels(&[label]).await;
-    let ended = consumer.ended(&id).await;
+    let ended = consumer.wait_for_end(&id).await;
     let mut ports = Vec::new();
     for node in &ended.nodes {
         ports.push(
@@ -119,7 +119,7 @@ fn changed_keys_are_taken_over_unless_the_configuration_names_others() {
         pinned.change_keys().await;
         for label in ["a", "b"] {
             let id = consumer.submit_labels(&[label]).await;
-            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             let nodes = consumer.accept(&id).await;
             consumer.use_up(nodes).await;
         }

@@ -59,7 +59,7 @@ pub async fn one(target: &Target, count: usize) -> anyhow::Result<Value> {
     for _ in 0..count {
         let began = Instant::now();
         let id = consumers.ask().await?;
-        let fulfilled = consumers.fulfilled(&id).await?;
+        let fulfilled = consumers.wait_until_fulfilled(&id).await?;
         latencies.push((fulfilled.at - began).as_secs_f64() * 1000.0);
         served.push((id, fulfilled));
     }
@@ -112,7 +112,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
         let mut rounds = Vec::new();
         while Instant::now() < end {
             let id = consumers.ask().await?;
-            let Fulfilled { nodes, at } = consumers.fulfilled(&id).await?;
+            let Fulfilled { nodes, at } = consumers.wait_until_fulfilled(&id).await?;
             consumers.use_up(&id, &nodes[0]).await?;
             rounds.push((nodes[0].clone(), [at, Instant::now()].map(time_of_day)));
         }
@@ -183,7 +183,7 @@ async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(
     let began = Instant::now();
     let requests = (0..count).map(|_| async {
         let id = consumers.ask().await?;
-        let fulfilled = consumers.fulfilled(&id).await?;
+        let fulfilled = consumers.wait_until_fulfilled(&id).await?;
         anyhow::Ok((id, fulfilled))
     });
     let served = try_join_all(requests).await?;

@@ -112,7 +112,7 @@ impl Consumer {
             self.withdraw(&id).await;
             return;
         }
-        let Some(request) = self.ended(&id).await else {
+        let Some(request) = self.wait_for_end(&id).await else {
             let (record, around) = (self.request(&id).await, self.around(&id).await);
             self.book.violation(format!("request {id} for {labels:?} was forgotten: {record:?}; {around}"));
             self.withdraw(&id).await;
@@ -139,7 +139,7 @@ impl Consumer {
     async fn submit_unserved(&self, label: &str) {
         let (began, labels) = (Instant::now(), [LabelName::from(label)]);
         let id = self.submit(&labels).await;
-        let ended = self.ended(&id).await.map(|request| request.state);
+        let ended = self.wait_for_end(&id).await.map(|request| request.state);
         let waited = self.book.waited_since(began);
         if ended != Some(RequestState::Failed) || waited > 2 * self.book.limit {
             self.book.violation(format!("request {id} for {label}: {ended:?} after {waited:?}"));
@@ -204,7 +204,7 @@ impl Consumer {
     }
 
     /// Waits for the end of a request; `None` when that does not come.
-    async fn ended(&self, id: &RequestId) -> Option<NodeRequest> {
+    async fn wait_for_end(&self, id: &RequestId) -> Option<NodeRequest> {
         let began = Instant::now();
         while began.elapsed() < REQUEST_TIMEOUT {
             let changed = match self.zk.exists_and_watch(&paths::request(id)).await {

@@ -259,7 +259,7 @@ impl Consumer {
     }
 
     /// Waits for the end of a request.
-    pub async fn ended(&self, id: &RequestId) -> NodeRequest {
+    pub async fn wait_for_end(&self, id: &RequestId) -> NodeRequest {
         until(&format!("the end of request {id}"), async || {
             let request = self.request(id).await.expect("the request is there until we take it away");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed)

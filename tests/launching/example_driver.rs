@@ -37,7 +37,7 @@ fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["small", "small"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         let node = consumer.node(&request.nodes[0]).await.unwrap();
         assert_eq!((node.region.as_deref(), node.az.as_deref()), (Some("north"), Some("az")));

@@ -36,7 +36,7 @@ fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        node-attributes: {rack: r1}\n", "")).await;
         let id = consumer.submit_labels(&["a"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 1));
         let node = consumer.node(&request.nodes[0]).await.unwrap();
         assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
@@ -61,7 +61,7 @@ fn nodes_come_in_the_order_of_the_wishes() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "")).await;
         let id = consumer.submit_labels(&["b", "a", "b"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         let mut labels = Vec::new();
         for id in &request.nodes {
             labels.push(consumer.node(id).await.unwrap().labels[0].to_string());
@@ -76,16 +76,16 @@ fn where_there_is_no_room_a_request_waits_for_it() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
         let first = consumer.submit_labels(&["a", "a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let first_nodes = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a"]).await;
         let third = consumer.submit_labels(&["a", "a", "a"]).await;
-        let third = consumer.ended(&third).await;
+        let third = consumer.wait_for_end(&third).await;
         assert_eq!(third.state, RequestState::Failed, "it can never be served");
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
         until("the second waits for room", is_pending).await;
         consumer.use_up(first_nodes).await;
-        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -97,7 +97,7 @@ fn the_oldest_node_that_nobody_uses_makes_room() {
         let (mut requests, mut idle) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let id = consumer.submit_labels(&["a"]).await;
-            idle.extend(consumer.ended(&id).await.nodes);
+            idle.extend(consumer.wait_for_end(&id).await.nodes);
             requests.push(id);
         }
         for id in &requests {
@@ -105,7 +105,7 @@ fn the_oldest_node_that_nobody_uses_makes_room() {
         }
         until("all are idle", async || consumer.ready_nodes().await == 3).await;
         let id = consumer.submit_labels(&["b"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!(request.state, RequestState::Fulfilled);
         let left: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
         assert_eq!(left, [idle[1].clone(), idle[2].clone(), request.nodes[0].clone()], "only the oldest has gone");
@@ -118,17 +118,17 @@ fn a_node_that_the_request_will_use_stays() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
         let busy = consumer.submit_labels(&["b"]).await;
-        consumer.ended(&busy).await;
+        consumer.wait_for_end(&busy).await;
         let nodes = consumer.accept(&busy).await;
         let first = consumer.submit_labels(&["a"]).await;
-        let idle = consumer.ended(&first).await.nodes;
+        let idle = consumer.wait_for_end(&first).await.nodes;
         consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
         until("it is idle", async || consumer.ready_nodes().await == 1).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
         assert_eq!(consumer.node(&idle[0]).await.unwrap().state, NodeState::Ready);
         consumer.use_up(nodes).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &idle[0]));
     });
 }
@@ -141,14 +141,14 @@ fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
         let (consumer, _process) = started(&cloud("", every_second)).await;
         for _ in 0..4 {
             let id = consumer.submit_labels(&["a"]).await;
-            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         }
     });
     on_paused_time(async {
         let (consumer, _process) =
             started(&cloud("", "    launch-retries: 2\n    fake: {boot-fails-every: 1}\n")).await;
         let id = consumer.submit_labels(&["a"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
         until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
     });
@@ -185,7 +185,7 @@ fn throttling_fails_nobody() {
             consumer.submit_labels(&["b"]).await,
         ];
         for id in &ids {
-            assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(id).await.state, RequestState::Fulfilled);
         }
     });
 }
@@ -201,7 +201,7 @@ fn a_life_cycle_takes_six_transactions() {
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a"]).await;
         let asked = zookeeper.last_zxid();
-        consumer.ended(&id).await;
+        consumer.wait_for_end(&id).await;
         assert_eq!(zookeeper.last_zxid() - asked, 4);
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;
@@ -218,7 +218,7 @@ fn a_cloud_without_quota_fails_nobody() {
         let yaml = cloud("        ignore-provider-quota: true\n", "    fake: {max-instances: 1}\n");
         let (consumer, _process) = started(&yaml).await;
         let first = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let second = consumer.submit_labels(&["b"]).await;
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
         let waiting = consumer.request(&second).await.unwrap();
@@ -226,7 +226,7 @@ fn a_cloud_without_quota_fails_nobody() {
         assert!(waiting.declined_by.is_empty());
         let nodes = consumer.accept(&first).await;
         consumer.use_up(nodes).await;
-        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -236,8 +236,8 @@ fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() 
         let yaml = cloud("", "").replace("Unreal Flavor", "No Such Flavor");
         let (consumer, process) = started(&yaml).await;
         let (good, bad) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await);
-        assert_eq!(consumer.ended(&good).await.state, RequestState::Fulfilled);
-        assert_eq!(consumer.ended(&bad).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&good).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&bad).await.state, RequestState::Failed);
         let asking = process.shared.why.ask_all(AskWhy(bad), std::time::Duration::from_secs(5)).await;
         let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
         assert!(why.starts_with("node type(s) [b] not available: Unable to find flavor"), "{why}");
@@ -250,7 +250,7 @@ fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
     on_paused_time(async {
         let (consumer, process) = started(&cloud("", "    fake: {delete-fails-every: 2}\n")).await;
         let first = consumer.submit_labels(&["a", "a", "a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let nodes = consumer.accept(&first).await;
         consumer.use_up(nodes).await;
         until("all are gone", async || consumer.nodes().await.is_empty()).await;
@@ -268,7 +268,7 @@ fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
         until("no request is left of that", async || consumer.requests().await.is_empty()).await;
         let kept: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
         let id = consumer.submit_labels(&["a", "b", "a"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert!(kept.contains(&request.nodes[0]), "{kept:?} {:?}", request.nodes);
         let mut zones = Vec::new();
         for id in &request.nodes {
@@ -290,10 +290,10 @@ fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {max-cores: 12}\n")).await;
         let first = consumer.submit_labels(&["a", "a", "a"]).await;
-        assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled);
         let waiting = consumer.submit_labels(&["b"]).await;
         let never = consumer.submit_labels(&["b", "b", "b", "b"]).await;
-        assert_eq!(consumer.ended(&never).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&never).await.state, RequestState::Failed);
         let is_pending = async || consumer.request(&waiting).await.unwrap().state == RequestState::Pending;
         until("it waits for room", is_pending).await;
         // It goes away unserved, and nothing waits for it any more.

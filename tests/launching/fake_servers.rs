@@ -40,7 +40,7 @@ async fn started_as(mut process: Process) -> (Consumer, Process) {
 /// Asks for one node and gets it.
 async fn got(consumer: &Consumer, label: &str) -> Node {
     let id = consumer.submit_labels(&[label]).await;
-    let request = consumer.ended(&id).await;
+    let request = consumer.wait_for_end(&id).await;
     assert_eq!(request.state, RequestState::Fulfilled, "{label}");
     consumer.node(&request.nodes[0]).await.unwrap()
 }
@@ -101,7 +101,7 @@ fn a_label_whose_image_the_cloud_does_not_have_is_declined_with_the_reason() {
         let (consumer, process) = started(&(cloud("", "", "") + missing)).await;
         got(&consumer, "small").await;
         let id = consumer.submit_labels(&["other"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
         let asking = process.shared.why.ask_all(AskWhy(id), Duration::from_secs(5)).await;
         let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
         assert!(why.contains("Unable to find image missing: the fake cloud has Fake Precise"), "{why}");
@@ -125,7 +125,7 @@ fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
         let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192, "volumes": 1, "volume-gb": 9});
         assert_eq!(serde_json::json!(node.resources.unwrap()), resources);
         let two = consumer.submit_labels(&["small", "small"]).await;
-        assert_eq!(consumer.ended(&two).await.state, RequestState::Failed, "there is one volume");
+        assert_eq!(consumer.wait_for_end(&two).await.state, RequestState::Failed, "there is one volume");
     });
 }
 
@@ -223,7 +223,7 @@ fn a_server_that_never_boots_ends_with_its_attempt() {
         let knobs = "    launch-timeout: 5\n    launch-retries: 2\n    fake: {boot-hangs-every: 1}\n";
         let (consumer, _process) = started(&cloud(knobs, "", "")).await;
         let id = consumer.submit_labels(&["small"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
         until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
     });
 }
@@ -253,7 +253,7 @@ fn the_console_of_a_server_whose_host_keys_cannot_be_read_is_asked_for() {
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
         let (consumer, _process) = started_as(process).await;
         let id = consumer.submit_labels(&["small"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
         let mut calls = Vec::new();
         while let Ok(sample) = samples.try_recv() {
             calls.push(sample.name);

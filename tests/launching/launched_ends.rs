@@ -26,7 +26,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(300);
 /// Has nodes of label `a` launched and takes them.
 async fn taken(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
     let id = consumer.submit_labels(&vec!["a"; count]).await;
-    assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+    assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
     consumer.accept(&id).await
 }
 
@@ -145,7 +145,7 @@ fn a_request_that_was_left_with_too_few_nodes_is_begun_anew_with_those_that_are_
         let begun = create(&consumer, &record(NodeState::Init, Some(&id))).await;
         let mut process = Process::new(&cloud(json!({}), json!({})).to_string());
         process.run(&zookeeper);
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 3));
         assert!(request.nodes.contains(&good) && !request.nodes.contains(&begun), "{:?}", request.nodes);
         assert_eq!(state(&consumer, &begun).await, None);
@@ -185,7 +185,7 @@ fn a_held_node_is_nobody_elses_until_its_time_is_over_and_it_goes() {
             held.release().await.unwrap();
             let began = clock::now();
             let waiting = consumer.submit_labels(&["a"]).await;
-            let request = consumer.ended(&waiting).await;
+            let request = consumer.wait_for_end(&waiting).await;
             assert_eq!(request.state, RequestState::Fulfilled);
             assert_ne!(request.nodes, std::slice::from_ref(&id));
             assert_eq!(state(&consumer, &id).await, None);
@@ -233,7 +233,7 @@ fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_i
         assert_eq!(zookeeper.last_zxid(), ended, "nobody writes");
         assert_eq!(consumer.request(&id).await.unwrap().state, RequestState::Pending);
         second.run(&zookeeper);
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         until("what was begun before is gone", async || consumer.nodes().await.len() == 2).await;
     });
@@ -276,7 +276,7 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
         until("somebody holds them", async || is_held(&requests[0]).await && is_held(&requests[1]).await).await;
         assert!((clock::now() - expired).0 < 1.0, "it is gone on with at once");
         for id in &requests {
-            let nodes = consumer.ended(id).await.nodes;
+            let nodes = consumer.wait_for_end(id).await.nodes;
             assert!(nodes.iter().all(|node| booting.contains(node)), "{nodes:?} of {booting:?}");
         }
     });
@@ -290,8 +290,8 @@ fn nodes_of_who_died_go_and_those_that_nobody_accepted_are_kept_for_the_request(
         let dying = Consumer::of(&zookeeper);
         let accepted = dying.submit_labels(&["a"]).await;
         let fulfilled = dying.submit_labels(&["a"]).await;
-        let kept = dying.ended(&fulfilled).await.nodes.remove(0);
-        dying.ended(&accepted).await;
+        let kept = dying.wait_for_end(&fulfilled).await.nodes.remove(0);
+        dying.wait_for_end(&accepted).await;
         let (used, _lock) = dying.accept(&accepted).await.remove(0);
         dying.set_state(&used, NodeState::InUse).await;
         zookeeper.expire(dying.zk.session_id());
@@ -320,7 +320,7 @@ fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -341,7 +341,7 @@ fn who_minds_no_locks_is_left_what_he_took_and_the_request_gets_another() {
         on_paused_time(async {
             let (_zookeeper, consumer, process, id, node) = booting().await;
             change(&consumer, &node, |record| record.state = taken).await;
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             assert_eq!(request.state, RequestState::Fulfilled, "{taken}");
             assert!(!request.nodes.contains(&node), "{taken}");
             match taken {
@@ -365,7 +365,7 @@ fn a_request_that_somebody_else_ends_stays_ended_and_its_node_is_free() {
             until("its node is free", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
             assert_eq!(consumer.request(&id).await.unwrap().state, state);
             let again = consumer.submit_labels(&["a"]).await;
-            assert_eq!(consumer.ended(&again).await.nodes, [node]);
+            assert_eq!(consumer.wait_for_end(&again).await.nodes, [node]);
             assert_eq!(process.shared.panics.count(), 0, "{state:?}");
         });
     }

@@ -24,7 +24,7 @@ fn wanting(labels: &[&str]) -> NodeRequest {
 }
 
 async fn fulfilled(consumer: &Consumer, id: &RequestId) -> Vec<NodeId> {
-    let request = consumer.ended(id).await;
+    let request = consumer.wait_for_end(id).await;
     assert_eq!(request.state, RequestState::Fulfilled, "{request:?}");
     request.nodes
 }
@@ -154,7 +154,7 @@ fn what_a_pool_can_never_serve_is_declined_without_a_node() {
         on_paused_time(async {
             let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool.clone())).await;
             let id = consumer.submit_labels(&labels).await;
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{pool}");
             assert!(request.declined_by[0].as_str().contains("lab-main"), "{request:?}");
             assert!(request.nodes.is_empty() && consumer.nodes().await.is_empty(), "{pool}");
@@ -173,7 +173,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
         both["diskimages"] = json!([{"name": "image", "elements": ["vm"]}]);
         let (_zookeeper, consumer, _process) = started(&both).await;
         let nowhere = consumer.submit_labels(&["a"]).await;
-        let request = consumer.ended(&nowhere).await;
+        let request = consumer.wait_for_end(&nowhere).await;
         assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 2));
         let key = UploadKey {
             provider: "two".into(),
@@ -184,7 +184,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
         upload(&consumer.zk, &key, UploadState::Ready, 1.0, Some("an-image")).await;
         let served = async || {
             let id = consumer.submit_labels(&["a"]).await;
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             (request.state == RequestState::Fulfilled).then_some(request)
         };
         let mut request = None;
@@ -244,7 +244,7 @@ fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
             let (_zookeeper, consumer, _process) = started(&cloud(case.clone(), json!({}))).await;
             let id = consumer.submit_labels(&["a"]).await;
             let began = clock::now();
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{case}");
             if case.get("launch-timeout").is_some() {
                 let took = (clock::now() - began).0;
@@ -262,7 +262,7 @@ fn of_two_nodes_of_which_one_fails_the_other_is_free_at_once() {
         let provider = json!({"launch-retries": 1, "fake": {"boot-fails-every": 2}});
         let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
         let id = consumer.submit_labels(&["a", "a"]).await;
-        let request = consumer.ended(&id).await;
+        let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0));
         until("the failed one is gone", async || consumer.nodes().await.len() == 1).await;
         let (good, node) = consumer.nodes().await.remove(0);

@@ -28,7 +28,7 @@ fn a_ready_node_is_handed_out_in_one_transaction() {
         request.tenant_name = Some("tenant-one".into());
         let before = zookeeper.last_zxid();
         let id = consumer.submit(request).await;
-        let ended = consumer.ended(&id).await;
+        let ended = consumer.wait_for_end(&id).await;
         assert_eq!(ended.state, RequestState::Fulfilled);
         assert_eq!(zookeeper.last_zxid() - before, 2, "one transaction of the consumer, one of ours");
         let labels: Vec<_> = {
@@ -57,7 +57,7 @@ fn hundreds_of_requests_are_all_served_by_events_alone() {
         let ids = futures::future::join_all((0..300).map(|_| consumer.submit_labels(&["a"]))).await;
         let mut given = std::collections::BTreeSet::new();
         for id in ids {
-            given.extend(consumer.ended(&id).await.nodes);
+            given.extend(consumer.wait_for_end(&id).await.nodes);
         }
         assert_eq!(given.len(), 300);
     });
@@ -70,7 +70,7 @@ fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
         let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         for _ in 0..5 {
             let id = consumer.submit_labels(&["a"]).await;
-            let first = consumer.ended(&id).await.nodes[0].clone();
+            let first = consumer.wait_for_end(&id).await.nodes[0].clone();
             let nodes = consumer.accept(&id).await;
             consumer.use_up(nodes).await;
             until("the slot to be registered again", async || consumer.ready_nodes().await == 1).await;
@@ -88,7 +88,7 @@ fn nodes_of_a_request_that_was_withdrawn_become_free() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let id = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&id).await;
+        consumer.wait_for_end(&id).await;
         assert_eq!(consumer.ready_nodes().await, 0);
         consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
         until("the node to be free", async || consumer.ready_nodes().await == 1).await;
@@ -111,7 +111,7 @@ fn after_an_expired_session_the_work_goes_on_under_the_same_name() {
         assert_eq!(running.await.unwrap(), SessionEnd::Expired);
         let id = consumer.submit_labels(&["a"]).await;
         process.run(&zookeeper);
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         assert_eq!(registered(&consumer).await, launcher);
     });
 }
@@ -139,10 +139,10 @@ fn two_launchers_share_requests_and_fail_those_that_both_declined() {
         west.run(&zookeeper);
         until("two nodes", async || consumer.ready_nodes().await == 2).await;
         let (one, two) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["a"]).await);
-        let (one, two) = (consumer.ended(&one).await, consumer.ended(&two).await);
+        let (one, two) = (consumer.wait_for_end(&one).await, consumer.wait_for_end(&two).await);
         assert_ne!(one.nodes, two.nodes);
         let nobody = consumer.submit_labels(&["c"]).await;
-        let nobody = consumer.ended(&nobody).await;
+        let nobody = consumer.wait_for_end(&nobody).await;
         assert_eq!((nobody.state, nobody.declined_by.len()), (RequestState::Failed, 2));
         assert!(nobody.nodes.is_empty());
     });
@@ -156,7 +156,7 @@ fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
                 grow(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
             zookeeper.fail_next(process.session_id, 2, fault);
             let id = consumer.submit_labels(&["a"]).await;
-            let ended = consumer.ended(&id).await;
+            let ended = consumer.wait_for_end(&id).await;
             assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 1), "{fault:?}");
             assert_eq!(consumer.ready_nodes().await, 2, "{fault:?}");
         });
@@ -172,7 +172,7 @@ fn after_a_short_disconnection_nothing_was_missed() {
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(consumer.request(&id).await.unwrap().state, RequestState::Requested);
         zookeeper.resume(process.session_id);
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -187,7 +187,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let id = consumer.submit_labels(&["a"]).await;
         let nodes = {
-            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             consumer.accept(&id).await
         };
         consumer.use_up(nodes).await;
@@ -200,7 +200,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
         })
         .await;
         let id = consumer.submit_labels(&["b"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         assert_eq!(registered(&consumer).await, before, "the pool's worker was not restarted");
     });
 }
@@ -273,7 +273,7 @@ fn records_that_nobody_can_read_stop_nothing_and_stay() {
         })
         .await;
         let id = consumer.submit_labels(&["a"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         tokio::time::sleep(Duration::from_secs(300)).await;
         assert_eq!(consumer.count("/nodepool/nodes").await, 6, "nothing is deleted on suspicion");
     });
@@ -288,12 +288,12 @@ fn a_request_larger_than_a_transaction_is_served_in_steps() {
         process.run(&zookeeper);
         until("1500 nodes", async || consumer.count("/nodepool/nodes").await == 1500).await;
         let id = consumer.submit_labels(&vec!["a"; 1200]).await;
-        let ended = consumer.ended(&id).await;
+        let ended = consumer.wait_for_end(&id).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 1200));
         let nodes: Vec<(NodeId, Node)> = consumer.nodes().await;
         assert_eq!(nodes.iter().filter(|(_, node)| node.allocated_to.as_ref() == Some(&id)).count(), 1200);
         let too_large = consumer.submit_labels(&vec!["a"; 10_000]).await;
-        assert_eq!(consumer.ended(&too_large).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&too_large).await.state, RequestState::Failed);
     });
 }
 

@@ -161,7 +161,7 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
         // And no longer when he has gone.
         cloud.unregister().await;
         let id = consumer.submit_labels(&["b"]).await;
-        consumer.ended(&id).await;
+        consumer.wait_for_end(&id).await;
         sleep(SETTLE_TIME).await;
         assert!(min_ready(&consumer).await.is_empty());
     });

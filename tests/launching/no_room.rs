@@ -47,7 +47,7 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 2)]).await;
         let first = consumer.submit_labels(&["a", "a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         assert!(!is_paused(&consumer, "main").await);
         let second = consumer.submit_labels(&["a"]).await;
@@ -55,17 +55,17 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
         until("the pool is paused", async || is_paused(&consumer, "main").await).await;
         let third = consumer.submit_labels(&["a", "a"]).await;
         let unknown = consumer.submit_labels(&["unheard-of"]).await;
-        assert_eq!(consumer.ended(&unknown).await.state, RequestState::Failed);
+        assert_eq!(consumer.wait_for_end(&unknown).await.state, RequestState::Failed);
         assert_eq!(state(&consumer, &second).await, RequestState::Pending);
         assert_eq!(state(&consumer, &third).await, RequestState::Requested);
         assert_eq!(consumer.nodes().await.len(), 2, "no node is made for them");
 
         consumer.use_up(used).await;
-        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         becomes(&consumer, &third, RequestState::Pending).await;
         let used = consumer.accept(&second).await;
         consumer.use_up(used).await;
-        assert_eq!(consumer.ended(&third).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
     });
 }
@@ -78,7 +78,7 @@ fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
         let mut in_use = Vec::new();
         for pool in ["first", "second"] {
             let id = consumer.submit_labels(&["a"]).await;
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             assert_eq!(request.state, RequestState::Fulfilled);
             let node = consumer.node(&request.nodes[0]).await.unwrap();
             assert_eq!(node.pool.as_ref().map(|name| name.as_str()), Some(pool));
@@ -98,7 +98,7 @@ fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_pa
         let (mut pools, mut in_use) = (Vec::new(), Vec::new());
         for _ in 0..2 {
             let id = consumer.submit_labels(&["a"]).await;
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             let node = consumer.node(&request.nodes[0]).await.unwrap();
             pools.push(node.pool.unwrap());
             in_use.extend(consumer.accept(&id).await);
@@ -118,7 +118,7 @@ fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 1)]).await;
         let first = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
@@ -127,7 +127,7 @@ fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
         let third = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &third, RequestState::Pending).await;
         consumer.use_up(used).await;
-        assert_eq!(consumer.ended(&third).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -137,13 +137,13 @@ fn what_waits_when_a_launcher_stops_is_served_by_the_next() {
         let zookeeper = zookeeper();
         let (consumer, process, ended) = started(&zookeeper, &[("main", 100, 1)]).await;
         let first = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let _in_use = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         process.stop();
         ended.await.unwrap();
         let (_, _process, _) = started(&zookeeper, &[("main", 100, 2)]).await;
-        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }

@@ -106,12 +106,12 @@ fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
 
         let first = consumer.submit_labels(&["a"]).await;
-        let node = consumer.ended(&first).await.nodes[0].clone();
+        let node = consumer.wait_for_end(&first).await.nodes[0].clone();
         consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
         until("the node is idle", async || consumer.ready_nodes().await == 1).await;
         assert_eq!(*heard.lock().unwrap(), []);
         let second = consumer.submit_labels(&["a"]).await;
-        let request = consumer.ended(&second).await;
+        let request = consumer.wait_for_end(&second).await;
         assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &node));
         let used = consumer.accept(&second).await;
         consumer.use_up(used).await;

@@ -66,7 +66,7 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
             assert_eq!(registered[pool].provider_name.as_ref().unwrap().as_str(), "lab");
             assert_eq!(registered[pool].supported_labels, [label.into()].into(), "{pool}");
             let id = consumer.submit_labels(&[label, label]).await;
-            for node in consumer.ended(&id).await.nodes {
+            for node in consumer.wait_for_end(&id).await.nodes {
                 let node = consumer.node(&node).await.unwrap();
                 assert_eq!(node.pool.unwrap().as_str(), pool);
                 assert_eq!(node.hostname.unwrap(), format!("fake-{pool}"));
@@ -75,7 +75,7 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
         }
         // All nodes of a request come from one pool.
         let mixed = consumer.submit_labels(&["a", "b"]).await;
-        let mixed = consumer.ended(&mixed).await;
+        let mixed = consumer.wait_for_end(&mixed).await;
         assert_eq!(mixed.state, RequestState::Failed);
         let mut declined = mixed.declined_by;
         declined.sort();
@@ -105,7 +105,7 @@ async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     }
     word.send_replace(true);
     for id in &asked {
-        assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(id).await.state, RequestState::Fulfilled);
     }
     (served, why)
 }
@@ -144,10 +144,10 @@ fn a_label_of_a_dead_launcher_is_waited_for_until_its_registration_expires() {
         let waiting = consumer.request(&id).await.unwrap();
         assert_eq!((waiting.state, waiting.declined_by.len()), (RequestState::Requested, 0));
         let other = consumer.submit_labels(&["a"]).await;
-        assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled, "nobody else waits for it");
+        assert_eq!(consumer.wait_for_end(&other).await.state, RequestState::Fulfilled, "nobody else waits for it");
 
         zookeeper.expire(dead.zk.session_id());
-        let ended = consumer.ended(&id).await;
+        let ended = consumer.wait_for_end(&id).await;
         assert_eq!((ended.state, ended.declined_by), (RequestState::Failed, vec![own]));
     });
 }
@@ -174,7 +174,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         process.run(&zookeeper);
         until("the node of the other provider", async || consumer.nodes().await.len() == 5).await;
         let id = consumer.submit_labels(&["b"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed, "its labels are nobody's");
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed, "its labels are nobody's");
         sleep(SETTLE_TIME).await;
         let nodes = consumer.nodes().await;
         let after: Vec<Node> = nodes.into_iter().map(|(_, node)| node).take(4).collect();
@@ -217,7 +217,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
             })
             .await;
             is_there.store(true, Relaxed);
-            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             assert_eq!(pools().await, 1);
             let nodes = consumer.accept(&id).await;
             consumer.use_up(nodes).await;
@@ -265,11 +265,11 @@ fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
         }
         // Another tenant's requests go on, whatever their rank.
         let other = consumer.submit_labels(&["b"]).await;
-        assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&other).await.state, RequestState::Fulfilled);
 
         consumer.zk.delete(&theirs, -1).await.unwrap();
         for id in [&large, &small] {
-            assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(id).await.state, RequestState::Fulfilled);
         }
     });
 }

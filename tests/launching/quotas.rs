@@ -29,19 +29,19 @@ async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
 async fn waits_for_the_one_before(configuration: &Value) {
     let (_zookeeper, consumer, _process) = started(configuration).await;
     let first = consumer.submit_labels(&["a"]).await;
-    assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled, "{configuration}");
+    assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled, "{configuration}");
     let used = consumer.accept(&first).await;
     let second = consumer.submit_labels(&["b"]).await;
     becomes(&consumer, &second, RequestState::Pending).await;
     until("the pool is paused", async || is_paused(&consumer, "main").await).await;
     let never = consumer.submit_labels(&["a", "a"]).await;
-    assert_eq!(consumer.ended(&never).await.state, RequestState::Failed, "{configuration}");
+    assert_eq!(consumer.wait_for_end(&never).await.state, RequestState::Failed, "{configuration}");
     sleep(SETTLE_TIME).await;
     assert_eq!(state(&consumer, &second).await, RequestState::Pending, "{configuration}");
     assert_eq!(consumer.nodes().await.len(), 1, "no node is made for it: {configuration}");
     let before = used[0].0.as_str().parse::<i64>().unwrap();
     consumer.use_up(used).await;
-    let served = consumer.ended(&second).await;
+    let served = consumer.wait_for_end(&second).await;
     assert_eq!(served.state, RequestState::Fulfilled, "{configuration}");
     assert_eq!(served.nodes[0].as_str().parse::<i64>().unwrap(), before + 1, "nor was one in vain: {configuration}");
     until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
@@ -80,7 +80,7 @@ fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() 
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
         let first = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let mut used = consumer.accept(&first).await;
         let waiting = ask_as(&consumer, None, "300", &["a"]).await;
         becomes(&consumer, &waiting, RequestState::Pending).await;
@@ -88,7 +88,7 @@ fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() 
         let high = ask_as(&consumer, None, "100", &["a"]).await;
         for (next, behind) in [(&waiting, vec![&high, &low]), (&high, vec![&low]), (&low, vec![])] {
             consumer.use_up(used).await;
-            assert_eq!(consumer.ended(next).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(next).await.state, RequestState::Fulfilled);
             for id in behind {
                 assert_ne!(state(&consumer, id).await, RequestState::Fulfilled, "{id} was served before {next}");
             }
@@ -104,13 +104,13 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         let (_zookeeper, consumer, process) = started(&configuration).await;
         let first = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let waiting = consumer.submit_labels(&["b"]).await;
         becomes(&consumer, &waiting, RequestState::Pending).await;
         configuration["providers"][0]["pools"][0]["labels"][1]["flavor-name"] = json!("No Such Flavor");
         std::fs::write(&process.file, configuration.to_string()).unwrap();
-        let declined = consumer.ended(&waiting).await;
+        let declined = consumer.wait_for_end(&waiting).await;
         assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, 1));
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
         let lock = lock::contenders(&consumer.zk, &paths::request_lock(&waiting)).await;
@@ -118,7 +118,7 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
         let second = consumer.submit_labels(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         consumer.use_up(used).await;
-        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -137,7 +137,7 @@ fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
             configuration["providers"][0]["pools"].as_array_mut().unwrap().push(second);
             let (_zookeeper, consumer, _process) = started(&configuration).await;
             let first = consumer.submit_labels(&["a"]).await;
-            assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled);
             let used = consumer.accept(&first).await;
             let second = consumer.submit_labels(&["b"]).await;
             if is_shared {
@@ -145,7 +145,7 @@ fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
                 assert!(!is_paused(&consumer, "main").await);
                 consumer.use_up(used).await;
             }
-            assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         });
     }
 }
@@ -157,13 +157,13 @@ fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         let (_zookeeper, consumer, process) = started(&configuration).await;
         let first = consumer.submit_labels(&["a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let _in_use = consumer.accept(&first).await;
         let waiting = consumer.submit_labels(&["b"]).await;
         becomes(&consumer, &waiting, RequestState::Pending).await;
         configuration["providers"][0]["pools"][0]["max-servers"] = json!(2);
         std::fs::write(&process.file, configuration.to_string()).unwrap();
-        assert_eq!(consumer.ended(&waiting).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&waiting).await.state, RequestState::Fulfilled);
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
     });
 }
@@ -208,18 +208,18 @@ fn a_tenant_at_its_limit_waits_untouched_and_others_are_served() {
             configuration["tenant-resource-limits"][0]["tenant-name"] = json!("small");
             let (_zookeeper, consumer, _process) = started(&configuration).await;
             let first = ask_as(&consumer, Some("small"), "200", &["a"]).await;
-            assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+            assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled);
             let used = consumer.accept(&first).await;
             let second = ask_as(&consumer, Some("small"), "200", &["b"]).await;
             let other = ask_as(&consumer, Some("other"), "200", &["b", "a"]).await;
-            assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled, "{limit}");
+            assert_eq!(consumer.wait_for_end(&other).await.state, RequestState::Fulfilled, "{limit}");
             sleep(SETTLE_TIME).await;
             let request = consumer.request(&second).await.unwrap();
             assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]), "{limit}");
             assert_eq!(consumer.count(&paths::request_lock(&second)).await, 0, "nobody holds it: {limit}");
             assert!(!is_paused(&consumer, "main").await, "{limit}");
             consumer.use_up(used).await;
-            assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled, "{limit}");
+            assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled, "{limit}");
         });
     }
 }
@@ -249,7 +249,7 @@ fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
         let (_zookeeper, consumer, _process) = started(&configuration).await;
         until("a node is ready", async || consumer.ready_nodes().await == 1).await;
         let id = consumer.submit_labels(&["b"]).await;
-        consumer.ended(&id).await;
+        consumer.wait_for_end(&id).await;
         let used = consumer.accept(&id).await;
         let mut failed = Vec::new();
         until("several requests for its like fail", async || {
@@ -279,7 +279,7 @@ fn a_node_that_could_not_be_given_up_goes_all_the_same() {
         let faults = json!({"boot-time": 5, "boot-quota-every": 4});
         let (zookeeper, consumer, process) = started(&cloud(json!({"fake": faults}), json!({"max-servers": 2}))).await;
         let first = consumer.submit_labels(&["a", "a"]).await;
-        consumer.ended(&first).await;
+        consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a", "a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
@@ -295,7 +295,7 @@ fn a_node_that_could_not_be_given_up_goes_all_the_same() {
         // One of them is refused, and neither that the other one is ready nor that this one goes is written.
         zookeeper.fail_next(process.session_id, 40, Fault::BeforeApplying);
         let begun = Instant::now();
-        let ended = consumer.ended(&second).await;
+        let ended = consumer.wait_for_end(&second).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 2));
         assert!(begun.elapsed() < Duration::from_secs(120), "there was no room for {:?}", begun.elapsed());
     });

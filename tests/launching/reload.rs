@@ -40,7 +40,7 @@ async fn pools(consumer: &Consumer) -> Vec<String> {
 
 async fn served(consumer: &Consumer, label: &str) -> RequestState {
     let id = consumer.submit_labels(&[label]).await;
-    let ended = consumer.ended(&id).await;
+    let ended = consumer.wait_for_end(&id).await;
     if ended.state == RequestState::Fulfilled {
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;
@@ -189,7 +189,7 @@ fn nodes_that_are_booting_are_finished_when_their_provider_is_replaced_or_remove
             })
             .await;
             std::fs::write(&process.file, &changed).unwrap();
-            let request = consumer.ended(&id).await;
+            let request = consumer.wait_for_end(&id).await;
             assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2), "{changed}");
             assert_eq!(consumer.nodes().await.len(), 2, "and nothing was begun anew");
         }

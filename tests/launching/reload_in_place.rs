@@ -81,7 +81,7 @@ fn a_file_that_is_touched_replaces_no_task_manager_and_no_registration() {
         assert_eq!(pool(&consumer).await, before);
         assert_eq!(zookeeper.last_zxid(), zxid, "nothing at all was written");
         let id = consumer.submit_labels(&["a"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
     });
 }
 
@@ -105,6 +105,6 @@ fn a_label_that_is_added_is_written_into_the_registration_that_is_there() {
         assert_eq!(last.version, first.version + 2, "one write for each change");
         assert_eq!(opened.load(Ordering::Relaxed), 3, "a changed section has a TaskManager of its own");
         let request = consumer.submit_labels(&["c"]).await;
-        assert_eq!(consumer.ended(&request).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.wait_for_end(&request).await.state, RequestState::Fulfilled);
     });
 }

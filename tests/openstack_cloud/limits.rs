@@ -28,14 +28,14 @@ async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
     with_launcher(&cloud, configure, async |harness| {
         let (first, _) = harness.serve(&["a"]).await;
         let never = harness.consumer.submit_labels(&["a", "a"]).await;
-        assert_eq!(harness.ended(&never).await.state, RequestState::Failed, "{reason}");
+        assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed, "{reason}");
         harness.says(&never, reason).await;
         let second = harness.consumer.submit_labels(&["a"]).await;
         is_pending(harness, &second).await;
         harness.says(&second, reason).await;
         assert_eq!(cloud.simulation().state().await["servers_created"], 1, "{reason}");
         harness.use_up(&first).await;
-        harness.fulfilled(&second).await;
+        harness.wait_until_fulfilled(&second).await;
         harness.use_up(&second).await;
         harness.empties().await;
     })
@@ -83,7 +83,7 @@ fn a_limit_that_was_raised_unnoticed_stops_only_pools_that_heed_it() {
             assert_eq!(harness.consumer.request(&heeding).await.unwrap().state, RequestState::Pending);
             harness.use_up(&ignoring).await;
             harness.use_up(&first).await;
-            harness.fulfilled(&heeding).await;
+            harness.wait_until_fulfilled(&heeding).await;
             harness.use_up(&heeding).await;
             harness.empties().await;
         })
@@ -110,13 +110,13 @@ fn servers_of_others_in_the_project_take_their_part_of_its_limits() {
             |name| vec![cloud.provider(name)],
             async |harness| {
                 let never = harness.consumer.submit_labels(&["a", "a"]).await;
-                assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
                 harness.says(&never, "needs instances 2, the limit is 1").await;
                 let (first, _) = harness.serve(&["a"]).await;
                 let second = harness.consumer.submit_labels(&["a"]).await;
                 is_pending(harness, &second).await;
                 harness.use_up(&first).await;
-                harness.fulfilled(&second).await;
+                harness.wait_until_fulfilled(&second).await;
                 harness.use_up(&second).await;
                 harness.empties().await;
             },

@@ -198,7 +198,7 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let good = harness.consumer.submit_labels(&["a"]).await;
-                harness.fulfilled(&good).await;
+                harness.wait_until_fulfilled(&good).await;
                 let reasons = [
                     ("password", "cloud wrong-password: "),
                     ("password", "401"),
@@ -212,7 +212,7 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                 // What is not in clouds.yaml has no pool that could say anything, so those of others decline.
                 for label in ["unknown", "region"] {
                     let id = harness.consumer.submit_labels(&[label]).await;
-                    assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                    assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 }
                 harness.use_up(&good).await;
                 harness.empties().await;
@@ -234,7 +234,7 @@ fn load_again(harness: &OpenStackHarness, change: impl FnOnce(&mut Value)) {
 async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId {
     wait::until_some(&format!("label {label} to be served"), LONG, async || {
         let id = harness.consumer.submit_labels(&[label]).await;
-        (harness.ended(&id).await.state == RequestState::Fulfilled).then_some(id)
+        (harness.wait_for_end(&id).await.state == RequestState::Fulfilled).then_some(id)
     })
     .await
 }
@@ -281,7 +281,7 @@ fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
             load_again(harness, |file| file["providers"][0]["rate"] = json!(0.5));
             wait::until("the new password to be used", LONG, async || {
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                let state = harness.ended(&id).await.state;
+                let state = harness.wait_for_end(&id).await.state;
                 match state {
                     RequestState::Fulfilled => harness.use_up(&id).await,
                     _ => harness.says(&id, "401").await,

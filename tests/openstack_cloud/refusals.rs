@@ -31,10 +31,10 @@ fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_w
                 ];
                 for (label, reason) in reasons {
                     let id = harness.consumer.submit_labels(&[label]).await;
-                    assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                    assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                     harness.says(&id, reason).await;
                 }
-                harness.fulfilled(&good).await;
+                harness.wait_until_fulfilled(&good).await;
                 assert_eq!(harness.client.servers_of(&harness.provider).await.len(), 1);
                 harness.use_up(&good).await;
                 harness.empties().await;
@@ -60,12 +60,12 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
             };
             with_tuned_launcher(&cloud, configure, often, async |harness| {
                 let early = harness.consumer.submit_labels(&["a"]).await;
-                assert_eq!(harness.ended(&early).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&early).await.state, RequestState::Failed);
                 harness.says(&early, &format!("the cloud has no active image {image}")).await;
                 let uploaded = harness.client.upload_image(&image).await;
                 let served = loop {
                     let id = harness.consumer.submit_labels(&["a"]).await;
-                    if harness.ended(&id).await.state == RequestState::Fulfilled {
+                    if harness.wait_for_end(&id).await.state == RequestState::Fulfilled {
                         break id;
                     }
                 };
@@ -92,7 +92,7 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
             with_launcher(&cloud, configure, async |harness| {
                 let bad = harness.consumer.submit_labels(&["b"]).await;
                 let (good, _) = harness.serve(&["a"]).await;
-                assert_eq!(harness.ended(&bad).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&bad).await.state, RequestState::Failed);
                 harness.use_up(&good).await;
                 harness.empties().await;
             })
@@ -123,7 +123,7 @@ fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let named = harness.consumer.submit_labels(&["a"]).await;
-                assert_eq!(harness.ended(&named).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&named).await.state, RequestState::Failed);
                 harness.says(&named, "image raw-1M cannot be looked up").await;
                 harness.says(&named, reason).await;
                 let (id, _) = harness.serve(&["b"]).await;
@@ -154,7 +154,7 @@ fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_re
             };
             with_launcher(&cloud, configure, async |harness| {
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                let request = harness.ended(&id).await;
+                let request = harness.wait_for_end(&id).await;
                 assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
                 harness.empties().await;
                 if !cloud.is_real() {
@@ -188,14 +188,14 @@ async fn fills(cloud: &Cloud, short: &str) {
             let recorded: Vec<&String> = nodes[0].resources.iter().flat_map(|all| all.keys()).collect();
             assert_eq!(recorded, ["cores", "instances", "ram"]);
             let never = harness.consumer.submit_labels(&["a", "a", "a"]).await;
-            assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+            assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
             let waiting = harness.consumer.submit_labels(&["a"]).await;
             harness.says(&waiting, short).await;
             let request = async || harness.consumer.request(&waiting).await.unwrap();
             let is_pending = async || request().await.state == RequestState::Pending;
             crate::support::wait::until("it waits for room", crate::stack::scene::LONG, is_pending).await;
             harness.use_up(&first).await;
-            harness.fulfilled(&waiting).await;
+            harness.wait_until_fulfilled(&waiting).await;
             harness.use_up(&waiting).await;
             harness.empties().await;
         },
@@ -292,7 +292,7 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
             // From then on it is known that servers of this label take floating addresses.
             harness.says(&second, "floating-ips").await;
             harness.use_up(&first).await;
-            harness.fulfilled(&second).await;
+            harness.wait_until_fulfilled(&second).await;
             harness.use_up(&second).await;
             harness.empties().await;
             assert_eq!(cloud.simulation().state().await["floating_ips"], 0);
@@ -317,7 +317,7 @@ fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nob
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second attempt", crate::stack::scene::LONG, refused).await;
             cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
-            harness.fulfilled(&id).await;
+            harness.wait_until_fulfilled(&id).await;
             harness.use_up(&id).await;
             harness.empties().await;
         })
@@ -346,7 +346,7 @@ fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
                 assert!(nodes[0].interface_ip.is_some(), "{nodes:?}");
                 if missing == "cinder" {
                     let never = harness.consumer.submit_labels(&["volume"]).await;
-                    assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+                    assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
                 }
                 harness.use_up(&id).await;
                 harness.empties().await;
@@ -401,7 +401,7 @@ fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
             with_launcher(&cloud, configure, async |harness| {
                 let (id, _) = harness.serve(&["a"]).await;
                 let second = harness.consumer.submit_labels(&["b"]).await;
-                assert_eq!(harness.ended(&second).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&second).await.state, RequestState::Failed);
                 harness.says(&second, "the cloud does not tell its limits").await;
                 let third = harness.consumer.submit_labels(&["c"]).await;
                 harness.says(&third, "the cloud does not tell its limits").await;
@@ -409,10 +409,10 @@ fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
                 match status {
                     "500" => {
                         cloud.simulation().knobs(json!({"faults": []})).await;
-                        harness.fulfilled(&third).await;
+                        harness.wait_until_fulfilled(&third).await;
                         harness.use_up(&third).await;
                     }
-                    _ => assert_eq!(harness.ended(&third).await.state, RequestState::Failed),
+                    _ => assert_eq!(harness.wait_for_end(&third).await.state, RequestState::Failed),
                 }
                 harness.use_up(&id).await;
                 harness.empties().await;
@@ -435,12 +435,12 @@ fn limits_that_were_known_stay_when_they_cannot_be_had_any_more() {
             async |harness| {
                 // A launch that fails is followed by a survey.
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');
                 crate::support::wait::until("the limits to be refused", crate::stack::scene::LONG, struck).await;
                 cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
                 let never = harness.consumer.submit_labels(&["a", "a"]).await;
-                assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
                 harness.says(&never, "needs instances 2, the limit is 1").await;
                 let (id, _) = harness.serve(&["a"]).await;
                 harness.use_up(&id).await;

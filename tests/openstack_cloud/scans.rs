@@ -26,7 +26,7 @@ fn servers_whose_keys_cannot_be_had_fail_the_request_and_go() {
         let configure = |name: &str| vec![checked(&cloud, name, port.number, 1)];
         with_launcher(&cloud, configure, async |harness| {
             let id = harness.consumer.submit_labels(&["a"]).await;
-            let request = harness.ended(&id).await;
+            let request = harness.wait_for_end(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
             assert_eq!(cloud.simulation().state().await["servers_created"], 2, "both attempts were made");
             harness.empties().await;
@@ -65,7 +65,7 @@ fn a_scan_that_failed_once_is_made_again_with_another_server() {
             let (first, _) = address_of_another(harness, &cloud, None).await;
             let (second, address) = address_of_another(harness, &cloud, Some(&first)).await;
             let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
-            let nodes = harness.fulfilled(&id).await;
+            let nodes = harness.wait_until_fulfilled(&id).await;
             assert_eq!(server_of(&nodes[0]), second);
             let mut keys = nodes[0].host_keys.clone();
             keys.sort();

@@ -45,7 +45,7 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 harness.says(&id, "image debian has not been uploaded to this provider").await;
 
                 let nowhere = "00000000-0000-4000-8000-000000000000";
@@ -78,7 +78,7 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                     zk.delete(&paths::image_upload(&key), -1).await.expect("the upload is there");
                 }
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 harness.empties().await;
             })
             .await;

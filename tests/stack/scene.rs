@@ -128,7 +128,7 @@ impl OpenStackHarness {
         }
     }
 
-    pub async fn ended(&self, id: &RequestId) -> NodeRequest {
+    pub async fn wait_for_end(&self, id: &RequestId) -> NodeRequest {
         wait::until_some(&format!("the end of request {id}"), LONG, async || {
             let request = self.consumer.request(id).await.expect("the request is there until we take it away");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
@@ -136,8 +136,8 @@ impl OpenStackHarness {
         .await
     }
 
-    pub async fn fulfilled(&self, id: &RequestId) -> Vec<Node> {
-        let request = self.ended(id).await;
+    pub async fn wait_until_fulfilled(&self, id: &RequestId) -> Vec<Node> {
+        let request = self.wait_for_end(id).await;
         assert_eq!(request.state, RequestState::Fulfilled, "{}", self.why(id).await);
         let mut nodes = Vec::new();
         for id in &request.nodes {
@@ -149,7 +149,7 @@ impl OpenStackHarness {
     /// Asks for nodes and waits until they are there.
     pub async fn serve(&self, labels: &[&str]) -> (RequestId, Vec<Node>) {
         let id = self.consumer.submit_labels(labels).await;
-        let nodes = self.fulfilled(&id).await;
+        let nodes = self.wait_until_fulfilled(&id).await;
         (id, nodes)
     }
 
