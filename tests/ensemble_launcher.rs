@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{Book, Launchers};
+use crowd::book::{ConsistencyChecker, Launchers};
 use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes, again};
@@ -34,7 +34,7 @@ fn wishes() -> Wishes {
 struct FailoverHarness {
     harness: WorkloadHarness,
     zk: Zk,
-    book: Arc<Book>,
+    checker: Arc<ConsistencyChecker>,
     crowd: Crowd,
     _watcher: Watcher,
     launcher: Nodepool,
@@ -50,27 +50,27 @@ impl FailoverHarness {
         let zk = harness.connect().await;
         // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
         // consumers' own patience for what is lost.
-        let book = Arc::new(Book::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
-        let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
-        let watcher = Watcher::start(&harness.connect().await, &book);
+        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
+        let crowd = Crowd::start(&zk, &checker, wishes(), scene::seed()).await;
+        let watcher = Watcher::start(&harness.connect().await, &checker);
         let launcher = harness.launcher();
-        let work = FailoverHarness { harness, zk, book, crowd, _watcher: watcher, launcher };
+        let work = FailoverHarness { harness, zk, checker, crowd, _watcher: watcher, launcher };
         work.wait_until_serving().await;
         work
     }
 
     /// More is served from now on.
     async fn wait_until_serving(&self) {
-        let before = self.book.figures().served;
-        let what = format!("more to be served than {before}: {:?}", self.book.violations());
-        wait::until(&what, TIMEOUT, async || self.book.figures().served > before + 10).await;
-        scene::assert_kept(&self.book, &[&self.launcher]);
+        let before = self.checker.figures().served;
+        let what = format!("more to be served than {before}: {:?}", self.checker.violations());
+        wait::until(&what, TIMEOUT, async || self.checker.figures().served > before + 10).await;
+        scene::assert_kept(&self.checker, &[&self.launcher]);
     }
 
     async fn finish(mut self) {
         self.crowd.stop().await;
         self.harness.settles(&self.zk, 1, TIMEOUT).await;
-        scene::assert_kept(&self.book, &[&self.launcher]);
+        scene::assert_kept(&self.checker, &[&self.launcher]);
         assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
         self.launcher.stop(TIMEOUT).await;
     }
@@ -165,14 +165,14 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
         let ensemble = Ensemble::start(3, scene::options()).await;
         let harness = harness_on(&ensemble, Duration::from_secs(4));
         let zk = harness.connect().await;
-        let book = Arc::new(Book::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
-        let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
-        let _watcher = Watcher::start(&harness.connect().await, &book);
+        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
+        let crowd = Crowd::start(&zk, &checker, wishes(), scene::seed()).await;
+        let _watcher = Watcher::start(&harness.connect().await, &checker);
         let mut process = grown::Process::new(&harness.configuration());
         for round in 1..=5 {
             let session = harness.session(harness.session).await;
             let running = process.run_on(session.clone());
-            wait::until("more to be served", TIMEOUT, async || book.figures().served > 10 * round).await;
+            wait::until("more to be served", TIMEOUT, async || checker.figures().served > 10 * round).await;
             // Our client takes its session back when it can, hence the repetition.
             let state = session.session();
             wait::until("the thief to end the session", TIMEOUT, async || {
@@ -183,13 +183,13 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
             })
             .await;
             assert_eq!(running.await.unwrap(), SessionEnd::Expired);
-            scene::assert_kept(&book, &[]);
+            scene::assert_kept(&checker, &[]);
         }
         let session = harness.session(harness.session).await;
         let running = process.run_on(session.clone());
         crowd.stop().await;
         harness.settles(&zk, 1, TIMEOUT).await;
-        scene::assert_kept(&book, &[]);
+        scene::assert_kept(&checker, &[]);
         process.stop();
         assert_eq!(running.await.unwrap(), SessionEnd::Stopped);
         session.close().await;

@@ -13,7 +13,7 @@ mod witness;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{Book, Launchers};
+use crowd::book::{ConsistencyChecker, Launchers};
 use crowd::scene::{self, children, soon};
 use crowd::{Crowd, Wishes, again};
 use faults::stage::{Setting, Stage};
@@ -88,8 +88,8 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     let limit = stage.session + GRACE + LOOKED_FOR;
     // Before that nobody has the label, and who asks for it fails.
     soon(TIMEOUT, async || stage.unrest_of_images().await).await;
-    let book = Arc::new(Book::new(TIMEOUT, &[], Launchers::Twins));
-    let crowd = Crowd::start(&stage.zk, &book, wishes(), seed).await;
+    let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], Launchers::Twins));
+    let crowd = Crowd::start(&stage.zk, &checker, wishes(), seed).await;
     let interpreter = Interpreter::ZUUL[dice.gen_range(0..2)];
     let zuul = Zuul::start(interpreter, &stage.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
     let (mut tally, mut times) = (Tally::default(), Times::default());
@@ -98,18 +98,18 @@ async fn one_round(number: usize, seed: u64) -> Tally {
         if fault.is_multiple_of(QUIET) || fault == number {
             scene::all_end(&stage.zk, limit + times.still_felt()).await;
         } else if dice.gen_bool(0.6) {
-            let before = book.figures().served;
+            let before = checker.figures().served;
             let what = format!("more to be served after fault {fault}, seed {seed}");
-            wait::until(&what, TIMEOUT, async || book.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
         }
         sleep(Duration::from_millis(dice.gen_range(0..400))).await;
-        assert_kept(&book, &stage, seed);
+        assert_no_violations(&checker, &stage, seed);
     }
     crowd.stop().await;
     let by_zuul = zuul.stop().await;
     withdraw_forgotten(&stage.zk).await;
     comes_to_rest(&stage, seed).await;
-    assert_kept(&book, &stage, seed);
+    assert_no_violations(&checker, &stage, seed);
     times.assert_explain(&by_zuul, seed);
     let mut witness = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await;
     witness.wanted = vec![(faults::stage::IMAGE.into(), "lab".into())];
@@ -117,7 +117,7 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     let findings = witness.judge();
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&times.all, limit, &name);
-    let (served, by_zuul) = (book.figures().served, by_zuul.served);
+    let (served, by_zuul) = (checker.figures().served, by_zuul.served);
     eprintln!(
         "seed {seed}: served {served} and {by_zuul} to Zuul, {} transactions, {} nodes, {} servers, {} images, longest wait {longest:?}",
         witness.transactions.len(),
@@ -187,8 +187,8 @@ impl Times {
     }
 }
 
-fn assert_kept(book: &Arc<Book>, stage: &Stage, seed: u64) {
-    let violations = book.violations();
+fn assert_no_violations(checker: &Arc<ConsistencyChecker>, stage: &Stage, seed: u64) {
+    let violations = checker.violations();
     if !violations.is_empty() {
         let told: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", stage.logged_of(text))).collect();
         panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), told.join("\n"));

@@ -9,7 +9,7 @@ mod witness;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{Book, Figures, Launchers};
+use crowd::book::{ConsistencyChecker, Figures, Launchers};
 use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
@@ -81,9 +81,9 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
 async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
     let zk = harness.connect().await;
-    let book = Arc::new(Book::new(harness.session + GRACE, &harness.slots(), Launchers::OnePerProvider));
-    let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
-    let _watcher = Watcher::start(&harness.connect().await, &book);
+    let checker = Arc::new(ConsistencyChecker::new(harness.session + GRACE, &harness.slots(), Launchers::OnePerProvider));
+    let crowd = Crowd::start(&zk, &checker, wishes(), seed).await;
+    let _watcher = Watcher::start(&harness.connect().await, &checker);
     let mut launcher = harness.launcher();
     let (mut startup, mut early) = (Duration::from_millis(500), 0);
     for kill in 0..kills {
@@ -93,32 +93,32 @@ async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64)
             sleep(startup.mul_f64(random.gen_range(0.0..1.5))).await;
         } else {
             early = 0;
-            let (began, before, first) = (Instant::now(), book.figures().served, book.first());
+            let (began, before, first) = (Instant::now(), checker.figures().served, checker.first());
             let what = format!("launcher {kill} to serve, seed {seed}");
-            wait::until(&what, TIMEOUT, async || book.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
             startup = began.elapsed();
             // Nor may the next launcher heal what this one would have left for ever.
             let what = format!("{first:?} to be served by launcher {kill}, seed {seed}");
             wait::until(&what, TIMEOUT, async || {
-                scene::assert_kept(&book, &[&launcher]);
-                first.as_ref().is_none_or(|id| !book.is_open(id))
+                scene::assert_kept(&checker, &[&launcher]);
+                first.as_ref().is_none_or(|id| !checker.is_open(id))
             })
             .await;
             sleep(Duration::from_millis(random.gen_range(0..300))).await;
         }
         launcher.kill();
-        scene::assert_kept(&book, &[&launcher]);
+        scene::assert_kept(&checker, &[&launcher]);
         if random.gen_ratio(1, 8) {
             // Long enough for the dead one's session to end before there is a new one.
             sleep(Duration::from_millis(random.gen_range(0..1500))).await;
         }
         launcher = harness.launcher();
-        book.restart_clock();
+        checker.restart_clock();
     }
     crowd.stop().await;
-    scene::assert_kept(&book, &[&launcher]);
+    scene::assert_kept(&checker, &[&launcher]);
     harness.settles(&zk, 1, harness.session + GRACE).await;
-    scene::assert_kept(&book, &[&launcher]);
+    scene::assert_kept(&checker, &[&launcher]);
     assert!(launcher.stop(TIMEOUT).await.success());
-    book.figures()
+    checker.figures()
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{Book, Launchers};
+use crowd::book::{ConsistencyChecker, Launchers};
 use crowd::scene::{self, children, left_over, soon};
 use crowd::{Crowd, Wishes};
 use nodepool::actors::runtime::clock;
@@ -109,8 +109,8 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         padding: 0,
     };
     let zk = harness.connect().await;
-    let book = Arc::new(Book::new(TIMEOUT, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
-    let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
+    let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
+    let crowd = Crowd::start(&zk, &checker, wishes(), seed).await;
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
     let mut past = VecDeque::new();
@@ -123,9 +123,9 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
             faults.extend(spoilt.take().map(|since| (since, now_ms())));
             scene::all_end(&zk, limit).await;
         } else if kill % 3 == 0 {
-            let before = book.figures().served;
+            let before = checker.figures().served;
             let what = format!("launcher {kill} to serve, seed {seed}");
-            wait::until(&what, TIMEOUT, async || book.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
         }
         sleep(Duration::from_millis(random.gen_range(100..2500))).await;
         // Some answers to creations get lost on the way as well, and some servers break.
@@ -142,18 +142,18 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         past.push_back(std::mem::replace(&mut process, start()));
         faults.push((spoilt.unwrap_or(began), now_ms()));
         spoilt = (knobs != calm()).then_some(began);
-        scene::assert_kept(&book, &past.iter().collect::<Vec<_>>());
+        scene::assert_kept(&checker, &past.iter().collect::<Vec<_>>());
         past.drain(..past.len().saturating_sub(LIVES));
-        book.restart_clock();
+        checker.restart_clock();
     }
     cloud.knobs(calm()).await;
     faults.extend(spoilt.map(|since| (since, now_ms())));
     crowd.stop().await;
-    scene::assert_kept(&book, &[&process]);
+    scene::assert_kept(&checker, &[&process]);
     soon(TIMEOUT, async || still_there(&zk, &cloud).await).await;
     let state = cloud.state().await;
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
-    scene::assert_kept(&book, &[&process]);
+    scene::assert_kept(&checker, &[&process]);
     assert!(process.stop(TIMEOUT).await.success());
     let mut witness = Witness::of_server(&server, &harness.chroot, Some(&cloud)).await;
     witness.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MOST)).into();
@@ -161,7 +161,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&faults, limit, &name);
     let creations = state["creates_by_node"].as_object().map_or(0, |all| all.len());
-    let (served, at_once) = (book.figures().served, &state["servers_at_once_max"]);
+    let (served, at_once) = (checker.figures().served, &state["servers_at_once_max"]);
     eprintln!(
         "{kills} kills, served {served}, creations {creations}, at once {at_once}, longest wait while nothing failed {longest:?}"
     );

@@ -91,22 +91,22 @@ async fn zuul_10_and_13_use_nodes_of_a_cloud() {
 
 /// Who was given which node, and how many each provider gave.
 #[derive(Default)]
-struct Book {
-    given: BTreeMap<NodeId, String>,
+struct ConsistencyChecker {
+    assigned: BTreeMap<NodeId, String>,
     servers: BTreeMap<String, NodeId>,
     served: BTreeMap<String, usize>,
 }
 
-impl Book {
+impl ConsistencyChecker {
     fn is_enough(&self) -> bool {
         let served = |provider: &str| self.served.get(provider).copied().unwrap_or(0);
-        served("ours") >= EACH && served("theirs") >= EACH && self.given.len() >= REQUESTS
+        served("ours") >= EACH && served("theirs") >= EACH && self.assigned.len() >= REQUESTS
     }
 }
 
 /// Asks, takes, uses and gives back until there was enough of it.
-async fn consume(consumer: Consumer, book: Arc<Mutex<Book>>) {
-    while !book.lock().unwrap().is_enough() {
+async fn run_consumer(consumer: Consumer, checker: Arc<Mutex<ConsistencyChecker>>) {
+    while !checker.lock().unwrap().is_enough() {
         let id = consumer.submit_labels(&["a"]).await;
         let ended = wait::until_some(&format!("the end of request {id}"), FLEET_TIMEOUT, async || {
             let request = consumer.request(&id).await.expect("the request is there until we take it away");
@@ -116,12 +116,12 @@ async fn consume(consumer: Consumer, book: Arc<Mutex<Book>>) {
         assert_eq!(ended.state, RequestState::Fulfilled, "{ended:?}");
         for node in &ended.nodes {
             let record = consumer.node(node).await.expect("a node of a fulfilled request is there");
-            let mut book = book.lock().unwrap();
-            let earlier = book.given.insert(node.clone(), id.to_string());
+            let mut checker = checker.lock().unwrap();
+            let earlier = checker.assigned.insert(node.clone(), id.to_string());
             assert_eq!(earlier, None, "node {node} is given to {id} too");
             let server = record.external_id.as_str().expect("it has a server").to_owned();
-            assert_eq!(book.servers.insert(server, node.clone()), None, "a server of two nodes");
-            *book.served.entry(record.provider.expect("it has a provider").to_string()).or_default() += 1;
+            assert_eq!(checker.servers.insert(server, node.clone()), None, "a server of two nodes");
+            *checker.served.entry(record.provider.expect("it has a provider").to_string()).or_default() += 1;
         }
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;
@@ -154,17 +154,17 @@ async fn a_python_launcher_and_ours_share_a_cloud_and_its_requests() {
     }
     let both = async || consumer.count("/nodepool/components/pool").await == 2;
     wait::until("both launchers to be registered", FLEET_TIMEOUT, both).await;
-    let book = Arc::new(Mutex::new(Book::default()));
-    let consumers = (0..14).map(|_| consume(consumer.clone(), book.clone()));
+    let checker = Arc::new(Mutex::new(ConsistencyChecker::default()));
+    let consumers = (0..14).map(|_| run_consumer(consumer.clone(), checker.clone()));
     let outcome = timeout(FLEET_TIMEOUT, AssertUnwindSafe(join_all(consumers)).catch_unwind()).await;
     if !matches!(outcome, Ok(Ok(_))) {
-        let served = book.lock().unwrap().served.clone();
+        let served = checker.lock().unwrap().served.clone();
         panic!("{outcome:?} with {served:?} served\n--- ours\n{}\n--- theirs\n{}", ours.log(), theirs.log());
     }
     wait::until("the nodes to be gone", FLEET_TIMEOUT, async || consumer.nodes().await.is_empty()).await;
     wait::until("the servers to be gone", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
     let state = cloud.simulation().state().await;
     assert_eq!(state["double_creates"], 0, "{state}");
-    assert_eq!(state["servers_created"], book.lock().unwrap().given.len(), "no server was made in vain");
-    println!("{:?} in {} s", book.lock().unwrap().served, clock::now().0 - began.0);
+    assert_eq!(state["servers_created"], checker.lock().unwrap().assigned.len(), "no server was made in vain");
+    println!("{:?} in {} s", checker.lock().unwrap().served, clock::now().0 - began.0);
 }

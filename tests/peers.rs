@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use crowd::book::{Book, Launchers};
+use crowd::book::{ConsistencyChecker, Launchers};
 use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
@@ -97,26 +97,26 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
 
     // Theirs takes a second for a look and several to register a used host again.
-    let book = Arc::new(Book::new(Duration::from_secs(60), &harness.harness.slots(), Launchers::OnePerProvider));
+    let checker = Arc::new(ConsistencyChecker::new(Duration::from_secs(60), &harness.harness.slots(), Launchers::OnePerProvider));
     let shapes = vec![vec!["a"], vec!["a"], vec!["a", "a"]];
     let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
-    let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
-    let watcher = Watcher::start(&harness.harness.connect().await, &book);
+    let crowd = Crowd::start(&zk, &checker, wishes, scene::seed()).await;
+    let watcher = Watcher::start(&harness.harness.connect().await, &checker);
     wait::until("both to serve", FLEET_TIMEOUT, async || {
-        scene::assert_kept(&book, &[&ours, &python]);
-        book.served_by("ours") >= 20 && book.served_by("theirs") >= 4
+        scene::assert_kept(&checker, &[&ours, &python]);
+        checker.served_by("ours") >= 20 && checker.served_by("theirs") >= 4
     })
     .await;
     crowd.stop().await;
     drop(watcher);
-    scene::assert_kept(&book, &[&ours, &python]);
+    scene::assert_kept(&checker, &[&ours, &python]);
     harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
 
     both_have_to_decline(&zk, &ours, &python).await;
     // The Python launcher leaves contenders behind where it locked a request that was gone; they go with its session.
     python.kill();
     harness.harness.settles(&zk, 1, FLEET_TIMEOUT).await;
-    eprintln!("ours gave {} nodes, theirs {}", book.served_by("ours"), book.served_by("theirs"));
+    eprintln!("ours gave {} nodes, theirs {}", checker.served_by("ours"), checker.served_by("theirs"));
 }
 
 async fn both_have_to_decline(zk: &Zk, ours: &Nodepool, python: &Nodepool) {

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{Book, Launchers};
+use crowd::book::{ConsistencyChecker, Launchers};
 use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
@@ -33,16 +33,16 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
         padding: 0,
     };
     let zk = harness.connect().await;
-    let book = Arc::new(Book::new(Duration::from_secs(6), &harness.slots(), Launchers::Twins));
+    let checker = Arc::new(ConsistencyChecker::new(Duration::from_secs(6), &harness.slots(), Launchers::Twins));
     let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
     let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(50) };
     let mut launchers = [harness.launcher(), harness.launcher()];
-    let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
-    let _watcher = Watcher::start(&harness.connect().await, &book);
+    let crowd = Crowd::start(&zk, &checker, wishes, scene::seed()).await;
+    let _watcher = Watcher::start(&harness.connect().await, &checker);
     for round in 1..=4 {
         let wanted = 60 * round;
-        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || book.figures().served >= wanted).await;
-        scene::assert_kept(&book, &[&launchers[0], &launchers[1]]);
+        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || checker.figures().served >= wanted).await;
+        scene::assert_kept(&checker, &[&launchers[0], &launchers[1]]);
         // The other one carries on, and gets a new twin.
         let dead = &mut launchers[round % 2];
         dead.kill();
@@ -50,10 +50,10 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
     }
     crowd.stop().await;
     let [one, other] = &launchers;
-    scene::assert_kept(&book, &[one, other]);
+    scene::assert_kept(&checker, &[one, other]);
     harness.settles(&zk, 2, TIMEOUT).await;
     for launcher in &mut launchers {
         assert!(launcher.stop(TIMEOUT).await.success());
     }
-    assert!(book.figures().served >= 240);
+    assert!(checker.figures().served >= 240);
 }

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 pub type Place = (String, i64);
 
 /// Kept by consumers as they go; what the watcher finds in ZooKeeper is added.
-pub struct Book {
+pub struct ConsistencyChecker {
     /// How long the request of the highest rank may wait although there are free slots enough for it.
     pub limit: Duration,
     slots: BTreeMap<LabelName, usize>,
     launchers: Launchers,
-    pages: Mutex<Pages>,
+    state: Mutex<CheckerState>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -29,7 +29,7 @@ pub enum Launchers {
 }
 
 #[derive(Default)]
-struct Pages {
+struct CheckerState {
     open: BTreeMap<RequestId, Vec<LabelName>>,
     given: BTreeMap<RequestId, Vec<(Place, LabelName)>>,
     busy: BTreeMap<Place, RequestId>,
@@ -54,15 +54,15 @@ pub struct Figures {
     pub longest_turn: Duration,
 }
 
-impl Book {
+impl ConsistencyChecker {
     /// `slots`: how many there are per label; every host has one label.
-    pub fn new(limit: Duration, slots: &[(&str, usize)], launchers: Launchers) -> Book {
+    pub fn new(limit: Duration, slots: &[(&str, usize)], launchers: Launchers) -> ConsistencyChecker {
         let slots = slots.iter().map(|(label, count)| (LabelName::from(*label), *count)).collect();
-        Book { limit, slots, launchers, pages: Mutex::default() }
+        ConsistencyChecker { limit, slots, launchers, state: Mutex::default() }
     }
 
     pub fn violation(&self, text: String) {
-        self.pages().violations.insert(text);
+        self.state().violations.insert(text);
     }
 
     /// A launcher has a node locked that was handed out to this request.
@@ -73,33 +73,33 @@ impl Book {
     }
 
     pub fn violations(&self) -> Vec<String> {
-        self.pages().violations.iter().cloned().collect()
+        self.state().violations.iter().cloned().collect()
     }
 
     pub fn figures(&self) -> Figures {
-        let pages = self.pages();
+        let pages = self.state();
         Figures { served: pages.served, withdrawn: pages.withdrawn, longest_turn: pages.longest_turn }
     }
 
     /// How many nodes of a provider were handed out.
     pub fn served_by(&self, provider: &str) -> usize {
-        self.pages().by_provider.get(provider).copied().unwrap_or(0)
+        self.state().by_provider.get(provider).copied().unwrap_or(0)
     }
 
     pub fn opened(&self, id: &RequestId, labels: &[LabelName]) {
-        self.pages().open.insert(id.clone(), labels.to_vec());
+        self.state().open.insert(id.clone(), labels.to_vec());
     }
 
     /// Somebody no longer wants what was asked for; to be said before ZooKeeper knows.
     pub fn withdrawn(&self, id: &RequestId) {
-        let mut pages = self.pages();
+        let mut pages = self.state();
         pages.withdrawn += 1;
         pages.open.remove(id);
         pages.free(id);
     }
 
     pub fn fulfilled(&self, id: &RequestId, nodes: &[(NodeId, Node)]) {
-        let mut pages = self.pages();
+        let mut pages = self.state();
         pages.served += 1;
         pages.open.remove(id);
         for (node, record) in nodes {
@@ -124,17 +124,17 @@ impl Book {
     }
 
     pub fn in_use(&self, id: &RequestId, node: &NodeId) {
-        self.pages().spent.insert(node.clone(), id.clone());
+        self.state().spent.insert(node.clone(), id.clone());
     }
 
     /// To be said before ZooKeeper knows.
     pub fn given_back(&self, id: &RequestId) {
-        self.pages().free(id);
+        self.state().free(id);
     }
 
     /// Looks at the clock of the request whose turn it is.
     pub fn tick(&self) {
-        let mut pages = self.pages();
+        let mut pages = self.state();
         let Some((id, labels)) = pages.open.first_key_value() else {
             pages.turn = None;
             return;
@@ -165,31 +165,31 @@ impl Book {
 
     /// The launcher is gone: what is promised is promised from here on.
     pub fn restart_clock(&self) {
-        let mut pages = self.pages();
+        let mut pages = self.state();
         (pages.turn, pages.restarted) = (None, Some(Instant::now()));
     }
 
     /// How long somebody has waited as far as anything was promised: from when he began to, or from when a launcher last died. A
     /// launcher that dies before it has declined is waited for as long as its session lasts.
     pub fn waited_since(&self, began: Instant) -> Duration {
-        self.pages().restarted.map_or(began, |restarted| restarted.max(began)).elapsed()
+        self.state().restarted.map_or(began, |restarted| restarted.max(began)).elapsed()
     }
 
     /// The open request of the highest rank.
     pub fn first(&self) -> Option<RequestId> {
-        self.pages().open.first_key_value().map(|(id, _)| id.clone())
+        self.state().open.first_key_value().map(|(id, _)| id.clone())
     }
 
     pub fn is_open(&self, id: &RequestId) -> bool {
-        self.pages().open.contains_key(id)
+        self.state().open.contains_key(id)
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().expect("nothing panics while it holds the book")
+    fn state(&self) -> MutexGuard<'_, CheckerState> {
+        self.state.lock().expect("nothing panics while it holds the book")
     }
 }
 
-impl Pages {
+impl CheckerState {
     fn free(&mut self, id: &RequestId) {
         for (place, _) in self.given.remove(id).unwrap_or_default() {
             if self.busy.get(&place) == Some(id) {

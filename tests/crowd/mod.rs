@@ -22,7 +22,7 @@ pub mod book;
 pub mod scene;
 pub mod watcher;
 
-use book::Book;
+use book::ConsistencyChecker;
 
 /// What consumers write into their contenders, so that the watcher knows them from a launcher's.
 pub const IDENTIFIER: &str = "consumer";
@@ -53,7 +53,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    pub async fn start(zk: &Zk, book: &Arc<Book>, wishes: Wishes, seed: u64) -> Crowd {
+    pub async fn start(zk: &Zk, checker: &Arc<ConsistencyChecker>, wishes: Wishes, seed: u64) -> Crowd {
         for container in ["/nodepool/requests", "/nodepool/nodes"] {
             lock::make_path(zk, container).await.expect("a server that serves lets us make paths");
         }
@@ -61,7 +61,7 @@ impl Crowd {
         let mut tasks = JoinSet::new();
         for number in 0..wishes.consumers {
             let random = StdRng::seed_from_u64(seed.wrapping_add(number as u64));
-            let mut consumer = Consumer { zk: zk.clone(), book: book.clone(), wishes: wishes.clone(), random };
+            let mut consumer = Consumer { zk: zk.clone(), checker: checker.clone(), wishes: wishes.clone(), random };
             let stopped = stopped.clone();
             tasks.spawn(async move {
                 while !*stopped.borrow() {
@@ -83,7 +83,7 @@ impl Crowd {
 
 struct Consumer {
     zk: Zk,
-    book: Arc<Book>,
+    checker: Arc<ConsistencyChecker>,
     wishes: Wishes,
     random: StdRng,
 }
@@ -106,7 +106,7 @@ impl Consumer {
         let shape = self.random.gen_range(0..self.wishes.shapes.len());
         let labels: Vec<LabelName> = self.wishes.shapes[shape].iter().map(|label| LabelName::from(*label)).collect();
         let id = self.submit(&labels).await;
-        self.book.opened(&id, &labels);
+        self.checker.opened(&id, &labels);
         if self.random.gen_ratio(1, 8) {
             self.rest(60).await;
             self.withdraw(&id).await;
@@ -114,18 +114,18 @@ impl Consumer {
         }
         let Some(request) = self.wait_for_end(&id).await else {
             let (record, around) = (self.request(&id).await, self.around(&id).await);
-            self.book.violation(format!("request {id} for {labels:?} was forgotten: {record:?}; {around}"));
+            self.checker.violation(format!("request {id} for {labels:?} was forgotten: {record:?}; {around}"));
             self.withdraw(&id).await;
             return;
         };
         if request.state == RequestState::Failed {
-            self.book.violation(format!("request {id} for {labels:?} failed"));
+            self.checker.violation(format!("request {id} for {labels:?} failed"));
             self.withdraw(&id).await;
             return;
         }
         let nodes = self.look_at(&id, &request, &labels).await;
         let records: Vec<(NodeId, Node)> = nodes.iter().map(|held| (held.id.clone(), held.record.clone())).collect();
-        self.book.fulfilled(&id, &records);
+        self.checker.fulfilled(&id, &records);
         self.rest(30).await;
         if self.random.gen_ratio(1, 8) {
             self.withdraw(&id).await;
@@ -140,9 +140,9 @@ impl Consumer {
         let (began, labels) = (Instant::now(), [LabelName::from(label)]);
         let id = self.submit(&labels).await;
         let ended = self.wait_for_end(&id).await.map(|request| request.state);
-        let waited = self.book.waited_since(began);
-        if ended != Some(RequestState::Failed) || waited > 2 * self.book.limit {
-            self.book.violation(format!("request {id} for {label}: {ended:?} after {waited:?}"));
+        let waited = self.checker.waited_since(began);
+        if ended != Some(RequestState::Failed) || waited > 2 * self.checker.limit {
+            self.checker.violation(format!("request {id} for {label}: {ended:?} after {waited:?}"));
         }
         self.withdraw(&id).await;
     }
@@ -217,7 +217,8 @@ impl Consumer {
                     return Some(request);
                 }
                 Some(_) => drop(timeout(Duration::from_secs(1), changed).await),
-                None => self.book.violation(format!("request {id} vanished before its requestor took it away"))}
+                None => {
+                    self.checker.report_violation(format!("request {id} vanished before its requestor took it away"))}
             }
         }
         None
@@ -227,7 +228,7 @@ impl Consumer {
     async fn look_at(&self, id: &RequestId, request: &NodeRequest, labels: &[LabelName]) -> Vec<Held> {
         let mut nodes = Vec::new();
         if request.nodes.len() != labels.len() {
-            self.book.violation(format!("request {id} for {labels:?} was given {:?}", request.nodes));
+            self.checker.violation(format!("request {id} for {labels:?} was given {:?}", request.nodes));
         }
         for (node, label) in request.nodes.iter().zip(labels) {
             match again(|| self.zk.get(&paths::node(node))).await {
@@ -235,16 +236,17 @@ impl Consumer {
                     let record: Node = json::from_bytes(&data).expect("what launchers write can be read");
                     let is_ours = record.allocated_to.as_ref() == Some(id) && record.state == NodeState::Ready;
                     if !is_ours || !record.labels.contains(label) {
-                        self.book
+                        self.checker
                             .violation(format!("node {node} of fulfilled request {id} for {labels:?}: {record:?}"));
                     }
                     nodes.push(Held { id: node.clone(), record, version: stat.version });
                 }
-                Err(ZkError::NoNode) => self.book.violation(format!("node {node} of fulfilled request {id} is gone")),
+                Err(ZkError::NoNode) => {
+                    self.checker.report_violation(format!("node {node} of fulfilled request {id} is gone")),
                 Err(error) => panic!("cannot read node {node}: {error}"),
             }
             if let Ok((names, _)) = again(|| self.zk.children(&paths::node_lock(node))).await {
-                names.iter().for_each(|name| self.book.locked_by_launcher(id, node, name));
+                names.iter().for_each(|name| self.checker.locked_by_launcher(id, node, name));
             }
         }
         nodes
@@ -252,7 +254,7 @@ impl Consumer {
 
     /// Takes the request back, or away: the same to whoever looks.
     async fn withdraw(&self, id: &RequestId) {
-        self.book.withdrawn(id);
+        self.checker.withdrawn(id);
         self.remove(id).await;
     }
 
@@ -269,27 +271,27 @@ impl Consumer {
         for held in &nodes {
             match lock::lock_within(&self.zk, &paths::node_lock(&held.id), IDENTIFIER, LOCKING).await {
                 Ok(Some(lock)) => locks.push(lock),
-                other => self.book.violation(format!("node {} of {id} cannot be locked: {other:?}", held.id)),
+                other => self.checker.violation(format!("node {} of {id} cannot be locked: {other:?}", held.id)),
             }
         }
         self.remove(id).await;
         if self.random.gen_ratio(1, 10) {
             // The build was cancelled before it began.
-            self.book.given_back(id);
+            self.checker.given_back(id);
             return self.release(locks).await;
         }
         for held in &mut nodes {
-            self.book.in_use(id, &held.id);
+            self.checker.in_use(id, &held.id);
             self.write(id, held, NodeState::InUse).await;
         }
         let longest = self.wishes.longest_use.as_millis() as u64;
         self.rest(longest).await;
         for (held, lock) in nodes.iter().zip(&locks) {
             if again(|| self.zk.exists(lock.path())).await == Ok(None) {
-                self.book.violation(format!("somebody took the lock of node {} away from {id}", held.id));
+                self.checker.violation(format!("somebody took the lock of node {} away from {id}", held.id));
             }
         }
-        self.book.given_back(id);
+        self.checker.given_back(id);
         for held in &mut nodes {
             self.write(id, held, NodeState::Used).await;
         }
@@ -317,7 +319,7 @@ impl Consumer {
                 }
                 Err(error) => {
                     let id = format!("node {} of {id}", held.id);
-                    self.book.violation(format!("{id} changed under its consumer's lock: {state:?}: {error}"));
+                    self.checker.violation(format!("{id} changed under its consumer's lock: {state:?}: {error}"));
                     return;
                 }
             }

@@ -210,8 +210,8 @@ pub fn seed() -> u64 {
 }
 
 /// Fails with everything that was broken, and what the launchers have to say about it, the first one first.
-pub fn assert_kept(book: &Arc<super::book::Book>, launchers: &[&Nodepool]) {
-    let violations = book.violations();
+pub fn assert_kept(checker: &Arc<super::book::ConsistencyChecker>, launchers: &[&Nodepool]) {
+    let violations = checker.violations();
     if violations.is_empty() {
         return;
     }

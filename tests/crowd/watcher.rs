@@ -11,7 +11,7 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_zk::{Zk, paths};
 use tokio::task::JoinHandle;
 
-use super::book::Book;
+use super::book::ConsistencyChecker;
 use super::{IDENTIFIER, again};
 
 /// Between two looks.
@@ -24,12 +24,12 @@ pub struct Watcher {
 
 impl Watcher {
     /// Contenders that are not the crowd's are taken for a launcher's.
-    pub fn start(zk: &Zk, book: &Arc<Book>) -> Watcher {
-        let (zk, book) = (zk.clone(), book.clone());
+    pub fn start(zk: &Zk, checker: &Arc<ConsistencyChecker>) -> Watcher {
+        let (zk, checker) = (zk.clone(), checker.clone());
         let task = tokio::spawn(async move {
             loop {
-                look(&zk, &book).await;
-                book.tick();
+                look(&zk, &checker).await;
+                checker.tick();
                 tokio::time::sleep(PAUSE).await;
             }
         });
@@ -43,7 +43,7 @@ impl Drop for Watcher {
     }
 }
 
-async fn look(zk: &Zk, book: &Book) {
+async fn look(zk: &Zk, book: &ConsistencyChecker) {
     let Ok((names, _)) = again(|| zk.children("/nodepool/requests")).await else { return };
     let mut owners: BTreeMap<NodeId, RequestId> = BTreeMap::new();
     for name in names {
@@ -65,7 +65,7 @@ async fn look(zk: &Zk, book: &Book) {
 }
 
 /// As long as a fulfilled request exists, its nodes are ready and allocated to it, and no launcher has them locked.
-async fn look_at_node(zk: &Zk, book: &Book, id: &RequestId, node: &NodeId) {
+async fn look_at_node(zk: &Zk, book: &ConsistencyChecker, id: &RequestId, node: &NodeId) {
     let record = read::<Node>(zk, &paths::node(node)).await;
     let is_sound = record
         .as_ref()
