@@ -11,7 +11,7 @@ use super::deletions::Deletions;
 use super::label_status_log;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket, renew_facts};
 use crate::actors::runtime::actor_tasks::Errands;
-use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, SHORT_DEBOUNCE, Triggers, cooldown_after};
@@ -111,19 +111,19 @@ impl CleanupWorker {
         let store = self.deps.store.clone();
         match effect {
             Effect::Repair(repair) => {
-                let (key, subject) = (repair.key(), self.subject(&repair));
+                let (key, log_context) = (repair.key(), self.log_context(&repair));
                 if let Repair::Delete { node, provider, external_id } = repair {
-                    return self.delete(key, subject, *node, provider, external_id, ctx);
+                    return self.delete(key, log_context, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
-                let subject = Subject::node(&node, Some(&record), &self.triggers.latest());
+                let log_context = LogContext::node(&node, Some(&record), &self.triggers.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
@@ -172,26 +172,29 @@ impl CleanupWorker {
     }
 
     /// What a repair is about, with the request that a node was for.
-    fn subject(&self, repair: &Repair) -> Subject {
+    fn log_context(&self, repair: &Repair) -> LogContext {
         let snapshot = self.triggers.latest();
-        let node = |id| Subject::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
+        let node = |id| LogContext::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
         match repair {
             Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
             Repair::Delete { node: change, .. } => node(&change.id),
-            Repair::Release { request, node: change } => Subject { request: Some(request.clone()), ..node(&change.id) },
-            Repair::Reset { request, .. } => Subject::request(&request.id, request.record.event_id.as_deref()),
-            Repair::RemoveRequestLock { request, .. } => Subject::request(request, None),
+            Repair::Release { request, node: change } => {
+                LogContext { request: Some(request.clone()), ..node(&change.id) }
+            }
+            Repair::Reset { request, .. } => LogContext::request(&request.id, request.record.event_id.as_deref()),
+            Repair::RemoveRequestLock { request, .. } => LogContext::request(request, None),
         }
     }
 
     pub(crate) fn repaired(
         &mut self,
         key: String,
-        subject: &Subject,
+        log_context: &LogContext,
         result: Result<(), WriteError>,
         ctx: &mut Context<Self>,
     ) {
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match &result {
             Ok(()) => {
                 debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "done")

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::cleanup_worker::CleanupWorker;
 use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit, Ticket};
 use crate::actors::runtime::invariant_guard;
-use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Notification};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
@@ -25,7 +25,7 @@ pub const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 struct Deletion {
     key: String,
     node: NodeId,
-    subject: Subject,
+    log_context: LogContext,
     provider: ProviderName,
     lock: Lock,
 }
@@ -45,7 +45,7 @@ impl CleanupWorker {
     pub(crate) fn delete(
         &mut self,
         key: String,
-        subject: Subject,
+        log_context: LogContext,
         change: NodeChange,
         provider: ProviderName,
         external_id: ExternalId,
@@ -58,31 +58,34 @@ impl CleanupWorker {
         let found =
             store.mirror().look(|snapshot| is_as_decided(snapshot).then(|| of_retirement(&node, snapshot)).flatten());
         if let Err(error) = invariant_guard::kept(found) {
-            return self.repaired(key, &subject, Err(error), ctx);
+            return self.repaired(key, &log_context, Err(error), ctx);
         }
         let writing = async move { store.begin(vec![change]).await };
         self.errands.run(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {
                 let Some(lock) = locks.pop() else {
                     let error = WriteError::Failed("no lock came of it".to_owned());
-                    return act.repaired(key, &subject, Err(error), ctx);
+                    return act.repaired(key, &log_context, Err(error), ctx);
                 };
-                act.delete_instance(Deletion { key, node, subject, provider, lock }, external_id, ctx);
+                act.delete_instance(Deletion { key, node, log_context, provider, lock }, external_id, ctx);
             }
-            Err(error) => act.repaired(key, &subject, Err(error), ctx),
+            Err(error) => act.repaired(key, &log_context, Err(error), ctx),
         });
     }
 
     fn delete_instance(&mut self, deletion: Deletion, external_id: ExternalId, ctx: &mut Context<Self>) {
-        let (subject, provider) = (&deletion.subject, &deletion.provider);
+        let (log_context, provider) = (&deletion.log_context, &deletion.provider);
         let Some(handle) = self.deps.providers.get(provider).cloned() else {
             let error = WriteError::Failed("its provider has gone".to_owned());
-            return self.repaired(deletion.key, subject, Err(error), ctx);
+            return self.repaired(deletion.key, log_context, Err(error), ctx);
         };
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
         let (ticket, reply) = (self.ticket(), ctx.address().recipient());
-        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply).about(subject.clone()));
+        handle
+            .submit
+            .do_send(Submit::new(ticket, Job::Delete(external_id), reply).with_log_context(log_context.clone()));
         let under_way = UnderWay {
             deletion,
             began: Instant::now(),
@@ -109,21 +112,21 @@ impl CleanupWorker {
         }
         let JobEvent::Finished(result) = &message.event else { return true };
         let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.ticket) else { return true };
-        let Deletion { key, node, subject, provider, lock } = deletion;
-        let _about = subject.span().entered();
+        let Deletion { key, node, log_context, provider, lock } = deletion;
+        let _span = log_context.span().entered();
         match result {
             Ok(_) | Err(CloudError::NotFound) => {
                 let store = self.deps.store.clone();
                 let removing = async move { (store.remove_held(lock, &node).await, node) };
                 self.errands.run(ctx, removing, move |(result, node), act, ctx| {
                     if result.is_ok() {
-                        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+                        let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
                         info!(target: "nodepool.StateMachineNodeDeleter", %provider, event_id, node_request_id, node_id = %node, "deleted");
                         if let Some(notify) = notify {
                             notify.do_send(Notify(Notification::NodeDeleted(node)));
                         }
                     }
-                    act.repaired(key, &subject, result, ctx);
+                    act.repaired(key, &log_context, result, ctx);
                 });
             }
             Err(error) => {
@@ -133,7 +136,7 @@ impl CleanupWorker {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, &subject, Err(error), ctx));
+                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, &log_context, Err(error), ctx));
             }
         }
         true

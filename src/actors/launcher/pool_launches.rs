@@ -9,7 +9,7 @@ use tracing::{Instrument, debug, info, warn};
 use super::pool_worker::PoolWorker;
 use super::request_lease::Trying;
 use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit, Ticket};
-use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
@@ -41,7 +41,7 @@ pub struct Held {
     /// The job of a node that was submitted last, and the way to end it.
     last: BTreeMap<NodeId, (Ticket, Recipient<Abandon>)>,
     /// What nodes are for.
-    subjects: BTreeMap<NodeId, Subject>,
+    log_contexts: BTreeMap<NodeId, LogContext>,
     /// Events of the requests.
     events: BTreeMap<RequestId, String>,
     /// Ends of requests that would break a promise.
@@ -49,27 +49,27 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn subject(&self, node: &NodeId) -> Subject {
-        let nobody = || Subject { node: Some(node.clone()), ..Subject::default() };
-        self.subjects.get(node).cloned().unwrap_or_else(nobody)
+    pub fn log_context(&self, node: &NodeId) -> LogContext {
+        let nobody = || LogContext { node: Some(node.clone()), ..LogContext::default() };
+        self.log_contexts.get(node).cloned().unwrap_or_else(nobody)
     }
 
-    pub fn about(&self, request: &RequestId) -> Subject {
-        Subject::request(request, self.events.get(request).map(String::as_str))
+    pub fn request_log_context(&self, request: &RequestId) -> LogContext {
+        LogContext::request(request, self.events.get(request).map(String::as_str))
     }
 
     /// From here on these nodes are for this request.
-    fn enlist(&mut self, request: &Subject, nodes: &[NodeId]) {
+    fn enlist(&mut self, request: &LogContext, nodes: &[NodeId]) {
         if let (Some(id), Some(event)) = (&request.request, &request.event) {
             self.events.insert(id.clone(), event.clone());
         }
-        let subject = |node: &NodeId| (node.clone(), Subject { node: Some(node.clone()), ..request.clone() });
-        self.subjects.extend(nodes.iter().map(subject));
+        let log_context = |node: &NodeId| (node.clone(), LogContext { node: Some(node.clone()), ..request.clone() });
+        self.log_contexts.extend(nodes.iter().map(log_context));
     }
 
     fn forget(&mut self, node: &NodeId) {
         self.last.remove(node);
-        self.subjects.remove(node);
+        self.log_contexts.remove(node);
     }
 }
 
@@ -86,7 +86,7 @@ impl PoolWorker {
     pub(crate) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
         let (id, store) = (claim.request.id.clone(), self.deps.store.clone());
         let record = self.traces.copy(&claim.request.record);
-        let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
+        let log_context = LogContext::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
         let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
@@ -95,14 +95,14 @@ impl PoolWorker {
             let answer = result.map(|claimed| {
                 act.tell_reused(&reused);
                 act.held.requests.insert(id.clone(), claimed.lock);
-                act.held.enlist(&subject, &claimed.nodes);
-                act.held.enlist(&subject, &reused);
+                act.held.enlist(&log_context, &claimed.nodes);
+                act.held.enlist(&log_context, &reused);
                 act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 claimed.nodes
             });
             let told = answer.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = answer.as_deref().unwrap_or_default();
-            act.log_write("claim", &subject, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
+            act.log_write("claim", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
             act.tell(Event::Claimed(id, answer), ctx);
         });
     }
@@ -121,15 +121,20 @@ impl PoolWorker {
         };
         self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.requests.insert(id.clone(), lock);
-            let subject = act.held.about(&id);
+            let log_context = act.held.request_log_context(&id);
             if let Ok(nodes) = &result {
                 act.tell_reused(&reused);
-                act.held.enlist(&subject, nodes);
-                act.held.enlist(&subject, &reused);
+                act.held.enlist(&log_context, nodes);
+                act.held.enlist(&log_context, &reused);
             }
             let told = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
-            act.log_write("there is room", &subject, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
+            act.log_write(
+                "there is room",
+                &log_context,
+                format_args!("launching {nodes:?}, reusing {reused:?}"),
+                &told,
+            );
             act.tell(Event::Claimed(id, result), ctx);
         });
     }
@@ -162,18 +167,18 @@ impl PoolWorker {
     pub(crate) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
         let (id, store) = (adoption.request.id.clone(), self.deps.store.clone());
         let record = self.traces.copy(&adoption.request.record);
-        let subject = Subject::request(&id, adoption.request.record.event_id.as_deref());
+        let log_context = LogContext::request(&id, adoption.request.record.event_id.as_deref());
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|(lock, locks)| {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
-                act.held.enlist(&subject, &nodes);
+                act.held.enlist(&log_context, &nodes);
                 act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.deps.id.provider));
             });
-            act.log_write("go on", &subject, format_args!("{nodes:?}"), &answer);
+            act.log_write("go on", &log_context, format_args!("{nodes:?}"), &answer);
             act.tell(Event::Adopted(id, answer), ctx);
         });
     }
@@ -188,8 +193,8 @@ impl PoolWorker {
                 act.held.nodes.extend(ids.into_iter().zip(locks));
             });
             if let Err(error) = &answer {
-                let (pool, subject) = (&act.deps.id, act.held.about(&request));
-                let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+                let (pool, log_context) = (&act.deps.id, act.held.request_log_context(&request));
+                let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
                 warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot begin nodes");
             }
             act.tell(Event::Begun(request, answer), ctx);
@@ -210,8 +215,8 @@ impl PoolWorker {
         self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.nodes.insert(id.clone(), lock);
             if let Err(error) = &result {
-                let (subject, provider) = (act.held.subject(&id), &act.deps.id.provider);
-                let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+                let (log_context, provider) = (act.held.log_context(&id), &act.deps.id.provider);
+                let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
                 warn!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "cannot save");
             }
             act.tell(Event::Saved(id, result), ctx);
@@ -248,7 +253,7 @@ impl PoolWorker {
         let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
         let fulfilled = finish.request.as_ref().filter(|request| request.record.state == RequestState::Fulfilled);
         let fulfilled = fulfilled.map(|request| request.record.created_time);
-        let subject = self.held.about(&id);
+        let log_context = self.held.request_log_context(&id);
         self.held.events.remove(&id);
         let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
         let writing = async move {
@@ -266,15 +271,16 @@ impl PoolWorker {
                 act.note_fulfilled(created);
             }
             act.traces.ended(&id, if result.is_ok() { state } else { "not recorded" });
-            act.log_write("finish", &subject, format_args!("{state}"), &result);
+            act.log_write("finish", &log_context, format_args!("{state}"), &result);
             act.answer(Event::Finished(id, result), ctx);
         });
     }
 
     pub(crate) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        let (subject, provider, job_name) = (self.held.subject(&node), &self.deps.id.provider, job.name());
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (log_context, provider, job_name) = (self.held.log_context(&node), &self.deps.id.provider, job.name());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
         if matches!(job, Job::Launch(_)) {
             self.traces.boots(&node);
@@ -282,7 +288,10 @@ impl PoolWorker {
         self.held.jobs.insert(ticket, node.clone());
         self.held.last.insert(node, (ticket, self.deps.provider.abandon.clone()));
         // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
-        self.deps.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()).about(subject));
+        self.deps
+            .provider
+            .submit
+            .do_send(Submit::new(ticket, job, ctx.address().recipient()).with_log_context(log_context));
     }
 
     pub(crate) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
@@ -307,9 +316,9 @@ impl PoolWorker {
         let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
         let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, gather };
-        let subject = self.held.subject(&node);
+        let log_context = self.held.log_context(&node);
         self.traces.scans(&node);
-        let span = subject.span();
+        let span = log_context.span();
         let scanning = async move {
             debug!(target: "nodepool.utils", host = target.host, port = target.port, attempt, "scanning for host keys");
             let found = if target.host.is_empty() {
@@ -341,18 +350,19 @@ impl PoolWorker {
     }
 
     fn log_launches(&mut self, request: &RequestId, nodes: &[NodeId]) {
-        let about = self.held.about(request);
+        let log_context = self.held.request_log_context(request);
         let provider = &self.deps.id.provider;
         for node in nodes {
-            let (event_id, node_request_id) = (about.event_id(), about.request_id());
+            let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
             info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id = %node, "launching");
             self.traces.launches(request, node, provider);
         }
     }
 
     fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
-        let (subject, provider) = (self.held.subject(node), &self.deps.id.provider);
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (log_context, provider) = (self.held.log_context(node), &self.deps.id.provider);
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match result {
             Ok(_) => {
                 self.traces.booted(node, None);
@@ -366,8 +376,9 @@ impl PoolWorker {
     }
 
     pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
-        let (subject, provider) = (self.held.subject(node), &self.deps.id.provider);
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (log_context, provider) = (self.held.log_context(node), &self.deps.id.provider);
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
         self.traces.attempt_ended(node, result);

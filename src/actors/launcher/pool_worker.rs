@@ -14,7 +14,7 @@ use super::pool_launches::Held;
 use super::request_lease::Trying;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket};
 use crate::actors::runtime::actor_tasks::Errands;
-use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
@@ -245,7 +245,7 @@ impl PoolWorker {
             Effect::Abandon { node } => self.abandon(&node, ctx),
             Effect::ShowConsole { node, external_id, text } => {
                 let provider = &self.deps.id.provider;
-                let _about = self.held.subject(&node).span().entered();
+                let _span = self.held.log_context(&node).span().entered();
                 info!(target: "nodepool.StateMachineNodeLauncher", %provider, "Console log from external id {external_id}:");
                 for line in text.lines() {
                     info!(target: "nodepool.StateMachineNodeLauncher", %provider, "{line}");
@@ -277,7 +277,7 @@ impl PoolWorker {
     fn hand_out(&mut self, plan: HandOut, ctx: &mut Context<Self>) {
         let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
         let record = self.traces.copy(&plan.request.record);
-        let subject = Subject::request(&id, plan.request.record.event_id.as_deref());
+        let log_context = LogContext::request(&id, plan.request.record.event_id.as_deref());
         let (store, created) = (self.deps.store.clone(), plan.request.record.created_time);
         let given = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
         let kept = invariant_guard::kept(of_fulfilled(&id, &plan.request.record, given));
@@ -294,21 +294,21 @@ impl PoolWorker {
                 act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 act.traces.ended(&id, "fulfilled");
             }
-            act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
+            act.log_write("hand-out", &log_context, format_args!("{nodes:?}"), &result);
             act.answer(Event::HandedOut(id, result), ctx);
         });
     }
 
     fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
         let (id, record) = (request.id.clone(), self.traces.copy(&request.record));
-        let subject = Subject::request(&id, request.record.event_id.as_deref());
+        let log_context = LogContext::request(&id, request.record.event_id.as_deref());
         let store = self.deps.store.clone();
         let writing = async move { store.decline(request).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
                 act.traces.declined(&id, record.as_ref(), &act.deps.id, &reasons);
             }
-            act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
+            act.log_write("decline", &log_context, format_args!("{}", reasons.join("; ")), &result);
             act.answer(Event::Declined(id, result), ctx);
         });
     }
@@ -316,9 +316,9 @@ impl PoolWorker {
     fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
         let event = self.triggers.latest().request(&request).and_then(|known| known.record.event_id.clone());
-        let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
+        let log_context = LogContext { event, request: Some(request.clone()), node: Some(node.clone()) };
         self.probes.insert(ticket, (request, node));
-        let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
+        let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).with_log_context(log_context);
         // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
         self.deps.provider.submit.do_send(submit);
     }
@@ -326,12 +326,12 @@ impl PoolWorker {
     pub(crate) fn log_write(
         &self,
         what: &str,
-        subject: &Subject,
+        log_context: &LogContext,
         detail: fmt::Arguments<'_>,
         result: &Result<(), WriteError>,
     ) {
         let (pool, launcher) = (&self.deps.id, &self.deps.launcher);
-        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+        let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
         // Whoever reads JSON wants to know the pool, which the name of the logger has somewhere in it.
         let _pool = info_span!("pool", %pool).entered();
         match result {

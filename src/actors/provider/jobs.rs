@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use tracing::debug;
 
-use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::Shutdown;
 use nodepool_driver::driver::Outdated;
 use nodepool_driver::error::CloudError;
@@ -81,12 +81,12 @@ pub struct Submit {
 
 impl Submit {
     pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobUpdate>) -> Self {
-        Self { job, answer: Answer { ticket, reply: Some(reply), known: false, subject: Subject::default() } }
+        Self { job, answer: Answer { ticket, reply: Some(reply), known: false, log_context: LogContext::default() } }
     }
 
     /// For the log lines of the job and of its calls.
-    pub fn about(mut self, subject: Subject) -> Self {
-        self.answer.subject = subject;
+    pub fn with_log_context(mut self, log_context: LogContext) -> Self {
+        self.answer.log_context = log_context;
         self
     }
 }
@@ -120,7 +120,7 @@ pub struct Answer {
     /// `None` once the job has ended.
     reply: Option<Recipient<JobUpdate>>,
     known: bool,
-    subject: Subject,
+    log_context: LogContext,
 }
 
 impl Answer {
@@ -137,15 +137,15 @@ impl Answer {
         self.reply = None;
     }
 
-    pub fn subject(&self) -> &Subject {
-        &self.subject
+    pub fn log_context(&self) -> &LogContext {
+        &self.log_context
     }
 
     /// A step of the job's machine, for those who watch it.
     pub fn stepped(&self, provider: &ProviderName, from: &str, to: &str) {
         if from != to {
             let (event_id, node_request_id, node_id) =
-                (self.subject.event_id(), self.subject.request_id(), self.subject.node_id());
+                (self.log_context.event_id(), self.log_context.request_id(), self.log_context.node_id());
             debug!(target: "nodepool.StateMachineProvider", %provider, event_id, node_request_id, node_id, from, to, "advanced");
         }
     }

@@ -203,8 +203,9 @@ impl<D: Driver> TaskManager<D> {
     fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();
-        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let log_context = self.tasks.log_context(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let (provider, call) = (&self.provider, request.key());
         debug!(%provider, event_id, node_request_id, node_id, call, "API call");
         let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
@@ -232,8 +233,9 @@ impl<D: Driver> TaskManager<D> {
             return;
         }
         let Some((call, took_ms)) = self.tasks.timing(id) else { return };
-        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
-        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let log_context = self.tasks.log_context(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let (provider, took_ms) = (&self.provider, took_ms.round() as u64);
         match result {
             Ok(_) => debug!(%provider, event_id, node_request_id, node_id, call, took_ms, "API call ended"),

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use super::jobs::{Abandon, Answer};
 use super::tasks_view::{CallView, JobView, MAX_SHOWN, View, failed_hosts};
 use crate::actors::runtime::clock;
-use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{ProviderFacts, Trouble};
@@ -223,9 +223,9 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Whom a call is made for; `None` where it is for the provider itself.
-    pub fn subject(&self, id: CallId) -> Option<&Subject> {
+    pub fn log_context(&self, id: CallId) -> Option<&LogContext> {
         match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
-            Owner::Submitter(answer) => Some(answer.subject()),
+            Owner::Submitter(answer) => Some(answer.log_context()),
             Owner::PartOf(_) | Owner::Ourselves => None,
         }
     }

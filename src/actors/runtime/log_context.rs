@@ -8,13 +8,13 @@ use nodepool_model::snapshot::Snapshot;
 
 /// Goes with the work from actor to actor. What is not known is left out of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject {
+pub struct LogContext {
     pub event: Option<String>,
     pub request: Option<RequestId>,
     pub node: Option<NodeId>,
 }
 
-impl Subject {
+impl LogContext {
     pub fn request(id: &RequestId, event: Option<&str>) -> Self {
         Self { event: event.map(str::to_owned), request: Some(id.clone()), node: None }
     }
