@@ -250,9 +250,9 @@ impl Fault {
             }
             Self::Wire { seat, wire, time } => {
                 let before = stage.seats[seat].struck();
-                stage.seats[seat].wire.send_replace(wire);
+                stage.seats[seat].link.send_replace(wire);
                 sleep(time).await;
-                stage.seats[seat].wire.send_replace(Wire::Whole);
+                stage.seats[seat].link.send_replace(Wire::Whole);
                 stage.seats[seat].struck() > before
             }
             Self::Leader { time } => {

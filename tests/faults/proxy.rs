@@ -66,7 +66,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// On the way to this server.
-    pub async fn start(server: String, wire: watch::Receiver<Wire>, seen: Seen) -> Proxy {
+    pub async fn start(server: String, link: watch::Receiver<Wire>, seen: Seen) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let address = listener.local_addr().expect("a listener has an address").to_string();
         let task = tokio::spawn(async move {
@@ -75,10 +75,10 @@ impl Proxy {
                 // Connections that are over are forgotten.
                 while connections.try_join_next().is_some() {}
                 let Ok((client, _)) = listener.accept().await else { continue };
-                if *wire.borrow() == Wire::Reset {
+                if *link.borrow() == Wire::Reset {
                     seen.struck.fetch_add(1, Ordering::Relaxed);
                 } else {
-                    connections.spawn(connection(client, server.clone(), wire.clone(), seen.clone()));
+                    connections.spawn(connection(client, server.clone(), link.clone(), seen.clone()));
                 }
             }
         });
@@ -92,9 +92,9 @@ impl Drop for Proxy {
     }
 }
 
-async fn connection(client: TcpStream, server: String, mut wire: watch::Receiver<Wire>, seen: Seen) {
+async fn connection(client: TcpStream, server: String, mut link: watch::Receiver<Wire>, seen: Seen) {
     // Whoever connects through a wire that is cut waits.
-    let whole = wire.clone().wait_for(|wire| wire.delay(Direction::ToServer).is_some()).await.is_ok();
+    let whole = link.clone().wait_for(|wire| wire.delay(Direction::ToServer).is_some()).await.is_ok();
     let Ok(server) = TcpStream::connect(server).await else { return };
     // Small messages that wait for each other are what this protocol consists of.
     if !whole || client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
@@ -103,25 +103,25 @@ async fn connection(client: TcpStream, server: String, mut wire: watch::Receiver
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = carry(from_client, to_server, wire.clone(), Direction::ToServer, &seen) => {}
-        () = carry(from_server, to_client, wire.clone(), Direction::ToClient, &seen) => {}
-        _ = wire.wait_for(|wire| *wire == Wire::Reset) => drop(seen.struck.fetch_add(1, Ordering::Relaxed)),
+        () = carry(from_client, to_server, link.clone(), Direction::ToServer, &seen) => {}
+        () = carry(from_server, to_client, link.clone(), Direction::ToClient, &seen) => {}
+        _ = link.wait_for(|wire| *wire == Wire::Reset) => drop(seen.struck.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
 async fn carry(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut wire: watch::Receiver<Wire>,
+    mut link: watch::Receiver<Wire>,
     direction: Direction,
     seen: &Seen,
 ) {
     let (mut buffer, mut greeting) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        if wire.borrow().delay(direction) != Some(Duration::ZERO) {
+        if link.borrow().delay(direction) != Some(Duration::ZERO) {
             seen.struck.fetch_add(1, Ordering::Relaxed);
         }
-        let delay = match wire.wait_for(|wire| wire.delay(direction).is_some()).await {
+        let delay = match link.wait_for(|wire| wire.delay(direction).is_some()).await {
             Ok(wire) => wire.delay(direction).unwrap_or_default(),
             Err(_) => return,
         };

@@ -73,7 +73,7 @@ impl Post {
 
 pub struct Seat {
     pub process: Nodepool,
-    pub wire: watch::Sender<Wire>,
+    pub link: watch::Sender<Wire>,
     pub seen: Seen,
     /// Processes that are no more.
     past: VecDeque<Nodepool>,
@@ -82,11 +82,11 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn take(post: Post, wire: watch::Sender<Wire>, seen: Seen, proxies: Vec<Proxy>) -> Seat {
+    pub fn take(post: Post, link: watch::Sender<Wire>, seen: Seen, proxies: Vec<Proxy>) -> Seat {
         if let Some(clock) = &post.clock {
             std::fs::write(clock, "+0").expect("a new directory is writable");
         }
-        Seat { process: post.start(), wire, seen, past: VecDeque::new(), post, _proxies: proxies }
+        Seat { process: post.start(), link, seen, past: VecDeque::new(), post, _proxies: proxies }
     }
 
     /// Who it is for the cloud.

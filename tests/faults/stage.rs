@@ -114,10 +114,10 @@ impl Stage {
         let (mut seats, mut images, mut small) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..setting.launchers + setting.builders {
             let role = if number < setting.launchers { Role::Launcher } else { Role::Builder };
-            let (wire, carried) = watch::channel(Wire::Whole);
+            let (link, link_state) = watch::channel(Wire::Whole);
             let (mut proxies, seen) = (Vec::new(), Seen::default());
             for server in &ensemble.servers {
-                proxies.push(Proxy::start(server.address(), carried.clone(), seen.clone()).await);
+                proxies.push(Proxy::start(server.address(), link_state.clone(), seen.clone()).await);
             }
             let (user, clouds) = (format!("nodepool-{number}"), home.path().join(format!("clouds-{number}.yaml")));
             std::fs::write(&clouds, impatient(&cloud, &user)).expect("a new directory is writable");
@@ -138,7 +138,7 @@ impl Stage {
             }
             let clock = (number == 0).then(|| home.path().join("clock"));
             let post = Post { role, configuration: configuration.to_string(), user, clouds, clock };
-            seats.push(Seat::take(post, wire, seen, proxies));
+            seats.push(Seat::take(post, link, seen, proxies));
         }
         let (launchers, session) = (setting.launchers, setting.session);
         let name = setting.name.clone();

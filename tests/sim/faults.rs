@@ -384,13 +384,13 @@ pub fn strike(fault: &Fault, stage: &Stage) {
 }
 
 fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
-    let wire = process.wire();
-    let slowness = Duration::from_millis(most_ms);
-    wire.set_slowness(slowness);
+    let link = process.link();
+    let max_delay = Duration::from_millis(most_ms);
+    link.set_max_delay(max_delay);
     actix_rt::spawn(async move {
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
         // Unless it is slow in another way by now.
-        wire.end_slowness(slowness);
+        link.clear_delay(max_delay);
     });
 }
 
@@ -401,7 +401,7 @@ pub fn heal(stage: &Stage) {
     clouds.calm();
     for seat in seats {
         zookeeper.resume(seat.session());
-        seat.wire().set_slowness(Duration::ZERO);
+        seat.link().set_max_delay(Duration::ZERO);
         seat.set_lag(Duration::ZERO, zookeeper);
     }
     launchers.iter().for_each(Configured::complete);

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent};
 
-use super::wire::{Kind, Wire};
+use super::wire::{RequestKind, SimLink};
 
 /// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
 #[derive(Clone, Debug)]
@@ -114,26 +114,26 @@ impl Gate {
 pub struct Gated {
     pub inner: Arc<MemoryConnection>,
     pub gate: Gate,
-    pub wire: Wire,
+    pub link: SimLink,
 }
 
 impl Gated {
     fn ask<T: Send + 'static>(
         &self,
-        kind: Kind,
+        kind: RequestKind,
         ask: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         if !self.gate.lets_through() {
             return pending().boxed();
         }
         let inner = self.inner.clone();
-        self.wire.carry(kind, move || ask(&inner))
+        self.link.transmit(kind, move || ask(&inner))
     }
 
     /// The same of what is done to a path.
     fn at<T: Send + 'static>(
         &self,
-        kind: Kind,
+        kind: RequestKind,
         path: &str,
         ask: impl FnOnce(&MemoryConnection, &str) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
@@ -144,31 +144,31 @@ impl Gated {
 
 impl Connection for Gated {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
-        self.at(Kind::Read, path, |zk, path| zk.get(path))
+        self.at(RequestKind::Read, path, |zk, path| zk.get(path))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
-        self.at(Kind::Read, path, |zk, path| zk.exists(path))
+        self.at(RequestKind::Read, path, |zk, path| zk.exists(path))
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
-        self.at(Kind::Read, path, |zk, path| zk.children(path))
+        self.at(RequestKind::Read, path, |zk, path| zk.children(path))
     }
 
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
-        self.at(Kind::Write, path, move |zk, path| zk.create(path, data, mode))
+        self.at(RequestKind::Write, path, move |zk, path| zk.create(path, data, mode))
     }
 
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
-        self.at(Kind::Write, path, move |zk, path| zk.set(path, data, version))
+        self.at(RequestKind::Write, path, move |zk, path| zk.set(path, data, version))
     }
 
     fn delete(&self, path: &str, version: i32) -> Reply<()> {
-        self.at(Kind::Write, path, move |zk, path| zk.delete(path, version))
+        self.at(RequestKind::Write, path, move |zk, path| zk.delete(path, version))
     }
 
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
-        self.ask(Kind::Write, |zk| zk.multi(ops))
+        self.ask(RequestKind::Write, |zk| zk.multi(ops))
     }
 
     fn max_transaction_bytes(&self) -> usize {
@@ -176,14 +176,14 @@ impl Connection for Gated {
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
-        let (listener, events) = self.wire.events();
-        let watching = self.at(Kind::Read, path, move |zk, path| zk.listen(path, listener));
+        let (listener, events) = self.link.events();
+        let watching = self.at(RequestKind::Read, path, move |zk, path| zk.listen(path, listener));
         async move { watching.await.map(|()| events) }.boxed()
     }
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
-        let asking = self.at(Kind::Read, path, |zk, path| zk.exists_and_watch(path));
-        let wire = self.wire.clone();
+        let asking = self.at(RequestKind::Read, path, |zk, path| zk.exists_and_watch(path));
+        let wire = self.link.clone();
         async move {
             let (stat, changed) = asking.await?;
             // What changed before the watch was there, and is not shown yet, is told as well; so is what did not.
@@ -197,7 +197,7 @@ impl Connection for Gated {
     }
 
     fn sync(&self, path: &str) -> Reply<()> {
-        self.at(Kind::Write, path, |zk, path| zk.sync(path))
+        self.at(RequestKind::Write, path, |zk, path| zk.sync(path))
     }
 
     fn lives_until(&self) -> Option<Instant> {

@@ -20,7 +20,7 @@ use super::cloud::Clouds;
 use super::configuration::{Cast, Launcher, Sizes};
 use super::gate::{Gate, Gated};
 use super::inspector::inspect;
-use super::wire::Wire;
+use super::wire::SimLink;
 use crate::grown::Process;
 
 /// What a ZooKeeper waits before it ends the session of somebody who has died.
@@ -38,7 +38,7 @@ pub struct Seat(Rc<RefCell<Sitting>>);
 
 struct Sitting {
     gate: Gate,
-    wire: Wire,
+    link: SimLink,
     session: i64,
     /// Of that session, if anybody sits there.
     state: Option<watch::Receiver<SessionState>>,
@@ -46,17 +46,17 @@ struct Sitting {
 
 impl Seat {
     pub fn empty() -> Self {
-        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), wire: Wire::new(0), session: 0, state: None })))
+        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), link: SimLink::new(0), session: 0, state: None ,})))
     }
 
     /// Another session of the process behind this gate.
     pub fn connect(&self, gate: &Gate, zookeeper: &MemoryZooKeeper) -> Zk {
         let inner = zookeeper.connect();
         gate.attend(inner.session());
-        let (session, wire) = (inner.session_id(), Wire::new(inner.session_id() as u64));
+        let (session, wire) = (inner.session_id(), SimLink::new(inner.session_id() as u64));
         let state = Some(inner.session());
-        *self.0.borrow_mut() = Sitting { gate: gate.clone(), wire: wire.clone(), session, state };
-        Arc::new(Gated { inner, gate: gate.clone(), wire })
+        *self.0.borrow_mut() = Sitting { gate: gate.clone(), link: wire.clone(), session, state };
+        Arc::new(Gated { inner, gate: gate.clone(), link: wire })
     }
 
     pub fn session(&self) -> i64 {
@@ -73,11 +73,11 @@ impl Seat {
     pub fn undisturbed(&self) -> Option<i64> {
         let sitting = self.0.borrow();
         let is_connected = sitting.state.as_ref().is_some_and(|state| *state.borrow() == SessionState::Connected);
-        (is_connected && sitting.wire.is_quick() && self.is_alive()).then_some(sitting.session)
+        (is_connected && sitting.link.is_undelayed() && self.is_alive()).then_some(sitting.session)
     }
 
-    pub fn wire(&self) -> Wire {
-        self.0.borrow().wire.clone()
+    pub fn link(&self) -> SimLink {
+        self.0.borrow().link.clone()
     }
 
     pub fn gate(&self) -> Gate {
@@ -86,7 +86,7 @@ impl Seat {
 
     /// Its server is so much behind the leader from now on, in the session that it has.
     pub fn set_lag(&self, lag: Duration, zookeeper: &MemoryZooKeeper) -> Lag {
-        let lag = Lag { lag, session: self.session(), wire: self.wire(), zookeeper: zookeeper.clone() };
+        let lag = Lag { lag, session: self.session(), wire: self.link(), zookeeper: zookeeper.clone() };
         lag.set(lag.lag);
         lag
     }
@@ -96,7 +96,7 @@ impl Seat {
 pub struct Lag {
     lag: Duration,
     session: i64,
-    wire: Wire,
+    wire: SimLink,
     zookeeper: MemoryZooKeeper,
 }
 

@@ -20,25 +20,25 @@ use zookeeper_server::types::{WatchEvent, ZkError};
 
 /// Clones are the same wire.
 #[derive(Clone)]
-pub struct Wire(Arc<Mutex<State>>);
+pub struct SimLink(Arc<Mutex<State>>);
 
 struct State {
     dice: StdRng,
     /// The longest time for one way; none where it takes no time.
-    slowness: Duration,
+    max_delay: Duration,
     /// By how much the server is behind.
     lag: Duration,
     /// When the last event of a server that is behind gets back.
-    told: Instant,
+    last_event: Instant,
     /// When the last request gets there, and the last answer or event back.
-    there: Instant,
-    back: Instant,
+    last_request: Instant,
+    last_reply: Instant,
     requests: mpsc::UnboundedSender<(Instant, Errand)>,
 }
 
 type Errand = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Wire {
+impl SimLink {
     pub fn new(seed: u64) -> Self {
         let (requests, mut waiting) = mpsc::unbounded::<(Instant, Errand)>();
         // One after the other, as they were written.
@@ -51,26 +51,26 @@ impl Wire {
         let now = Instant::now();
         let dice = StdRng::seed_from_u64(seed);
         let state =
-            State { dice, slowness: Duration::ZERO, lag: Duration::ZERO, told: now, there: now, back: now, requests };
+            State { dice, max_delay: Duration::ZERO, lag: Duration::ZERO, last_event: now, last_request: now, last_reply: now, requests ,};
         Self(Arc::new(Mutex::new(state)))
     }
 
-    pub fn set_slowness(&self, slowness: Duration) {
-        self.0.lock().unwrap().slowness = slowness;
+    pub fn set_max_delay(&self, max_delay: Duration) {
+        self.0.lock().unwrap().max_delay = max_delay;
     }
 
     /// From now on the server is so much behind; who sets it lets what is read be as old.
     pub fn set_lag(&self, lag: Duration) {
         let mut state = self.0.lock().unwrap();
-        state.told = state.told.max(state.back);
-        state.back = state.told;
+        state.last_event = state.last_event.max(state.last_reply);
+        state.last_reply = state.last_event;
         state.lag = lag;
     }
 
     /// Nothing takes any time on it.
-    pub fn is_quick(&self) -> bool {
+    pub fn is_undelayed(&self) -> bool {
         let state = self.0.lock().unwrap();
-        state.slowness.is_zero() && state.lag.is_zero()
+        state.max_delay.is_zero() && state.lag.is_zero()
     }
 
     pub fn lag(&self) -> Duration {
@@ -78,33 +78,33 @@ impl Wire {
     }
 
     /// It takes no time any more, if it took as much as that.
-    pub fn end_slowness(&self, slowness: Duration) {
+    pub fn clear_delay(&self, slowness: Duration) {
         let mut state = self.0.lock().unwrap();
-        if state.slowness == slowness {
-            state.slowness = Duration::ZERO;
+        if state.max_delay == slowness {
+            state.max_delay = Duration::ZERO;
         }
     }
 
     /// Makes a request when it gets there, and hands its answer on when that gets back. What is on its way goes on though nobody waits.
-    pub fn carry<T: Send + 'static>(&self, kind: Kind, ask: impl FnOnce() -> Reply<T> + Send + 'static) -> Reply<T> {
-        let Some(there) = self.0.lock().unwrap().next_there() else { return ask() };
-        let (answer, answered) = oneshot::channel();
+    pub fn transmit<T: Send + 'static>(&self, kind: RequestKind, send: impl FnOnce() -> Reply<T> + Send + 'static,) -> Reply<T> {
+        let Some(arrival) = self.0.lock().unwrap().next_request_arrival() else { return send() };
+        let (reply_sender, reply_receiver) = oneshot::channel();
         let wire = self.clone();
         let errand = async move {
-            let after = wire.0.lock().unwrap().after(kind);
-            sleep_until(after).await;
+            let processed_at = wire.0.lock().unwrap().processed_at(kind);
+            sleep_until(processed_at).await;
             // It takes effect here, and the next one after it; its answer is another matter.
-            let earliest = wire.0.lock().unwrap().earliest(kind);
-            let reply = ask();
+            let earliest = wire.0.lock().unwrap().earliest_reply(kind);
+            let reply = send();
             tokio::spawn(async move {
                 let result = reply.await;
-                let back = wire.0.lock().unwrap().next_back(earliest);
+                let back = wire.0.lock().unwrap().next_reply_arrival(earliest);
                 sleep_until(back).await;
-                let _ = answer.send(result);
+                let _ = reply_sender.send(result);
             });
         };
-        let _ = self.0.lock().unwrap().requests.unbounded_send((there, Box::pin(errand)));
-        Box::pin(async move { answered.await.unwrap_or(Err(ZkError::SessionExpired)) })
+        let _ = self.0.lock().unwrap().requests.unbounded_send((arrival, Box::pin(errand)));
+        Box::pin(async move { reply_receiver.await.unwrap_or(Err(ZkError::SessionExpired)) })
     }
 
     /// Who hears of events when they are sent, and the events as they get back.
@@ -112,7 +112,7 @@ impl Wire {
         let (stamped, arriving) = mpsc::unbounded();
         let wire = self.clone();
         let listener = Box::new(move |event| {
-            let back = wire.0.lock().unwrap().next_event();
+            let back = wire.0.lock().unwrap().next_event_arrival();
             stamped.unbounded_send((back, event)).is_ok()
         });
         let arrive = |(back, event)| async move {
@@ -127,7 +127,7 @@ impl Wire {
 
 /// What a request is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Answered by the server itself.
     Read,
     /// Answered when the server has heard from the leader what came of it.
@@ -138,49 +138,49 @@ pub enum Kind {
 const TICK: Duration = Duration::from_millis(1);
 
 impl State {
-    fn is_behind(&self) -> bool {
+    fn is_lagging(&self) -> bool {
         !self.lag.is_zero()
     }
 
     /// When a server that is behind gets to a request: a read waits for what came of the writes before it.
-    fn after(&self, kind: Kind) -> Instant {
-        if self.is_behind() && kind == Kind::Read { self.back } else { Instant::now() }
+    fn processed_at(&self, kind: RequestKind) -> Instant {
+        if self.is_lagging() && kind == RequestKind::Read { self.last_reply } else { Instant::now() }
     }
 
     /// When it may be answered.
-    fn earliest(&mut self, kind: Kind) -> Instant {
+    fn earliest_reply(&mut self, kind: RequestKind) -> Instant {
         let now = Instant::now();
-        if self.is_behind() && kind == Kind::Write {
-            self.back = self.back.max(now + self.lag + TICK);
-            return self.back;
+        if self.is_lagging() && kind == RequestKind::Write {
+            self.last_reply = self.last_reply.max(now + self.lag + TICK);
+            return self.last_reply;
         }
         now
     }
 
-    fn next_event(&mut self) -> Instant {
-        if !self.is_behind() {
-            return self.next_back(Instant::now());
+    fn next_event_arrival(&mut self) -> Instant {
+        if !self.is_lagging() {
+            return self.next_reply_arrival(Instant::now());
         }
-        self.told = self.told.max(self.way(Instant::now() + self.lag + TICK));
-        self.told
+        self.last_event = self.last_event.max(self.delayed(Instant::now() + self.lag + TICK));
+        self.last_event
     }
 
-    fn way(&mut self, now: Instant) -> Instant {
-        if self.slowness.is_zero() { now } else { now + self.slowness.mul_f64(self.dice.r#gen()) }
+    fn delayed(&mut self, now: Instant) -> Instant {
+        if self.max_delay.is_zero() { now } else { now + self.max_delay.mul_f64(self.dice.r#gen()) }
     }
 
     /// None where nothing is on the wire, and it takes no time.
-    fn next_there(&mut self) -> Option<Instant> {
+    fn next_request_arrival(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        self.there = self.there.max(self.way(now));
-        (self.there > now || self.is_behind()).then_some(self.there)
+        self.last_request = self.last_request.max(self.delayed(now));
+        (self.last_request > now || self.is_lagging()).then_some(self.last_request)
     }
 
-    fn next_back(&mut self, earliest: Instant) -> Instant {
-        if !self.is_behind() {
-            self.back = self.back.max(self.told);
+    fn next_reply_arrival(&mut self, earliest: Instant) -> Instant {
+        if !self.is_lagging() {
+            self.last_reply = self.last_reply.max(self.last_event);
         }
-        self.back = self.back.max(self.way(earliest));
-        self.back
+        self.last_reply = self.last_reply.max(self.delayed(earliest));
+        self.last_reply
     }
 }

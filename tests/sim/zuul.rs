@@ -26,7 +26,7 @@ use super::book::Book;
 use super::configuration::{TENANT, TENANT_LABEL};
 use super::gate::{Gate, Gated};
 use super::operator;
-use super::wire::Wire;
+use super::wire::SimLink;
 use crate::grown::Consumer;
 
 /// What has come of all requests.
@@ -186,9 +186,9 @@ fn connect(zookeeper: &MemoryZooKeeper, seed: u64) -> Zk {
     if !dice.gen_ratio(1, FAR) {
         return inner;
     }
-    let wire = Wire::new(dice.r#gen());
-    wire.set_slowness(DISTANCES[dice.gen_range(0..DISTANCES.len())]);
-    Arc::new(Gated { inner, gate: Gate::open(), wire })
+    let link = SimLink::new(dice.r#gen());
+    link.set_max_delay(DISTANCES[dice.gen_range(0..DISTANCES.len())]);
+    Arc::new(Gated { inner, gate: Gate::open(), link })
 }
 
 async fn submit(consumer: &Consumer, requested: &[&str]) -> RequestId {
