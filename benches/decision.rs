@@ -17,7 +17,7 @@ use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
-use nodepool_policy::scheduler::pool_context::{Claims, Hosts, PoolContext};
+use nodepool_policy::scheduler::pool_context::{Hosts, PoolContext, Reservations};
 use python_yaml::parse;
 
 const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];
@@ -150,9 +150,9 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
         hosts: &hosts,
     };
     let (id, request) = harness.snapshot.requests().next().expect("there is a request");
-    let claims = Claims::default();
+    let reservations = Reservations::default();
     bencher.bench_local(|| {
-        let verdict = decide(black_box(id), request, &pool_context, &claims, &inputs);
+        let verdict = decide(black_box(id), request, &pool_context, &reservations, &inputs);
         assert!(matches!(verdict, Verdict::Accept(_)), "{verdict:?}");
         verdict
     });

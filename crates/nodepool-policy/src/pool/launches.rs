@@ -61,18 +61,18 @@ impl Pool {
 
     /// What these choices take is not there for others, though no picture shows it yet.
     fn assign_placements(&mut self, id: &RequestId, choices: &[Choice], ctx: &PoolContext<'_>, world: &Inputs<'_>,) {
-        let mut unseen = Resources::none();
+        let mut pending_launches = Resources::none();
         for choice in choices {
             match choice {
                 Choice::Reuse(node) => {
                     let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
-                    self.claims.take(node, &stored.record);
+                    self.reservations.assign(node, &stored.record);
                 }
-                Choice::Build(label) => unseen.add(ctx.hosts.facts.need(&self.id.pool, label)),
+                Choice::Build(label) => pending_launches.add(ctx.hosts.facts.need(&self.id.pool, label)),
             }
         }
-        self.claims.build(&unseen);
-        self.claiming.insert(id.clone(), unseen);
+        self.reservations.add_pending_launch(&pending_launches);
+        self.claiming.insert(id.clone(), pending_launches);
     }
 
     /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// What nodes of claims under way take; no picture shows them yet.
-    pub(crate) fn unseen_need(&self) -> Resources {
+    pub(crate) fn pending_need(&self) -> Resources {
         let mut total = Resources::none();
         self.claiming.values().chain(self.lost_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
         total
@@ -103,13 +103,13 @@ impl Pool {
         answer: Result<Vec<NodeId>, WriteError>,
         world: &Inputs<'_>,
     ) -> Vec<Effect> {
-        let unseen = self.claiming.remove(id);
+        let pending_launches = self.claiming.remove(id);
         let nodes = match answer {
             Ok(nodes) => nodes,
             Err(error) => {
                 match error {
                     WriteError::Failed(_) => {
-                        self.record_unconfirmed_claim(id, unseen.unwrap_or_default(), world),
+                        self.record_unconfirmed_claim(id, pending_launches.unwrap_or_default(), world)}
                     _ => drop(self.taking.remove(id)),
                 }
                 let revision = world.snapshot.revision;
@@ -161,7 +161,7 @@ impl Pool {
         fulfillment.extension_failed(is_back);
         let has: Vec<NodeId> = fulfillment.nodes();
         for node in had.iter().filter(|node| !has.contains(node)) {
-            self.claims.give_back(node);
+            self.reservations.release(node);
         }
     }
 
@@ -303,7 +303,7 @@ impl Pool {
         }
         self.short.remove(id);
         for node in fulfillment.nodes() {
-            self.claims.give_back(&node);
+            self.reservations.release(&node);
             self.building.remove(&node);
         }
     }

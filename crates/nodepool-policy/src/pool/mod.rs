@@ -14,7 +14,7 @@ use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
 use crate::request::handler::{HandlerStage, Stage, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
-use crate::scheduler::pool_context::{Placement, Choice, Claims, Hosts};
+use crate::scheduler::pool_context::{Placement, Choice, Reservations, Hosts};
 use crate::scheduler::reason::Reason;
 use crate::scheduler::shared_pools::{RequestLeases, Tried};
 use crate::scheduler::tenant_usage::{Kept, Taking};
@@ -52,7 +52,7 @@ pub struct Pool {
     pub(super) next_zone: usize,
     /// Requests that the cloud had no quota for, and when they may be tried again.
     pub(super) resting: BTreeMap<RequestId, MonotonicTime>,
-    pub(super) claims: Claims,
+    pub(super) reservations: Reservations,
     /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
     pub(super) verdicts: Verdicts,
@@ -99,7 +99,7 @@ impl Pool {
             next_due: None,
             next_zone: 0,
             resting: BTreeMap::new(),
-            claims: Claims::default(),
+            reservations: Reservations::default(),
             waiting: BTreeMap::new(),
             verdicts: Verdicts::default(),
             retiring: BTreeSet::new(),
@@ -203,7 +203,7 @@ impl Pool {
 
     /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
     pub fn kept_for_tenants(&self) -> Option<&Kept> {
-        (!self.has_more && !self.draining).then(|| self.claims.tenants.own())
+        (!self.has_more && !self.draining).then(|| self.reservations.tenants.own())
     }
 
     /// Nothing is under way: a draining pool may stop.
@@ -215,7 +215,7 @@ impl Pool {
     fn schedule(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         self.has_more = false;
         self.expire(world.monotonic_now);
-        self.claims.begin_pass(self.unseen_need());
+        self.reservations.begin_pass(self.pending_need());
         self.count_what_is_taken(world.snapshot);
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
         if let Some(reason) = self.obstacle(&provider, world) {
@@ -252,7 +252,7 @@ impl Pool {
             while let Some((before, (tenant, amounts))) = kept_elsewhere.next_if(|(before, _)| *before < rank) {
                 // It may have gone since the other pool looked.
                 if world.snapshot.is_waiting(before) {
-                    self.claims.tenants.keep_elsewhere(before, tenant, amounts);
+                    self.reservations.tenants.keep_elsewhere(before, tenant, amounts);
                 }
             }
             if self.is_unchanged(&rank.id, world) {
@@ -300,7 +300,7 @@ impl Pool {
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
             return;
         }
-        let mut decided = verdict(id, request, ctx, &self.claims, world);
+        let mut decided = verdict(id, request, ctx, &self.reservations, world);
         let limit = ctx.provider.max_concurrency;
         if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.other_pools_busy) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
@@ -312,7 +312,7 @@ impl Pool {
                 self.verdicts.record(id, kind, reason, world.now);
             }
             Verdict::Defer(reason) => {
-                self.keep_for(rank, &request.record, &reason, ctx, world);
+                self.reserve_for(rank, &request.record, &reason, ctx, world);
                 // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
                 self.lacks_room |= matches!(reason, Reason::NotRefreshed(Some(_)));
                 if let Reason::NoRoom { .. } = reason {
@@ -355,12 +355,12 @@ impl Pool {
     ) {
         for node in &nodes {
             let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
-            self.claims.take(node, &stored.record);
+            self.reservations.assign(node, &stored.record);
         }
         let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, ctx, world);
         self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
         if probes.is_empty() {
-            let plan = handler.launches_complete(&self.claims, world);
+            let plan = handler.launches_complete(&self.reservations, world);
             effects.push(Effect::HandOut(Box::new(plan.expect("the verdict was made on this very snapshot"))));
         }
         for (node, host) in probes {
@@ -391,7 +391,7 @@ impl Pool {
             return effects;
         }
         let handler = self.handlers.get_mut(request).expect("it was there a line ago");
-        match handler.launches_complete(&self.claims, world) {
+        match handler.launches_complete(&self.reservations, world) {
             Some(plan) => {
                 handler.stage = Stage::HandingOut;
                 let reason = handler.reason();
@@ -448,7 +448,7 @@ impl Pool {
             _ => drop(self.taking.remove(id)),
         }
         for node in &handler.nodes {
-            self.claims.give_back(node);
+            self.reservations.release(node);
         }
         if let Some(error) = error {
             let is_overtaken = matches!(error, WriteError::Conflict | WriteError::Contended);

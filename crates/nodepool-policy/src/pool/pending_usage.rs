@@ -15,7 +15,7 @@ impl Pool {
     pub(crate) fn count_what_is_taken(&mut self, snapshot: &Snapshot) {
         let others = self.taking_elsewhere.iter().flat_map(|taking| taking.iter());
         for (request, taking) in self.taking.iter().chain(others) {
-            self.claims.tenants.take(request, taking, snapshot);
+            self.reservations.tenants.take(request, taking, snapshot);
         }
     }
 
@@ -30,7 +30,7 @@ impl Pool {
         let is_limited = |tenant: &&TenantName| world.config.tenant_limits.contains_key(*tenant);
         let Some(tenant) = request.tenant_name.as_ref().filter(is_limited) else { return };
         let taking = (tenant.clone(), tenant_need(request, ctx));
-        self.claims.tenants.take(id, &taking, world.snapshot);
+        self.reservations.tenants.take(id, &taking, world.snapshot);
         self.taking.insert(id.clone(), taking);
     }
 

@@ -23,7 +23,7 @@ pub(crate) const REST_AT_QUOTA: Seconds = Seconds(5.0);
 impl Pool {
     /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
     /// was ever short of while it waited. What it is not short of goes on to the others.
-    pub(crate) fn keep_for(
+    pub(crate) fn reserve_for(
         &mut self,
         rank: &Rank,
         request: &NodeRequest,
@@ -32,36 +32,36 @@ impl Pool {
         world: &Inputs<'_>,
     ) {
         match reason {
-            Reason::NoIdleNode { label, wanted, .. } => self.keep_nodes(&rank.id, [(label, *wanted)]),
+            Reason::NoIdleNode { label, wanted, .. } => self.reserve_nodes(&rank.id, [(label, *wanted)]),
             // Of none of these labels a node can be spared, however many are idle.
             Reason::NoFreeNodes { labels, wanted, .. } => {
-                self.keep_nodes(&rank.id, labels.iter().map(|label| (label, *wanted)));
+                self.reserve_nodes(&rank.id, labels.iter().map(|label| (label, *wanted)));
                 for label in labels {
                     let idle = world.snapshot.idle_count(ctx.id, label);
-                    self.claims.keep(label, idle.saturating_sub(*wanted));
+                    self.reservations.reserve(label, idle.saturating_sub(*wanted));
                 }
             }
             Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, ctx, world) => {
                 let need = tenant_need(request, ctx);
-                self.claims.tenants.keep(rank, tenant, Resources::none().with(resource, need.get(resource)));
+                self.reservations.tenants.keep(rank, tenant, Resources::none().with(resource, need.get(resource)));
             }
             Reason::NoRoom { resource, .. } => {
                 let facts = &ctx.hosts.facts;
                 let needs = request.node_types.iter().map(|label| facts.need(&ctx.id.pool, label).get(resource));
-                self.claims.keep_resource(resource, needs.sum());
+                self.reservations.reserve_resource(resource, needs.sum());
             }
             // Nothing it could be kept for: it cannot be served before something else changes.
             _ => drop(self.waiting.remove(&rank.id)),
         }
     }
 
-    fn keep_nodes<'a>(&mut self, id: &RequestId, short: impl IntoIterator<Item = (&'a LabelName, usize)>) {
-        let kept = self.waiting.entry(id.clone()).or_default();
+    fn reserve_nodes<'a>(&mut self, id: &RequestId, short: impl IntoIterator<Item = (&'a LabelName, usize)>) {
+        let reserved = self.waiting.entry(id.clone()).or_default();
         for (label, wanted) in short {
-            kept.insert(label.clone(), wanted);
+            reserved.insert(label.clone(), wanted);
         }
-        for (label, wanted) in kept {
-            self.claims.keep(label, *wanted);
+        for (label, wanted) in reserved {
+            self.reservations.reserve(label, *wanted);
         }
     }
 
@@ -138,7 +138,7 @@ impl Pool {
                 self.building.insert(node, rank.id.clone());
             } else if let Some(stored) = world.snapshot.node(&node) {
                 // For whoever looks for idle nodes it may have become one again.
-                self.claims.take(&node, &stored.record);
+                self.reservations.assign(&node, &stored.record);
             }
         }
         if !fulfillment.lacks_capacity() {
@@ -148,17 +148,17 @@ impl Pool {
         let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
         let decided = if self.resting.contains_key(&rank.id) {
             Err(fulfillment.abort_reason())
-        } else if let Some(reason) = over_tenant_limit(&remaining, ctx, &self.claims, world) {
+        } else if let Some(reason) = over_tenant_limit(&remaining, ctx, &self.reservations, world) {
             Err(reason)
         } else {
-            place(&remaining, ctx, &self.claims, zone.as_deref(), world)
+            place(&remaining, ctx, &self.reservations, zone.as_deref(), world)
         };
         match decided {
             // The same picture would lead to the same failure.
             Ok(_) if self.failed_at.get(&rank.id) == Some(&world.snapshot.revision) => Vec::new(),
             Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, ctx, world)],
             Err(reason) => {
-                self.keep_for(rank, &remaining, &reason, ctx, world);
+                self.reserve_for(rank, &remaining, &reason, ctx, world);
                 let eviction = matches!(reason, Reason::NoRoom { .. })
                     .then(|| self.make_room(&remaining, zone.as_deref(), ctx, world));
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);

@@ -51,7 +51,7 @@ impl Pool {
             let stored = world.snapshot.node(node)?;
             zone = zone.or_else(|| self.zone_of(node, &stored.record.az, ctx));
             match stored.record.state {
-                NodeState::Ready => self.claims.take(node, &stored.record),
+                NodeState::Ready => self.reservations.assign(node, &stored.record),
                 _ => drop(self.building.insert(node.clone(), id.clone())),
             }
         }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::inputs::Inputs;
 use crate::scheduler::allocate::everybody_declined;
-use crate::scheduler::pool_context::{PoolContext, Claims};
+use crate::scheduler::pool_context::{PoolContext, Reservations};
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LauncherId, NodeId, RequestId};
 use nodepool_model::records::node::Node;
@@ -72,14 +72,14 @@ impl NodeRequestHandler {
     }
 
     /// Everything that had to happen before the hand-out has: the transaction, if the world still allows it.
-    pub fn launches_complete(&self, claims: &Claims, world: &Inputs<'_>) -> Option<HandOut> {
+    pub fn launches_complete(&self, reservations: &Reservations, world: &Inputs<'_>) -> Option<HandOut> {
         let request = world.snapshot.request(&self.id)?;
         if request.record.state != RequestState::Requested || world.snapshot.is_request_locked(&self.id) {
             return None;
         }
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for (id, label) in self.nodes.iter().zip(&request.record.node_types) {
-            assert!(claims.has(id), "a handler hands out only nodes it has claimed");
+            assert!(reservations.is_assigned(id), "a handler hands out only nodes it has claimed");
             let node = world.snapshot.node(id)?;
             // Its host may have been given other labels while it was looked at.
             let fits = node.record.is_idle() && node.record.labels.contains(label);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{launch_decline_reasons, never_launched};
 use super::matching::{self, Shortage};
-use super::pool_context::{Placement, Choice, Claims, Hosts};
+use super::pool_context::{Placement, Choice, Reservations, Hosts};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use nodepool_model::config::PoolConfig;
@@ -47,7 +47,7 @@ pub fn verdict(
     id: &RequestId,
     request: &Versioned<NodeRequest>,
     ctx: &PoolContext<'_>,
-    claims: &Claims,
+    reservations: &Reservations,
     world: &Inputs<'_>,
 ) -> Verdict {
     let record = &*request.record;
@@ -69,7 +69,7 @@ pub fn verdict(
     let declined = decline_reasons(record, ctx, world);
     if declined.is_empty() {
         // Tenant limits, concurrency and idle nodes are looked at only by a pool that could serve in the end.
-        if let Some(reason) = over_tenant_limit(record, ctx, claims, world) {
+        if let Some(reason) = over_tenant_limit(record, ctx, reservations, world) {
             return Verdict::Defer(reason);
         }
     }
@@ -80,8 +80,8 @@ pub fn verdict(
         return Verdict::Decline(declined);
     }
     let filled = match ctx.hosts.launches() {
-        true => place(record, ctx, claims, None, world),
-        false => fill(record, ctx, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
+        true => place(record, ctx, reservations, None, world),
+        false => fill(record, ctx, reservations, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
     };
     match filled {
         Ok(choices) => Verdict::Accept(choices),
@@ -204,13 +204,13 @@ pub fn counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
 pub(crate) fn over_tenant_limit(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
-    claims: &Claims,
+    reservations: &Reservations,
     world: &Inputs<'_>,
 ) -> Option<Reason> {
     let tenant = request.tenant_name.as_ref()?;
     let mut left = world.config.tenant_limits.get(tenant)?.clone();
     left.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
-    if let Some(kept) = claims.tenants.kept(tenant) {
+    if let Some(kept) = reservations.tenants.kept(tenant) {
         left.subtract(kept);
     }
     let (resource, wanted, left) = left.shortage(&tenant_need(request, ctx))?;
@@ -233,22 +233,22 @@ pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
 }
 
 /// Idle nodes for every wanted label, or the first thing that is short.
-fn fill(request: &NodeRequest, ctx: &PoolContext<'_>, claims: &Claims, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
+fn fill(request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
     if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
         return Err(Reason::NotRefreshed(None));
     }
     let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
     for (label, wanted) in counts(request) {
-        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(claims.claimed(label));
-        let kept = claims.kept(label);
-        if idle < wanted + kept {
+        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
+        let reserved = reservations.reserved(label);
+        if idle < wanted + reserved {
             return Err(short_of_usable(request, ctx, world)
-                .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, kept }, unreachable));
+                .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, reserved }, unreachable));
         }
     }
     matching::assign(&request.node_types, |label, most| {
-        let around = world.snapshot.idle_nodes_after(ctx.id, label, claims.last.get(label));
-        around.filter(|id| may_be_taken(id, request, ctx, claims, world)).take(most).cloned().collect()
+        let around = world.snapshot.idle_nodes_after(ctx.id, label, reservations.last_assigned.get(label));
+        around.filter(|id| is_assignable(id, request, ctx, reservations, world)).take(most).cloned().collect()
     })
     .map_err(|short| {
         let (labels, wanted, free) = together(short);
@@ -279,17 +279,17 @@ fn short_of_usable(
     short_of_slots(request, of_label, of_host, ctx)
 }
 
-fn may_be_taken(id: &NodeId, request: &NodeRequest, ctx: &PoolContext<'_>, claims: &Claims, world: &Inputs<'_>,) -> bool {
-    if claims.has(id) || world.snapshot.is_node_locked(id) {
+fn is_assignable(id: &NodeId, request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> bool {
+    if reservations.is_assigned(id) || world.snapshot.is_node_locked(id) {
         return false;
     }
     let node = &world.snapshot.node(id).expect("an index names only nodes that are there").record;
     // A label kept for a request of higher rank is spared, unless enough idle nodes of it are left beside what this
     // request may take: the wishes for the label, and those for other labels that this node carries as well.
-    let spared = node.labels.iter().filter(|label| claims.kept(label) > 0).any(|label| {
-        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(claims.claimed(label));
+    let is_reserved = node.labels.iter().filter(|label| reservations.reserved(label) > 0).any(|label| {
+        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
         let taken = request.node_types.iter().filter(|wish| node.labels.contains(wish)).count();
-        idle < claims.kept(label) + taken
+        idle < reservations.reserved(label) + taken
     });
-    !spared && ctx.hosts.identity(node).is_some_and(|host| !ctx.hosts.is_dead(&host))
+    !is_reserved && ctx.hosts.identity(node).is_some_and(|host| !ctx.hosts.is_dead(&host))
 }

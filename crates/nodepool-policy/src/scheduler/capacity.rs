@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pool_context::{Placement, Choice, Claims};
+use super::pool_context::{Placement, Choice, Reservations};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use nodepool_driver::facts::{LabelImage, Trouble};
@@ -57,11 +57,11 @@ pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &
 pub fn reusable<'a>(
     request: &'a NodeRequest,
     ctx: &PoolContext<'_>,
-    claims: &Claims,
+    reservations: &Reservations,
     zone: Option<&str>,
     world: &Inputs<'_>,
 ) -> BTreeMap<&'a LabelName, usize> {
-    let mut idle = Idle { ctx, claims, world, zone, taken: BTreeSet::new() };
+    let mut idle = Idle { ctx, reservations, world, zone, taken: BTreeSet::new() };
     let mut taken = BTreeMap::new();
     for label in request.node_types.iter().filter(|_| request.reuse) {
         if idle.take(label).is_some() {
@@ -74,7 +74,7 @@ pub fn reusable<'a>(
 /// Idle nodes that go to one request, one after the other: all of one zone, that of the first.
 struct Idle<'a> {
     ctx: &'a PoolContext<'a>,
-    claims: &'a Claims,
+    reservations: &'a Reservations,
     world: &'a Inputs<'a>,
     zone: Option<&'a str>,
     taken: BTreeSet<NodeId>,
@@ -83,7 +83,7 @@ struct Idle<'a> {
 impl Idle<'_> {
     fn take(&mut self, label: &LabelName) -> Option<NodeId> {
         let snapshot = self.world.snapshot;
-        let is_free = |id: &&NodeId| !self.taken.contains(*id) && !self.claims.has(id) && !snapshot.is_node_locked(id);
+        let is_free = |id: &&NodeId| !self.taken.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)};
         let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
         let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;
         let id = snapshot.idle_nodes(self.ctx.id, label).filter(is_free).find(fits)?.clone();
@@ -98,7 +98,7 @@ impl Idle<'_> {
 pub fn place(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
-    claims: &Claims,
+    reservations: &Reservations,
     zone: Option<&str>,
     world: &Inputs<'_>,
 ) -> Result<Vec<Choice>, Reason> {
@@ -112,10 +112,10 @@ pub fn place(
     let mut cloud = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.room() };
     cloud.subtract(&world.snapshot.ledger.used_by_provider(&ctx.id.provider, need));
     for left in [&mut room, &mut cloud] {
-        left.subtract(&claims.unseen);
-        left.subtract(&claims.resources);
+        left.subtract(&reservations.pending_launches);
+        left.subtract(&reservations.reserved_resources);
     }
-    let mut idle = Idle { ctx, claims, world, zone, taken: BTreeSet::new() };
+    let mut idle = Idle { ctx, reservations, world, zone, taken: BTreeSet::new() };
     let mut choices = Vec::new();
     for label in &request.node_types {
         if let Some(node) = request.reuse.then(|| idle.take(label)).flatten() {

@@ -47,10 +47,10 @@ impl Pool {
         ctx: &PoolContext<'_>,
         world: &Inputs<'a>,
     ) -> Option<(&'a NodeId, &'a Versioned<Node>)> {
-        let needed = reusable(request, ctx, &self.claims, zone, world);
+        let needed = reusable(request, ctx, &self.reservations, zone, world);
         let free_of =
-            |label: &LabelName| world.snapshot.idle_nodes(ctx.id, label).filter(|id: &&NodeId| !self.claims.has(id));
-        let needed = |label: &LabelName| self.claims.kept(label) + needed.get(label).copied().unwrap_or(0);
+            |label: &LabelName| {world.snapshot.idle_nodes(ctx.id, label).filter(|id: &&NodeId| !self.reservations.is_assigned(id))};
+        let needed = |label: &LabelName| self.reservations.reserved(label) + needed.get(label).copied().unwrap_or(0);
         // Counted once for each label, not for each node.
         let is_scarce = |label: &&LabelName| free_of(label).count() <= needed(label);
         let scarce: BTreeSet<&LabelName> = world.snapshot.idle_labels(ctx.id).filter(is_scarce).collect();

@@ -29,70 +29,70 @@ pub struct PoolContext<'a> {
 
 /// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
+pub struct Reservations {
     nodes: BTreeMap<NodeId, Vec<LabelName>>,
-    claimed: BTreeMap<LabelName, usize>,
-    kept: BTreeMap<LabelName, usize>,
+    assigned: BTreeMap<LabelName, usize>,
+    reserved: BTreeMap<LabelName, usize>,
     pub tenants: TenantClaims,
     /// What waiting requests of higher rank keep of the provider's and the pool's limits.
-    pub resources: Resources,
+    pub reserved_resources: Resources,
     /// What nodes take that are about to be there, and in no picture yet.
-    pub unseen: Resources,
+    pub pending_launches: Resources,
     /// Where the last hand-out of a label stopped, so that the hosts take turns.
-    pub last: BTreeMap<LabelName, NodeId>,
+    pub last_assigned: BTreeMap<LabelName, NodeId>,
 }
 
-impl Claims {
-    pub fn take(&mut self, id: &NodeId, node: &Node) {
+impl Reservations {
+    pub fn assign(&mut self, id: &NodeId, node: &Node) {
         if self.nodes.insert(id.clone(), node.labels.clone()).is_none() {
             for label in &node.labels {
-                *self.claimed.entry(label.clone()).or_insert(0) += 1;
-                self.last.insert(label.clone(), id.clone());
+                *self.assigned.entry(label.clone()).or_insert(0) += 1;
+                self.last_assigned.insert(label.clone(), id.clone());
             }
         }
     }
 
-    pub fn give_back(&mut self, id: &NodeId) {
+    pub fn release(&mut self, id: &NodeId) {
         for label in self.nodes.remove(id).unwrap_or_default() {
-            if let Some(count) = self.claimed.get_mut(&label) {
+            if let Some(count) = self.assigned.get_mut(&label) {
                 *count -= 1;
             }
         }
     }
 
-    pub fn has(&self, id: &NodeId) -> bool {
+    pub fn is_assigned(&self, id: &NodeId) -> bool {
         self.nodes.contains_key(id)
     }
 
     /// A pass decides anew what is kept for whom.
-    pub fn begin_pass(&mut self, unseen: Resources) {
-        self.kept.clear();
+    pub fn begin_pass(&mut self, pending_launches: Resources) {
+        self.reserved.clear();
         self.tenants.clear();
-        self.resources = Resources::none();
-        self.unseen = unseen;
+        self.reserved_resources = Resources::none();
+        self.pending_launches = pending_launches;
     }
 
     /// Requests of lower rank leave so much of the limits alone.
-    pub fn keep_resource(&mut self, resource: &str, amount: f64) {
-        self.resources.add(&Resources::none().with(resource, amount));
+    pub fn reserve_resource(&mut self, resource: &str, amount: f64) {
+        self.reserved_resources.add(&Resources::none().with(resource, amount));
     }
 
     /// A request was accepted whose new nodes take this.
-    pub fn build(&mut self, need: &Resources) {
-        self.unseen.add(need);
+    pub fn add_pending_launch(&mut self, need: &Resources) {
+        self.pending_launches.add(need);
     }
 
     /// Requests of lower rank leave so many idle nodes of a label alone.
-    pub fn keep(&mut self, label: &LabelName, count: usize) {
-        *self.kept.entry(label.clone()).or_insert(0) += count;
+    pub fn reserve(&mut self, label: &LabelName, count: usize) {
+        *self.reserved.entry(label.clone()).or_insert(0) += count;
     }
 
-    pub fn kept(&self, label: &LabelName) -> usize {
-        self.kept.get(label).copied().unwrap_or(0)
+    pub fn reserved(&self, label: &LabelName) -> usize {
+        self.reserved.get(label).copied().unwrap_or(0)
     }
 
-    pub fn claimed(&self, label: &LabelName) -> usize {
-        self.claimed.get(label).copied().unwrap_or(0)
+    pub fn assigned(&self, label: &LabelName) -> usize {
+        self.assigned.get(label).copied().unwrap_or(0)
     }
 }
 

@@ -34,7 +34,7 @@ pub enum Reason {
         label: LabelName,
         wanted: usize,
         idle: usize,
-        kept: usize,
+        reserved: usize,
     },
     /// Of each label there are enough, of all of them together there are not: they are on the same nodes.
     NoFreeNodes {
@@ -146,7 +146,7 @@ impl fmt::Display for Reason {
             Reason::OutOfService(why) => write!(f, "the provider is out of service: {why}"),
             Reason::HandlesNothing => f.write_str("max-concurrency is 0: this provider handles no requests"),
             Reason::Concurrency { limit } => write!(f, "max-concurrency: {limit} requests are being handled"),
-            Reason::NoIdleNode { label, wanted, idle, kept } => {
+            Reason::NoIdleNode { label, wanted, idle, reserved: kept } => {
                 write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle")?;
                 if *kept > 0 { write!(f, ", {kept} kept for requests before it") } else { Ok(()) }
             }
