@@ -71,10 +71,10 @@ pub struct TaskManager<D: Driver> {
     timer: Option<SpawnHandle>,
     /// For the next survey, with its time.
     refresh_timer: Option<(Seconds, SpawnHandle)>,
-    life: Life,
+    lifecycle: Lifecycle,
     /// Looks whether anybody still has the handle.
-    lingering: Option<SpawnHandle>,
-    kept: Option<(Registration, PanicGuard)>,
+    drain_timer: Option<SpawnHandle>,
+    registration_and_guard: Option<(Registration, PanicGuard)>,
 }
 
 /// Between looks whether a provider that is drained may go.
@@ -82,7 +82,7 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Life {
+enum Lifecycle {
     Serving,
     Draining,
 }
@@ -128,22 +128,22 @@ impl<D: Driver> TaskManager<D> {
             observe_delay: rate_limits.observe.to_duration(),
             timer: None,
             refresh_timer: None,
-            life: Life::Serving,
-            lingering: None,
-            kept: None,
+            lifecycle: Lifecycle::Serving,
+            drain_timer: None,
+            registration_and_guard: None,
         }
     }
 
     /// Starts whatever may start. Every handler ends with this.
-    fn go_on(&mut self, ctx: &mut Context<Self>) {
-        let needs_refresh = self.life == Life::Serving || self.tasks.awaits_refresh();
+    fn schedule(&mut self, ctx: &mut Context<Self>) {
+        let needs_refresh = self.lifecycle == Lifecycle::Serving || self.tasks.awaits_refresh();
         if needs_refresh && self.deps.refresh_mode == RefreshMode::Periodic {
             self.refresh_when_due(ctx);
         }
         if self.tasks.take_due_listing() {
             ctx.run_later(self.observe_delay, |act, ctx| {
                 act.tasks.list();
-                act.go_on(ctx);
+                act.schedule(ctx);
             });
         }
         if let Some(timer) = self.timer.take() {
@@ -153,14 +153,14 @@ impl<D: Driver> TaskManager<D> {
             match self.tasks.turn() {
                 Turn::Start(id) => self.start_call(id, ctx),
                 Turn::WaitUntil(time) => {
-                    let wait = self.until(time);
-                    self.timer = Some(ctx.run_later(wait, |act, ctx| act.go_on(ctx)));
+                    let wait = self.duration_until(time);
+                    self.timer = Some(ctx.run_later(wait, |act, ctx| act.schedule(ctx)));
                     break;
                 }
                 Turn::WaitForEnd | Turn::Empty => break,
             }
         }
-        if self.life == Life::Draining && self.tasks.is_empty() {
+        if self.lifecycle == Lifecycle::Draining && self.tasks.is_empty() {
             self.stop_when_unused(ctx);
         }
     }
@@ -169,15 +169,15 @@ impl<D: Driver> TaskManager<D> {
     fn stop_when_unused(&mut self, ctx: &mut Context<Self>) {
         if !self.tasks.has_watchers() {
             ctx.stop();
-        } else if self.lingering.is_none() {
-            self.lingering = Some(ctx.run_later(DRAIN_POLL_INTERVAL, |act, ctx| {
-                act.lingering = None;
-                act.go_on(ctx);
+        } else if self.drain_timer.is_none() {
+            self.drain_timer = Some(ctx.run_later(DRAIN_POLL_INTERVAL, |act, ctx| {
+                act.drain_timer = None;
+                act.schedule(ctx);
             }));
         }
     }
 
-    fn until(&self, time: Seconds) -> Duration {
+    fn duration_until(&self, time: Seconds) -> Duration {
         Seconds(time.0 - self.tasks.now().0).to_duration().max(Duration::from_millis(1))
     }
 
@@ -192,9 +192,9 @@ impl<D: Driver> TaskManager<D> {
             }
             ctx.cancel_future(timer);
         }
-        let timer = ctx.run_later(self.until(due), |act, ctx| {
+        let timer = ctx.run_later(self.duration_until(due), |act, ctx| {
             act.refresh_timer = None;
-            act.go_on(ctx);
+            act.schedule(ctx);
         });
         self.refresh_timer = Some((due, timer));
     }
@@ -216,14 +216,14 @@ impl<D: Driver> TaskManager<D> {
             if let Some(fence) = fence {
                 // What was got before a long wait may have ended meanwhile.
                 loop {
-                    in_time(limit, driver.prepare(&request)).await?;
+                    with_deadline(limit, driver.prepare(&request)).await?;
                     if fence.is_known_to_live() {
                         break;
                     }
                     fence.passed().await;
                 }
             }
-            in_time(limit, driver.call(request, &gate)).await
+            with_deadline(limit, driver.call(request, &gate)).await
         };
         self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
@@ -261,11 +261,11 @@ impl<D: Driver> TaskManager<D> {
         }
         self.driver.take_samples().into_iter().for_each(|sample| self.own_samples.send(sample));
         self.tasks.call_ended(id, result);
-        self.go_on(ctx);
+        self.schedule(ctx);
     }
 }
 
-async fn in_time<T>(limit: Duration, work: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
+async fn with_deadline<T>(limit: Duration, work: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
     tokio::time::timeout(limit, work).await.unwrap_or(Err(CloudError::Deadline))
 }
 
@@ -275,8 +275,8 @@ impl<D: Driver> Actor for TaskManager<D> {
     fn started(&mut self, ctx: &mut Self::Context) {
         let name = self.provider.to_string();
         let registration = self.deps.registry.register("TaskManager", name.clone(), ctx.address());
-        self.kept = Some((registration, self.deps.panics.guard(format!("TaskManager {name}"))));
-        self.go_on(ctx);
+        self.registration_and_guard = Some((registration, self.deps.panics.guard(format!("TaskManager {name}"))));
+        self.schedule(ctx);
     }
 }
 
@@ -286,7 +286,7 @@ impl<D: Driver> Handler<Submit> for TaskManager<D> {
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
         let _measured = profile::handling::<Self>("Submit");
         self.tasks.submit(submit.job, submit.answer);
-        self.go_on(ctx);
+        self.schedule(ctx);
     }
 }
 
@@ -296,7 +296,7 @@ impl<D: Driver> Handler<Abandon> for TaskManager<D> {
     fn handle(&mut self, abandon: Abandon, ctx: &mut Self::Context) {
         let _measured = profile::handling::<Self>("Abandon");
         self.tasks.abandon(&abandon);
-        self.go_on(ctx);
+        self.schedule(ctx);
     }
 }
 
@@ -323,8 +323,8 @@ impl<D: Driver> Handler<Drain> for TaskManager<D> {
 
     fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
         let _measured = profile::handling::<Self>("Drain");
-        self.life = Life::Draining;
-        self.go_on(ctx);
+        self.lifecycle = Lifecycle::Draining;
+        self.schedule(ctx);
     }
 }
 
@@ -342,14 +342,14 @@ impl<D: Driver> Handler<Dump> for TaskManager<D> {
 
     fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(View { life: self.life, tasks: self.tasks.observe() }).ok()
+        serde_json::to_value(TaskManagerView { life: self.lifecycle, tasks: self.tasks.observe() }).ok()
     }
 }
 
 /// The state of a TaskManager in a dump.
 #[derive(Serialize)]
-struct View {
-    life: Life,
+struct TaskManagerView {
+    life: Lifecycle,
     #[serde(flatten)]
-    tasks: tasks_view::View,
+    tasks: tasks_view::TasksView,
 }

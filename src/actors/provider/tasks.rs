@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::jobs::{Abandon, Answer};
-use super::tasks_view::{CallView, JobView, MAX_SHOWN, View, failed_hosts};
+use super::tasks_view::{CallView, JobView, MAX_SHOWN, TasksView, failed_hosts};
 use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::driver::{ApiCall, Driver};
@@ -29,13 +29,13 @@ pub struct Tasks<D: Driver> {
     provider: ProviderName,
     driver: Rc<D>,
     /// Start of the time of queue and surveys.
-    born: Instant,
+    started_at: Instant,
     facts: watch::Sender<Arc<ProviderFacts>>,
     queue: TaskQueue,
     calls: BTreeMap<CallId, Call<D::Call>>,
-    tasks: BTreeMap<TaskId, Running<D::Machine>>,
+    tasks: BTreeMap<TaskId, RunningTask<D::Machine>>,
     next_number: u64,
-    listing: Listing,
+    listing: ListingState,
     refresh_schedule: RefreshSchedule,
     /// Who hears of the survey that is under way.
     refresh_waiters: Vec<Answer>,
@@ -55,7 +55,7 @@ struct Call<C> {
     started: Option<Instant>,
 }
 
-struct Running<M> {
+struct RunningTask<M> {
     task: Task,
     stage: Stage<M>,
 }
@@ -65,14 +65,14 @@ struct Task {
     job: Job,
     owner: Owner,
     began: Instant,
-    wanted: Wanted,
+    cancellation: Cancellation,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Yes,
+enum Cancellation {
+    NotRequested,
     /// Ends as soon as its call in flight has come back.
-    NoMore,
+    Requested,
 }
 
 /// Who hears of a job's end.
@@ -81,7 +81,7 @@ enum Owner {
     /// Part of a larger job.
     PartOf(TaskId),
     /// The listing for machines that observe.
-    Ourselves,
+    Internal,
 }
 
 /// What a job is waiting for.
@@ -94,12 +94,12 @@ enum Stage<M> {
 
 /// The listing that machines in `Stage::Observing` wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listing {
+enum ListingState {
     NotNeeded,
     /// The shell has yet to be told.
     Due,
     /// The shell starts it in a moment, or it is running.
-    UnderWay,
+    InProgress,
 }
 
 impl<D: Driver> Tasks<D> {
@@ -113,13 +113,13 @@ impl<D: Driver> Tasks<D> {
         Self {
             provider,
             driver,
-            born: Instant::now(),
+            started_at: Instant::now(),
             facts,
             queue,
             calls: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_number: 0,
-            listing: Listing::NotNeeded,
+            listing: ListingState::NotNeeded,
             refresh_schedule,
             refresh_waiters: Vec::new(),
             next_refresh_waiters: Vec::new(),
@@ -134,7 +134,7 @@ impl<D: Driver> Tasks<D> {
 
     pub fn submit(&mut self, job: Job, answer: Answer) {
         if job != Job::Refresh {
-            return self.accept(job, Owner::Submitter(answer));
+            return self.start_job(job, Owner::Submitter(answer));
         }
         // The first survey has nothing to refresh, so one is enough for all who ask; later, who asks wants to know
         // what is new, and one survey that begins from now on is enough for all of them.
@@ -150,15 +150,15 @@ impl<D: Driver> Tasks<D> {
     pub fn abandon(&mut self, abandon: &Abandon) {
         for answers in [&mut self.refresh_waiters, &mut self.next_refresh_waiters] {
             if let Some(index) = answers.iter().position(|answer| answer.belongs_to(abandon)) {
-                return give_up(answers.swap_remove(index));
+                return respond_abandoned(answers.swap_remove(index));
             }
         }
         let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
             Owner::Submitter(answer) => answer.belongs_to(abandon),
-            Owner::PartOf(_) | Owner::Ourselves => false,
+            Owner::PartOf(_) | Owner::Internal => false,
         });
         if let Some(id) = meant.map(|(id, _)| *id) {
-            self.stop_with_parts(id);
+            self.cancel_with_parts(id);
         }
     }
 
@@ -176,31 +176,31 @@ impl<D: Driver> Tasks<D> {
     pub fn start_refresh(&mut self) {
         self.refresh_schedule.begin(self.now());
         self.refresh_waiters = std::mem::take(&mut self.next_refresh_waiters);
-        self.accept(Job::Refresh, Owner::Ourselves);
+        self.start_job(Job::Refresh, Owner::Internal);
     }
 
     /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
     pub fn take_due_listing(&mut self) -> bool {
-        let is_due = self.listing == Listing::Due;
+        let is_due = self.listing == ListingState::Due;
         if is_due {
-            self.listing = Listing::UnderWay;
+            self.listing = ListingState::InProgress;
         }
         is_due
     }
 
     pub fn list(&mut self) {
-        assert_eq!(self.listing, Listing::UnderWay, "a listing is begun by take_due_listing");
-        if self.is_observed_beyond(None) {
-            self.accept(Job::List, Owner::Ourselves);
+        assert_eq!(self.listing, ListingState::InProgress, "a listing is begun by take_due_listing");
+        if self.has_observers_after(None) {
+            self.start_job(Job::List, Owner::Internal);
         } else {
             // A survey came first.
-            self.listing = Listing::NotNeeded;
+            self.listing = ListingState::NotNeeded;
         }
     }
 
     /// The time of queue and surveys.
     pub fn now(&self) -> Seconds {
-        Seconds(self.born.elapsed().as_secs_f64())
+        Seconds(self.started_at.elapsed().as_secs_f64())
     }
 
     /// Which call may start now.
@@ -226,7 +226,7 @@ impl<D: Driver> Tasks<D> {
     pub fn log_context(&self, id: CallId) -> Option<&LogContext> {
         match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
             Owner::Submitter(answer) => Some(answer.log_context()),
-            Owner::PartOf(_) | Owner::Ourselves => None,
+            Owner::PartOf(_) | Owner::Internal => None,
         }
     }
 
@@ -237,11 +237,11 @@ impl<D: Driver> Tasks<D> {
         if let Err(error @ CloudError::Throttled { retry_after }) = &result {
             self.queue.throttled(id, now, *retry_after);
             let running = self.tasks.get(&task).expect("a task lives as long as its call");
-            if running.task.wanted == Wanted::Yes {
+            if running.task.cancellation == Cancellation::NotRequested {
                 call.started = None;
                 // Nobody else would say why a provider knows nothing yet.
                 if running.task.job == Job::Refresh {
-                    self.note_trouble(error);
+                    self.record_unavailable(error);
                 }
                 return;
             }
@@ -262,17 +262,17 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Starts a job, or all its parts.
-    fn accept(&mut self, job: Job, owner: Owner) {
+    fn start_job(&mut self, job: Job, owner: Owner) {
         let id = TaskId(self.number());
         let parts = self.driver.parts(&job);
         let machine = parts.is_empty().then(|| self.driver.begin(&job));
-        let task = Task { job, owner, began: Instant::now(), wanted: Wanted::Yes };
+        let task = Task { job, owner, began: Instant::now(), cancellation: Cancellation::NotRequested };
         match machine {
             Some(machine) => self.advance(id, task, machine, Input::Start),
             None => {
-                self.tasks.insert(id, Running { task, stage: Stage::Parts(parts.len()) });
+                self.tasks.insert(id, RunningTask { task, stage: Stage::Parts(parts.len()) });
                 for part in parts {
-                    self.accept(part, Owner::PartOf(id));
+                    self.start_job(part, Owner::PartOf(id));
                 }
             }
         }
@@ -292,15 +292,15 @@ impl<D: Driver> Tasks<D> {
             answer.stepped(&self.provider, before, machine.label());
             machine.external_id().into_iter().for_each(|external_id| answer.known(external_id));
         }
-        if task.wanted == Wanted::NoMore {
-            return self.give_up(task);
+        if task.cancellation == Cancellation::Requested {
+            return self.finish_abandoned(task);
         }
         let stage = match next {
-            Next::Done(outcome) => return self.end(id, task, Ok(outcome)),
-            Next::Failed(error) => return self.end(id, task, Err(error)),
+            Next::Done(outcome) => return self.finish(id, task, Ok(outcome)),
+            Next::Failed(error) => return self.finish(id, task, Err(error)),
             Next::Observe => {
-                if self.listing == Listing::NotNeeded {
-                    self.listing = Listing::Due;
+                if self.listing == ListingState::NotNeeded {
+                    self.listing = ListingState::Due;
                 }
                 Stage::Observing(machine, self.number())
             }
@@ -311,38 +311,38 @@ impl<D: Driver> Tasks<D> {
                 Stage::Calling(machine, call_id)
             }
         };
-        let before = self.tasks.insert(id, Running { task, stage });
+        let before = self.tasks.insert(id, RunningTask { task, stage });
         assert!(before.is_none(), "task {id:?} runs twice");
     }
 
     /// The job came to its end.
-    fn end(&mut self, id: TaskId, task: Task, result: Result<Outcome, CloudError>) {
+    fn finish(&mut self, id: TaskId, task: Task, result: Result<Outcome, CloudError>) {
         if let Err(error) = &result {
             debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
         }
-        let result = self.note(&task.job, result);
-        let seen = match &result {
+        let result = self.apply_outcome(&task.job, result);
+        let inventory_seen = match &result {
             Ok(Outcome::Refreshed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
             _ => None,
         };
         match (task.owner, &task.job) {
             (Owner::Submitter(answer), _) => answer.ended(result),
-            (Owner::PartOf(whole), _) => self.part_ended(whole),
-            (Owner::Ourselves, Job::Refresh) => self.on_refresh_ended(&result),
-            (Owner::Ourselves, _) => {
-                self.note_listing(result.as_ref().err());
+            (Owner::PartOf(parent), _) => self.part_ended(parent),
+            (Owner::Internal, Job::Refresh) => self.on_refresh_ended(&result),
+            (Owner::Internal, _) => {
+                self.record_listing(result.as_ref().err());
                 // Machines that observe and hear nothing this time wait for the next one.
-                let again = self.is_observed_beyond(seen.is_some().then_some(id));
-                self.listing = if again { Listing::Due } else { Listing::NotNeeded };
+                let again = self.has_observers_after(inventory_seen.is_some().then_some(id));
+                self.listing = if again { ListingState::Due } else { ListingState::NotNeeded };
             }
         }
-        if let Some(inventory) = seen {
+        if let Some(inventory) = inventory_seen {
             self.wake_observers(id, &inventory);
         }
     }
 
     /// Each trouble is told once, not with every attempt: nobody else would say why what boots is not seen.
-    fn note_listing(&mut self, error: Option<&CloudError>) {
+    fn record_listing(&mut self, error: Option<&CloudError>) {
         let error = error.map(CloudError::to_string);
         if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
             warn!(provider = %self.provider, %error, "cannot list instances; launches wait for that");
@@ -361,29 +361,29 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
-    fn give_up(&mut self, task: Task) {
+    fn finish_abandoned(&mut self, task: Task) {
         match task.owner {
-            Owner::Submitter(answer) => give_up(answer),
-            Owner::PartOf(whole) => self.part_ended(whole),
-            Owner::Ourselves => unreachable!("nobody can abandon the listing for machines that observe"),
+            Owner::Submitter(answer) => respond_abandoned(answer),
+            Owner::PartOf(parent) => self.part_ended(parent),
+            Owner::Internal => unreachable!("nobody can abandon the listing for machines that observe"),
         }
     }
 
-    fn part_ended(&mut self, whole: TaskId) {
+    fn part_ended(&mut self, parent: TaskId) {
         // An abandoned job has been answered and is gone while its parts still come back.
-        let Some(running) = self.tasks.get_mut(&whole) else { return };
+        let Some(running) = self.tasks.get_mut(&parent) else { return };
         let Stage::Parts(left) = &mut running.stage else { unreachable!("a job with parts has no machine") };
         *left -= 1;
         if *left == 0
-            && let Some(Running { task, .. }) = self.tasks.remove(&whole)
+            && let Some(RunningTask { task, .. }) = self.tasks.remove(&parent)
         {
             let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
-            self.end(whole, task, Ok(Outcome::Refreshed(Arc::new(facts), Arc::default())));
+            self.finish(parent, task, Ok(Outcome::Refreshed(Arc::new(facts), Arc::default())));
         }
     }
 
     /// Folds what a job found into the facts; the outcome comes back with its time.
-    fn note(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
+    fn apply_outcome(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
         let now = clock::now();
         match result {
             Ok(Outcome::Refreshed(facts, inventory)) => {
@@ -392,23 +392,23 @@ impl<D: Driver> Tasks<D> {
                 let leaked = self.facts.borrow().leaked.clone();
                 let facts = Arc::new(ProviderFacts { refreshed_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
-                self.note_unanswered(&facts.failed_queries);
+                self.record_unanswered(&facts.failed_queries);
                 Ok(Outcome::Refreshed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
                 let check = check.stamped(now);
-                self.note_check(&host, check.clone());
+                self.record_check(&host, check.clone());
                 Ok(Outcome::Inspected(host, check))
             }
             Err(error) => match job {
                 Job::Inspect(host) | Job::Probe(host) if error != CloudError::NotFound => {
                     warn!(provider = %self.provider, %host, %error, "host check failed");
                     let check = HostCheck::Failed { at: now, reason: error.to_string() };
-                    self.note_check(host, check.clone());
+                    self.record_check(host, check.clone());
                     Ok(Outcome::Inspected(host.clone(), check))
                 }
                 Job::Refresh => {
-                    self.note_trouble(&error);
+                    self.record_unavailable(&error);
                     Err(error)
                 }
                 Job::Launch(_) => {
@@ -440,7 +440,7 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    fn note_unanswered(&mut self, unanswered: &[&str]) {
+    fn record_unanswered(&mut self, unanswered: &[&str]) {
         let error = (!unanswered.is_empty()).then(|| format!("no answer to: {}", unanswered.join(", ")));
         if let Some(error) = error.as_ref().filter(|error| self.survey_error.as_ref() != Some(error)) {
             warn!(provider = %self.provider, %error, "survey lacks something");
@@ -449,20 +449,20 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// A provider that was never seen waits; one that refuses us is out of service, whatever is known of it.
-    fn note_trouble(&mut self, error: &CloudError) {
+    fn record_unavailable(&mut self, error: &CloudError) {
         let text = error.to_string();
         if self.survey_error.as_ref() != Some(&text) {
             warn!(provider = %self.provider, %error, "survey failed");
         }
-        let trouble = match error {
+        let unavailable = match error {
             CloudError::Denied(why) => Some(Trouble::Broken(why.clone())),
             _ => (!self.has_refreshed()).then(|| Trouble::NotReady(text.clone())),
         };
         self.survey_error = Some(text);
         self.facts.send_if_modified(|facts| {
-            let changes = trouble.is_some() && facts.trouble != trouble;
+            let changes = unavailable.is_some() && facts.trouble != unavailable;
             if changes {
-                Arc::make_mut(facts).trouble = trouble;
+                Arc::make_mut(facts).trouble = unavailable;
             }
             changes
         });
@@ -473,7 +473,7 @@ impl<D: Driver> Tasks<D> {
         self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
     }
 
-    fn note_check(&self, host: &HostIdentity, check: HostCheck) {
+    fn record_check(&self, host: &HostIdentity, check: HostCheck) {
         self.facts.send_modify(|facts| Arc::make_mut(facts).record_check(host, check));
     }
 
@@ -487,52 +487,52 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Whether machines still observe that a look does not wake; without one, whether any do.
-    fn is_observed_beyond(&self, look: Option<TaskId>) -> bool {
-        let woken = look.map_or(0, |look| look.0);
+    fn has_observers_after(&self, listing: Option<TaskId>) -> bool {
+        let woken = listing.map_or(0, |listing| listing.0);
         self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_, asked) if asked > woken))
     }
 
-    fn wake_observers(&mut self, look: TaskId, inventory: &Inventory) {
-        let is_meant =
-            |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < look.0);
+    fn wake_observers(&mut self, listing: TaskId, inventory: &Inventory) {
+        let is_meant = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < listing.0);
         let waiting: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
         for id in waiting {
-            if let Some(Running { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
+            if let Some(RunningTask { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
                 self.advance(id, task, machine, Input::Seen(inventory));
             }
         }
     }
 
-    fn stop_with_parts(&mut self, id: TaskId) {
-        self.stop(id);
-        let is_part = |running: &Running<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
+    fn cancel_with_parts(&mut self, id: TaskId) {
+        self.cancel(id);
+        let is_part =
+            |running: &RunningTask<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
         let parts: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_part(running)).map(|(part, _)| *part).collect();
         for part in parts {
-            self.stop(part);
+            self.cancel(part);
         }
     }
 
     /// Ends a job now, or marks it to end when its call in flight has come back.
-    fn stop(&mut self, id: TaskId) {
+    fn cancel(&mut self, id: TaskId) {
         let Some(running) = self.tasks.get_mut(&id) else { return };
-        running.task.wanted = Wanted::NoMore;
+        running.task.cancellation = Cancellation::Requested;
         if let Stage::Calling(_, call) = running.stage {
             if !self.queue.cancel(call) {
                 return;
             }
             self.calls.remove(&call);
         }
-        if let Some(Running { task, .. }) = self.tasks.remove(&id) {
-            self.give_up(task);
+        if let Some(RunningTask { task, .. }) = self.tasks.remove(&id) {
+            self.finish_abandoned(task);
         }
     }
 
-    pub fn observe(&self) -> View {
+    pub fn observe(&self) -> TasksView {
         let in_flight = self.queue.in_flight().filter_map(|id| self.calls.get(&id));
         let facts = self.facts.borrow();
-        View {
+        TasksView {
             in_flight: in_flight
                 .map(|call| CallView {
                     call: call.call.key(),
@@ -551,11 +551,11 @@ impl<D: Driver> Tasks<D> {
     }
 }
 
-fn give_up(answer: Answer) {
+fn respond_abandoned(answer: Answer) {
     answer.ended(Err(CloudError::given_up("abandoned by its submitter")));
 }
 
-fn job_view<M: StateMachine>(running: &Running<M>) -> JobView {
+fn job_view<M: StateMachine>(running: &RunningTask<M>) -> JobView {
     let step = match &running.stage {
         Stage::Calling(machine, _) | Stage::Observing(machine, _) => machine.label(),
         Stage::Parts(_) => "parts",

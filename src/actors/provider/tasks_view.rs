@@ -13,7 +13,7 @@ pub(super) const MAX_SHOWN: usize = 50;
 
 /// What a dump shows of them.
 #[derive(Serialize)]
-pub struct View {
+pub struct TasksView {
     pub(super) in_flight: Vec<CallView>,
     pub(super) queued: Queued,
     pub(super) tasks: usize,
