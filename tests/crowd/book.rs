@@ -140,12 +140,12 @@ impl ConsistencyChecker {
             return;
         };
         let (id, labels) = (id.clone(), labels.clone());
-        let has_room = labels.iter().all(|label| {
+        let has_capacity = labels.iter().all(|label| {
             let wanted = labels.iter().filter(|other| *other == label).count();
             let busy = pages.given.values().flatten().filter(|(_, given)| given == label).count();
             self.slots.get(label).copied().unwrap_or(0) >= busy + wanted
         });
-        if !has_room {
+        if !has_capacity {
             pages.turn = None;
             return;
         }

@@ -37,7 +37,7 @@ async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
     consumer.request(id).await.unwrap().state
 }
 
-async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
+async fn wait_for_state(consumer: &Consumer, id: &RequestId, state: RequestState) {
     until(&format!("request {id} becomes {state:?}"), async || self::state(consumer, id).await == state).await;
 }
 
@@ -51,7 +51,7 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
         let used = consumer.accept(&first).await;
         assert!(!is_paused(&consumer, "main").await);
         let second = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &second, RequestState::Pending).await;
+        wait_for_state(&consumer, &second, RequestState::Pending).await;
         until("the pool is paused", async || is_paused(&consumer, "main").await).await;
         let third = consumer.submit_labels(&["a", "a"]).await;
         let unknown = consumer.submit_labels(&["unheard-of"]).await;
@@ -62,7 +62,7 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
 
         consumer.use_up(used).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
-        becomes(&consumer, &third, RequestState::Pending).await;
+        wait_for_state(&consumer, &third, RequestState::Pending).await;
         let used = consumer.accept(&second).await;
         consumer.use_up(used).await;
         assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
@@ -86,7 +86,7 @@ fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
         }
         // Now both are full, and one of them keeps it.
         let third = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &third, RequestState::Pending).await;
+        wait_for_state(&consumer, &third, RequestState::Pending).await;
     });
 }
 
@@ -107,7 +107,7 @@ fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_pa
         assert_eq!(registration(&consumer, pools[0].as_str()).await.1, 0);
         // Now both are full, and what lasts is told.
         let third = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &third, RequestState::Pending).await;
+        wait_for_state(&consumer, &third, RequestState::Pending).await;
         until("one is paused", async || is_paused(&consumer, "one").await || is_paused(&consumer, "other").await).await;
     });
 }
@@ -121,11 +121,11 @@ fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
         consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &second, RequestState::Pending).await;
+        wait_for_state(&consumer, &second, RequestState::Pending).await;
         consumer.zk.delete(&paths::request(&second), -1).await.unwrap();
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
         let third = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &third, RequestState::Pending).await;
+        wait_for_state(&consumer, &third, RequestState::Pending).await;
         consumer.use_up(used).await;
         assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
     });
@@ -140,7 +140,7 @@ fn what_waits_when_a_launcher_stops_is_served_by_the_next() {
         consumer.wait_for_end(&first).await;
         let _in_use = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &second, RequestState::Pending).await;
+        wait_for_state(&consumer, &second, RequestState::Pending).await;
         process.stop();
         ended.await.unwrap();
         let (_, _process, _) = started(&zookeeper, &[("main", 100, 2)]).await;

@@ -21,18 +21,18 @@ async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
     consumer.request(id).await.unwrap().state
 }
 
-async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
+async fn wait_for_state(consumer: &Consumer, id: &RequestId, state: RequestState) {
     until(&format!("request {id} becomes {state:?}"), async || self::state(consumer, id).await == state).await;
 }
 
 /// With room for one node, the second request waits without a node of its own until the first one's is gone.
-async fn waits_for_the_one_before(configuration: &Value) {
+async fn assert_waits_for_capacity(configuration: &Value) {
     let (_zookeeper, consumer, _process) = started(configuration).await;
     let first = consumer.submit_labels(&["a"]).await;
     assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled, "{configuration}");
     let used = consumer.accept(&first).await;
     let second = consumer.submit_labels(&["b"]).await;
-    becomes(&consumer, &second, RequestState::Pending).await;
+    wait_for_state(&consumer, &second, RequestState::Pending).await;
     until("the pool is paused", async || is_paused(&consumer, "main").await).await;
     let never = consumer.submit_labels(&["a", "a"]).await;
     assert_eq!(consumer.wait_for_end(&never).await.state, RequestState::Failed, "{configuration}");
@@ -51,7 +51,7 @@ async fn waits_for_the_one_before(configuration: &Value) {
 #[test]
 fn a_request_beyond_what_its_pool_may_use_waits_for_it() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
-        on_paused_time(async { waits_for_the_one_before(&cloud(json!({}), limit)).await });
+        on_paused_time(async { assert_waits_for_capacity(&cloud(json!({}), limit)).await });
     }
 }
 
@@ -61,7 +61,7 @@ fn a_request_beyond_what_the_cloud_has_waits_for_it() {
     for limit in [json!({"max-instances": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
         on_paused_time(async {
             let pool = json!({"ignore-provider-quota": false});
-            waits_for_the_one_before(&cloud(json!({"fake": limit}), pool)).await;
+            assert_waits_for_capacity(&cloud(json!({"fake": limit}), pool)).await;
         });
     }
 }
@@ -83,7 +83,7 @@ fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() 
         consumer.wait_for_end(&first).await;
         let mut used = consumer.accept(&first).await;
         let waiting = ask_as(&consumer, None, "300", &["a"]).await;
-        becomes(&consumer, &waiting, RequestState::Pending).await;
+        wait_for_state(&consumer, &waiting, RequestState::Pending).await;
         let low = ask_as(&consumer, None, "200", &["a"]).await;
         let high = ask_as(&consumer, None, "100", &["a"]).await;
         for (next, behind) in [(&waiting, vec![&high, &low]), (&high, vec![&low]), (&low, vec![])] {
@@ -107,7 +107,7 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
         consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let waiting = consumer.submit_labels(&["b"]).await;
-        becomes(&consumer, &waiting, RequestState::Pending).await;
+        wait_for_state(&consumer, &waiting, RequestState::Pending).await;
         configuration["providers"][0]["pools"][0]["labels"][1]["flavor-name"] = json!("No Such Flavor");
         std::fs::write(&process.file, configuration.to_string()).unwrap();
         let declined = consumer.wait_for_end(&waiting).await;
@@ -116,7 +116,7 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
         let lock = lock::contenders(&consumer.zk, &paths::request_lock(&waiting)).await;
         assert!(lock.is_ok_and(|contenders| contenders.is_empty()), "its lock is given back");
         let second = consumer.submit_labels(&["a"]).await;
-        becomes(&consumer, &second, RequestState::Pending).await;
+        wait_for_state(&consumer, &second, RequestState::Pending).await;
         consumer.use_up(used).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
@@ -141,7 +141,7 @@ fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
             let used = consumer.accept(&first).await;
             let second = consumer.submit_labels(&["b"]).await;
             if is_shared {
-                becomes(&consumer, &second, RequestState::Pending).await;
+                wait_for_state(&consumer, &second, RequestState::Pending).await;
                 assert!(!is_paused(&consumer, "main").await);
                 consumer.use_up(used).await;
             }
@@ -160,7 +160,7 @@ fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
         consumer.wait_for_end(&first).await;
         let _in_use = consumer.accept(&first).await;
         let waiting = consumer.submit_labels(&["b"]).await;
-        becomes(&consumer, &waiting, RequestState::Pending).await;
+        wait_for_state(&consumer, &waiting, RequestState::Pending).await;
         configuration["providers"][0]["pools"][0]["max-servers"] = json!(2);
         std::fs::write(&process.file, configuration.to_string()).unwrap();
         assert_eq!(consumer.wait_for_end(&waiting).await.state, RequestState::Fulfilled);
@@ -282,7 +282,7 @@ fn a_node_that_could_not_be_given_up_goes_all_the_same() {
         consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a", "a"]).await;
-        becomes(&consumer, &second, RequestState::Pending).await;
+        wait_for_state(&consumer, &second, RequestState::Pending).await;
         sleep(Duration::from_secs(5)).await;
         consumer.use_up(used).await;
         until("both of the second boot", async || {

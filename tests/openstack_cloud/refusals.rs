@@ -179,7 +179,7 @@ async fn small_clouds() -> Vec<Cloud> {
 }
 
 /// Two servers fill the project: a third one waits until there is enough of what is short, and three at once never come.
-async fn fills(cloud: &Cloud, short: &str) {
+async fn assert_waits_for_quota(cloud: &Cloud, short: &str) {
     with_launcher(
         cloud,
         |name| vec![cloud.provider(name)],
@@ -208,7 +208,7 @@ async fn fills(cloud: &Cloud, short: &str) {
 fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
     on_real_time(async {
         for cloud in small_clouds().await {
-            fills(&cloud, "cores").await;
+            assert_waits_for_quota(&cloud, "cores").await;
         }
     });
 }
@@ -269,7 +269,7 @@ fn a_zone_that_vanishes_fails_nobody() {
 fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--quota-ports", "2"]).await;
-        fills(&cloud, "ports").await;
+        assert_waits_for_quota(&cloud, "ports").await;
         assert_eq!(cloud.simulation().state().await["quota_refusals"], 0);
     });
 }

@@ -176,7 +176,7 @@ impl Python {
             let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { continue };
             match self.eyes.request(id).await.filter(is_mine) {
                 // R38: what is kept ready does not wait for room.
-                Some(request) if launches && (!request.is_min_ready() || self.room() > 0) => {
+                Some(request) if launches && (!request.is_min_ready() || self.capacity() > 0) => {
                     let nodes = self.take_up(id, &request).await?;
                     let python = self.clone();
                     actix_rt::spawn(async move {
@@ -223,7 +223,7 @@ impl Python {
                     nodes.push(idle);
                     break;
                 }
-                if self.room() > 0 {
+                if self.capacity() > 0 {
                     nodes.push(self.new_node(id, request, label).await?);
                     break;
                 }
@@ -489,7 +489,7 @@ impl Python {
     }
 
     /// Q4 and Q5. Of its own nodes it knows at once, so that it counts well.
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         MAX_SERVERS.saturating_sub(self.cache.book.nodes(Self::is_own).len())
     }
 

@@ -141,18 +141,18 @@ impl ProviderFacts {
     }
 
     /// What the cloud leaves to this provider's nodes: its limits without what others and leaked instances use.
-    pub fn room(&self) -> Resources {
-        let mut room = self.limits.clone();
-        room.subtract(&self.unmanaged);
-        room.subtract(&self.leaked);
-        room
+    pub fn capacity(&self) -> Resources {
+        let mut capacity = self.limits.clone();
+        capacity.subtract(&self.unmanaged);
+        capacity.subtract(&self.leaked);
+        capacity
     }
 
     /// What may ever be free: leaked instances go, and the network's resources are in use by whoever comes first.
-    pub fn most(&self) -> Resources {
-        let mut most = self.limits.clone();
-        most.subtract(&self.unmanaged.recorded(true));
-        most
+    pub fn max_capacity(&self) -> Resources {
+        let mut capacity = self.limits.clone();
+        capacity.subtract(&self.unmanaged.recorded(true));
+        capacity
     }
 
     /// What one node takes; one instance where nothing more is known.

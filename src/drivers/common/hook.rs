@@ -89,8 +89,8 @@ fn read_remaining(reader: &mut pipe::Receiver, output: &mut Vec<u8>) {
 }
 
 fn append_limited(output: &mut Vec<u8>, chunk: &[u8]) {
-    let room = SHOWN.saturating_sub(output.len()).min(chunk.len());
-    output.extend_from_slice(&chunk[..room]);
+    let capacity = SHOWN.saturating_sub(output.len()).min(chunk.len());
+    output.extend_from_slice(&chunk[..capacity]);
 }
 
 #[cfg(test)]
@@ -110,19 +110,22 @@ mod tests {
     async fn a_hook_gets_its_arguments_and_what_it_says_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), r#"echo "$1|$2|$3"; echo no >&2; exit 3"#);
-        let ended = run(&hook, &["cloud", "an id", "/images/one.qcow2"], Span(60.0)).await.unwrap();
-        assert_eq!(ended, HookEnd { end: End::Status(3), output: "cloud|an id|/images/one.qcow2\nno".to_owned() });
-        assert!(run("/no/such/hook", &[], Span(1.0)).await.is_err());
+        let ended = run(&hook, &["cloud", "an id", "/images/one.qcow2"], Seconds(60.0)).await.unwrap();
+        assert_eq!(
+            ended,
+            HookOutcome { exit: HookExit::Exited(3), output: "cloud|an id|/images/one.qcow2\nno".to_owned() }
+        );
+        assert!(run("/no/such/hook", &[], Seconds(1.0)).await.is_err());
     }
 
     #[tokio::test]
     async fn a_hook_that_hangs_is_ended_and_one_that_leaves_a_child_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), "echo begun; sleep 1000 & wait");
-        let ended = run(&hook, &[], Span(0.3)).await.unwrap();
-        assert_eq!(ended, HookEnd { end: End::TimedOut, output: "begun".to_owned() });
+        let ended = run(&hook, &[], Seconds(0.3)).await.unwrap();
+        assert_eq!(ended, HookOutcome { exit: HookExit::TimedOut, output: "begun".to_owned() });
         let hook = script(folder.path(), "sleep 5 & echo done");
-        assert_eq!(run(&hook, &[], Span(60.0)).await.unwrap().output, "done");
+        assert_eq!(run(&hook, &[], Seconds(60.0)).await.unwrap().output, "done");
     }
 
     #[tokio::test]

@@ -124,9 +124,9 @@ impl Cloud {
         {
             return Err(failed(format!("The requested availability zone is not available: {zone}")));
         }
-        let mut room = self.knobs.limits.clone();
-        self.servers.values().for_each(|server| room.subtract(&server.order.amounts));
-        if let Some((resource, ..)) = room.shortage(&order.amounts) {
+        let mut capacity = self.knobs.limits.clone();
+        self.servers.values().for_each(|server| capacity.subtract(&server.order.amounts));
+        if let Some((resource, ..)) = capacity.shortage(&order.amounts) {
             return Err(CloudError::Quota(format!("Quota exceeded for {resource}")));
         }
         self.created += 1;

@@ -54,7 +54,7 @@ impl Pool {
         let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
         let fulfillment = self.fulfillments.get_mut(id).expect("only a request that was taken up is extended");
-        self.short.remove(id);
+        self.short_of_capacity.remove(id);
         let (reuse, create) = fulfillment.extend(id, request, choices, zone, ctx, world);
         Effect::Extend { request: id.clone(), reuse, create }
     }
@@ -156,7 +156,7 @@ impl Pool {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             record.is_none_or(|record| record.allocated_to.as_ref() != Some(id))
         };
-        self.short.insert(id.clone());
+        self.short_of_capacity.insert(id.clone());
         let had = fulfillment.nodes();
         fulfillment.extension_failed(is_back);
         let has: Vec<NodeId> = fulfillment.nodes();
@@ -301,7 +301,7 @@ impl Pool {
         if self.lost_claims.iter().all(|(_, lost, _)| lost != id) {
             self.taking.remove(id);
         }
-        self.short.remove(id);
+        self.short_of_capacity.remove(id);
         for node in fulfillment.nodes() {
             self.reservations.release(&node);
             self.building.remove(&node);

@@ -41,7 +41,7 @@ pub struct Pool {
     /// Which of them a new node is for.
     pub(super) building: BTreeMap<NodeId, RequestId>,
     /// Which of them there is no room for, as far as is known.
-    pub(super) short: BTreeSet<RequestId>,
+    pub(super) short_of_capacity: BTreeSet<RequestId>,
     /// What the nodes of claims under way take; no picture shows them yet.
     pub(super) claiming: BTreeMap<RequestId, Resources>,
     /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
@@ -67,7 +67,7 @@ pub struct Pool {
     /// The last pass ended before it had seen every request.
     has_more: bool,
     /// In the last pass a request had no room.
-    pub(super) lacks_room: bool,
+    pub(super) lacks_capacity: bool,
     /// What the provider's other pools are busy with at the moment.
     other_pools_busy: usize,
     /// What the other pools of this process keep for tenants.
@@ -93,7 +93,7 @@ impl Pool {
             handlers: BTreeMap::new(),
             fulfillments: BTreeMap::new(),
             building: BTreeMap::new(),
-            short: BTreeSet::new(),
+            short_of_capacity: BTreeSet::new(),
             claiming: BTreeMap::new(),
             lost_claims: Vec::new(),
             next_due: None,
@@ -108,7 +108,7 @@ impl Pool {
             failed_at: BTreeMap::new(),
             draining: false,
             has_more: false,
-            lacks_room: false,
+            lacks_capacity: false,
             other_pools_busy: 0,
             kept_elsewhere: Arc::default(),
             taking: Taking::new(),
@@ -233,7 +233,7 @@ impl Pool {
         let knows_cloud = hosts.facts.refreshed_at > Timestamp::default();
         let are_more_left = knows_cloud && self.adopt(&ctx, world, &mut effects);
         self.resume(&ctx, world, &mut effects);
-        let lacked_room = std::mem::take(&mut self.lacks_room);
+        let lacked_capacity = std::mem::take(&mut self.lacks_capacity);
         let kept_elsewhere = self.kept_elsewhere.clone();
         let mut kept_elsewhere = kept_elsewhere.iter().peekable();
         // Those this pool has all labels for come first, then those it may have to decline.
@@ -245,7 +245,7 @@ impl Pool {
             }
             if self.busy() >= busy + MOST_AT_ONCE {
                 self.has_more = true;
-                self.lacks_room |= lacked_room;
+                self.lacks_capacity |= lacked_capacity;
                 lacking.clear();
                 break;
             }
@@ -256,7 +256,7 @@ impl Pool {
                 }
             }
             if self.is_unchanged(&rank.id, world) {
-                self.lacks_room |= lacked_room;
+                self.lacks_capacity |= lacked_capacity;
                 continue;
             }
             match missing_labels(&request.record, &pool) {
@@ -296,7 +296,7 @@ impl Pool {
         let id = &rank.id;
         if self.resting.contains_key(id) {
             // Others may take what they would leave to this pool (R45): its cloud has refused that a moment ago.
-            self.lacks_room |= !request.record.is_min_ready();
+            self.lacks_capacity |= !request.record.is_min_ready();
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
             return;
         }
@@ -314,10 +314,10 @@ impl Pool {
             Verdict::Defer(reason) => {
                 self.reserve_for(rank, &request.record, &reason, ctx, world);
                 // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
-                self.lacks_room |= matches!(reason, Reason::NotRefreshed(Some(_)));
-                if let Reason::NoRoom { .. } = reason {
-                    self.lacks_room = true;
-                    effects.extend(self.make_room(&request.record, None, ctx, world));
+                self.lacks_capacity |= matches!(reason, Reason::NotRefreshed(Some(_)));
+                if let Reason::InsufficientCapacity { .. } = reason {
+                    self.lacks_capacity = true;
+                    effects.extend(self.evict_for(&request.record, None, ctx, world));
                     effects.extend(self.wait_for_capacity(id, request, ctx, world));
                 }
                 self.verdicts.record(id, kind, reason, world.now);

@@ -7,7 +7,7 @@ use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
 use crate::scheduler::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
 use crate::scheduler::capacity::place;
-use crate::scheduler::eviction::{is_any_leaving, is_any_taken};
+use crate::scheduler::eviction::{is_any_being_deleted, is_any_occupied};
 use crate::scheduler::pool_context::PoolContext;
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LabelName, RequestId};
@@ -45,7 +45,7 @@ impl Pool {
                 let need = tenant_need(request, ctx);
                 self.reservations.tenants.keep(rank, tenant, Resources::none().with(resource, need.get(resource)));
             }
-            Reason::NoRoom { resource, .. } => {
+            Reason::InsufficientCapacity { resource, .. } => {
                 let facts = &ctx.hosts.facts;
                 let needs = request.node_types.iter().map(|label| facts.need(&ctx.id.pool, label).get(resource));
                 self.reservations.reserve_resource(resource, needs.sum());
@@ -73,7 +73,7 @@ impl Pool {
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
-        if !self.short.is_empty()
+        if !self.short_of_capacity.is_empty()
             || !ctx.hosts.launches()
             || others_could_serve(&request.record, &self.launcher, world)
         {
@@ -81,7 +81,7 @@ impl Pool {
         }
         let (fulfillment, claim) = Fulfillment::claim_without_capacity(id, request, world);
         self.fulfillments.insert(id.clone(), fulfillment);
-        self.short.insert(id.clone());
+        self.short_of_capacity.insert(id.clone());
         Some(Effect::Claim(Box::new(claim)))
     }
 
@@ -117,8 +117,8 @@ impl Pool {
             return Vec::new();
         }
         let Some(last) = others.iter().rev().find(holds) else { return Vec::new() };
-        let is_kept = |request: &RequestId| self.fulfillments.contains_key(request);
-        if is_any_leaving(ctx, world) || is_any_taken(ctx, is_kept, world) {
+        let is_own_fulfillment = |request: &RequestId| self.fulfillments.contains_key(request);
+        if is_any_being_deleted(ctx, world) || is_any_occupied(ctx, is_own_fulfillment, world) {
             return Vec::new();
         }
         self.finish(&last.id, world)
@@ -142,7 +142,7 @@ impl Pool {
             }
         }
         if !fulfillment.lacks_capacity() {
-            self.short.remove(&rank.id);
+            self.short_of_capacity.remove(&rank.id);
             return self.continue_fulfillment(&rank.id, Vec::new(), world);
         }
         let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
@@ -159,8 +159,8 @@ impl Pool {
             Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, ctx, world)],
             Err(reason) => {
                 self.reserve_for(rank, &remaining, &reason, ctx, world);
-                let eviction = matches!(reason, Reason::NoRoom { .. })
-                    .then(|| self.make_room(&remaining, zone.as_deref(), ctx, world));
+                let eviction = matches!(reason, Reason::InsufficientCapacity { .. })
+                    .then(|| self.evict_for(&remaining, zone.as_deref(), ctx, world));
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);
                 eviction.flatten().into_iter().collect()
             }
@@ -181,7 +181,7 @@ impl Pool {
         for node in fulfillment.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
             self.building.remove(node);
         }
-        self.short.insert(id.clone());
+        self.short_of_capacity.insert(id.clone());
         self.resting.insert(id.clone(), world.monotonic_now + REST_AT_QUOTA);
         self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
@@ -207,11 +207,11 @@ impl Pool {
     /// Those that can go on as soon as there is room; others are on their way to that, or on from it.
     fn waiting_requests(&self) -> Vec<RequestId> {
         let is_waiting = |id: &&RequestId| self.fulfillments.get(*id).is_some_and(Fulfillment::is_waiting);
-        self.short.iter().filter(is_waiting).cloned().collect()
+        self.short_of_capacity.iter().filter(is_waiting).cloned().collect()
     }
 
     /// Whether a request waits for room here. Others may take what they would else leave to this pool.
     pub fn is_paused(&self) -> bool {
-        self.lacks_room || !self.short.is_empty()
+        self.lacks_capacity || !self.short_of_capacity.is_empty()
     }
 }

@@ -150,10 +150,10 @@ impl TaskQueue {
     fn next_lane(&self) -> Option<Lane> {
         (0..LANES.len())
             .map(|step| LANES[(self.turn + step) % LANES.len()])
-            .find(|lane| !self.lanes[*lane as usize].is_empty() && self.has_room(*lane))
+            .find(|lane| !self.lanes[*lane as usize].is_empty() && self.has_capacity(*lane))
     }
 
-    fn has_room(&self, lane: Lane) -> bool {
+    fn has_capacity(&self, lane: Lane) -> bool {
         let counted = self.counted_in_flight();
         match lane {
             Lane::Bulk => true,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::capacity::{launch_decline_reasons, never_launched};
+use super::capacity::{launch_decline_reasons, place};
 use super::matching::{self, Shortage};
 use super::pool_context::{Placement, Choice, Reservations, Hosts};
 use super::reason::Reason;
@@ -86,7 +86,7 @@ pub fn verdict(
     match filled {
         Ok(choices) => Verdict::Accept(choices),
         // Who keeps nodes in store does not wait for room.
-        Err(reason @ Reason::NoRoom { .. }) if record.is_min_ready() => Verdict::Decline(vec![reason]),
+        Err(reason @ Reason::InsufficientCapacity { .. }) if record.is_min_ready() => Verdict::Decline(vec![reason]),
         Err(reason) => Verdict::Defer(reason),
     }
 }
@@ -149,7 +149,7 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
         return vec![Reason::TooManyNodes { wanted }];
     }
     if ctx.hosts.launches() {
-        return never_launched(request, ctx, world);
+        return launch_decline_reasons(request, ctx, world);
     }
     if !request.reuse || request.is_min_ready() {
         return vec![Reason::LaunchesNothing];
@@ -208,13 +208,13 @@ pub(crate) fn over_tenant_limit(
     world: &Inputs<'_>,
 ) -> Option<Reason> {
     let tenant = request.tenant_name.as_ref()?;
-    let mut left = world.config.tenant_limits.get(tenant)?.clone();
-    left.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
+    let mut available = world.config.tenant_limits.get(tenant)?.clone();
+    available.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
     if let Some(kept) = reservations.tenants.kept(tenant) {
-        left.subtract(kept);
+        available.subtract(kept);
     }
-    let (resource, wanted, left) = left.shortage(&tenant_need(request, ctx))?;
-    Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, left })
+    let (resource, wanted, left) = available.shortage(&tenant_need(request, ctx))?;
+    Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, available: left })
 }
 
 /// Could the request be served if its tenant used nothing else? What never fits keeps nothing from others.

@@ -12,7 +12,7 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
-pub fn never_launched(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
+pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
     let facts = &ctx.hosts.facts;
     if let Some(Trouble::Broken(why)) = &facts.trouble {
         return vec![Reason::OutOfService(why.clone())];
@@ -39,7 +39,7 @@ pub fn never_launched(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inpu
     }
     let mut need = Resources::none();
     request.node_types.iter().for_each(|label| need.add(facts.need(&ctx.id.pool, label)));
-    let of_cloud = (!ctx.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
+    let of_cloud = (!ctx.pool.ignore_provider_quota).then(|| facts.max_capacity()).and_then(|most| most.shortage(&need));
     match ctx.pool.limits.shortage(&need).or(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),
@@ -61,34 +61,34 @@ pub fn reusable<'a>(
     zone: Option<&str>,
     world: &Inputs<'_>,
 ) -> BTreeMap<&'a LabelName, usize> {
-    let mut idle = Idle { ctx, reservations, world, zone, taken: BTreeSet::new() };
-    let mut taken = BTreeMap::new();
+    let mut idle = IdleNodeSelector { ctx, reservations, world, zone, selected: BTreeSet::new() };
+    let mut selected = BTreeMap::new();
     for label in request.node_types.iter().filter(|_| request.reuse) {
-        if idle.take(label).is_some() {
-            *taken.entry(label).or_insert(0) += 1;
+        if idle.select(label).is_some() {
+            *selected.entry(label).or_insert(0) += 1;
         }
     }
-    taken
+    selected
 }
 
 /// Idle nodes that go to one request, one after the other: all of one zone, that of the first.
-struct Idle<'a> {
+struct IdleNodeSelector<'a> {
     ctx: &'a PoolContext<'a>,
     reservations: &'a Reservations,
     world: &'a Inputs<'a>,
     zone: Option<&'a str>,
-    taken: BTreeSet<NodeId>,
+    selected: BTreeSet<NodeId>,
 }
 
-impl Idle<'_> {
-    fn take(&mut self, label: &LabelName) -> Option<NodeId> {
+impl IdleNodeSelector<'_> {
+    fn select(&mut self, label: &LabelName) -> Option<NodeId> {
         let snapshot = self.world.snapshot;
-        let is_free = |id: &&NodeId| !self.taken.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)};
+        let is_free = |id: &&NodeId| {!self.selected.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)};
         let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
         let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;
         let id = snapshot.idle_nodes(self.ctx.id, label).filter(is_free).find(fits)?.clone();
         self.zone = self.zone.or(zone_of(&id));
-        self.taken.insert(id.clone());
+        self.selected.insert(id.clone());
         Some(id)
     }
 }
@@ -107,27 +107,27 @@ pub fn place(
         return Err(Reason::NotRefreshed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
-    let mut room = ctx.pool.limits.clone();
-    room.subtract(&world.snapshot.ledger.used_by_pool(ctx.id, |label| need(ctx.id, label)));
-    let mut cloud = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.room() };
-    cloud.subtract(&world.snapshot.ledger.used_by_provider(&ctx.id.provider, need));
-    for left in [&mut room, &mut cloud] {
-        left.subtract(&reservations.pending_launches);
-        left.subtract(&reservations.reserved_resources);
+    let mut pool_capacity = ctx.pool.limits.clone();
+    pool_capacity.subtract(&world.snapshot.ledger.used_by_pool(ctx.id, |label| need(ctx.id, label)));
+    let mut cloud_capacity = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.capacity() };
+    cloud_capacity.subtract(&world.snapshot.ledger.used_by_provider(&ctx.id.provider, need));
+    for capacity in [&mut pool_capacity, &mut cloud_capacity] {
+        capacity.subtract(&reservations.pending_launches);
+        capacity.subtract(&reservations.reserved_resources);
     }
-    let mut idle = Idle { ctx, reservations, world, zone, taken: BTreeSet::new() };
+    let mut idle = IdleNodeSelector { ctx, reservations, world, zone, selected: BTreeSet::new() };
     let mut choices = Vec::new();
     for label in &request.node_types {
-        if let Some(node) = request.reuse.then(|| idle.take(label)).flatten() {
+        if let Some(node) = request.reuse.then(|| idle.select(label)).flatten() {
             choices.push(Choice::Reuse(node));
             continue;
         }
         let one = facts.need(&ctx.id.pool, label);
-        for left in [&mut room, &mut cloud] {
-            if let Some((resource, wanted, left)) = left.shortage(one) {
-                return Err(Reason::NoRoom { resource, wanted, left });
+        for capacity in [&mut pool_capacity, &mut cloud_capacity] {
+            if let Some((resource, wanted, left)) = capacity.shortage(one) {
+                return Err(Reason::InsufficientCapacity { resource, wanted, available: left });
             }
-            left.subtract(one);
+            capacity.subtract(one);
         }
         choices.push(Choice::Build(label.clone()));
     }

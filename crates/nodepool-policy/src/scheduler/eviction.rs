@@ -13,11 +13,11 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Versioned;
 
 /// A node of the pool that began to go so lately is waited for: its room comes. Nodepool 11 means to wait as long, and does not.
-const PATIENCE: Seconds = Seconds(300.0);
+const DELETION_WAIT_TIMEOUT: Seconds = Seconds(300.0);
 
 impl Pool {
     /// For a request that this pool could serve if there were room.
-    pub(crate) fn make_room(
+    pub(crate) fn evict_for(
         &mut self,
         request: &NodeRequest,
         zone: Option<&str>,
@@ -29,7 +29,7 @@ impl Pool {
             return None;
         }
         let (id, node) = self.oldest_idle(request, zone, ctx, world)?;
-        if is_any_leaving(ctx, world) {
+        if is_any_being_deleted(ctx, world) {
             return None;
         }
         self.evicting = revision;
@@ -62,25 +62,25 @@ impl Pool {
 }
 
 /// Whether room comes without anybody making it.
-pub(crate) fn is_any_leaving(ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
-    world.snapshot.nodes_of(&ctx.id.provider).any(|(_, node)| is_leaving(&node.record, ctx, world))
+pub(crate) fn is_any_being_deleted(ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
+    world.snapshot.nodes_of(&ctx.id.provider).any(|(_, node)| is_being_deleted(&node.record, ctx, world))
 }
 
 /// Whether somebody has a node of the pool who will give it back. A held one may stay for ever.
-pub(crate) fn is_any_taken(ctx: &PoolContext<'_>, is_kept: impl Fn(&RequestId) -> bool, world: &Inputs<'_>,) -> bool {
-    let is_taken = |node: &Node| match node.state {
+pub(crate) fn is_any_occupied(ctx: &PoolContext<'_>, is_own_fulfillment: impl Fn(&RequestId) -> bool, world: &Inputs<'_>,) -> bool {
+    let is_occupied = |node: &Node| match node.state {
         NodeState::InUse => true,
-        NodeState::Ready => node.allocation().is_some_and(|request| !is_kept(request)),
+        NodeState::Ready => node.allocation().is_some_and(|request| !is_own_fulfillment(request)),
         _ => false,
     };
     let mut nodes = world.snapshot.nodes_of(&ctx.id.provider);
-    nodes.any(|(_, node)| node.record.is_of(ctx.id) && is_taken(&node.record))
+    nodes.any(|(_, node)| node.record.is_of(ctx.id) && is_occupied(&node.record))
 }
 
-fn is_leaving(node: &Node, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
+fn is_being_deleted(node: &Node, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
     use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
     let is_ours = node.pool.as_ref() == Some(&ctx.id.pool);
     // Nor of the future, by a clock that was ahead.
-    let is_lately = (world.now - node.state_time).0.abs() < PATIENCE.0;
-    is_ours && is_lately && matches!(node.state, Used | Failed | Aborted | Deleting | Deleted)
+    let is_recent = (world.now - node.state_time).0.abs() < DELETION_WAIT_TIMEOUT.0;
+    is_ours && is_recent && matches!(node.state, Used | Failed | Aborted | Deleting | Deleted)
 }

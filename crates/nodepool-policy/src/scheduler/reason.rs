@@ -51,13 +51,13 @@ pub enum Reason {
         tenant: TenantName,
         resource: String,
         wanted: f64,
-        left: f64,
+        available: f64,
     },
     /// Of the provider's limits or the pool's.
-    NoRoom {
+    InsufficientCapacity {
         resource: String,
         wanted: f64,
-        left: f64,
+        available: f64,
     },
     /// The cloud itself refused for want of quota.
     OverQuota,
@@ -158,10 +158,10 @@ impl fmt::Display for Reason {
                 "needs {wanted} node(s) {}, but only {usable} are usable: hosts are down or nodes are held",
                 of(labels)
             ),
-            Reason::OverTenantLimit { tenant, resource, wanted, left } => {
+            Reason::OverTenantLimit { tenant, resource, wanted, available: left } => {
                 write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {left}")
             }
-            Reason::NoRoom { resource, wanted, left } => {
+            Reason::InsufficientCapacity { resource, wanted, available: left } => {
                 write!(f, "quota: the next node needs {resource} {wanted}, free {left}")
             }
             Reason::OverQuota => f.write_str("quota: the cloud refused a node; it is tried again"),
@@ -172,7 +172,7 @@ impl fmt::Display for Reason {
             Reason::Disabled => f.write_str("pool is disabled by max_servers"),
             Reason::LabelsNotAvailable(labels) => write!(f, "node type(s) [{}] not available", join(labels)),
             Reason::TooManyNodes { wanted } => {
-                write!(f, "it asks for {wanted} nodes, and a request can get {MOST_NODES} at most: ask with several")
+                write!(f, "it asks for {wanted} nodes, and a request can get {MAX_NODES} at most: ask with several")
             }
             Reason::LabelsBroken { labels, why } => write!(f, "node type(s) [{}] not available: {why}", join(labels)),
             Reason::ImagesNotAvailable { labels, why } => {

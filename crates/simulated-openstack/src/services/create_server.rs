@@ -49,7 +49,7 @@ struct QuotaRow {
 
 impl QuotaRow {
     /// How many servers it lets through.
-    fn room(&self) -> i64 {
+    fn capacity(&self) -> i64 {
         if self.limit < 0 { i64::MAX } else { (self.limit - self.used).max(0) / self.each }
     }
 }
@@ -207,9 +207,9 @@ impl Cloud {
             row("instances", 1, self.usage.servers, self.knobs.quota_servers),
             row("ram", flavor.ram_mib, self.usage.ram_mib, self.knobs.quota_ram_mib),
         ];
-        let count = rows.iter().map(QuotaRow::room).min().expect("there are three").min(max_count);
+        let count = rows.iter().map(QuotaRow::capacity).min().expect("there are three").min(max_count);
         if count < min_count {
-            let exceeded: Vec<&QuotaRow> = rows.iter().filter(|row| row.room() < min_count).collect();
+            let exceeded: Vec<&QuotaRow> = rows.iter().filter(|row| row.capacity() < min_count).collect();
             let join = |shown: &dyn Fn(&QuotaRow) -> String| {
                 exceeded.iter().map(|row| shown(row)).collect::<Vec<_>>().join(", ")
             };
