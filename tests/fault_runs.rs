@@ -18,7 +18,7 @@ use crowd::scene::{self, children, soon};
 use crowd::{Crowd, Wishes, again};
 use faults::stage::{Setting, Stage};
 use faults::zuul::{Refusal, Told, Zuul};
-use faults::{Fault, KINDS, Tally};
+use faults::{Fault, KINDS, RunStats};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::json;
 use nodepool_model::records::request::NodeRequest;
@@ -60,17 +60,17 @@ async fn whatever_fails_no_node_is_lost_or_given_twice() {
         return;
     }
     let seed = scene::seed();
-    let (mut left, mut tally) = (number_of_faults(), Tally::default());
+    let (mut left, mut stats) = (number_of_faults(), RunStats::default());
     for round in 0.. {
         let share = left.min(ROUND);
-        tally.add(&one_round(share, seed.wrapping_add(round)).await);
+        stats.add(&one_round(share, seed.wrapping_add(round)).await);
         left -= share;
         if left == 0 {
             break;
         }
     }
     eprintln!("what struck, and how often:\n{tally}");
-    let missing: Vec<_> = KINDS.iter().take(number_of_faults()).filter(|kind| !tally.has(kind)).collect();
+    let missing: Vec<_> = KINDS.iter().take(number_of_faults()).filter(|kind| !stats.has(kind)).collect();
     assert!(missing.is_empty(), "these did not strike: {missing:?}");
 }
 
@@ -82,7 +82,7 @@ struct Times {
 }
 
 /// All of it from a new stage to an empty one.
-async fn one_round(number: usize, seed: u64) -> Tally {
+async fn one_round(number: usize, seed: u64) -> RunStats {
     let (dice, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
     let mut stage = Stage::set(&Setting { builders: 2, sync: SYNC, ..Setting::quick(&name) }).await;
     let limit = stage.session + GRACE + LOOKED_FOR;
@@ -92,9 +92,9 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     let crowd = Crowd::start(&stage.zk, &checker, wishes(), seed).await;
     let interpreter = Interpreter::ZUUL[dice.gen_range(0..2)];
     let zuul = Zuul::start(interpreter, &stage.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
-    let (mut tally, mut times) = (Tally::default(), Times::default());
+    let (mut stats, mut times) = (RunStats::default(), Times::default());
     for fault in 1..=number {
-        one_fault(&mut stage, &zuul, KINDS.get(fault - 1).copied(), dice, &mut tally, &mut times).await;
+        one_fault(&mut stage, &zuul, KINDS.get(fault - 1).copied(), dice, &mut stats, &mut times).await;
         if fault.is_multiple_of(QUIET) || fault == number {
             scene::all_end(&stage.zk, limit + times.still_felt()).await;
         } else if dice.gen_bool(0.6) {
@@ -129,7 +129,7 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     for seat in &mut stage.seats {
         assert!(seat.process.stop(TIMEOUT).await.success());
     }
-    tally
+    stats
 }
 
 /// One that strikes, of this kind, or one as they come.
@@ -138,7 +138,7 @@ async fn one_fault(
     zuul: &Zuul,
     kind: Option<&str>,
     dice: &mut StdRng,
-    tally: &mut Tally,
+    stats: &mut RunStats,
     times: &mut Times,
 ) {
     loop {
@@ -159,7 +159,7 @@ async fn one_fault(
         }
         match struck {
             Some(name) => {
-                tally.count(name);
+                stats.count(name);
                 return;
             }
             // A wire that is cut for a moment may have nothing to carry, and a storm nobody to call.

@@ -11,7 +11,7 @@ mod zookeeper;
 
 mod worlds;
 
-use history::{History, Tally};
+use history::{History, RunStats};
 use tokio::time::Instant;
 
 /// A few seconds of them.
@@ -20,27 +20,27 @@ const CASES: u64 = 600;
 #[test]
 fn no_instance_that_is_wanted_is_deleted_and_what_is_forgotten_goes() {
     if let Ok(seed) = std::env::var("NODEPOOL_SEED") {
-        let tally =
+        let stats =
             History::live(seed.parse().expect("NODEPOOL_SEED is a number"), Some(&mut |line| println!("{line}")));
-        return assert_eq!(tally.faults, Vec::<String>::new());
+        return assert_eq!(stats.violations, Vec::<String>::new());
     }
     let cases = std::env::var("NODEPOOL_LEAK_CASES");
     let cases = cases.map_or(CASES, |text| text.parse().expect("NODEPOOL_LEAK_CASES is a number"));
     let began = Instant::now();
-    let mut sum = Tally::default();
+    let mut sum = RunStats::default();
     for seed in 0..cases {
-        let tally = History::live(seed, None);
-        if !tally.faults.is_empty() {
-            println!("NODEPOOL_SEED={seed}: {}", tally.faults.join("; "));
+        let stats = History::live(seed, None);
+        if !stats.violations.is_empty() {
+            println!("NODEPOOL_SEED={seed}: {}", stats.violations.join("; "));
         }
-        sum.add(tally);
-        assert!(sum.faults.len() < 10, "{} faults in {} cases", sum.faults.len(), seed + 1);
+        sum.add(stats);
+        assert!(sum.violations.len() < 10, "{} faults in {} cases", sum.violations.len(), seed + 1);
     }
-    println!("{cases} cases in {:.1?}: {} faults, {} sweeps", began.elapsed(), sum.faults.len(), sum.sweeps);
-    println!("{:#?}", sum.seen);
-    assert!(sum.faults.is_empty());
+    println!("{cases} cases in {:.1?}: {} faults, {} sweeps", began.elapsed(), sum.violations.len(), sum.sweeps);
+    println!("{:#?}", sum.events);
+    assert!(sum.violations.is_empty());
     // A world in which nothing happens proves nothing.
     for what in history::EXPECTED {
-        assert!(sum.seen.get(what).copied().unwrap_or(0) * 200 >= cases, "too little of: {what}");
+        assert!(sum.events.get(what).copied().unwrap_or(0) * 200 >= cases, "too little of: {what}");
     }
 }

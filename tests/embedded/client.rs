@@ -136,14 +136,14 @@ async fn records_that_together_are_more_than_one_answer_may_be_are_read_one_by_o
 
 /// What one worker's writes came to.
 #[derive(Default)]
-struct Tally {
+struct RunStats {
     done: u64,
     unknown: u64,
 }
 
 /// Adds one under the lock, as often as asked. A write of somebody else under our lock would fail the version check.
-async fn count_under_lock(zk: Zk, turns: usize) -> Tally {
-    let mut tally = Tally::default();
+async fn count_under_lock(zk: Zk, turns: usize) -> RunStats {
+    let mut stats = RunStats::default();
     for _ in 0..turns {
         let held = lock::lock(&zk, LOCK, "").await.expect("the session lives");
         let (data, stat) = loop {
@@ -154,15 +154,15 @@ async fn count_under_lock(zk: Zk, turns: usize) -> Tally {
         };
         let next = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap() + 1;
         match zk.multi(vec![held.fence(), Op::set(COUNTER, next.to_string(), stat.version)]).await {
-            Ok(_) => tally.done += 1,
-            Err(ZkError::Unknown(_)) => tally.unknown += 1,
+            Ok(_) => stats.done += 1,
+            Err(ZkError::Unknown(_)) => stats.unknown += 1,
             Err(error) => panic!("somebody else wrote while we held the lock: {error}"),
         }
         if let Err(error) = held.release().await {
             assert!(matches!(error, ZkError::Unknown(_)), "{error}");
         }
     }
-    tally
+    stats
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,13 +181,13 @@ async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
         workers.spawn(count_under_lock(zk, 60));
     }
     let mut restarts = 0;
-    let mut tally = Tally::default();
+    let mut stats = RunStats::default();
     while !workers.is_empty() {
         match tokio::time::timeout(Duration::from_millis(100), workers.join_next()).await {
             Ok(Some(ended)) => {
                 let part = ended.unwrap();
-                tally.done += part.done;
-                tally.unknown += part.unknown;
+                stats.done += part.done;
+                stats.unknown += part.unknown;
             }
             Ok(None) => {}
             Err(_) if restarts < 6 => {
@@ -203,10 +203,10 @@ async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
     let (data, _) = watcher.get(COUNTER).await.unwrap();
     let count = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap();
     assert!(
-        (tally.done..=tally.done + tally.unknown).contains(&count),
+        (stats.done..=stats.done + stats.unknown).contains(&count),
         "{count} of {} + {}",
-        tally.done,
-        tally.unknown
+        stats.done,
+        stats.unknown
     );
     let emptied = async {
         while !lock::contenders(&watcher, LOCK).await.unwrap().is_empty() {

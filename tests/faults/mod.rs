@@ -331,14 +331,14 @@ impl Fault {
 
 /// How often each kind struck, and which of that kind.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(pub BTreeMap<String, usize>);
+pub struct RunStats(pub BTreeMap<String, usize>);
 
-impl Tally {
+impl RunStats {
     pub fn count(&mut self, name: String) {
         *self.0.entry(name).or_default() += 1;
     }
 
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &RunStats) {
         for (name, count) in &other.0 {
             *self.0.entry(name.clone()).or_default() += count;
         }
@@ -349,7 +349,7 @@ impl Tally {
     }
 }
 
-impl Display for Tally {
+impl Display for RunStats {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|(name, count)| writeln!(f, "{count:6}  {name}"))
     }

@@ -37,22 +37,22 @@ pub const EXPECTED: [&str; 14] = [
 ];
 
 #[derive(Default)]
-pub struct Tally {
+pub struct RunStats {
     /// Servers that somebody wanted and that were deleted, and leaks that stayed.
-    pub faults: Vec<String>,
+    pub violations: Vec<String>,
     pub sweeps: u64,
-    pub seen: BTreeMap<&'static str, u64>,
+    pub events: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
-    fn see(&mut self, what: &'static str) {
-        *self.seen.entry(what).or_default() += 1;
+impl RunStats {
+    fn count(&mut self, event: &'static str) {
+        *self.events.entry(event).or_default() += 1;
     }
 
-    pub fn add(&mut self, other: Tally) {
-        self.faults.extend(other.faults);
+    pub fn add(&mut self, other: RunStats) {
+        self.violations.extend(other.violations);
         self.sweeps += other.sweeps;
-        other.seen.into_iter().for_each(|(what, count)| *self.seen.entry(what).or_default() += count);
+        other.events.into_iter().for_each(|(what, count)| *self.events.entry(what).or_default() += count);
     }
 }
 
@@ -85,7 +85,7 @@ pub struct History<'a> {
     told: BTreeSet<String>,
     /// In such clouds a server's id is its name, which is made of the node's number.
     is_named: bool,
-    tally: Tally,
+    stats: RunStats,
     /// Where there is somebody who reads it.
     tell: Option<&'a mut dyn FnMut(String)>,
 }
@@ -108,7 +108,7 @@ fn facts() -> Arc<ProviderFacts> {
 
 impl<'a> History<'a> {
     /// The case of this seed, from its beginning to a quiet end.
-    pub fn live(seed: u64, tell: Option<&'a mut dyn FnMut(String)>) -> Tally {
+    pub fn live(seed: u64, tell: Option<&'a mut dyn FnMut(String)>) -> RunStats {
         let mut chance = StdRng::seed_from_u64(seed);
         let is_named = chance.gen_bool(0.3);
         let steps = chance.gen_range(20..90);
@@ -126,7 +126,7 @@ impl<'a> History<'a> {
             is_in_service: true,
             told: BTreeSet::new(),
             is_named,
-            tally: Tally::default(),
+            stats: RunStats::default(),
             tell,
         };
         history.zookeeper.tree.given = history.chance.gen_range(0..3) * 7;
@@ -139,7 +139,7 @@ impl<'a> History<'a> {
             history.step();
         }
         history.come_to_rest();
-        history.tally
+        history.stats
     }
 
     fn tell(&mut self, line: impl FnOnce() -> String) {
@@ -177,7 +177,7 @@ impl<'a> History<'a> {
         let number = self.zookeeper.create(Record { life, state: NodeState::Building, external_id: None });
         for lost in 0..self.lives.len() {
             if self.lives[lost].number == number && self.lives[lost].is_wanted {
-                self.tally.see("a number given again");
+                self.stats.count("a number given again");
                 self.give_up_lost(lost);
             }
         }
@@ -315,7 +315,7 @@ impl<'a> History<'a> {
         ];
         let (provider, node) = odd.choose(&mut self.chance).expect("there are some").clone();
         let id = self.cloud.next_id();
-        self.tally.see("a server of others");
+        self.stats.count("a server of others");
         self.tell(|| format!("others make {id}, marked {provider:?} {node:?}"));
         let server =
             Server { id, provider, node, owner: Owner::Others, is_lost: false, is_told: false, is_stopping: false };
@@ -353,11 +353,11 @@ impl<'a> History<'a> {
         let what =
             if self.backup.is_some() && self.chance.gen_bool(0.8) { "ZooKeeper restored" } else { "ZooKeeper emptied" };
         let tree = if what == "ZooKeeper restored" { self.backup.clone().unwrap_or_default() } else { Tree::default() };
-        self.tally.see(what);
+        self.stats.count(what);
         self.tell(|| format!("{what}, to number {}", tree.given));
         for (number, record) in &self.zookeeper.tree.records {
             if *number >= tree.given {
-                self.tally.see("a node lost by ZooKeeper");
+                self.stats.count("a node lost by ZooKeeper");
                 let own = self.cloud.servers.iter_mut().filter(|server| server.owner == Owner::Node(record.life));
                 own.for_each(|server| server.is_lost = true);
             }
@@ -386,7 +386,7 @@ impl<'a> History<'a> {
     }
 
     fn jump(&mut self) {
-        self.tally.see("a jump of the clock");
+        self.stats.count("a jump of the clock");
         let seconds = *[-3600.0, -30.0, 120.0, 700.0, 1e7].choose(&mut self.chance).expect("five");
         self.built.now = Timestamp(self.built.now.0 + seconds);
     }
@@ -394,7 +394,7 @@ impl<'a> History<'a> {
     // The launcher that looks for leaks.
 
     fn sweep(&mut self) {
-        self.tally.sweeps += 1;
+        self.stats.sweeps += 1;
         self.built.now = Timestamp(self.built.now.0 + 60.0);
         self.feed(Event::Sweep, None);
     }
@@ -417,7 +417,7 @@ impl<'a> History<'a> {
         let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
         let budget = ours.map_or(0, |ours| (ours / 10).max(10));
         if deletions > budget {
-            self.tally.faults.push(format!("{deletions} deletions at once"));
+            self.stats.violations.push(format!("{deletions} deletions at once"));
         }
         effects.into_iter().for_each(|effect| self.perform(effect));
     }
@@ -428,9 +428,9 @@ impl<'a> History<'a> {
             Effect::List(_) => self.pending.push(Pending::List),
             Effect::Prove(_, nodes) => self.pending.push(Pending::Read(nodes)),
             Effect::Delete { suspect, .. } => self.delete(&suspect.external_id),
-            Effect::Exceeded { .. } => self.tally.see("too many at once, and told"),
+            Effect::Exceeded { .. } => self.stats.count("too many at once, and told"),
             Effect::NeverGiven(_, suspects) => {
-                self.tally.see("servers of an unknown number left alone");
+                self.stats.count("servers of an unknown number left alone");
                 for suspect in suspects {
                     self.told.insert(suspect.external_id.to_string());
                     if let Some(at) = self.cloud.position(&suspect.external_id.to_string()) {
@@ -454,11 +454,11 @@ impl<'a> History<'a> {
             Owner::Node(life) => self.lives[life].is_wanted,
         };
         if is_wanted {
-            self.tally.faults.push(format!("{server:?} is deleted and wanted"));
+            self.stats.violations.push(format!("{server:?} is deleted and wanted"));
         }
         let number = server.node.as_deref().and_then(|node| node.parse().ok()).unwrap_or(u64::MAX);
         let has_record = self.zookeeper.tree.records.contains_key(&number);
-        self.tally.see(if has_record { "second servers deleted" } else { "forgotten servers deleted" });
+        self.stats.count(if has_record { "second servers deleted" } else { "forgotten servers deleted" });
         match self.chance.gen_range(0..10) {
             // Accepted, and not done.
             0 => {}
@@ -485,9 +485,9 @@ impl<'a> History<'a> {
             _ => None,
         };
         match lie {
-            Some(Lie::Stale) => self.tally.see("a stale list"),
-            Some(Lie::Partial) => self.tally.see("a partial list"),
-            Some(Lie::Empty) => self.tally.see("an empty list"),
+            Some(Lie::Stale) => self.stats.count("a stale list"),
+            Some(Lie::Partial) => self.stats.count("a partial list"),
+            Some(Lie::Empty) => self.stats.count("an empty list"),
             _ => {}
         }
         let is_refused = self.chance.gen_bool(0.1);
@@ -508,7 +508,7 @@ impl<'a> History<'a> {
                 self.feed(Event::Listed(provider(), Some(inventory)), Some(ours));
             }
             Pending::Read(_) if is_refused => {
-                self.tally.see("no answer of ZooKeeper");
+                self.stats.count("no answer of ZooKeeper");
                 self.feed(Event::Proven(provider(), None), None);
             }
             Pending::Read(nodes) => {
@@ -541,13 +541,13 @@ impl<'a> History<'a> {
             while !self.pending.is_empty() {
                 self.answer(0, None, false);
             }
-            let before = self.tally.seen.get("too many at once, and told").copied().unwrap_or(0);
+            let before = self.stats.events.get("too many at once, and told").copied().unwrap_or(0);
             self.built.now = Timestamp(self.built.now.0 + 601.0);
             self.sweep();
             while !self.pending.is_empty() {
                 self.answer(0, None, false);
             }
-            told = self.tally.seen.get("too many at once, and told").copied().unwrap_or(0) - before;
+            told = self.stats.events.get("too many at once, and told").copied().unwrap_or(0) - before;
         }
         let is_unwanted = |server: &Server| match server.owner {
             Owner::Nobody => true,
@@ -562,7 +562,7 @@ impl<'a> History<'a> {
             servers.iter().filter(|server| is_left(server)).map(|server| server.id.as_str()).collect();
         let is_excused = told > 0 && servers.iter().filter(|server| is_unwanted(server)).count() > 10;
         if !left.is_empty() && !is_excused {
-            self.tally.faults.push(format!("{left:?} are nobody's and stay"));
+            self.stats.violations.push(format!("{remaining:?} are nobody's and stay"));
         }
     }
 }

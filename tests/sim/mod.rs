@@ -176,7 +176,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     violations.extend(
         invariant_guard::refused().iter().map(|broken| format!("a program refused to break a promise: {broken}")),
     );
-    let served = stage.crowd.tally.served.get();
+    let served = stage.crowd.stats.served.get();
     if served < FEWEST_SERVED {
         violations.push(format!("only {served} of {REQUESTS} requests were served"));
     }
@@ -187,8 +187,8 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     Outcome {
         violations,
         served,
-        failed: stage.crowd.tally.failed.get(),
-        given_up: stage.crowd.tally.given_up.get(),
+        failed: stage.crowd.stats.failed.get(),
+        given_up: stage.crowd.stats.given_up.get(),
         faults: met,
         kills,
         digest: book.digest(),

@@ -31,7 +31,7 @@ use crate::grown::Consumer;
 
 /// What has come of all requests.
 #[derive(Clone, Default)]
-pub struct Tally {
+pub struct RunStats {
     pub served: Rc<Cell<u32>>,
     pub failed: Rc<Cell<u32>>,
     pub given_up: Rc<Cell<u32>>,
@@ -46,13 +46,13 @@ fn count(cell: &Cell<u32>) {
 pub struct Crowd {
     zookeeper: MemoryZooKeeper,
     book: Book,
-    pub tally: Tally,
+    pub stats: RunStats,
     members: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
 impl Crowd {
     pub fn of(zookeeper: &MemoryZooKeeper, book: &Book) -> Self {
-        Self { zookeeper: zookeeper.clone(), book: book.clone(), tally: Tally::default(), members: Rc::default() }
+        Self { zookeeper: zookeeper.clone(), book: book.clone(), stats: RunStats::default(), members: Rc::default() }
     }
 
     /// One more, who asks for one of these labels, or for several, after a while.
@@ -77,7 +77,7 @@ const NODES: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
 
 /// One request from its beginning to the end.
 async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
-    let Crowd { zookeeper, book, tally, .. } = crowd;
+    let Crowd { zookeeper, history: book, stats, .. } = crowd;
     let mut dice = StdRng::seed_from_u64(seed);
     let consumer = Consumer { zk: connect(&zookeeper, seed) };
     let session = consumer.zk.session_id();
@@ -92,7 +92,7 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
         () = dies(death) => {
             zookeeper.expire(session);
             forget(&zookeeper, &id, &mut dice).await;
-            return count(&tally.given_up);
+            return count(&stats.given_up);
         }
         ended = tokio::time::timeout(cancel_after.unwrap_or(LONGEST_WAIT), ends(&consumer, &id)) => ended,
         never = revise(&consumer, &id, revisions) => match never {},
@@ -104,11 +104,11 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
             }
             // Changed its mind, whatever has come of the request meanwhile.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
-            return count(&tally.given_up);
+            return count(&stats.given_up);
         }
         Ok(RequestState::Failed) => {
             consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
-            return count(&tally.failed);
+            return count(&stats.failed);
         }
         Ok(_) => {}
     }
@@ -124,10 +124,10 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
             }
             false => consumer.zk.delete(&paths::request(&id), -1).await.unwrap(),
         }
-        return count(&tally.given_up);
+        return count(&stats.given_up);
     }
     let nodes = consumer.accept(&id).await;
-    count(&tally.served);
+    count(&stats.served);
     // From now on only the locks tell that they are taken.
     tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..3.0))).await;
     for (node, _) in &nodes {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::cloud::counters::Tally;
+use crate::cloud::counters::RunStats;
 use crate::cloud::fixtures::{Fixtures, Flavor};
 use crate::cloud::history::History;
 use crate::cloud::loopback_addresses::Pool;
@@ -70,7 +70,7 @@ pub struct Cloud {
     pub pools: Vec<Pool>,
     pub floating_pool: Pool,
     pub usage: Usage,
-    pub tally: Tally,
+    pub stats: RunStats,
     pub history: History,
     due: BinaryHeap<Reverse<(Moment, u64, Due)>>,
 }
@@ -120,7 +120,7 @@ impl Cloud {
             pools,
             floating_pool: Pool::external(),
             usage: Usage::default(),
-            tally: Tally::default(),
+            stats: RunStats::default(),
             history: History::default(),
             due: BinaryHeap::new(),
         };
@@ -220,8 +220,8 @@ impl Cloud {
         self.usage.cores -= flavor.vcpus;
         self.usage.ram_mib -= flavor.ram_mib;
         assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was given back than taken");
-        self.tally.server_left(server.node.as_deref());
-        let port_stays = crate::faults::knobs::hits(self.knobs.port_stays_every, self.tally.servers_left);
+        self.stats.server_left(server.node.as_deref());
+        let port_stays = crate::faults::knobs::hits(self.knobs.port_stays_every, self.stats.servers_left);
         for port in std::mem::take(&mut server.ports) {
             if port_stays {
                 self.ports.get_mut(&port).expect("a server's ports exist").active = false;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::call::{Call, Service};
 
 #[derive(Default, Serialize)]
-pub struct Tally {
+pub struct RunStats {
     /// All calls of services, refused and faulty ones included.
     pub calls: u64,
     calls_by_kind: BTreeMap<Service, BTreeMap<String, u64>>,
@@ -32,7 +32,7 @@ pub struct Tally {
     present_by_node: BTreeMap<String, u64>,
 }
 
-impl Tally {
+impl RunStats {
     pub fn call(&mut self, service: Service, call: &Call) {
         self.calls += 1;
         *self.calls_by_kind.entry(service).or_default().entry(call.kind()).or_default() += 1;

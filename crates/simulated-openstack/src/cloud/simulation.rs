@@ -43,13 +43,13 @@ impl Simulation {
     pub fn receive(&mut self, call: &Call) -> (Duration, Fate) {
         self.advance();
         let Some(service) = call.service else { return (Duration::ZERO, Fate::CarriedOut(Vec::new())) };
-        self.cloud.tally.call(service, call);
+        self.cloud.stats.call(service, call);
         self.cloud.note_change(service, call);
-        let (knobs, number) = (&self.cloud.knobs, self.cloud.tally.calls);
+        let (knobs, number) = (&self.cloud.knobs, self.cloud.stats.calls);
         let delay = knobs.latency_ms.of(service, knobs.seed, number);
         let hang = Duration::from_secs_f64(knobs.hang_s);
         if service != Service::Identity && self.is_throttled() {
-            self.cloud.tally.throttled += 1;
+            self.cloud.stats.throttled += 1;
             return (delay, Fate::Answered(self.throttled_response(service)));
         }
         let mut response_faults = Vec::new();
@@ -88,7 +88,7 @@ impl Simulation {
             self.throttle_window = (second, 0);
         }
         let above = knobs.throttle_above_per_s > 0 && self.throttle_window.1 >= knobs.throttle_above_per_s;
-        if above || hits(knobs.throttle_every, self.cloud.tally.calls) {
+        if above || hits(knobs.throttle_every, self.cloud.stats.calls) {
             return true;
         }
         self.throttle_window.1 += 1;
@@ -111,7 +111,7 @@ impl Simulation {
 
     /// The faults that hit this call.
     fn striking(&mut self, call: &Call) -> Vec<Fault> {
-        let (faults, tally) = (&self.cloud.knobs.faults, &mut self.cloud.tally);
+        let (faults, tally) = (&self.cloud.knobs.faults, &mut self.cloud.stats);
         tally.faults_concerned.resize(faults.len(), 0);
         tally.faults_struck.resize(faults.len(), 0);
         let mut striking = Vec::new();
@@ -217,8 +217,8 @@ impl Simulation {
                     Ok((new_faults, knobs)) => {
                         self.cloud.knobs = knobs;
                         if new_faults {
-                            self.cloud.tally.faults_concerned.clear();
-                            self.cloud.tally.faults_struck.clear();
+                            self.cloud.stats.faults_concerned.clear();
+                            self.cloud.stats.faults_struck.clear();
                         }
                         Response::ok(&json!(self.cloud.knobs))
                     }

@@ -14,7 +14,7 @@ impl Cloud {
             *by_state.entry(server.stage().status.name()).or_default() += 1;
             deleting += u64::from(server.stage().deleting);
         }
-        let mut state = json!(self.tally);
+        let mut state = json!(self.stats);
         let associated = self.floating_ips.values().filter(|ip| ip.port.is_some()).count();
         let present = json!({
             "seconds": self.now.as_secs_f64(), "servers": self.servers.len(), "servers_by_state": by_state,

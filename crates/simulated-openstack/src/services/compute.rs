@@ -82,12 +82,12 @@ impl Cloud {
         if stage.deleting {
             return Response::empty(204);
         }
-        self.tally.deletes_accepted += 1;
+        self.stats.deletes_accepted += 1;
         self.history.delete_asked(number, now);
         let on_no_host = stage.status == Status::Error && server.launched_at.is_none() && server.delete_failures == 0;
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);
-        if hits(self.knobs.delete_sticks_every, self.tally.deletes_accepted) {
+        if hits(self.knobs.delete_sticks_every, self.stats.deletes_accepted) {
             return Response::empty(204);
         }
         if on_no_host {

@@ -69,7 +69,7 @@ impl Cloud {
             Ok((order, least, most)) => match self.count_within_quota(&order, least, most) {
                 Ok(count) => self.come(&order, count),
                 Err(answer) => {
-                    self.tally.quota_refusals += 1;
+                    self.stats.quota_refusals += 1;
                     answer
                 }
             },
@@ -255,13 +255,13 @@ impl Cloud {
         self.usage.cores += flavor.vcpus;
         self.usage.ram_mib += flavor.ram_mib;
         let at_once = u64::try_from(self.usage.servers).expect("a count of servers is not negative");
-        self.tally.server_came(server.node.as_deref(), at_once);
+        self.stats.server_came(server.node.as_deref(), at_once);
 
         let of_flavor = |key: &str| flavor.extra.iter().find(|(extra, _)| *extra == key).map(|(_, value)| *value);
         let error = server.metadata.get("loopback:spawn_error").and_then(Value::as_str);
         if let Some(error) = error.or(of_flavor("loopback:spawn_error")) {
             server.boot_failure = Some(format!("Build of instance {} aborted: {error}", server.id));
-        } else if hits(self.knobs.boot_fails_every, self.tally.servers_created) {
+        } else if hits(self.knobs.boot_fails_every, self.stats.servers_created) {
             server.boot_failure = Some(self.knobs.boot_failure.clone());
         }
         let of_flavor = of_flavor("loopback:spawn_seconds").and_then(seconds);
@@ -282,10 +282,10 @@ impl Cloud {
         }
         self.history.created(number, &server, self.now);
         self.servers.insert(number, server);
-        if !hits(self.knobs.boot_sticks_every, self.tally.servers_created) {
+        if !hits(self.knobs.boot_sticks_every, self.stats.servers_created) {
             self.schedule(boot_time, number, Due::Booted);
         }
-        if hits(self.knobs.vanish_every, self.tally.servers_created) {
+        if hits(self.knobs.vanish_every, self.stats.servers_created) {
             self.schedule(self.knobs.vanish_after_s, number, Due::Vanished);
         }
         number

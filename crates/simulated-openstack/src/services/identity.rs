@@ -98,7 +98,7 @@ impl Cloud {
         if methods.is_empty() || !own("name", PROJECT) || !own("id", PROJECT_ID) {
             return self.unauthorized();
         }
-        self.tally.tokens_issued += 1;
+        self.stats.tokens_issued += 1;
         let id = format!("gAAAAA{}", uuid::Uuid::new_v4().simple());
         let shown = self.shown_token(&json!(methods), &token);
         self.tokens.retain(|_, token| token.expires > self.now);

@@ -162,7 +162,7 @@ impl Cloud {
         }
         let limit = self.knobs.quota_floating_ips;
         if limit >= 0 && self.floating_ips.len() as i64 >= limit {
-            self.tally.quota_refusals += 1;
+            self.stats.quota_refusals += 1;
             return Response::neutron(409, "OverQuota", "Quota exceeded for resources: ['floatingip'].");
         }
         let Some(host) = self.floating_pool.take() else {

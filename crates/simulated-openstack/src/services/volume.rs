@@ -87,7 +87,7 @@ impl Cloud {
 
     fn create_volume(&mut self, size_gb: i64) -> Response {
         if let Err(message) = self.check_volume_quota(size_gb) {
-            self.tally.quota_refusals += 1;
+            self.stats.quota_refusals += 1;
             return Response::error(Service::Volume, 413, &message).with("Retry-After", "0");
         }
         let number = self.next_number();
