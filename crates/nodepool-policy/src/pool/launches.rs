@@ -4,7 +4,7 @@ use super::waiting::REST_AT_QUOTA;
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::{Fulfillment, FulfillmentEffect, FulfillmentStage};
-use crate::request::launch::{Ask, Input};
+use crate::request::launch::{LaunchEffect, Input};
 use crate::scheduler::pool_context::{Placement, Choice};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::job::JobEvent;
@@ -313,14 +313,14 @@ fn earlier(one: Option<MonotonicTime>, other: Option<MonotonicTime>) -> Option<M
     one.into_iter().chain(other).min()
 }
 
-fn effect_of(node: NodeId, effect: Ask) -> Option<Effect> {
+fn effect_of(node: NodeId, effect: LaunchEffect) -> Option<Effect> {
     match effect {
-        Ask::Submit(job) => Some(Effect::Submit { node, job }),
-        Ask::Abandon => Some(Effect::Abandon { node }),
-        Ask::Scan(target) => Some(Effect::Scan { node, target }),
-        Ask::ShowConsole { external_id, text } => Some(Effect::ShowConsole { node, external_id, text }),
-        Ask::Report { result, took, zone } => Some(Effect::Report { node, result, took, zone }),
+        LaunchEffect::Submit(job) => Some(Effect::Submit { node, job }),
+        LaunchEffect::Abandon => Some(Effect::Abandon { node }),
+        LaunchEffect::Scan(target) => Some(Effect::Scan { node, target }),
+        LaunchEffect::ShowConsole { external_id, text } => Some(Effect::ShowConsole { node, external_id, text }),
+        LaunchEffect::Report { result, took, zone } => Some(Effect::Report { node, result, took, zone }),
         // An assembly takes these itself.
-        Ask::SaveId(_) | Ask::Ended(_) => None,
+        LaunchEffect::SaveId(_) | LaunchEffect::Finished(_) => None,
     }
 }

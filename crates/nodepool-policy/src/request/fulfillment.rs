@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::handler::{allocate, decline};
-use super::launch::{Ask, Ending, Input, Launch};
+use super::launch::{Launch, Ending, Input, Launch};
 use super::node_updates::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
 use super::requested_node::{Leavings, Part, PartState, Uploaded, Write, is_good};
 use super::resumable::Left;
@@ -78,7 +78,7 @@ pub enum FulfillmentStage {
 /// What an assembly asks for about one of its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FulfillmentEffect {
-    Launch(Ask),
+    Launch(LaunchEffect),
     Save(Box<NodeChange>),
 }
 
@@ -336,7 +336,7 @@ impl Fulfillment {
         rules: &Launching,
         pool: &PoolId,
         world: &Inputs<'_>,
-    ) -> Vec<(NodeId, Ask)> {
+    ) -> Vec<(NodeId, LaunchEffect)> {
         self.stage = FulfillmentStage::Building;
         let request_properties = Arc::new(about(id, request));
         let mut effects = Vec::new();
@@ -382,40 +382,40 @@ impl Fulfillment {
         let made = launch.external_id().cloned();
         for effect in launch_effects {
             match effect {
-                Ask::SaveId(_) => needs_write = true,
-                Ask::Ended(Ending::Ready { instance, host_keys }) => {
+                LaunchEffect::SaveId(_) => needs_write = true,
+                LaunchEffect::Finished(Ending::Ready { instance, host_keys }) => {
                     let found = Box::new(Found { instance: *instance, host_keys });
                     part.state = PartState::Ready { found, is_saved: false };
                     // Others of this request are not there yet: what is there is not to be lost with them.
                     needs_write = many;
                     break;
                 }
-                Ask::Ended(Ending::Failed(error)) => {
+                LaunchEffect::Finished(Ending::Failed(error)) => {
                     self.failure = Some(error.to_string());
                     part.state = PartState::Failed(made);
                     break;
                 }
-                Ask::Ended(Ending::Dropped) => {
+                LaunchEffect::Finished(Ending::Dropped) => {
                     part.state = PartState::Failed(made);
                     break;
                 }
-                Ask::Ended(Ending::Aborted(_)) => {
+                LaunchEffect::Finished(Ending::Aborted(_)) => {
                     part.state = PartState::Aborted;
                     break;
                 }
                 // All nodes of a round have one zone, and the first of them says that it has gone.
-                Ask::Ended(Ending::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
+                LaunchEffect::Finished(Ending::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
                     part.state = PartState::Failed(made);
                     break;
                 }
-                Ask::Ended(Ending::NoZone(zone)) => {
+                LaunchEffect::Finished(Ending::NoZone(zone)) => {
                     self.missing_zones.extend(self.zone.take().map(|_| zone));
                     part.state = PartState::Aborted;
                     break;
                 }
-                Ask::Submit(Job::Launch(order)) => {
-                    effects.push(FulfillmentEffect::Launch(Ask::Submit(Job::Launch(part.prepared(order, world)))));
+                LaunchEffect::Submit(Job::Launch(order)) => {
+                    effects.push(FulfillmentEffect::Launch(LaunchEffect::Submit(Job::Launch(part.prepared(order, world)))));
                 }
                 effect => effects.push(FulfillmentEffect::Launch(effect)),
             }

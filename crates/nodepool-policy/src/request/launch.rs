@@ -29,7 +29,7 @@ pub enum Input {
 
 /// What it asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum LaunchEffect {
     Submit(Job),
     /// The job that was submitted last shall end.
     Abandon,
@@ -47,7 +47,7 @@ pub enum Ask {
         took: Seconds,
         zone: Option<String>,
     },
-    Ended(Ending),
+    Finished(Ending),
 }
 
 /// Where to look for host keys.
@@ -131,7 +131,7 @@ enum Reason {
 
 impl Launch {
     /// Begins; the first thing that it asks for comes along.
-    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: MonotonicTime,) -> (Self, Vec<Ask>) {
+    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: MonotonicTime,) -> (Self, Vec<LaunchEffect>) {
         let checks = Checks {
             timeout: rules.timeout,
             boot_timeout: rules.boot_timeout,
@@ -151,7 +151,7 @@ impl Launch {
             attempt_began: now,
             stage: Stage::Creating,
         };
-        (launch, vec![Ask::Submit(job)])
+        (launch, vec![LaunchEffect::Submit(job)])
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -181,7 +181,7 @@ impl Launch {
         }
     }
 
-    pub fn step(&mut self, input: Input, now: MonotonicTime) -> Vec<Ask> {
+    pub fn step(&mut self, input: Input, now: MonotonicTime) -> Vec<LaunchEffect> {
         match input {
             Input::News(JobEvent::InstanceKnown(id)) => self.note_id(id),
             Input::News(JobEvent::Finished(result)) => self.job_ended(result, now),
@@ -193,24 +193,24 @@ impl Launch {
         }
     }
 
-    fn note_id(&mut self, id: ExternalId) -> Vec<Ask> {
+    fn note_id(&mut self, id: ExternalId) -> Vec<LaunchEffect> {
         if self.external_id.as_ref() == Some(&id) {
             return Vec::new();
         }
         self.external_id = Some(id.clone());
-        vec![Ask::SaveId(id)]
+        vec![LaunchEffect::SaveId(id)]
     }
 
-    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: MonotonicTime) -> Vec<Ask> {
+    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: MonotonicTime) -> Vec<LaunchEffect> {
         match (&self.stage, result) {
             (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
             (Stage::Creating, Err(CloudError::Quota(text))) => {
                 self.stage = Stage::Over;
-                vec![self.report(FailureKind::Quota.statsd_suffix(), now), Ask::Ended(Ending::Aborted(text))]
+                vec![self.report(FailureKind::Quota.statsd_suffix(), now), LaunchEffect::Finished(Ending::Aborted(text))]
             }
             (Stage::Creating, Err(CloudError::NoZone(zone))) => {
                 self.stage = Stage::Over;
-                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), Ask::Ended(Ending::NoZone(zone))]
+                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), LaunchEffect::Finished(Ending::NoZone(zone))]
             }
             (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
             (Stage::Creating, Ok(other)) => {
@@ -219,27 +219,27 @@ impl Launch {
             }
             (Stage::Consoling(error), result) => {
                 let error = error.clone();
-                let mut asks = Vec::new();
+                let mut effects = Vec::new();
                 if let (Ok(Outcome::Console(Some(text))), Some(external_id)) = (result, self.external_id.clone()) {
-                    asks.push(Ask::ShowConsole { external_id, text });
+                    effects.push(LaunchEffect::ShowConsole { external_id, text });
                 }
-                asks.extend(self.attempt_failed(error, now));
-                asks
+                effects.extend(self.attempt_failed(error, now));
+                effects
             }
             (Stage::Abandoning(why), result) => {
                 let why = why.clone();
-                let mut asks = match result {
+                let mut effects = match result {
                     Ok(Outcome::Launched(instance)) => self.note_id(instance.external_id.clone()),
                     _ => Vec::new(),
                 };
                 match why {
                     Reason::Unwanted => {
                         self.stage = Stage::Over;
-                        asks.push(Ask::Ended(Ending::Dropped));
+                        effects.push(LaunchEffect::Finished(Ending::Dropped));
                     }
-                    Reason::TooLate => asks.extend(self.attempt_failed(too_late(), now)),
+                    Reason::TooLate => effects.extend(self.attempt_failed(too_late(), now)),
                 }
-                asks
+                effects
             }
             (Stage::Unwinding { .. }, Ok(_) | Err(CloudError::NotFound)) => self.next_attempt(now),
             (Stage::Unwinding { since, .. }, Err(_)) => {
@@ -250,13 +250,13 @@ impl Launch {
         }
     }
 
-    fn created(&mut self, instance: Box<Instance>, now: MonotonicTime) -> Vec<Ask> {
-        let mut asks = self.note_id(instance.external_id.clone());
+    fn created(&mut self, instance: Box<Instance>, now: MonotonicTime) -> Vec<LaunchEffect> {
+        let mut effects = self.note_id(instance.external_id.clone());
         let Some(port) = self.checks.port else {
-            asks.extend(self.ready(instance, Vec::new(), now));
-            return asks;
+            effects.extend(self.ready(instance, Vec::new(), now));
+            return effects;
         };
-        asks.push(Ask::Scan(ScanTarget {
+        effects.push(LaunchEffect::Scan(ScanTarget {
             attempt: self.attempt,
             address: instance.interface_ip.clone().unwrap_or_default(),
             port,
@@ -264,10 +264,10 @@ impl Launch {
             timeout: self.checks.boot_timeout,
         }));
         self.stage = Stage::Scanning(instance);
-        asks
+        effects
     }
 
-    fn scanned(&mut self, result: Result<Vec<String>, String>, now: MonotonicTime) -> Vec<Ask> {
+    fn scanned(&mut self, result: Result<Vec<String>, String>, now: MonotonicTime) -> Vec<LaunchEffect> {
         let Stage::Scanning(instance) = &self.stage else { return Vec::new() };
         match result {
             Ok(host_keys) => {
@@ -279,7 +279,7 @@ impl Launch {
                 match self.external_id.clone().filter(|_| self.checks.console_log) {
                     Some(id) => {
                         self.stage = Stage::Consoling(error);
-                        vec![Ask::Submit(Job::Console(id))]
+                        vec![LaunchEffect::Submit(Job::Console(id))]
                     }
                     None => self.attempt_failed(error, now),
                 }
@@ -287,17 +287,17 @@ impl Launch {
         }
     }
 
-    fn report(&self, result: &'static str, now: MonotonicTime) -> Ask {
-        Ask::Report { result, took: now - self.began, zone: None }
+    fn report(&self, result: &'static str, now: MonotonicTime) -> LaunchEffect {
+        LaunchEffect::Report { result, took: now - self.began, zone: None }
     }
 
-    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: MonotonicTime) -> Vec<Ask> {
+    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: MonotonicTime) -> Vec<LaunchEffect> {
         self.stage = Stage::Over;
-        let report = Ask::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
-        vec![report, Ask::Ended(Ending::Ready { instance, host_keys })]
+        let report = LaunchEffect::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
+        vec![report, LaunchEffect::Finished(Ending::Ready { instance, host_keys })]
     }
 
-    fn clock(&mut self, now: MonotonicTime) -> Vec<Ask> {
+    fn clock(&mut self, now: MonotonicTime) -> Vec<LaunchEffect> {
         if self.due().is_none_or(|due| now < due) {
             return Vec::new();
         }
@@ -305,35 +305,35 @@ impl Launch {
             Stage::Scanning(_) => self.attempt_failed(too_late(), now),
             Stage::Creating | Stage::Consoling(_) => {
                 self.stage = Stage::Abandoning(Reason::TooLate);
-                vec![Ask::Abandon]
+                vec![LaunchEffect::Abandon]
             }
             Stage::Unwinding { since, retry_at } if now >= since + self.checks.timeout => {
-                let deletion = retry_at.is_none().then_some(Ask::Abandon); // It would wait for the server's end for ever.
+                let deletion = retry_at.is_none().then_some(LaunchEffect::Abandon); // It would wait for the server's end for ever.
                 let report = [self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now)];
                 deletion.into_iter().chain(report).chain(self.failed(too_late())).collect()
             }
             Stage::Unwinding { since, .. } => {
                 self.stage = Stage::Unwinding { since, retry_at: None };
-                self.external_id.clone().map(|id| Ask::Submit(Job::Delete(id))).into_iter().collect()
+                self.external_id.clone().map(|id| LaunchEffect::Submit(Job::Delete(id))).into_iter().collect()
             }
             Stage::Abandoning(_) | Stage::Over => Vec::new(),
         }
     }
 
-    fn abandon(&mut self) -> Vec<Ask> {
+    fn abandon(&mut self) -> Vec<LaunchEffect> {
         match self.stage {
             Stage::Creating | Stage::Consoling(_) => {
                 self.stage = Stage::Abandoning(Reason::Unwanted);
-                vec![Ask::Abandon]
+                vec![LaunchEffect::Abandon]
             }
             // Whoever deletes the node deletes what belongs to it.
             Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
                 self.stage = Stage::Over;
-                vec![Ask::Ended(Ending::Dropped)]
+                vec![LaunchEffect::Finished(Ending::Dropped)]
             }
             Stage::Unwinding { .. } => {
                 self.stage = Stage::Abandoning(Reason::Unwanted);
-                vec![Ask::Abandon]
+                vec![LaunchEffect::Abandon]
             }
             Stage::Abandoning(_) => {
                 self.stage = Stage::Abandoning(Reason::Unwanted);
@@ -343,20 +343,20 @@ impl Launch {
         }
     }
 
-    fn attempt_failed(&mut self, error: CloudError, now: MonotonicTime) -> Vec<Ask> {
-        let mut asks = vec![self.report(kind_of(&error).statsd_suffix(), now)];
+    fn attempt_failed(&mut self, error: CloudError, now: MonotonicTime) -> Vec<LaunchEffect> {
+        let mut effects = vec![self.report(kind_of(&error).statsd_suffix(), now)];
         if self.attempt >= self.of || matches!(error, CloudError::Denied(_)) {
-            asks.extend(self.failed(error));
+            effects.extend(self.failed(error));
         } else if let Some(id) = self.external_id.clone() {
             self.stage = Stage::Unwinding { since: now, retry_at: None };
-            asks.push(Ask::Submit(Job::Delete(id)));
+            effects.push(LaunchEffect::Submit(Job::Delete(id)));
         } else {
-            asks.extend(self.next_attempt(now));
+            effects.extend(self.next_attempt(now));
         }
-        asks
+        effects
     }
 
-    fn next_attempt(&mut self, now: MonotonicTime) -> Vec<Ask> {
+    fn next_attempt(&mut self, now: MonotonicTime) -> Vec<LaunchEffect> {
         self.attempt += 1;
         self.attempt_began = now;
         // Of an attempt of an earlier life only the server that was known at its end has been looked for.
@@ -364,12 +364,12 @@ impl Launch {
         let order = Arc::make_mut(&mut self.order);
         (order.may_exist, order.may_appear, order.found) = (may_exist, false, None);
         self.stage = Stage::Creating;
-        vec![Ask::Submit(Job::Launch(self.order.clone()))]
+        vec![LaunchEffect::Submit(Job::Launch(self.order.clone()))]
     }
 
-    fn failed(&mut self, error: CloudError) -> Vec<Ask> {
+    fn failed(&mut self, error: CloudError) -> Vec<LaunchEffect> {
         self.stage = Stage::Over;
-        vec![Ask::Ended(Ending::Failed(error))]
+        vec![LaunchEffect::Finished(Ending::Failed(error))]
     }
 }
 

@@ -36,17 +36,17 @@ fn order() -> LaunchOrder {
 }
 
 fn begun(host_key_checking: bool) -> Launch {
-    let (launch, asks) = Launch::begin(order(), &label(host_key_checking), &rules(), MonotonicTime::at(0.0));
-    assert_eq!(asks, [create()]);
+    let (launch, effects) = Launch::begin(order(), &label(host_key_checking), &rules(), MonotonicTime::at(0.0));
+    assert_eq!(effects, [create()]);
     launch
 }
 
-fn create() -> Ask {
-    Ask::Submit(Job::Launch(Arc::new(order())))
+fn create() -> LaunchEffect {
+    LaunchEffect::Submit(Job::Launch(Arc::new(order())))
 }
 
-fn delete(id: &str) -> Ask {
-    Ask::Submit(Job::Delete(ExternalId::text(id)))
+fn delete(id: &str) -> LaunchEffect {
+    LaunchEffect::Submit(Job::Delete(ExternalId::text(id)))
 }
 
 fn ended(result: Result<Outcome, CloudError>) -> Input {
@@ -57,8 +57,8 @@ fn known(id: &str) -> Input {
     Input::News(JobEvent::InstanceKnown(ExternalId::text(id)))
 }
 
-fn report(result: &'static str, took: f64) -> Ask {
-    Ask::Report { result, took: Seconds(took), zone: None }
+fn report(result: &'static str, took: f64) -> LaunchEffect {
+    LaunchEffect::Report { result, took: Seconds(took), zone: None }
 }
 
 fn failure() -> CloudError {
@@ -75,9 +75,9 @@ fn launched() -> (Box<Instance>, Input) {
 #[test]
 fn without_a_check_a_running_instance_is_ready() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.0)), [Ask::SaveId(ExternalId::text("s1"))]);
+    assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.0)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
     let (instance, input) = launched();
-    let ready = Ask::Ended(Ending::Ready { instance, host_keys: vec![] });
+    let ready = LaunchEffect::Finished(Ending::Ready { instance, host_keys: vec![] });
     assert_eq!(launch.step(input, MonotonicTime::at(2.0)), [report("ready", 2.0), ready]);
     assert!(launch.is_over() && launch.due().is_none());
 }
@@ -87,13 +87,13 @@ fn without_a_check_a_running_instance_is_ready() {
 fn host_keys_come_before_ready() {
     let mut launch = begun(true);
     let (instance, input) = launched();
-    let asks = launch.step(input, MonotonicTime::at(2.0));
+    let effects = launch.step(input, MonotonicTime::at(2.0));
     let target =
         ScanTarget { attempt: 1, address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Seconds(60.0) ,};
-    assert_eq!(asks, [Ask::SaveId(ExternalId::text("s1")), Ask::Scan(target)]);
+    assert_eq!(effects, [LaunchEffect::SaveId(ExternalId::text("s1")), LaunchEffect::Scan(target)]);
     let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
-    let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), MonotonicTime::at(3.0));
-    assert_eq!(asks, [report("ready", 3.0), Ask::Ended(Ending::Ready { instance, host_keys })]);
+    let effects = launch.step(Input::Scanned(1, Ok(host_keys.clone())), MonotonicTime::at(3.0));
+    assert_eq!(effects, [report("ready", 3.0), LaunchEffect::Finished(Ending::Ready { instance, host_keys })]);
 }
 
 // zookeeper.md check 45, drivers.md 1.4 and 1.7.3
@@ -101,48 +101,48 @@ fn host_keys_come_before_ready() {
 fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
     let mut launch = begun(false);
     launch.step(known("s1"), MonotonicTime::at(1.0));
-    let asks = launch.step(ended(Err(failure())), MonotonicTime::at(2.0));
-    assert_eq!(asks, [report("error.status", 2.0), delete("s1")]);
+    let effects = launch.step(ended(Err(failure())), MonotonicTime::at(2.0));
+    assert_eq!(effects, [report("error.status", 2.0), delete("s1")]);
     // The deletion fails, and is tried again.
     assert_eq!(launch.step(ended(Err(CloudError::Deadline)), MonotonicTime::at(3.0)), []);
     assert_eq!(launch.due(), Some(MonotonicTime::at(8.0)));
     assert_eq!(launch.step(Input::Clock, MonotonicTime::at(7.9)), []);
     assert_eq!(launch.step(Input::Clock, MonotonicTime::at(8.0)), [delete("s1")]);
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(9.0)), [create()]);
-    let asks = launch.step(ended(Err(failure())), MonotonicTime::at(10.0));
-    assert_eq!(asks, [report("error.status", 10.0), Ask::Ended(Ending::Failed(failure()))]);
+    let effects = launch.step(ended(Err(failure())), MonotonicTime::at(10.0));
+    assert_eq!(effects, [report("error.status", 10.0), LaunchEffect::Finished(Ending::Failed(failure()))]);
 }
 
 // drivers.md 1.4
 #[test]
 fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
     let mut launch = begun(false);
-    let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), MonotonicTime::at(1.0));
+    let effects = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), MonotonicTime::at(1.0));
     let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
-    assert_eq!(asks, [report("error.capacity", 1.0), Ask::Submit(Job::Launch(again))]);
+    assert_eq!(effects, [report("error.capacity", 1.0), LaunchEffect::Submit(Job::Launch(again))]);
 }
 
 // zookeeper.md check 37, drivers.md 1.4
 #[test]
 fn over_quota_is_no_failure() {
     let mut launch = begun(false);
-    let asks = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), MonotonicTime::at(1.0));
-    assert_eq!(asks, [report("error.quota", 1.0), Ask::Ended(Ending::Aborted("cores".to_owned()))]);
+    let effects = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), MonotonicTime::at(1.0));
+    assert_eq!(effects, [report("error.quota", 1.0), LaunchEffect::Finished(Ending::Aborted("cores".to_owned()))]);
 }
 
 // zookeeper.md check 44, drivers.md 1.4 and 1.7.3
 #[test]
 fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(100.0)), [Ask::Abandon]);
+    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(100.0)), [LaunchEffect::Abandon]);
     // The instance came all the same.
-    let asks = launch.step(launched().1, MonotonicTime::at(101.0));
-    let deletion = [Ask::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
-    assert_eq!(asks, deletion);
+    let effects = launch.step(launched().1, MonotonicTime::at(101.0));
+    let deletion = [LaunchEffect::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
+    assert_eq!(effects, deletion);
     // Nothing helps: the node fails, and who deletes it goes on trying.
-    let asks = launch.step(Input::Clock, MonotonicTime::at(201.0));
-    let ended = Ask::Ended(Ending::Failed(too_late()));
-    assert_eq!(asks, [Ask::Abandon, report("error.servercreatetimeout", 201.0), ended]);
+    let effects = launch.step(Input::Clock, MonotonicTime::at(201.0));
+    let ended = LaunchEffect::Finished(Ending::Failed(too_late()));
+    assert_eq!(effects, [LaunchEffect::Abandon, report("error.servercreatetimeout", 201.0), ended]);
 }
 
 // zookeeper.md check 47, drivers.md 1.4
@@ -150,8 +150,8 @@ fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
 fn a_scan_that_fails_costs_the_attempt() {
     let mut launch = begun(true);
     launch.step(launched().1, MonotonicTime::at(1.0));
-    let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
-    assert_eq!(asks, [report("error.keyscan", 61.0), delete("s1")]);
+    let effects = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
+    assert_eq!(effects, [report("error.keyscan", 61.0), delete("s1")]);
 }
 
 // drivers.md 1.7.3: the console is asked for before its server goes, and no answer is one too
@@ -161,12 +161,12 @@ fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
         let label = LaunchLabel { console_log: true, ..label(true) };
         let (mut launch, _) = Launch::begin(order(), &label, &rules(), MonotonicTime::at(0.0));
         launch.step(launched().1, MonotonicTime::at(1.0));
-        let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
-        assert_eq!(asks, [Ask::Submit(Job::Console(ExternalId::text("s1")))]);
-        let asks = launch.step(ended(answer), MonotonicTime::at(62.0));
-        assert_eq!(asks[shown..], [report("error.keyscan", 62.0), delete("s1")]);
-        let show = Ask::ShowConsole { external_id: ExternalId::text("s1"), text: "panic".to_owned() };
-        assert!(asks[..shown].iter().all(|ask| *ask == show));
+        let effects = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
+        assert_eq!(effects, [LaunchEffect::Submit(Job::Console(ExternalId::text("s1")))]);
+        let effects = launch.step(ended(answer), MonotonicTime::at(62.0));
+        assert_eq!(effects[shown..], [report("error.keyscan", 62.0), delete("s1")]);
+        let show = LaunchEffect::ShowConsole { external_id: ExternalId::text("s1"), text: "panic".to_owned() };
+        assert!(effects[..shown].iter().all(|ask| *ask == show));
     }
 }
 
@@ -174,8 +174,8 @@ fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
 fn a_scan_of_an_attempt_that_was_given_up_says_nothing_of_the_next() {
     let mut launch = begun(true);
     launch.step(launched().1, MonotonicTime::at(1.0));
-    let asks = launch.step(Input::Clock, MonotonicTime::at(100.0));
-    assert_eq!(asks, [report("error.servercreatetimeout", 100.0), delete("s1")]);
+    let effects = launch.step(Input::Clock, MonotonicTime::at(100.0));
+    assert_eq!(effects, [report("error.servercreatetimeout", 100.0), delete("s1")]);
     assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), MonotonicTime::at(101.0)), [create()]);
     launch.step(launched().1, MonotonicTime::at(102.0));
     assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), MonotonicTime::at(103.0)), []);
@@ -189,15 +189,15 @@ fn what_an_earlier_life_may_have_made_is_looked_for_after_what_it_knew() {
     let (mut launch, _) = Launch::begin(known, &label(false), &rules(), MonotonicTime::at(0.0));
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);
     let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
-    let asks = launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(2.0));
-    assert_eq!(asks, [Ask::Submit(Job::Launch(again))]);
+    let effects = launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(2.0));
+    assert_eq!(effects, [LaunchEffect::Submit(Job::Launch(again))]);
 }
 
 #[test]
 fn a_node_that_nobody_wants_ends_when_its_job_has() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(Input::Abandon, MonotonicTime::at(1.0)), [Ask::Abandon]);
-    assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.5)), [Ask::SaveId(ExternalId::text("s1"))]);
+    assert_eq!(launch.step(Input::Abandon, MonotonicTime::at(1.0)), [LaunchEffect::Abandon]);
+    assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.5)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
     let given_up = CloudError::given_up("abandoned");
-    assert_eq!(launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)), [Ask::Ended(Ending::Dropped)]);
+    assert_eq!(launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)), [LaunchEffect::Finished(Ending::Dropped)]);
 }
