@@ -168,7 +168,7 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
         let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
         let crowd = Crowd::start(&zk, &checker, wishes(), scene::seed()).await;
         let _watcher = Watcher::start(&harness.connect().await, &checker);
-        let mut process = grown::Process::new(&harness.configuration());
+        let mut process = grown::InProcessDaemon::new(&harness.configuration());
         for round in 1..=5 {
             let session = harness.session(harness.session).await;
             let running = process.run_on(session.clone());

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use daemon::{Coordinator, WorkDir};
-use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use nodepool_model::records::ids::{LabelName, NodeId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::RequestState;
-use nodepool_model::report::status::{VerdictKind, Why};
+use nodepool_model::report::status::{PoolVerdict, Why};
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
 use serde_json::Value;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use daemon::{Coordinator, PROCESS_TIMEOUT, SOON};
-use grown::{Consumer, Process, grow_process, on_paused_time, yaml};
+use grown::{Consumer, InProcessDaemon, on_paused_time, yaml};
 use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::RequestId;
@@ -23,8 +23,8 @@ use zookeeper_server::types::CreateMode;
 
 const EMPTY_NODE: &str = "/nodepool/nodes/0000009999";
 
-async fn launcher(tune: impl FnOnce(&mut LauncherOptions)) -> (MemoryZooKeeper, Consumer, Process) {
-    grow_process(Process::with(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), tune), 1).await
+async fn launcher(tune: impl FnOnce(&mut LauncherOptions)) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
+    start_process(InProcessDaemon::with(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), tune), 1).await
 }
 
 async fn create(zk: &Zk, path: &str) {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use grown::{Consumer, Process, on_paused_time, on_real_time, until, yaml, zookeeper};
+use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, yaml, zookeeper};
 use nodepool::actors::process::config_files::load;
 use nodepool::actors::process::context::BUILT;
 use nodepool::actors::process::files::Files;
@@ -53,7 +53,7 @@ fn a_hundred_thousand_nodes() {
         let hosts: Vec<String> =
             (0..nodes / 100).map(|host| format!("name: fake-{host}, labels: [a], max-parallel-jobs: 100")).collect();
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
-        let mut process = Process::new(&yaml("lab", &hosts, ""));
+        let mut process = InProcessDaemon::new(&yaml("lab", &hosts, ""));
         let mut measured = Measured::begin(&format!("{nodes} nodes"));
         process.run(&zookeeper);
         wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == nodes).await;
@@ -88,7 +88,7 @@ fn one_request_for_thousands_of_launched_nodes() {
         let patient = ConnectOptions { session_timeout: sizes::LONG, ..coordinator::client(server.address().port()) };
         let consumer = Consumer { zk: connect(patient.clone()).await.unwrap() };
         lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
-        let mut process = Process::new(
+        let mut process = InProcessDaemon::new(
             "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
              fake\n    rate: 0\n    fake: {max-cores: 1000000, max-instances: 1000000, max-ram: 1000000000}\n    cloud-images: \
              [{name: image, image-name: Fake Precise}]\n    pools: [{name: main, labels: [{name: a, cloud-image: image, \
@@ -124,7 +124,7 @@ fn ten_thousand_waiting_requests() {
         let requests = size(500, 10_000);
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
+        let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         process.run(&zookeeper);
         wait::until("a node", sizes::LONG, async || consumer.count(paths::NODES).await == 1).await;
         let mut measured = Measured::begin(&format!("{requests} requests for one node"));
@@ -170,7 +170,7 @@ fn five_hundred_pools() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let mut measured = Measured::begin(&format!("{pools} pools"));
-        let mut process = Process::new(&text);
+        let mut process = InProcessDaemon::new(&text);
         process.run(&zookeeper);
         wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == pools).await;
         measured.then("registered");
@@ -299,7 +299,8 @@ fn records_as_large_as_a_packet_to_the_coordinator() {
 async fn stay_or_go(most: usize, [writer, launcher]: [Zk; 2]) {
     let consumer = Consumer { zk: writer };
     lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
-    let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]", "name: fake-h2, labels: [b]"], ""));
+    let mut process =
+        InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]", "name: fake-h2, labels: [b]"], ""));
     let running = process.run_on(launcher);
     until("the nodes", async || consumer.ready_nodes().await == 2).await;
     // Each of them grows beyond what ZooKeeper takes by whatever a launcher writes into it.

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, Process, grow, grow_process, on_paused_time, on_real_time, until, yaml};
+use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, yaml};
 use nodepool_model::records::ids::NodeId;
 use nodepool_zk::paths;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ async fn times(consumer: &Consumer, id: &NodeId) -> (Value, Value) {
 fn a_new_node_has_an_id_of_ten_digits_and_was_made_when_it_became_ready() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
-            grow(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
         let ids: Vec<NodeId> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
         assert_eq!(ids.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["0000000000", "0000000001", "0000000002"]);
         for id in &ids {
@@ -44,7 +44,8 @@ fn a_new_node_has_an_id_of_ten_digits_and_was_made_when_it_became_ready() {
 #[test]
 fn only_a_change_of_the_state_moves_its_time_and_nothing_moves_that_of_the_creation() {
     on_paused_time(async {
-        let (_zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (_zookeeper, consumer, process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let id = consumer.nodes().await.remove(0).0;
         let before = times(&consumer, &id).await;
         let later = || tokio::time::sleep(Duration::from_secs(100));

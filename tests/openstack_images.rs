@@ -9,7 +9,7 @@ mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, Process, on_real_time};
+use grown::{Consumer, InProcessDaemon, on_real_time};
 use nodepool::actors::builder::builder::BuilderOptions;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
@@ -253,7 +253,7 @@ fn a_server_boots_from_the_newest_upload_and_from_the_one_before_when_that_goes(
 
 impl ImageHarness {
     /// On the same ZooKeeper, with a label that boots from the image.
-    fn launcher(&self, cloud: &Cloud) -> Process {
+    fn launcher(&self, cloud: &Cloud) -> InProcessDaemon {
         let mut provider = cloud.provider(&self.provider);
         provider["cloud-images"] = json!([]);
         provider["diskimages"] = json!([{"name": "debian"}]);
@@ -263,13 +263,13 @@ impl ImageHarness {
             "diskimages": [{"name": "debian"}], "providers": [provider],
         });
         let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
-        let mut process = Process::driven(&yaml.to_string(), |_| {}, Some(drivers));
+        let mut process = InProcessDaemon::driven(&yaml.to_string(), |_| {}, Some(drivers));
         process.run(&self.harness.zookeeper);
         process
     }
 
     /// The image that a new server boots from.
-    async fn booted_image(&self, _launcher: &Process) -> String {
+    async fn booted_image(&self, _launcher: &InProcessDaemon) -> String {
         let consumer = Consumer::of(&self.harness.zookeeper);
         let request = consumer.submit_labels(&["a"]).await;
         let ended = consumer.wait_for_end(&request).await;

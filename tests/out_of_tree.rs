@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
-use grown::{Consumer, Process, on_real_time, until, zookeeper};
+use grown::{Consumer, InProcessDaemon, on_real_time, until, zookeeper};
 use nodepool::actors::process::config_files;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
@@ -109,7 +109,7 @@ fn start() -> (Arc<Mutex<Engine>>, gce::WithGce, ServerHandle) {
 fn a_driver_of_another_crate_launches_and_deletes_nodes() {
     on_real_time(async {
         let (engine, drivers, handle) = start();
-        let mut process = Process::with(CONFIG, |options| options.more_drivers = vec!["gce"]);
+        let mut process = InProcessDaemon::with(CONFIG, |options| options.more_drivers = vec!["gce"]);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(drivers));
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -173,7 +173,7 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
     on_real_time(async {
         let (_engine, drivers, handle) = start();
         let config = CONFIG.replace("driver: gce", "driver: acme\n    warp-factor: 9");
-        let mut process = Process::with(&config, |options| options.more_drivers = vec!["acme"]);
+        let mut process = InProcessDaemon::with(&config, |options| options.more_drivers = vec!["acme"]);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Acme(drivers)));
         assert_eq!(process.shared.options.load().await.unwrap().problems, []);
         let zookeeper = zookeeper();

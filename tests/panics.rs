@@ -6,7 +6,7 @@ mod grown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use grown::{Consumer, Process, on_real_time, until, yaml};
+use grown::{Consumer, InProcessDaemon, on_real_time, until, yaml};
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::files::Files;
 use nodepool::actors::process::process::{ProcessError, Tree, sessions};
@@ -75,13 +75,15 @@ impl MoreDrivers for WithBug {
 }
 
 /// A launcher whose driver panics so many times, with the coordinator that it works on.
-async fn launcher(panics: usize) -> (EmbeddedServer, Process, JoinHandle<Result<(), ProcessError>>, tempfile::TempDir) {
+async fn launcher(
+    panics: usize,
+) -> (EmbeddedServer, InProcessDaemon, JoinHandle<Result<(), ProcessError>>, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let server = coordinator::start(directory.path()).await;
     let text = yaml("p", &["name: fake-1, labels: a", "name: fake-2, labels: a"], "");
     let text = text
         .replace("host: localhost\n    port: 2181", &format!("host: 127.0.0.1\n    port: {}", server.address().port()));
-    let mut process = Process::new(&text);
+    let mut process = InProcessDaemon::new(&text);
     let bug = WithBug(Arc::new(AtomicUsize::new(panics)));
     Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
     let (shared, file) = (process.shared.clone(), process.file.clone());

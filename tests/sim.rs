@@ -12,7 +12,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
-use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use model::book::Book;
 use model::configuration::Cast;
 use model::faults::{self, Chosen};
@@ -93,7 +93,7 @@ async fn keep_running(
     zookeeper: MemoryZooKeeper,
     sessions: Rc<std::cell::RefCell<BTreeMap<&'static str, i64>>>,
 ) {
-    let mut process = Process::new(&yaml);
+    let mut process = InProcessDaemon::new(&yaml);
     loop {
         let running = process.run(&zookeeper);
         sessions.borrow_mut().insert(name, process.session_id);
@@ -132,7 +132,8 @@ async fn consume(
         let connection = zookeeper.connect();
         let session = connection.session_id();
         let consumer = Consumer { zk: connection };
-        let requested: Vec<&str> = (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
+        let requested: Vec<&str> =
+            (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
         let id = consumer.submit_labels(&requested).await;
         let timeout = Duration::from_millis(dice.gen_range(100..8000));
         if !ends_within(&consumer, &id, timeout).await {

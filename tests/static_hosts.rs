@@ -5,19 +5,19 @@ mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, Process, grow_process, on_real_time, until};
+use grown::{Consumer, InProcessDaemon, on_real_time, until};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;
 use support::real::sshd::{Host, Options, hang};
 
 /// A launcher that looks at failed hosts every second.
-fn process(nodes: &[String]) -> Process {
+fn process(nodes: &[String]) -> InProcessDaemon {
     let nodes: String = nodes.iter().map(|node| format!("          - {{{node}}}\n")).collect();
     let yaml = format!(
         "zookeeper-servers:\n  - host: localhost\nlabels:\n  - name: a\n  - name: b\nproviders:\n  - name: lab\n    driver: static\n    pools:\n      - name: main\n        node-attributes: {{executor-zone: lab}}\n        nodes:\n{nodes}"
     );
-    Process::with(&yaml, |options| options.cleanup_interval = Seconds(1.0))
+    InProcessDaemon::with(&yaml, |options| options.cleanup_interval = Seconds(1.0))
 }
 
 fn node(host: &Host, more: &str) -> String {
@@ -44,7 +44,7 @@ fn a_node_carries_what_its_host_says_and_what_the_pool_adds() {
     on_real_time(async {
         let host = Host::start(Options::at(41)).await;
         let line = node(&host, ", python-path: /usr/bin/python3, shell-type: sh, username: ci");
-        let (_zookeeper, consumer, _process) = grow_process(process(&[line]), 1).await;
+        let (_zookeeper, consumer, _process) = start_process(process(&[line]), 1).await;
         let (_, node) = consumer.nodes().await.pop().unwrap();
         let mut keys = host.keys();
         let mut found = node.host_keys.clone();
@@ -68,7 +68,7 @@ fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
     on_real_time(async {
         let (mut first, second) = (Host::start(Options::at(42)).await, Host::start(Options::at(43)).await);
         let nodes = [node(&first, ""), node(&second, "")];
-        let (_zookeeper, consumer, _process) = grow_process(process(&nodes), 2).await;
+        let (_zookeeper, consumer, _process) = start_process(process(&nodes), 2).await;
         first.stop();
         let (state, ports) = ask(&consumer, "a").await;
         assert_eq!((state, ports), (RequestState::Fulfilled, vec![second.port().to_string()]));
@@ -98,7 +98,7 @@ fn a_host_that_hangs_delays_nobody_else() {
     on_real_time(async {
         let (host, hanging) = (Host::start(Options::at(44)).await, hang("127.0.0.45".parse().unwrap()).await);
         let stuck = format!("name: 127.0.0.45, connection-port: {}, labels: [b], timeout: 2", hanging.address.port());
-        let (_zookeeper, consumer, _process) = grow_process(process(&[stuck, node(&host, "")]), 1).await;
+        let (_zookeeper, consumer, _process) = start_process(process(&[stuck, node(&host, "")]), 1).await;
         assert_eq!(ask(&consumer, "a").await.0, RequestState::Fulfilled);
         assert!(consumer.nodes().await.iter().all(|(_, node)| node.hostname.as_deref() != Some("127.0.0.45")));
     });
@@ -114,7 +114,7 @@ fn changed_keys_are_taken_over_unless_the_configuration_names_others() {
         let mut pinned = Host::start(Options::at(47)).await;
         let key = pinned.keys().remove(0);
         let pinned_line = node(&pinned, &format!(", host-key: \"{key}\"")).replace("[a]", "[b]");
-        let (_zookeeper, consumer, _process) = grow_process(process(&[node(&free, ""), pinned_line]), 2).await;
+        let (_zookeeper, consumer, _process) = start_process(process(&[node(&free, ""), pinned_line]), 2).await;
         free.change_keys().await;
         pinned.change_keys().await;
         for label in ["a", "b"] {

@@ -5,7 +5,7 @@ use nodepool_model::records::json;
 use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
 
-use super::{Consumer, Process, until, zookeeper};
+use super::{Consumer, InProcessDaemon, until, zookeeper};
 
 /// A provider of the fake cloud with one pool, which has the labels `a` and `b`; these keys are added to both.
 pub fn provider(name: &str, of_provider: Value, of_pool: Value) -> Value {
@@ -36,10 +36,10 @@ pub fn cloud(of_provider: Value, of_pool: Value) -> Value {
 }
 
 /// A launcher whose pools are registered.
-pub async fn started(configuration: &Value) -> (MemoryZooKeeper, Consumer, Process) {
+pub async fn started(configuration: &Value) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
-    let mut process = Process::new(&configuration.to_string());
+    let mut process = InProcessDaemon::new(&configuration.to_string());
     process.run(&zookeeper);
     let providers = configuration["providers"].as_array().into_iter().flatten();
     let pools: usize = providers.map(|provider| provider["pools"].as_array().map_or(0, Vec::len)).sum();

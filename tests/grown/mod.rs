@@ -63,7 +63,7 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 /// One launcher process: what survives its sessions, and the session it has.
-pub struct Process {
+pub struct InProcessDaemon {
     pub shared: Arc<ProcessContext>,
     pub file: PathBuf,
     pub session_id: i64,
@@ -72,7 +72,7 @@ pub struct Process {
     _folder: Option<tempfile::TempDir>,
 }
 
-impl Process {
+impl InProcessDaemon {
     pub fn new(yaml: &str) -> Self {
         Self::with(yaml, |_| {})
     }
@@ -154,11 +154,11 @@ impl Process {
 }
 
 /// A ZooKeeper, somebody who looks at it and a launcher with its nodes registered.
-pub async fn grow(yaml: &str, nodes: usize) -> (MemoryZooKeeper, Consumer, Process) {
-    grow_process(Process::new(yaml), nodes).await
+pub async fn start_launcher(yaml: &str, nodes: usize) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
+    start_process(InProcessDaemon::new(yaml), nodes).await
 }
 
-pub async fn grow_process(mut process: Process, nodes: usize) -> (MemoryZooKeeper, Consumer, Process) {
+pub async fn start_process(mut process: InProcessDaemon, nodes: usize) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     process.run(&zookeeper);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use crate::provider::{Provider, launch};
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
@@ -32,7 +32,7 @@ fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
         let (sink, mut samples) = SampleSink::channel();
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(YAML);
+        let mut process = InProcessDaemon::new(YAML);
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;

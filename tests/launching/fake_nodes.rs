@@ -1,6 +1,6 @@
 //! Nodes from a cloud, by the fake one: launched, handed out, used and deleted; attempts, quota, requests that vanish.
 
-use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::runtime::clock;
 use nodepool::actors::runtime::messages::AskWhy;
 use nodepool_model::records::ids::NodeId;
@@ -21,10 +21,10 @@ fn cloud(pool: &str, provider: &str) -> String {
     )
 }
 
-async fn started(yaml: &str) -> (Consumer, Process) {
+async fn started(yaml: &str) -> (Consumer, InProcessDaemon) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
-    let mut process = Process::new(yaml);
+    let mut process = InProcessDaemon::new(yaml);
     process.run(&zookeeper);
     until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
     (consumer, process)
@@ -196,7 +196,7 @@ fn a_life_cycle_takes_six_transactions() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&cloud("", ""));
+        let mut process = InProcessDaemon::new(&cloud("", ""));
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a"]).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::grown::{Consumer, Process, on_paused_time, on_real_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, zookeeper};
 use crate::provider::{Provider, launch};
 use nodepool::actors::runtime::messages::AskWhy;
 use nodepool::actors::telemetry::samples::SampleSink;
@@ -25,11 +25,11 @@ fn cloud(of_provider: &str, of_pool: &str, of_label: &str) -> String {
     )
 }
 
-async fn started(yaml: &str) -> (Consumer, Process) {
-    started_as(Process::new(yaml)).await
+async fn started(yaml: &str) -> (Consumer, InProcessDaemon) {
+    started_as(InProcessDaemon::new(yaml)).await
 }
 
-async fn started_as(mut process: Process) -> (Consumer, Process) {
+async fn started_as(mut process: InProcessDaemon) -> (Consumer, InProcessDaemon) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     process.run(&zookeeper);
@@ -134,7 +134,7 @@ fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
 fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
     on_paused_time(async {
         let (sink, mut samples) = SampleSink::channel();
-        let mut process = Process::new(&cloud("    port-cleanup-interval: 2\n", "", ""));
+        let mut process = InProcessDaemon::new(&cloud("    port-cleanup-interval: 2\n", "", ""));
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
         let (_consumer, _process) = started_as(process).await;
         let mut counted = 0.0;
@@ -249,7 +249,7 @@ fn the_console_of_a_server_whose_host_keys_cannot_be_read_is_asked_for() {
         let knobs = "    boot-timeout: 1\n    launch-retries: 1\n    fake: {address: 127.0.0.1, console: no network}\n";
         let yaml = cloud(knobs, "", ", console-log: true").replace("Precise}", "Precise, connection-port: 1}");
         let (sink, mut samples) = SampleSink::channel();
-        let mut process = Process::new(&yaml);
+        let mut process = InProcessDaemon::new(&yaml);
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
         let (consumer, _process) = started_as(process).await;
         let id = consumer.submit_labels(&["small"]).await;

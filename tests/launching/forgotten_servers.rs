@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use crate::notifications::{YAML, launching};
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
@@ -75,7 +75,7 @@ fn the_deletion_of_a_forgotten_server_is_given_up_after_ten_minutes_and_there_is
 
         let deletions = Arc::<AtomicUsize>::default();
         let cloud = Stubborn { node: paths::name(&path).to_owned(), deletions: deletions.clone() };
-        let mut process = Process::driven(YAML, |_| {}, Some(Box::new(cloud)));
+        let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(cloud)));
         process.run(&zookeeper);
         until("it is deleted", async || deletions.load(Relaxed) == 1).await;
         sleep(Duration::from_secs(300)).await;

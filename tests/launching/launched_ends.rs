@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::grown::fake::{self, cloud, provider, started};
-use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::{LauncherOptions, SessionEnd};
 use nodepool::actors::runtime::clock;
@@ -143,7 +143,7 @@ fn a_request_that_was_left_with_too_few_nodes_is_begun_anew_with_those_that_are_
         good.external_id = "a-server".into();
         let good = create(&consumer, &good).await;
         let begun = create(&consumer, &record(NodeState::Init, Some(&id))).await;
-        let mut process = Process::new(&cloud(json!({}), json!({})).to_string());
+        let mut process = InProcessDaemon::new(&cloud(json!({}), json!({})).to_string());
         process.run(&zookeeper);
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 3));
@@ -217,7 +217,7 @@ fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_i
         let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let (mut first, mut second) = (Process::new(&configuration), Process::new(&configuration));
+        let (mut first, mut second) = (InProcessDaemon::new(&configuration), InProcessDaemon::new(&configuration));
         let running = first.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
@@ -248,7 +248,8 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
         let consumer = Consumer::of(&zookeeper);
         // Nothing comes of looking again after a while.
         let patient = |options: &mut LauncherOptions| options.watermark_sleep = Seconds(1000.0);
-        let (mut first, mut second) = (Process::with(&configuration, patient), Process::with(&configuration, patient));
+        let (mut first, mut second) =
+            (InProcessDaemon::with(&configuration, patient), InProcessDaemon::with(&configuration, patient));
         first.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let requests = [consumer.submit_labels(&["a", "b"]).await, consumer.submit_labels(&["a"]).await];
@@ -260,7 +261,7 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
         let booting: Vec<NodeId> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
         // Who has no such provider hears of it as early, and does not have the requests begin anew.
         let elsewhere = fake::configuration(&[provider("elsewhere", json!({}), json!({}))]).to_string();
-        let mut third = Process::with(&elsewhere, patient);
+        let mut third = InProcessDaemon::with(&elsewhere, patient);
         third.run(&zookeeper);
         until("another pool is registered", async || consumer.count("/nodepool/components/pool").await == 2).await;
         second.run(&zookeeper);
@@ -316,7 +317,7 @@ fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
             create(&consumer, &pool).await;
             create(&consumer, &label).await;
         }
-        let mut process = Process::new(&cloud(json!({}), json!({"max-servers": 7})).to_string());
+        let mut process = InProcessDaemon::new(&cloud(json!({}), json!({"max-servers": 7})).to_string());
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
@@ -325,7 +326,7 @@ fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
 }
 
 /// A launcher that boots a node for a request; and both.
-async fn booting() -> (MemoryZooKeeper, Consumer, Process, RequestId, NodeId) {
+async fn booting() -> (MemoryZooKeeper, Consumer, InProcessDaemon, RequestId, NodeId) {
     let (zookeeper, consumer, process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
     let id = consumer.submit_labels(&["a"]).await;
     let is_booting = async || consumer.nodes().await.iter().any(|(_, node)| node.external_id.is_string());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::runtime::clock;
@@ -22,7 +22,7 @@ const TWO_HOSTS: &[&str] = &["name: fake-h1, labels: [a], max-parallel-jobs: 2",
 #[test]
 fn a_ready_node_is_handed_out_in_one_transaction() {
     on_paused_time(async {
-        let (zookeeper, consumer, _process) = grow(&yaml("lab", TWO_HOSTS, ""), 3).await;
+        let (zookeeper, consumer, _process) = start_launcher(&yaml("lab", TWO_HOSTS, ""), 3).await;
 
         let mut request = NodeRequest::new(vec![LabelName::from("b"), LabelName::from("a")], "tester", clock::now());
         request.tenant_name = Some("tenant-one".into());
@@ -52,8 +52,8 @@ fn a_ready_node_is_handed_out_in_one_transaction() {
 fn hundreds_of_requests_are_all_served_by_events_alone() {
     on_paused_time(async {
         let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 300"], "");
-        let process = Process::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
-        let (_zookeeper, consumer, _process) = crate::grown::grow_process(process, 300).await;
+        let process = InProcessDaemon::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
+        let (_zookeeper, consumer, _process) = crate::grown::start_process(process, 300).await;
         let ids = futures::future::join_all((0..300).map(|_| consumer.submit_labels(&["a"]))).await;
         let mut given = std::collections::BTreeSet::new();
         for id in ids {
@@ -67,7 +67,8 @@ fn hundreds_of_requests_are_all_served_by_events_alone() {
 #[test]
 fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (_zookeeper, consumer, _process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         for _ in 0..5 {
             let id = consumer.submit_labels(&["a"]).await;
             let first = consumer.wait_for_end(&id).await.nodes[0].clone();
@@ -86,7 +87,8 @@ fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
 #[test]
 fn nodes_of_a_request_that_was_withdrawn_become_free() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (_zookeeper, consumer, _process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let id = consumer.submit_labels(&["a"]).await;
         consumer.wait_for_end(&id).await;
         assert_eq!(consumer.ready_nodes().await, 0);
@@ -103,7 +105,7 @@ fn after_an_expired_session_the_work_goes_on_under_the_same_name() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
+        let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         let running = process.run(&zookeeper);
         until("a node", async || consumer.ready_nodes().await == 1).await;
         let launcher = registered(&consumer).await;
@@ -133,9 +135,9 @@ fn two_launchers_share_requests_and_fail_those_that_both_declined() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut east = Process::new(&yaml("east", &["name: fake-h1, labels: [a]"], ""));
+        let mut east = InProcessDaemon::new(&yaml("east", &["name: fake-h1, labels: [a]"], ""));
         east.run(&zookeeper);
-        let mut west = Process::new(&yaml("west", &["name: fake-h2, labels: [a, b]"], ""));
+        let mut west = InProcessDaemon::new(&yaml("west", &["name: fake-h2, labels: [a, b]"], ""));
         west.run(&zookeeper);
         until("two nodes", async || consumer.ready_nodes().await == 2).await;
         let (one, two) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["a"]).await);
@@ -153,7 +155,7 @@ fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
     for fault in [Fault::BeforeApplying, Fault::AfterApplying] {
         on_paused_time(async {
             let (zookeeper, consumer, process) =
-                grow(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
+                start_launcher(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
             zookeeper.fail_next(process.session_id, 2, fault);
             let id = consumer.submit_labels(&["a"]).await;
             let ended = consumer.wait_for_end(&id).await;
@@ -166,7 +168,7 @@ fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
 #[test]
 fn after_a_short_disconnection_nothing_was_missed() {
     on_paused_time(async {
-        let (zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (zookeeper, consumer, process) = start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         zookeeper.suspend(process.session_id);
         let id = consumer.submit_labels(&["a"]).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -180,7 +182,8 @@ fn after_a_short_disconnection_nothing_was_missed() {
 #[test]
 fn a_changed_file_is_applied_and_a_broken_one_is_not() {
     on_paused_time(async {
-        let (_zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (_zookeeper, consumer, process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let before = registered(&consumer).await;
 
         std::fs::write(&process.file, "providers: [").unwrap();
@@ -209,7 +212,8 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
 #[test]
 fn a_provider_that_leaves_the_file_is_unregistered_and_its_nodes_stay() {
     on_paused_time(async {
-        let (_zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (_zookeeper, consumer, process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         std::fs::write(&process.file, yaml("other", &["name: fake-h2, labels: [b]"], "")).unwrap();
         until("the other provider's node", async || consumer.ready_nodes().await == 2).await;
         until("one registered pool", async || registered(&consumer).await.len() == 1).await;
@@ -221,7 +225,8 @@ fn a_provider_that_leaves_the_file_is_unregistered_and_its_nodes_stay() {
 #[test]
 fn empty_nodes_go_and_lock_directories_only_when_they_are_old() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (_zookeeper, consumer, _process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let (empty, stale) = (NodeId::from("0000009999"), "/nodepool/requests-lock/200-0000009999");
         for path in [paths::node(&empty), paths::node_lock(&empty), stale.to_owned()] {
             consumer.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
@@ -239,7 +244,7 @@ fn empty_nodes_go_and_lock_directories_only_when_they_are_old() {
 fn held_nodes_expire_at_the_moment_they_are_due() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
-            grow(&yaml("lab", &["name: fake-h1, labels: [a]"], "max-hold-age: 20\n"), 1).await;
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], "max-hold-age: 20\n"), 1).await;
         let (id, mut node) = consumer.nodes().await.pop().unwrap();
         node.set_state(NodeState::Hold, Writer::Operator, clock::now());
         consumer.zk.set(&paths::node(&id), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
@@ -265,7 +270,7 @@ fn records_that_nobody_can_read_stop_nothing_and_stay() {
             consumer.zk.create(&format!("/nodepool/nodes/000000{number:04}"), data.clone(), mode).await.unwrap();
             consumer.zk.create(&format!("/nodepool/requests/200-000000{number:04}"), data, mode).await.unwrap();
         }
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
+        let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         process.run(&zookeeper);
         until("a node", async || {
             let (names, _) = consumer.zk.children("/nodepool/nodes").await.unwrap();
@@ -284,7 +289,8 @@ fn a_request_larger_than_a_transaction_is_served_in_steps() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 1500"], ""));
+        let mut process =
+            InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 1500"], ""));
         process.run(&zookeeper);
         until("1500 nodes", async || consumer.count("/nodepool/nodes").await == 1500).await;
         let id = consumer.submit_labels(&vec!["a"; 1200]).await;
@@ -302,7 +308,7 @@ fn stopping_gives_the_registration_back_with_the_session() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
+        let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         let running = process.run(&zookeeper);
         until("a node", async || consumer.ready_nodes().await == 1).await;
         process.stop();

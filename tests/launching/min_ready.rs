@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::grown::foreign::ForeignPool;
-use crate::grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::runtime::clock;
@@ -27,11 +27,11 @@ fn wanting(min_ready: i64, more: &str) -> String {
     text.replacen("  - name: b\n", &format!("  - name: b\n    min-ready: {min_ready}\n"), 1)
 }
 
-async fn beside_a_cloud(yaml: &str) -> (MemoryZooKeeper, Consumer, Process, ForeignPool) {
+async fn beside_a_cloud(yaml: &str) -> (MemoryZooKeeper, Consumer, InProcessDaemon, ForeignPool) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
-    let mut process = Process::new(yaml);
+    let mut process = InProcessDaemon::new(yaml);
     process.run(&zookeeper);
     until("our own node", async || consumer.ready_nodes().await == 1).await;
     (zookeeper, consumer, process, cloud)
@@ -126,7 +126,7 @@ fn only_what_is_missing_is_asked_for_whoever_has_the_rest() {
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
         cloud.launch(&label, None).await;
         let last = cloud.launch(&label, None).await;
-        let mut process = Process::new(&wanting(2, ""));
+        let mut process = InProcessDaemon::new(&wanting(2, ""));
         process.run(&zookeeper);
         until("our own node", async || consumer.ready_nodes().await == 3).await;
         sleep(SETTLE_TIME).await;
@@ -150,7 +150,7 @@ async fn min_ready(consumer: &Consumer) -> Vec<RequestId> {
 fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
     on_paused_time(async {
         let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
-        let (zookeeper, consumer, _process) = crate::grown::grow(&text, 1).await;
+        let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(ever_made(&consumer).await, 0);
         // From the moment on at which somebody else has the label, it is.
@@ -172,7 +172,7 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
 fn of_a_label_that_our_standing_hosts_have_too_new_nodes_are_left_to_others() {
     on_paused_time(async {
         let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
-        let (zookeeper, consumer, _process) = crate::grown::grow(&text, 1).await;
+        let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
         let pool = async || {
             let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
@@ -247,7 +247,7 @@ fn requests_of_a_session_that_ended_are_asked_anew_by_the_next() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
-        let mut process = Process::new(&wanting(1, ""));
+        let mut process = InProcessDaemon::new(&wanting(1, ""));
         let running = process.run(&zookeeper);
         let old = next_request(&consumer).await;
         zookeeper.expire(process.session_id);
@@ -308,7 +308,7 @@ fn nothing_is_asked_for_that_cannot_be_launched() {
                     - {name: b, cloud-image: image, flavor-name: No Such Flavor}\n";
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(yaml);
+        let mut process = InProcessDaemon::new(yaml);
         process.run(&zookeeper);
         until("a node of the label that can be launched", async || consumer.ready_nodes().await == 1).await;
         sleep(SETTLE_TIME).await;

@@ -1,7 +1,7 @@
 //! What becomes of requests for which a pool has no room: one waits, pending, and others are told that the pool is paused.
 
 use crate::grown::fake::{is_paused, registration};
-use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::memory::MemoryZooKeeper;
@@ -9,7 +9,10 @@ use nodepool_zk::paths;
 use tokio::task::JoinHandle;
 
 /// Pools of a fake cloud with the label `a`, each with room for so many nodes.
-async fn started(zookeeper: &MemoryZooKeeper, pools: &[(&str, i64, usize)]) -> (Consumer, Process, JoinHandle<()>) {
+async fn started(
+    zookeeper: &MemoryZooKeeper,
+    pools: &[(&str, i64, usize)],
+) -> (Consumer, InProcessDaemon, JoinHandle<()>) {
     let pools: Vec<_> = pools
         .iter()
         .map(|(name, priority, most)| {
@@ -26,7 +29,7 @@ async fn started(zookeeper: &MemoryZooKeeper, pools: &[(&str, i64, usize)]) -> (
     );
     let count = pools.len();
     let consumer = Consumer::of(zookeeper);
-    let mut process = Process::new(&yaml);
+    let mut process = InProcessDaemon::new(&yaml);
     let running = process.run(zookeeper);
     let ended = tokio::task::spawn_local(async move { drop(running.await) });
     until("its pools are registered", async || consumer.count("/nodepool/components/pool").await == count).await;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
@@ -100,7 +100,7 @@ fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
     on_paused_time(async {
         let (zookeeper, heard) = (zookeeper(), Heard::default());
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(YAML);
+        let mut process = InProcessDaemon::new(YAML);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Quicks(heard.clone())));
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;

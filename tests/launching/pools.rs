@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::grown::foreign::ForeignPool;
-use crate::grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use crate::late::late;
 use crate::notifications::{Heard, Quicks, YAML};
 use bytes::Bytes;
@@ -59,7 +59,7 @@ async fn components(consumer: &Consumer) -> BTreeMap<String, PoolComponent> {
 #[test]
 fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = grow(&two_pools(""), 6).await;
+        let (_zookeeper, consumer, _process) = start_launcher(&two_pools(""), 6).await;
         let registered = components(&consumer).await;
         assert_eq!(registered.len(), 2);
         for (pool, label) in [("east", "a"), ("west", "b")] {
@@ -89,7 +89,7 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
 async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
-    let mut process = Process::new(&two_pools(limit));
+    let mut process = InProcessDaemon::new(&two_pools(limit));
     let (zk, word) = late(zookeeper.connect(), true);
     process.run_on(zk);
     until("6 nodes", async || consumer.ready_nodes().await == 6).await;
@@ -110,7 +110,7 @@ async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     (served, why)
 }
 
-async fn reasons(process: &Process, id: &RequestId) -> Vec<String> {
+async fn reasons(process: &InProcessDaemon, id: &RequestId) -> Vec<String> {
     let answers = process.shared.why.ask_all(AskWhy(id.clone()), Duration::from_secs(5)).await;
     answers.into_iter().filter_map(|(_, why)| why.ok().flatten()).map(|why| why.reason).collect()
 }
@@ -135,7 +135,8 @@ fn max_concurrency_counts_the_requests_of_all_pools_of_the_provider() {
 #[test]
 fn a_label_of_a_dead_launcher_is_waited_for_until_its_registration_expires() {
     on_paused_time(async {
-        let (zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let (zookeeper, consumer, _process) =
+            start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let own = components(&consumer).await.remove("main").unwrap().id.unwrap();
         // It says nothing any more, and its session is not over yet.
         let dead = ForeignPool::register(&zookeeper, "cloud", &["c"]).await;
@@ -170,7 +171,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         }
         let broken = "  - name: broken\n    driver: static\n    pools:\n      - name: main\n        nodes: [{name: \
                       fake-h2, labels: [b], connection-port: 70000}]\n";
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], broken));
+        let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], broken));
         process.run(&zookeeper);
         until("the node of the other provider", async || consumer.nodes().await.len() == 5).await;
         let id = consumer.submit_labels(&["b"]).await;
@@ -204,7 +205,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let is_there = Arc::<AtomicBool>::default();
-        let mut process = Process::driven(YAML, |_| {}, Some(Box::new(Late(is_there.clone()))));
+        let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(Late(is_there.clone()))));
         process.run(&zookeeper);
         let pools = async || consumer.count("/nodepool/components/pool").await;
         // At the start, and after a reload that replaces it.
@@ -246,7 +247,7 @@ fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
         let data = Bytes::from(json::to_bytes(&node));
         let create = consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential);
         let (theirs, _) = create.await.unwrap();
-        let mut process = Process::new(&(two_pools("") + limits));
+        let mut process = InProcessDaemon::new(&(two_pools("") + limits));
         process.run(&zookeeper);
         until("6 nodes", async || consumer.ready_nodes().await == 6).await;
 

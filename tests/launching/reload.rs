@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::{Consumer, Process, grow_process, on_paused_time, until};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until};
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::process::newest;
 use nodepool_drivers::BUILT;
@@ -52,8 +52,8 @@ async fn served(consumer: &Consumer, label: &str) -> RequestState {
 #[test]
 fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
     on_paused_time(async {
-        let process = Process::new(&two_providers(SERVERS, A, B));
-        let (_zookeeper, consumer, process) = grow_process(process, 2).await;
+        let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
+        let (_zookeeper, consumer, process) = start_process(process, 2).await;
         assert_eq!(pools(&consumer).await, ["p-a", "p-b"]);
 
         let twice = format!("{A}, {A}");
@@ -77,8 +77,8 @@ fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
 fn a_pool_that_has_gone_stays_away_though_its_connection_was_cut_when_it_left() {
     for lost in [0, 5] {
         on_paused_time(async {
-            let process = Process::new(&two_providers(SERVERS, A, B));
-            let (zookeeper, consumer, process) = grow_process(process, 2).await;
+            let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
+            let (zookeeper, consumer, process) = start_process(process, 2).await;
             zookeeper.suspend(process.session_id);
             let without = two_providers(SERVERS, A, B)
                 .replace("p-a, driver: static, pools: [{name: main", "p-c, driver: static, pools: [{name: other");
@@ -99,8 +99,8 @@ fn a_pool_that_has_gone_stays_away_though_its_connection_was_cut_when_it_left() 
 fn a_provider_that_cannot_start_leaves_the_others_alone() {
     on_paused_time(async {
         let twice = format!("{A}, {A}");
-        let process = Process::new(&two_providers(SERVERS, &twice, B));
-        let (_zookeeper, consumer, _process) = grow_process(process, 1).await;
+        let process = InProcessDaemon::new(&two_providers(SERVERS, &twice, B));
+        let (_zookeeper, consumer, _process) = start_process(process, 1).await;
         assert_eq!(pools(&consumer).await, ["p-b"]);
         assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
     });
@@ -112,7 +112,7 @@ fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
         let odd = "{name: fake-0, labels: [a], max-parallel-jobs: 0, host-key-checking: false}, \
                    {name: fake-1, labels: [], host-key: nonsense, host-key-checking: false}, \
                    {name: fake-2, labels: [a], timeout: 0}";
-        let process = Process::new(&two_providers(SERVERS, odd, B));
+        let process = InProcessDaemon::new(&two_providers(SERVERS, odd, B));
         let loaded = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
         let said: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
         let expected = [
@@ -130,7 +130,8 @@ fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
 #[test]
 fn servers_that_nobody_could_reach_keep_the_running_configuration() {
     on_paused_time(async {
-        let (_zookeeper, consumer, process) = grow_process(Process::new(&two_providers(SERVERS, A, B)), 2).await;
+        let (_zookeeper, consumer, process) =
+            start_process(InProcessDaemon::new(&two_providers(SERVERS, A, B)), 2).await;
         let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
         for servers in ["[]", "[{host: a b}]", "[{host: localhost, port: 0}]", "[{host: h, chroot: x//y}]"] {
             std::fs::write(&process.file, two_providers(servers, A, &more)).unwrap();
@@ -147,9 +148,9 @@ fn servers_that_nobody_could_reach_keep_the_running_configuration() {
 #[test]
 fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then() {
     on_paused_time(async {
-        let process = Process::new(&two_providers(SERVERS, A, B));
+        let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
         let first = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
-        let (_zookeeper, consumer, process) = grow_process(process, 2).await;
+        let (_zookeeper, consumer, process) = start_process(process, 2).await;
         let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
         std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();
         until("the third node", async || consumer.ready_nodes().await == 3).await;
@@ -181,7 +182,7 @@ fn nodes_that_are_booting_are_finished_when_their_provider_is_replaced_or_remove
     on_paused_time(async {
         let without = format!("zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders: []\n");
         for changed in [slow_cloud("    boot-timeout: 77\n"), without] {
-            let (_zookeeper, consumer, process) = grow_process(Process::new(&slow_cloud("")), 0).await;
+            let (_zookeeper, consumer, process) = start_process(InProcessDaemon::new(&slow_cloud("")), 0).await;
             until("the pool is there", async || consumer.count("/nodepool/components/pool").await == 1).await;
             let id = consumer.submit_labels(&["a", "a"]).await;
             until("its nodes are booting", async || {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::grown::{Consumer, Process, grow_process, on_paused_time, until, yaml};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
 use nodepool_drivers::{OpenDriver, static_nodes};
@@ -27,8 +27,8 @@ impl MoreDrivers for Counting {
     }
 }
 
-fn counted(text: &str) -> (Process, Arc<AtomicUsize>) {
-    let (mut process, opened) = (Process::new(text), Arc::new(AtomicUsize::new(0)));
+fn counted(text: &str) -> (InProcessDaemon, Arc<AtomicUsize>) {
+    let (mut process, opened) = (InProcessDaemon::new(text), Arc::new(AtomicUsize::new(0)));
     let shared = Arc::get_mut(&mut process.shared).expect("nobody else has it yet");
     shared.drivers = Some(Box::new(Counting(opened.clone())));
     (process, opened)
@@ -46,19 +46,19 @@ async fn pool(consumer: &Consumer) -> (String, Stat, Vec<String>, String) {
 }
 
 /// Waits until the launcher works by the files as they are now.
-async fn loaded_after(process: &Process, change: impl FnOnce()) {
+async fn loaded_after(process: &InProcessDaemon, change: impl FnOnce()) {
     let stamp = || process.shared.active_config().map(|loaded| loaded.stamp);
     let before = stamp();
     change();
     until("the file to be loaded", async || stamp() != before).await;
 }
 
-fn touch(process: &Process) {
+fn touch(process: &InProcessDaemon) {
     let later = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
     std::fs::File::options().append(true).open(&process.file).unwrap().set_modified(later).unwrap();
 }
 
-fn replace(process: &Process, text: &str) {
+fn replace(process: &InProcessDaemon, text: &str) {
     let new = process.file.with_extension("new");
     std::fs::write(&new, text).unwrap();
     std::fs::rename(&new, &process.file).unwrap();
@@ -70,7 +70,7 @@ fn a_file_that_is_touched_replaces_no_task_manager_and_no_registration() {
     on_paused_time(async {
         let text = yaml("lab", &["name: fake-h1, labels: [a]"], "");
         let (process, opened) = counted(&text);
-        let (zookeeper, consumer, process) = grow_process(process, 1).await;
+        let (zookeeper, consumer, process) = start_process(process, 1).await;
         let (before, zxid) = (pool(&consumer).await, zookeeper.last_zxid());
         loaded_after(&process, || touch(&process)).await;
         tokio::time::sleep(Duration::from_secs(300)).await;
@@ -90,7 +90,7 @@ fn a_file_that_is_touched_replaces_no_task_manager_and_no_registration() {
 fn a_label_that_is_added_is_written_into_the_registration_that_is_there() {
     on_paused_time(async {
         let (process, opened) = counted(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        let (_zookeeper, consumer, process) = grow_process(process, 1).await;
+        let (_zookeeper, consumer, process) = start_process(process, 1).await;
         let (name, first, labels, id) = pool(&consumer).await;
         assert_eq!(labels, ["a"]);
         let more = yaml("lab", &["name: fake-h1, labels: [a, b]"], "");

@@ -20,7 +20,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Timestamp;
 use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
-use nodepool_policy::invariants::nodes::{self, Place, InvariantChecker, Observation, Watcher};
+use nodepool_policy::invariants::nodes::{self, InvariantChecker, Observation, Place, Watcher};
 use nodepool_zk::paths;
 use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
@@ -123,14 +123,18 @@ impl Book {
                 pages.watcher.observe(Observation::Request(&id, request.as_ref()))
             }
             paths::ZnodePath::NodeContender(id, name) => {
-                pages.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))}
+                pages.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))
+            }
             paths::ZnodePath::RequestContender(id, _) => {
-                pages.checker.observe(Observation::RequestContender(&id, data.is_some()))}
+                pages.checker.observe(Observation::RequestContender(&id, data.is_some()))
+            }
             paths::ZnodePath::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
                 pages.images.observe(ImageObservation::Build(&key, record(data).as_ref()))
             }
-            paths::ZnodePath::ImageUpload(key) => {pages.images.observe(ImageObservation::Upload(&key, record(data).as_ref()))}
+            paths::ZnodePath::ImageUpload(key) => {
+                pages.images.observe(ImageObservation::Upload(&key, record(data).as_ref()))
+            }
             _ => Vec::new(),
         };
         pages.note(found);

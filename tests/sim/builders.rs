@@ -24,7 +24,7 @@ use super::cloud::Clouds;
 use super::configuration::builders_yaml;
 use super::gate::Gate;
 use super::process::{Seat, Started, keep_running};
-use crate::grown::Process;
+use crate::grown::InProcessDaemon;
 
 /// A builder, and where its files are.
 pub struct Builder {
@@ -54,10 +54,10 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
             // It never changes.
             options.config_check = Seconds(601.0);
         };
-        let process = Process::named(name), "", tune, Some(clouds.behind(gate)));
+        let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.behind(gate)));
         let maker = Arc::new(Model { dice: dice.clone(), luck: luck.clone(), gate: gate.clone() });
         let life = BuilderLife { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
-        let run = move |process: &mut Process, zk| {
+        let run = move |process: &mut InProcessDaemon, zk| {
             let (shared, life) = (process.shared.clone(), life.clone());
             actix_rt::spawn(async move {
                 let loaded = shared.options.load().await.expect("the configuration loads");

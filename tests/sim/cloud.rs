@@ -21,7 +21,7 @@ use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::ImageObservation;
-use nodepool_policy::invariants::nodes::{self, Place, Observation, Violation};
+use nodepool_policy::invariants::nodes::{self, Observation, Place, Violation};
 use python_yaml::diagnostics::Diagnostic;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -21,7 +21,7 @@ use super::configuration::{Cast, Launcher, Sizes};
 use super::gate::{Gate, Gated};
 use super::inspector::inspect;
 use super::wire::SimLink;
-use crate::grown::Process;
+use crate::grown::InProcessDaemon;
 
 /// What a ZooKeeper waits before it ends the session of somebody who has died.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ struct Sitting {
 
 impl Seat {
     pub fn empty() -> Self {
-        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), link: SimLink::new(0), session: 0, state: None ,})))
+        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), link: SimLink::new(0), session: 0, state: None })))
     }
 
     /// Another session of the process behind this gate.
@@ -116,12 +116,12 @@ impl Lag {
 
 /// A program, in one of its lives.
 pub struct Started {
-    pub process: Process,
+    pub process: InProcessDaemon,
     pub run: Grow,
 }
 
 /// Grows its tree on a session.
-pub type Grow = Box<dyn FnMut(&mut Process, Zk) -> JoinHandle<SessionEnd>>;
+pub type Grow = Box<dyn FnMut(&mut InProcessDaemon, Zk) -> JoinHandle<SessionEnd>>;
 
 /// Keeps a program running: after a session with another one, after its death as another process.
 pub fn keep_running(
@@ -216,7 +216,8 @@ pub fn launcher(
             // Seldom: nobody waits for a reload, and each look wakes the whole launcher.
             options.config_check = Seconds(11.0);
         };
-        let process = Process::named(launcher.name), "", tune, Some(clouds.behind(gate)));
+        let process =
+            InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.behind(gate)));
         actix_rt::spawn(inspect(launcher.name, process.shared.clone(), gate.clone(), book.clone()));
         Started { process, run: Box::new(|process, zk| process.run_on(zk)) }
     });

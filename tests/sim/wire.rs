@@ -50,8 +50,15 @@ impl SimLink {
         });
         let now = Instant::now();
         let dice = StdRng::seed_from_u64(seed);
-        let state =
-            State { dice, max_delay: Duration::ZERO, lag: Duration::ZERO, last_event: now, last_request: now, last_reply: now, requests ,};
+        let state = State {
+            dice,
+            max_delay: Duration::ZERO,
+            lag: Duration::ZERO,
+            last_event: now,
+            last_request: now,
+            last_reply: now,
+            requests,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -86,7 +93,11 @@ impl SimLink {
     }
 
     /// Makes a request when it gets there, and hands its answer on when that gets back. What is on its way goes on though nobody waits.
-    pub fn transmit<T: Send + 'static>(&self, kind: RequestKind, send: impl FnOnce() -> Reply<T> + Send + 'static,) -> Reply<T> {
+    pub fn transmit<T: Send + 'static>(
+        &self,
+        kind: RequestKind,
+        send: impl FnOnce() -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
         let Some(arrival) = self.0.lock().unwrap().next_request_arrival() else { return send() };
         let (reply_sender, reply_receiver) = oneshot::channel();
         let wire = self.clone();

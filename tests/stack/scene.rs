@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::Cloud;
 use super::client::Client;
 use super::roof::WithClouds;
-use crate::grown::{Consumer, Process, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, zookeeper};
 use crate::support::wait;
 
 /// A real cloud on a busy machine takes its time.
@@ -26,7 +26,7 @@ pub const LONG: Duration = Duration::from_secs(180);
 pub struct OpenStackHarness {
     pub client: Client,
     pub consumer: Consumer,
-    pub process: Process,
+    pub process: InProcessDaemon,
     pub zookeeper: MemoryZooKeeper,
     /// The name of its first provider, which no other test has.
     pub provider: String,
@@ -76,8 +76,8 @@ pub fn configuration(providers: &[Value]) -> String {
 }
 
 /// Not running yet.
-fn launcher(cloud: &Cloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> Process {
-    let mut process = Process::with(yaml, |options| {
+fn launcher(cloud: &Cloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> InProcessDaemon {
+    let mut process = InProcessDaemon::with(yaml, |options| {
         options.cleanup_interval.0 = 2.0;
         options.delete_interval.0 = 1.0;
         tune(options);

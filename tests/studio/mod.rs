@@ -23,7 +23,7 @@ use nodepool_zk::{Connection, Zk, paths};
 use tokio::task::JoinHandle;
 use zookeeper_server::types::CreateMode;
 
-use crate::grown::{Process, until, zookeeper};
+use crate::grown::{InProcessDaemon, until, zookeeper};
 use cloud::Cloud;
 
 /// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
