@@ -11,7 +11,7 @@ use nodepool_model::records::component::{ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::NodeRequest;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
@@ -43,7 +43,7 @@ impl DecisionHarness {
         let launcher = LauncherId::from(LAUNCHER);
         let facts = Arc::new(ProviderFacts {
             refreshed_at: NOW,
-            standing: (0..nodes).map(|index| Arc::new(host(index))).collect(),
+            static_hosts: (0..nodes).map(|index| Arc::new(host(index))).collect(),
             ..ProviderFacts::initial()
         });
         let mut snapshot = Snapshot::default();
@@ -89,8 +89,8 @@ fn address(index: usize) -> String {
     format!("10.{}.{}.{}", index >> 16 & 255, index >> 8 & 255, index & 255)
 }
 
-fn host(index: usize) -> StandingHost {
-    StandingHost {
+fn host(index: usize) -> StaticHost {
+    StaticHost {
         identity: HostIdentity { name: address(index), username: "zuul".to_owned(), port: 22 },
         pool: "main".into(),
         // One host carries a label that many ask for.

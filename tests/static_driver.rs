@@ -15,7 +15,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::static_nodes;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
@@ -34,7 +34,7 @@ fn config(nodes: &str) -> String {
     yaml
 }
 
-fn hosts_of(nodes: &str) -> Vec<StandingHost> {
+fn hosts_of(nodes: &str) -> Vec<StaticHost> {
     let hosts = static_nodes::config::hosts(&provider_section(&config(nodes))).unwrap();
     hosts.iter().map(|host| (**host).clone()).collect()
 }
@@ -53,7 +53,7 @@ fn zuul_at(address: SocketAddr) -> HostIdentity {
 }
 
 fn check_of(facts: &ProviderFacts, identity: &HostIdentity) -> HostCheck {
-    facts.standing_host(identity).expect("the host is configured").check.clone()
+    facts.static_host(identity).expect("the host is configured").check.clone()
 }
 
 fn reason(facts: &ProviderFacts, identity: &HostIdentity) -> String {
@@ -67,7 +67,7 @@ fn reason(facts: &ProviderFacts, identity: &HostIdentity) -> String {
 fn what_a_node_does_not_say_has_nodepools_defaults() {
     // config.md §10.3, and check 30: the port is 22 for winrm too.
     let host = &hosts_of("- {name: host-1, labels: [a], connection-type: winrm}")[0];
-    let expected = StandingHost {
+    let expected = StaticHost {
         identity: identity("host-1", "zuul", 22),
         pool: "main".into(),
         labels: vec!["a".into()],
@@ -81,7 +81,7 @@ fn what_a_node_does_not_say_has_nodepools_defaults() {
         check: HostCheck::Pending,
     };
     assert_eq!(*host, expected);
-    assert!(!host.gathers_keys());
+    assert!(!host.scans_host_keys());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn everything_a_node_says_is_read_as_the_loader_reads_it() {
     assert_eq!((first.timeout, first.slots, first.host_key_checking), (Seconds(13.0), 3, false));
     assert_eq!(first.configured_keys, ["ssh-rsa AAAA"]);
     assert_eq!((first.shell_type.as_deref(), first.python_path.as_str()), (Some("cmd"), "/usr/bin/python3"));
-    assert!(first.gathers_keys());
+    assert!(first.scans_host_keys());
     assert_eq!((second.identity.port, second.slots), (2222, 0));
     assert_eq!(second.configured_keys, ["one x", "two y"]);
 }
@@ -182,7 +182,7 @@ fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
         let facts = provider.facts();
         assert_eq!(result, Ok(Outcome::Refreshed(facts.clone(), Default::default())));
         assert!(facts.refreshed_at.0 > 0.0);
-        let [first, second, third] = &facts.standing[..] else { panic!("three hosts") };
+        let [first, second, third] = &facts.static_hosts[..] else { panic!("three hosts") };
         assert_eq!(first.host_keys(), Some(&[String::from("ssh-rsa FAKEKEY")][..]));
         assert_eq!(first.address(), None);
         assert!(reason(&facts, &second.identity).starts_with("host key mismatches (fake-host-2): "));
@@ -202,7 +202,7 @@ fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
              - {{name: unresolvable.invalid, connection-port: {port}, labels: a, host-key-checking: false}}"
         )));
         let facts = provider.surveyed().await;
-        let [literal, named, nowhere] = &facts.standing[..] else { panic!("three hosts") };
+        let [literal, named, nowhere] = &facts.static_hosts[..] else { panic!("three hosts") };
         assert_eq!(literal.check, HostCheck::NotNeeded { address: Some(address.ip()) });
         assert_eq!(literal.host_keys(), Some(&[String::from("own key")][..]));
         assert!(named.address().is_some_and(|address| address.is_loopback()), "{named:?}");
@@ -239,13 +239,14 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
         ];
         let provider = Provider::of_config(&config(&nodes.concat()));
         // The good ones are known while the silent one is still being waited for.
-        let good_known = |facts: &ProviderFacts| facts.standing.iter().filter(|host| host.check.is_good()).count() == 3;
+        let good_known =
+            |facts: &ProviderFacts| facts.static_hosts.iter().filter(|host| host.check.is_good()).count() == 3;
         let facts = provider.facts_until(good_known).await;
         assert_eq!(check_of(&facts, &zuul_at(silent)), HostCheck::Pending);
 
         // The survey with which a provider begins is made without being asked for.
         let facts = provider.surveyed().await;
-        let [first, switch, mismatch, windows, hanging, other_service, refused] = &facts.standing[..] else {
+        let [first, switch, mismatch, windows, hanging, other_service, refused] = &facts.static_hosts[..] else {
             panic!("seven hosts")
         };
         assert_eq!(first.host_keys(), Some(&good.keys()[..]));
@@ -267,7 +268,7 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
     let config = provider::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
     let section = config.providers.values().next().unwrap();
     let mut facts =
-        ProviderFacts { standing: static_nodes::config::hosts(section).unwrap(), ..ProviderFacts::initial() };
+        ProviderFacts { static_hosts: static_nodes::config::hosts(section).unwrap(), ..ProviderFacts::initial() };
     let check = HostCheck::Passed { at: Timestamp(900.0), host_keys: Vec::new(), address: None };
     facts.record_check(&identity("fake-2", "zuul", 22), check);
     let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);
@@ -359,7 +360,7 @@ fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         // The last fifty had to wait for a turn, and that did not use up their own time.
         let facts = provider.surveyed().await;
-        for host in &facts.standing {
+        for host in &facts.static_hosts {
             let noted = reason(&facts, &host.identity);
             assert!(noted.ends_with("no answer in the key exchange"), "{noted}");
         }
@@ -372,7 +373,7 @@ fn ten_thousand_hosts_are_surveyed_in_seconds() {
         let nodes: String = (0..10_000).map(|number| format!("- {{name: fake-{number}, labels: a}}\n")).collect();
         let provider = Provider::of_config(&config(&nodes));
         let began = Instant::now();
-        assert!(provider.surveyed().await.standing.iter().all(|host| host.check.is_good()));
+        assert!(provider.surveyed().await.static_hosts.iter().all(|host| host.check.is_good()));
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         eprintln!("10,000 hosts in {:?}", began.elapsed());
     });

@@ -200,7 +200,7 @@ proptest! {
             pool.why(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
         });
         let label = &request.record.node_types[0];
-        let hosts = built.facts["lab"].standing.iter();
+        let hosts = built.facts["lab"].static_hosts.iter();
         let dead: Vec<&str> =
             hosts.filter(|host| matches!(host.check, HostCheck::Failed { .. })).map(|host| &*host.identity.name).collect();
         let is_alive = |node: &NodeId| {

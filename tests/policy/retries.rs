@@ -26,7 +26,7 @@ fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
     assert!(inspected(planner.step(Event::Sweep, &built.inputs())).is_empty(), "the next sweep adds none");
     // One that passes meanwhile, as the pool found out, is not checked again.
     let provider = ProviderName::from("lab");
-    let last = built.facts[&provider].standing[119].identity.clone();
+    let last = built.facts[&provider].static_hosts[119].identity.clone();
     Arc::make_mut(built.facts.get_mut(&provider).unwrap()).record_check(&last, HostCheck::Pending);
     let mut seen = 0;
     while let Some(host) = under_way.pop_front() {

@@ -27,7 +27,7 @@ impl Launcher {
             ..Spec::default()
         };
         let built = build(&spec);
-        let finding = facts(&built).standing[0].check.clone();
+        let finding = facts(&built).static_hosts[0].check.clone();
         Self { built, planner: CleanupPlanner::new(Seconds(28_800.0)).with_name(name), check_result: finding }
     }
 
@@ -54,7 +54,7 @@ impl Launcher {
                     Event::Repaired(format!("node {node}"), result)
                 }
                 Effect::Inspect { provider, host } => {
-                    let check = self.check_result.clone().stamped(self.built.now);
+                    let check = self.check_result.clone().with_check_time(self.built.now);
                     let facts = self.built.facts.get_mut(&provider).unwrap();
                     Arc::make_mut(facts).record_check(&host, check);
                     Event::Inspected(provider, host)
@@ -146,7 +146,7 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
         assert_eq!(launcher.wake(), [], "the check is under way");
 
         let Effect::Inspect { provider, host } = effects.into_iter().next().unwrap() else { unreachable!() };
-        let check = launcher.check_result.clone().stamped(launcher.built.now);
+        let check = launcher.check_result.clone().with_check_time(launcher.built.now);
         Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).record_check(&host, check);
         assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
         launcher.planner.step(Event::Inspected(provider, host), &launcher.built.inputs());

@@ -11,7 +11,7 @@ use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, PoolName, Provide
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Resources;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
@@ -131,7 +131,7 @@ pub fn request_id(text: &str) -> RequestId {
 }
 
 pub fn build(spec: &Spec) -> Built {
-    let hosts: Vec<StandingHost> = spec.hosts.iter().map(|line| host(&Line::of(line))).collect();
+    let hosts: Vec<StaticHost> = spec.hosts.iter().map(|line| host(&Line::of(line))).collect();
     let mut snapshot = Snapshot::default();
     snapshot.connected = !spec.disconnected;
     let mut zxid = 0;
@@ -170,7 +170,7 @@ pub fn build(spec: &Spec) -> Built {
     }
     let facts = ProviderFacts {
         refreshed_at: NOW,
-        standing: hosts.into_iter().map(Arc::new).collect(),
+        static_hosts: hosts.into_iter().map(Arc::new).collect(),
         ..ProviderFacts::initial()
     };
     let mut shared_pools = SharedPoolState::default();
@@ -185,7 +185,7 @@ pub fn build(spec: &Spec) -> Built {
     }
 }
 
-fn host(line: &Line<'_>) -> StandingHost {
+fn host(line: &Line<'_>) -> StaticHost {
     let check = match line.get("check").unwrap_or("passed") {
         "passed" => HostCheck::Passed { at: NOW, host_keys: vec!["ssh-rsa KEY".to_owned()], address: None },
         "not-needed" => HostCheck::NotNeeded { address: None },
@@ -195,7 +195,7 @@ fn host(line: &Line<'_>) -> StandingHost {
         "pending" => HostCheck::Pending,
         other => panic!("no such check: {other}"),
     };
-    StandingHost {
+    StaticHost {
         identity: HostIdentity { name: line.first.to_owned(), username: "zuul".to_owned(), port: 22 },
         pool: PoolName::from("main"),
         labels: line.list("labels").into_iter().map(Into::into).collect(),
@@ -210,7 +210,7 @@ fn host(line: &Line<'_>) -> StandingHost {
     }
 }
 
-fn node(line: &Line<'_>, hosts: &[StandingHost]) -> Node {
+fn node(line: &Line<'_>, hosts: &[StaticHost]) -> Node {
     let mut states = NodeState::ALL.into_iter().filter(|state| line.has(state.as_str()));
     let state = states.next_back().unwrap_or(NodeState::Ready);
     let mut node = Node::new(state, Timestamp(NOW.0 - line.number("age").unwrap_or(0.0)));
@@ -264,7 +264,7 @@ fn lock_state(line: &Line<'_>) -> LockState {
     LockState { exists: held || line.has("lock-directory"), contenders, mtime_ms: 0 }
 }
 
-fn provider_section(line: &Line<'_>, hosts: &[StandingHost]) -> ProviderConfig {
+fn provider_section(line: &Line<'_>, hosts: &[StaticHost]) -> ProviderConfig {
     let section = YamlNode { at: Place::default(), value: YamlValue::Null };
     let labels: BTreeSet<_> = hosts.iter().flat_map(|host| host.labels.iter().cloned()).collect();
     let pool = PoolConfig {

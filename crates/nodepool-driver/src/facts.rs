@@ -11,7 +11,7 @@ use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::Uploading;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
 use nodepool_model::records::resources::Resources;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{Seconds, Timestamp};
 
 /// What is known about one provider; one immutable value, replaced as a whole.
@@ -32,7 +32,7 @@ pub struct ProviderFacts {
     /// What one node of a label takes.
     pub label_needs: BTreeMap<LabelName, Resources>,
     /// Nodes that exist without being launched, in the order of the configuration.
-    pub standing: Vec<Arc<StandingHost>>,
+    pub static_hosts: Vec<Arc<StaticHost>>,
     /// How nodes are launched; `None` where requests are served by reuse only.
     pub launching: Option<Arc<Launching>>,
     /// How it takes images; `None` where it takes none.
@@ -115,7 +115,7 @@ impl ProviderFacts {
             unmanaged: Resources::none(),
             leaked: Resources::none(),
             label_needs: BTreeMap::new(),
-            standing: Vec::new(),
+            static_hosts: Vec::new(),
             launching: None,
             uploading: None,
             failed_queries: Vec::new(),
@@ -124,7 +124,7 @@ impl ProviderFacts {
 
     /// Notes what the last check of one host found. Hosts that are not known are left alone.
     pub fn record_check(&mut self, identity: &HostIdentity, check: HostCheck) {
-        if let Some(host) = self.standing.iter_mut().find(|host| host.identity == *identity) {
+        if let Some(host) = self.static_hosts.iter_mut().find(|host| host.identity == *identity) {
             Arc::make_mut(host).check = check;
         }
     }
@@ -162,8 +162,8 @@ impl ProviderFacts {
         launched.or_else(|| self.label_needs.get(label)).unwrap_or(&ONE_INSTANCE)
     }
 
-    pub fn standing_host(&self, identity: &HostIdentity) -> Option<&Arc<StandingHost>> {
-        self.standing.iter().find(|host| host.identity == *identity)
+    pub fn static_host(&self, identity: &HostIdentity) -> Option<&Arc<StaticHost>> {
+        self.static_hosts.iter().find(|host| host.identity == *identity)
     }
 }
 

@@ -396,7 +396,7 @@ impl<D: Driver> Tasks<D> {
                 Ok(Outcome::Refreshed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
-                let check = check.stamped(now);
+                let check = check.with_check_time(now);
                 self.record_check(&host, check.clone());
                 Ok(Outcome::Inspected(host, check))
             }
@@ -545,7 +545,7 @@ impl<D: Driver> Tasks<D> {
             facts_age_s: self.has_refreshed().then(|| (clock::now() - facts.refreshed_at).0),
             survey_error: self.survey_error.clone(),
             listing_error: self.listing_error.clone(),
-            hosts: facts.standing.len(),
+            hosts: facts.static_hosts.len(),
             hosts_failed: failed_hosts(&facts),
         }
     }

@@ -40,7 +40,7 @@ pub(super) struct JobView {
 }
 
 pub(super) fn failed_hosts(facts: &ProviderFacts) -> BTreeMap<String, String> {
-    let failed = facts.standing.iter().filter_map(|host| match &host.check {
+    let failed = facts.static_hosts.iter().filter_map(|host| match &host.check {
         HostCheck::Failed { reason, .. } => Some((host.identity.to_string(), reason.clone())),
         HostCheck::Pending | HostCheck::NotNeeded { .. } | HostCheck::Passed { .. } => None,
     });

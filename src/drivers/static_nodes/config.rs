@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::LabelName;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
@@ -17,7 +17,7 @@ const DEFAULT_TIMEOUT_S: i64 = 5;
 const MOST_SLOTS: i64 = 10_000;
 
 /// All hosts of a provider in the order of its pools, or everything that is wrong with them.
-pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Diagnostic>> {
+pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StaticHost>>, Vec<Diagnostic>> {
     let (hosts, mut diagnostics) = read(provider);
     diagnostics.items.retain(Diagnostic::is_error);
     if diagnostics.items.is_empty() { Ok(hosts) } else { Err(diagnostics.items) }
@@ -28,7 +28,7 @@ pub fn diagnostics(provider: &ProviderConfig) -> Vec<Diagnostic> {
     read(provider).1.items
 }
 
-fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Diagnostics) {
+fn read(provider: &ProviderConfig) -> (Vec<Arc<StaticHost>>, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
     let mut hosts = Vec::new();
     let mut defined: BTreeMap<HostIdentity, Place> = BTreeMap::new();
@@ -46,7 +46,7 @@ fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Diagnostics) {
 }
 
 /// Says what makes a host useless though every key of it can be read.
-fn check_usable(host: &StandingHost, node: &YamlNode, diagnostics: &mut Diagnostics) {
+fn check_usable(host: &StaticHost, node: &YamlNode, diagnostics: &mut Diagnostics) {
     let mut warn = |key: &str, message: &str, help: &str| {
         let at = node.get(key).map_or(node.at, |value| value.at);
         diagnostics.warning(at, format!("{message} ({})", host.identity), help);
@@ -70,14 +70,14 @@ fn check_usable(host: &StandingHost, node: &YamlNode, diagnostics: &mut Diagnost
     }
 }
 
-fn host(node: &YamlNode, pool: &PoolConfig, diagnostics: &mut Diagnostics) -> Option<StandingHost> {
+fn host(node: &YamlNode, pool: &PoolConfig, diagnostics: &mut Diagnostics) -> Option<StaticHost> {
     let name = diagnostics.required(node, "name", "a static node");
     let labels = labels(node, diagnostics);
     let username = text_or(node, "username", "zuul", diagnostics);
     let port = port(node, diagnostics);
     let slots = slots(node, diagnostics);
     let timeout = diagnostics.or_default(node.integer("timeout")).unwrap_or(DEFAULT_TIMEOUT_S);
-    let host = StandingHost {
+    let host = StaticHost {
         identity: HostIdentity { name: name?, username, port: port? },
         pool: pool.name.clone(),
         labels,

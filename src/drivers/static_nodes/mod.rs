@@ -13,7 +13,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{InFlight, Lane, OneCall, Pace};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::resources::Resources;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 
@@ -26,16 +26,16 @@ const IN_FLIGHT: usize = keyscan::MAX_SCANS + keyscan::MAX_SCANS / 4;
 
 pub struct StaticNodes {
     facts: ProviderFacts,
-    hosts: BTreeMap<HostIdentity, Arc<StandingHost>>,
+    hosts: BTreeMap<HostIdentity, Arc<StaticHost>>,
     scanner: Scanner,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Diagnostic>> {
-    let standing = config::hosts(section)?;
+    let static_hosts = config::hosts(section)?;
     let labels = section.pools.values().flat_map(|pool| &pool.labels);
     let needs = labels.map(|label| (label.clone(), Resources::none().with("instances", 1.0)));
-    let hosts = standing.iter().map(|host| (host.identity.clone(), host.clone())).collect();
-    let facts = ProviderFacts { label_needs: needs.collect(), standing, ..ProviderFacts::initial() };
+    let hosts = static_hosts.iter().map(|host| (host.identity.clone(), host.clone())).collect();
+    let facts = ProviderFacts { label_needs: needs.collect(), static_hosts, ..ProviderFacts::initial() };
     Ok(StaticNodes { facts, hosts, scanner: Scanner::default() })
 }
 
@@ -43,9 +43,9 @@ pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Diagnostic>> {
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Reach it, and gather its keys where that applies.
-    Check(Arc<StandingHost>),
+    Check(Arc<StaticHost>),
     /// Reach it.
-    Probe(Arc<StandingHost>),
+    Probe(Arc<StaticHost>),
 }
 
 impl ApiCall for Call {
@@ -91,7 +91,7 @@ impl Driver for StaticNodes {
     /// Every host on its own, so that one that is slow or down holds up no other.
     fn parts(&self, job: &Job) -> Vec<Job> {
         match job {
-            Job::Refresh => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
+            Job::Refresh => self.facts.static_hosts.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
             Job::Launch(_)
             | Job::Delete(_)
             | Job::List
@@ -132,7 +132,7 @@ impl Driver for StaticNodes {
 
     async fn call(&self, call: Call, _: &Gate) -> Result<HostCheck, CloudError> {
         match call {
-            Call::Check(host) if host.is_never_connected_to() => {
+            Call::Check(host) if host.skips_connection_check() => {
                 let found = keyscan::first_address(&host.identity.name, host.timeout).await;
                 let address = found.map_err(|error| scan_error(&error))?;
                 Ok(HostCheck::NotNeeded { address: Some(address) })
@@ -144,8 +144,8 @@ impl Driver for StaticNodes {
 }
 
 impl StaticNodes {
-    async fn check(&self, host: &StandingHost) -> Result<HostCheck, CloudError> {
-        let gather = if host.gathers_keys() { Gather::Keys } else { Gather::ConnectOnly };
+    async fn check(&self, host: &StaticHost) -> Result<HostCheck, CloudError> {
+        let gather = if host.scans_host_keys() { Gather::Keys } else { Gather::ConnectOnly };
         let check = self.scan(host, gather).await?;
         if let HostCheck::Passed { host_keys, .. } = &check {
             check_configured_keys(host, host_keys)?;
@@ -153,7 +153,7 @@ impl StaticNodes {
         Ok(check)
     }
 
-    async fn scan(&self, host: &StandingHost, gather: Gather) -> Result<HostCheck, CloudError> {
+    async fn scan(&self, host: &StaticHost, gather: Gather) -> Result<HostCheck, CloudError> {
         let HostIdentity { name, port, .. } = &host.identity;
         let target = ScanTarget { host: name.clone(), port: *port, timeout: host.timeout, gather };
         let scan = self.scanner.scan(&target).await.map_err(|error| scan_error(&error))?;
@@ -162,9 +162,9 @@ impl StaticNodes {
     }
 }
 
-fn inspect(host: Arc<StandingHost>) -> OneCall<Call, HostCheck> {
+fn inspect(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     let identity = host.identity.clone();
-    if host.is_never_connected_to()
+    if host.skips_connection_check()
         && let Some(address) = address_without_lookup(&identity.name)
     {
         return OneCall::ended(Ok(Outcome::Inspected(identity, HostCheck::NotNeeded { address })));
@@ -173,7 +173,7 @@ fn inspect(host: Arc<StandingHost>) -> OneCall<Call, HostCheck> {
 }
 
 /// A host whose keys are not checked is taken for alive.
-fn probe(host: Arc<StandingHost>) -> OneCall<Call, HostCheck> {
+fn probe(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     let identity = host.identity.clone();
     if !host.host_key_checking {
         return OneCall::ended(Ok(Outcome::Alive(identity)));
@@ -190,7 +190,7 @@ fn address_without_lookup(name: &str) -> Option<Option<IpAddr>> {
 }
 
 /// Every configured key must be among those the host shows; without configured keys anything goes.
-fn check_configured_keys(host: &StandingHost, scanned: &[String]) -> Result<(), CloudError> {
+fn check_configured_keys(host: &StaticHost, scanned: &[String]) -> Result<(), CloudError> {
     let missing = host.configured_keys.iter().filter(|key| !scanned.iter().any(|found| same_key(key, found))).count();
     if missing == 0 {
         return Ok(());

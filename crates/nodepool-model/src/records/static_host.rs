@@ -29,7 +29,7 @@ impl fmt::Display for HostIdentity {
 
 /// A host that is there by configuration, and what the last check of it found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StandingHost {
+pub struct StaticHost {
     pub identity: HostIdentity,
     pub pool: PoolName,
     pub labels: Vec<LabelName>,
@@ -45,20 +45,20 @@ pub struct StandingHost {
     pub check: HostCheck,
 }
 
-impl StandingHost {
+impl StaticHost {
     /// Keys are gathered only where an SSH server is expected.
-    pub fn gathers_keys(&self) -> bool {
+    pub fn scans_host_keys(&self) -> bool {
         matches!(self.connection_type.as_str(), "ssh" | "network_cli")
     }
 
     /// Its keys are taken from the configuration; nothing is asked for but its address.
-    pub fn is_never_connected_to(&self) -> bool {
-        self.gathers_keys() && !self.host_key_checking
+    pub fn skips_connection_check(&self) -> bool {
+        self.scans_host_keys() && !self.host_key_checking
     }
 
     /// Nodes of a host that failed its check are not handed out, unless all that failed is the look for its address.
     pub fn may_serve(&self) -> bool {
-        !matches!(self.check, HostCheck::Failed { .. }) || self.is_never_connected_to()
+        !matches!(self.check, HostCheck::Failed { .. }) || self.skips_connection_check()
     }
 
     /// The keys for its nodes, once it may be registered.
@@ -101,7 +101,7 @@ pub enum HostCheck {
 
 impl HostCheck {
     /// The same finding, made at this time.
-    pub fn stamped(mut self, now: Timestamp) -> Self {
+    pub fn with_check_time(mut self, now: Timestamp) -> Self {
         match &mut self {
             HostCheck::Passed { at, .. } | HostCheck::Failed { at, .. } => *at = now,
             HostCheck::Pending | HostCheck::NotNeeded { .. } => {}

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::rules::{self, Repair};
 use super::slots::{self, Place, Slots};
-use super::static_hosts::{self, Step};
+use super::static_hosts::{self, StaticHostAction};
 use crate::inputs::Inputs;
 use crate::request::resumable;
 use nodepool_driver::facts::ProviderFacts;
@@ -249,7 +249,7 @@ impl CleanupPlanner {
             return;
         }
         for (provider, facts) in world.facts {
-            let failed = facts.standing.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. }));
+            let failed = facts.static_hosts.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. }));
             let failed = failed.map(|host| (provider.clone(), host.identity.clone()));
             self.failing.extend(failed.filter(|key| !self.inspecting.contains_key(key)));
         }
@@ -258,7 +258,7 @@ impl CleanupPlanner {
     fn retry_failed(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         while self.retried.len() < MOST_RETRIED {
             let Some((provider, host)) = self.failing.pop_front() else { return };
-            let known = world.facts.get(&provider).and_then(|facts| facts.standing_host(&host));
+            let known = world.facts.get(&provider).and_then(|facts| facts.static_host(&host));
             if known.is_some_and(|host| matches!(host.check, HostCheck::Failed { .. })) {
                 self.retried.insert((provider.clone(), host.clone()));
                 self.inspect(&provider, host, world, effects);
@@ -349,9 +349,9 @@ impl CleanupPlanner {
             if self.writes() > MOST_IN_FLIGHT / 2 {
                 return;
             }
-            let table = static_hosts::table(provider, facts, world.snapshot);
+            let table = static_hosts::slot_table(provider, facts, world.snapshot);
             let slots = self.slots.entry(name.clone()).or_default();
-            let places = facts.standing.iter().map(|host| (&host.identity, table.places(host)));
+            let places = facts.static_hosts.iter().map(|host| (&host.identity, table.slots_of(host)));
             slots.see(places, self.slot_rest, world);
             let vacancies = slots.vacancies().clone();
             for step in static_hosts::plan(provider, facts, table, &vacancies, world) {
@@ -364,9 +364,9 @@ impl CleanupPlanner {
         }
     }
 
-    fn take_step(&mut self, provider: &ProviderName, step: Step, world: &Inputs<'_>, effects: &mut Vec<Effect>,) {
+    fn take_step(&mut self, provider: &ProviderName, step: StaticHostAction, world: &Inputs<'_>, effects: &mut Vec<Effect>,) {
         match step {
-            Step::Register(node) => {
+            StaticHostAction::Register(node) => {
                 let host = static_hosts::identity_of(&node).expect("a node that is registered names its host");
                 let slot = node.slot.and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
                 let key = format!("slot {slot} of {host} in {provider}");
@@ -375,13 +375,13 @@ impl CleanupPlanner {
                     effects.push(Effect::Register { key, node });
                 }
             }
-            Step::Update { node, version, record } => {
+            StaticHostAction::Update { node, version, record } => {
                 if self.begin(format!("node {node}"), world) {
                     effects.push(Effect::Update { node, version, record });
                 }
             }
-            Step::Retire { node, version } => self.start(vec![Repair::Retire { node, version }], world, effects),
-            Step::Inspect(host) => self.inspect(provider, host, world, effects),
+            StaticHostAction::Retire { node, version } => {self.start(vec![Repair::Retire { node, version }], world, effects)}
+            StaticHostAction::Inspect(host) => self.inspect(provider, host, world, effects),
         }
     }
 

@@ -9,7 +9,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
-use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::snapshot::Snapshot;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 pub const LAUNCHER: &str = "static driver";
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum StaticHostAction {
     /// A slot without a record, of a host that passed its check.
     Register(Box<Node>),
     /// An idle node whose record does not say what the configuration and the last check say.
@@ -32,7 +32,7 @@ pub enum Step {
 type Key<'a> = (&'a str, &'a str, u16);
 
 /// Records by slot: `slots[host][slot]`; whatever has no place in the table is surplus.
-pub struct Table<'a> {
+pub struct SlotTable<'a> {
     slots: HashMap<Key<'a>, Vec<Option<Entry<'a>>>>,
     surplus: Vec<Entry<'a>>,
 }
@@ -41,34 +41,34 @@ pub struct Table<'a> {
 pub fn plan<'a>(
     provider: &'a ProviderConfig,
     facts: &'a ProviderFacts,
-    table: Table<'a>,
+    table: SlotTable<'a>,
     vacancies: &'a Vacancies,
     world: &'a Inputs<'a>,
-) -> impl Iterator<Item = Step> + 'a {
-    let Table { mut slots, surplus } = table;
-    let standing = facts.standing.iter().flat_map(move |host| {
+) -> impl Iterator<Item = StaticHostAction> + 'a {
+    let SlotTable { mut slots, surplus } = table;
+    let slot_actions = facts.static_hosts.iter().flat_map(move |host| {
         let places = slots.remove(&key_of_host(host)).unwrap_or_default();
         places.into_iter().enumerate().filter_map(move |(slot, node)| match node {
-            Some(entry) => keep(provider, host, slot, entry, world.snapshot),
-            None => occupy(provider, host, slot, vacancies, world),
+            Some(entry) => update_action(provider, host, slot, entry, world.snapshot),
+            None => fill_action(provider, host, slot, vacancies, world),
         })
     });
-    let surplus = surplus.into_iter().filter_map(move |entry| retire(entry, world.snapshot));
+    let surplus = surplus.into_iter().filter_map(move |entry| retire_action(entry, world.snapshot));
     // One check serves all slots of a host.
     let mut inspected = BTreeSet::new();
-    standing.chain(surplus).filter(move |step| match step {
-        Step::Inspect(identity) => inspected.insert(identity.clone()),
+    slot_actions.chain(surplus).filter(move |action| match action {
+        StaticHostAction::Inspect(identity) => inspected.insert(identity.clone()),
         _ => true,
     })
 }
 
-impl<'a> Table<'a> {
-    pub fn places(&self, host: &'a StandingHost) -> &[Option<Entry<'a>>] {
+impl<'a> SlotTable<'a> {
+    pub fn slots_of(&self, host: &'a StaticHost) -> &[Option<Entry<'a>>] {
         self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
     }
 
     /// To each its own slot, then to the others any that is free.
-    fn place(&mut self, entries: Vec<Entry<'a>>) {
+    fn assign_slots(&mut self, entries: Vec<Entry<'a>>) {
         let mut unslotted = Vec::new();
         for entry in entries {
             let record = &entry.1.record;
@@ -95,20 +95,20 @@ impl<'a> Table<'a> {
 
 /// Which node has which place. Nodes that somebody has come first: an idle one in the place of another that is in use would be
 /// handed out, and be one too many on its host.
-pub fn table<'a>(provider: &ProviderConfig, facts: &'a ProviderFacts, snapshot: &'a Snapshot) -> Table<'a> {
-    let slots = facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
-    let mut table = Table { slots, surplus: Vec::new() };
+pub fn slot_table<'a>(provider: &ProviderConfig, facts: &'a ProviderFacts, snapshot: &'a Snapshot) -> SlotTable<'a> {
+    let slots = facts.static_hosts.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
+    let mut slot_table = SlotTable { slots, surplus: Vec::new() };
     // On its way out, or not there yet: neither occupies a slot.
-    let is_out = |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
+    let is_outside_slots = |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
     let there =
-        snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_out(&node.record) && !is_launched(&node.record));
-    let (idle, taken): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
-    table.place(taken);
-    table.place(idle);
-    table
+        snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_outside_slots(&node.record) && !is_launched(&node.record));
+    let (idle, in_use): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
+    slot_table.assign_slots(in_use);
+    slot_table.assign_slots(idle);
+    slot_table
 }
 
-fn key_of_host(host: &StandingHost) -> Key<'_> {
+fn key_of_host(host: &StaticHost) -> Key<'_> {
     (&host.identity.name, &host.identity.username, host.identity.port)
 }
 
@@ -137,13 +137,13 @@ pub fn launched_nodes<'a>(world: &'a Inputs<'_>) -> impl Iterator<Item = (&'a Pr
     })
 }
 
-fn occupy(
+fn fill_action(
     provider: &ProviderConfig,
-    host: &StandingHost,
+    host: &StaticHost,
     slot: usize,
     vacancies: &Vacancies,
     world: &Inputs<'_>,
-) -> Option<Step> {
+) -> Option<StaticHostAction> {
     let checked = match &host.check {
         HostCheck::NotNeeded { .. } => true,
         // One of the future was made by a clock that has been put back since.
@@ -158,30 +158,30 @@ fn occupy(
         return None;
     }
     if left_until.is_some() || !checked {
-        return Some(Step::Inspect(host.identity.clone()));
+        return Some(StaticHostAction::Inspect(host.identity.clone()));
     }
     let mut node = Node::new(NodeState::Ready, world.now);
     node.slot = Some(slot as i64);
     describe(&mut node, provider, host);
-    Some(Step::Register(Box::new(node)))
+    Some(StaticHostAction::Register(Box::new(node)))
 }
 
 /// The record says the slot it fills: one from a peer that knew no slots, or the second of two that were registered at
 /// once, is told its place.
-fn keep(
+fn update_action(
     provider: &ProviderConfig,
-    host: &StandingHost,
+    host: &StaticHost,
     slot: usize,
     (id, node): Entry<'_>,
     snapshot: &Snapshot,
-) -> Option<Step> {
+) -> Option<StaticHostAction> {
     if !node.record.is_idle() || snapshot.is_node_locked(id) {
         return None;
     }
     if let HostCheck::Failed { at, .. } = &host.check {
         // Another launcher that registered it since then has reached the host.
         let is_older = node.record.created_time.is_none_or(|created| created <= *at);
-        return (is_older && !host.may_serve()).then(|| retire((id, node), snapshot)).flatten();
+        return (is_older && !host.may_serve()).then(|| retire_action((id, node), snapshot)).flatten();
     }
     let slot = Some(slot as i64);
     if !host.check.is_good() || (node.record.slot == slot && is_described(&node.record, provider, host)) {
@@ -190,16 +190,16 @@ fn keep(
     let mut record = Node::clone(&node.record);
     record.slot = slot;
     describe(&mut record, provider, host);
-    Some(Step::Update { node: id.clone(), version: node.version, record: Box::new(record) })
+    Some(StaticHostAction::Update { node: id.clone(), version: node.version, record: Box::new(record) })
 }
 
-fn retire((id, node): Entry<'_>, snapshot: &Snapshot) -> Option<Step> {
+fn retire_action((id, node): Entry<'_>, snapshot: &Snapshot) -> Option<StaticHostAction> {
     (node.record.is_idle() && !snapshot.is_node_locked(id))
-        .then(|| Step::Retire { node: id.clone(), version: node.version })
+        .then(|| StaticHostAction::Retire { node: id.clone(), version: node.version })
 }
 
 /// What configuration and check say about a node of this host.
-fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
+fn describe(node: &mut Node, provider: &ProviderConfig, host: &StaticHost) {
     let identity = &host.identity;
     node.provider = Some(provider.name.clone());
     node.pool = Some(host.pool.clone());
@@ -223,7 +223,7 @@ fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
 }
 
 /// Whether `describe` would change nothing; found out without a copy.
-fn is_described(node: &Node, provider: &ProviderConfig, host: &StandingHost) -> bool {
+fn is_described(node: &Node, provider: &ProviderConfig, host: &StaticHost) -> bool {
     let identity = &host.identity;
     let is_at = match host.address() {
         Some(IpAddr::V4(address)) => node.public_ipv4.as_ref().is_some_and(|text| text.parse() == Ok(address)),
@@ -247,7 +247,7 @@ fn is_described(node: &Node, provider: &ProviderConfig, host: &StandingHost) -> 
         && *node.attributes == *attributes(provider, host).unwrap_or(&Value::Null)
 }
 
-fn attributes<'a>(provider: &'a ProviderConfig, host: &StandingHost) -> Option<&'a Value> {
+fn attributes<'a>(provider: &'a ProviderConfig, host: &StaticHost) -> Option<&'a Value> {
     provider.pools.get(&host.pool)?.node_attributes.as_ref()
 }
 
@@ -258,8 +258,8 @@ mod tests {
     use nodepool_model::records::time::{Seconds, Timestamp};
     use python_yaml::parse;
 
-    fn host() -> StandingHost {
-        StandingHost {
+    fn host() -> StaticHost {
+        StaticHost {
             identity: HostIdentity { name: "h1".to_owned(), username: "zuul".to_owned(), port: 22 },
             pool: "main".into(),
             labels: vec!["a".into(), "b".into()],

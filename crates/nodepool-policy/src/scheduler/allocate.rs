@@ -12,7 +12,7 @@ use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
 use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
 use nodepool_model::records::resources::Resources;
-use nodepool_model::records::static_host::{HostIdentity, StandingHost};
+use nodepool_model::records::static_host::{HostIdentity, StaticHost};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
 
@@ -154,7 +154,7 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
     if !request.reuse || request.is_min_ready() {
         return vec![Reason::LaunchesNothing];
     }
-    if ctx.hosts.facts.standing.is_empty() {
+    if ctx.hosts.facts.static_hosts.is_empty() {
         return Vec::new(); // Not known yet.
     }
     match short_of_slots(request, Hosts::configured, |host| host.slots as usize, ctx) {
@@ -167,7 +167,7 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
 fn short_of_slots(
     request: &NodeRequest,
     of_label: impl Fn(&Hosts, &LabelName) -> usize,
-    of_host: impl Fn(&StandingHost) -> usize,
+    of_host: impl Fn(&StaticHost) -> usize,
     ctx: &PoolContext<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
     let counts = counts(request);
@@ -179,7 +179,7 @@ fn short_of_slots(
     }
     // A slot of a host with several of them counts for each, and serves one at a time.
     let fitting = matching::assign(&request.node_types, |label, most| {
-        let hosts = ctx.hosts.facts.standing.iter().enumerate();
+        let hosts = ctx.hosts.facts.static_hosts.iter().enumerate();
         let fitting = hosts.filter(|(_, host)| host.pool == ctx.id.pool && host.labels.contains(label));
         fitting.flat_map(|(index, host)| (0..of_host(host)).map(move |slot| (index, slot))).take(most).collect()
     });
@@ -234,7 +234,7 @@ pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
 
 /// Idle nodes for every wanted label, or the first thing that is short.
 fn fill(request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
-    if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
+    if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.static_hosts.is_empty()) {
         return Err(Reason::NotRefreshed(None));
     }
     let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
@@ -272,7 +272,7 @@ fn short_of_usable(
         let held = held.iter().filter(|node| node.labels.contains(label)).count();
         hosts.usable(label).saturating_sub(held)
     };
-    let of_host = |host: &StandingHost| match host.may_serve() {
+    let of_host = |host: &StaticHost| match host.may_serve() {
         true => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
         false => 0,
     };

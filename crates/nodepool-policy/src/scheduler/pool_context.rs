@@ -112,7 +112,7 @@ impl Hosts {
     pub fn of(facts: Arc<ProviderFacts>, id: &PoolId) -> Self {
         let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
         let mut dead = BTreeSet::new();
-        for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
+        for host in facts.static_hosts.iter().filter(|host| host.pool == id.pool) {
             probed.insert(host.identity.clone(), host.host_key_checking);
             if !host.may_serve() {
                 dead.insert(host.identity.clone());
