@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::process::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -243,7 +243,7 @@ pub struct WithGce {
     pub token: Option<String>,
 }
 
-impl MoreDrivers for WithGce {
+impl ExtraDrivers for WithGce {
     fn names(&self) -> Vec<&'static str> {
         vec!["gce"]
     }

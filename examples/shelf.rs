@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::process::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -63,7 +63,7 @@ impl SimpleAdapter for Shelf {
 
 struct ShelfDriver;
 
-impl MoreDrivers for ShelfDriver {
+impl ExtraDrivers for ShelfDriver {
     fn names(&self) -> Vec<&'static str> {
         vec!["shelf"]
     }

@@ -13,7 +13,7 @@ use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use grown::{Consumer, InProcessDaemon, on_real_time, until, zookeeper};
 use nodepool::actors::process::config_files;
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_drivers::BUILT;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
@@ -109,7 +109,7 @@ fn start() -> (Arc<Mutex<Engine>>, gce::WithGce, ServerHandle) {
 fn a_driver_of_another_crate_launches_and_deletes_nodes() {
     on_real_time(async {
         let (engine, drivers, handle) = start();
-        let mut process = InProcessDaemon::with(CONFIG, |options| options.more_drivers = vec!["gce"]);
+        let mut process = InProcessDaemon::with(CONFIG, |options| options.extra_drivers = vec!["gce"]);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(drivers));
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -156,7 +156,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
 /// The same driver under a name that no Nodepool has ever had.
 struct Acme(gce::WithGce);
 
-impl MoreDrivers for Acme {
+impl ExtraDrivers for Acme {
     fn names(&self) -> Vec<&'static str> {
         vec!["acme"]
     }
@@ -173,7 +173,7 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
     on_real_time(async {
         let (_engine, drivers, handle) = start();
         let config = CONFIG.replace("driver: gce", "driver: acme\n    warp-factor: 9");
-        let mut process = InProcessDaemon::with(&config, |options| options.more_drivers = vec!["acme"]);
+        let mut process = InProcessDaemon::with(&config, |options| options.extra_drivers = vec!["acme"]);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Acme(drivers)));
         assert_eq!(process.shared.options.load().await.unwrap().problems, []);
         let zookeeper = zookeeper();

@@ -11,7 +11,7 @@ use nodepool::actors::process::config_files;
 use nodepool::actors::process::files::Files;
 use nodepool::actors::process::process::{ProcessError, Tree, sessions};
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::Driver;
 use nodepool_driver::error::CloudError;
@@ -64,7 +64,7 @@ impl Driver for Fragile {
 
 struct WithBug(Arc<AtomicUsize>);
 
-impl MoreDrivers for WithBug {
+impl ExtraDrivers for WithBug {
     fn names(&self) -> Vec<&'static str> {
         vec!["static"]
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cloud::{Cloud, CloudState, instance};
 use nodepool::actors::provider::jobs::{Drain, ProviderHandle};
-use nodepool::actors::provider::providers::{self, MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{self, ExtraDrivers, StartProvider};
 use nodepool::actors::provider::task_manager::{Fence, TaskManager, TaskManagerDeps};
 use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::messages::Shutdown;
@@ -402,7 +402,7 @@ fn a_driver_from_outside_is_tried_first() {
     struct Outside {
         state: Arc<Mutex<CloudState>>,
     }
-    impl MoreDrivers for Outside {
+    impl ExtraDrivers for Outside {
         fn names(&self) -> Vec<&'static str> {
             vec!["static"]
         }

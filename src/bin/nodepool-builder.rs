@@ -11,7 +11,7 @@ use nodepool::actors::process::process::run_builder;
 
 fn main() -> ExitCode {
     let flags = BuilderFlags::parse();
-    if let Some(status) = flags.common.answered() {
+    if let Some(status) = flags.common.early_exit() {
         return status;
     }
     let options = LauncherOptions {

@@ -19,7 +19,7 @@ const PAGE_CANDIDATES: libmimalloc_sys::mi_option_t = 37;
 fn main() -> ExitCode {
     keep_little_memory();
     let flags = LauncherFlags::parse();
-    if let Some(status) = flags.common.answered() {
+    if let Some(status) = flags.common.early_exit() {
         return status;
     }
     let options = LauncherOptions {

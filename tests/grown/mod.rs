@@ -18,7 +18,7 @@ use nodepool::actors::process::context::{
 };
 use nodepool::actors::process::files::Files;
 use nodepool::actors::process::identity::Identity;
-use nodepool::actors::provider::providers::MoreDrivers;
+use nodepool::actors::provider::providers::ExtraDrivers;
 use nodepool::actors::runtime::panics::PanicCounter;
 use nodepool::actors::runtime::snapshot_feed::SnapshotFeed;
 use nodepool::actors::runtime::{clock, dump};
@@ -82,8 +82,8 @@ impl InProcessDaemon {
     }
 
     /// With drivers of the test's own.
-    pub fn driven(yaml: &str, tune: impl FnOnce(&mut LauncherOptions), drivers: Option<Box<dyn MoreDrivers>>) -> Self {
-        Self::named(Identity::of_this_host(), yaml, tune, drivers)
+    pub fn driven(yaml: &str, tune: impl FnOnce(&mut LauncherOptions), drivers: Option<Box<dyn ExtraDrivers>>) -> Self {
+        Self::named(Identity::from_host(), yaml, tune, drivers)
     }
 
     /// Under a name of its own.
@@ -91,7 +91,7 @@ impl InProcessDaemon {
         identity: Identity,
         yaml: &str,
         tune: impl FnOnce(&mut LauncherOptions),
-        drivers: Option<Box<dyn MoreDrivers>>,
+        drivers: Option<Box<dyn ExtraDrivers>>,
     ) -> Self {
         let (stop, shutdown) = watch::channel(None);
         let here = Arbiter::current();

@@ -9,7 +9,7 @@ use crate::grown::{on_real_time, until};
 use crate::studio::cloud::Cloud;
 use crate::studio::{BuilderHarness, names};
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool::actors::runtime::clock;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
@@ -246,7 +246,7 @@ struct Late {
     cloud: Cloud,
 }
 
-impl MoreDrivers for Late {
+impl ExtraDrivers for Late {
     fn names(&self) -> Vec<&'static str> {
         self.cloud.names()
     }

@@ -8,7 +8,7 @@ use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use crate::notifications::{YAML, launching};
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::Launching;
 use nodepool_driver::instance::{Instance, InstanceState};
@@ -53,7 +53,7 @@ impl SimpleAdapter for Stubborn {
     }
 }
 
-impl MoreDrivers for Stubborn {
+impl ExtraDrivers for Stubborn {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }

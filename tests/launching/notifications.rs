@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::{LaunchOrder, Notification};
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -83,7 +83,7 @@ impl SimpleAdapter for Quick {
 
 pub struct Quicks(pub Heard);
 
-impl MoreDrivers for Quicks {
+impl ExtraDrivers for Quicks {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }

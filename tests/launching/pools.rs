@@ -11,7 +11,7 @@ use crate::late::late;
 use crate::notifications::{Heard, Quicks, YAML};
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool::actors::runtime::messages::AskWhy;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::component::PoolComponent;
@@ -186,7 +186,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
 /// A driver that cannot be opened before what it reads beside its section is there.
 struct Late(Arc<AtomicBool>);
 
-impl MoreDrivers for Late {
+impl ExtraDrivers for Late {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }

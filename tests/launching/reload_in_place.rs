@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml};
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_drivers::{OpenDriver, static_nodes};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
@@ -16,7 +16,7 @@ use zookeeper_server::types::Stat;
 /// The static driver; counts how often it is opened, which is once for each TaskManager.
 struct Counting(Arc<AtomicUsize>);
 
-impl MoreDrivers for Counting {
+impl ExtraDrivers for Counting {
     fn names(&self) -> Vec<&'static str> {
         vec!["static"]
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::Launching;
 use nodepool_driver::instance::{Instance, InstanceState};
@@ -144,7 +144,7 @@ impl Clouds {
     }
 
     /// The drivers of one process.
-    pub fn behind(&self, gate: &Gate) -> Box<dyn MoreDrivers> {
+    pub fn behind(&self, gate: &Gate) -> Box<dyn ExtraDrivers> {
         Box::new(Behind { clouds: self.clone(), gate: gate.clone() })
     }
 }
@@ -339,7 +339,7 @@ struct Behind {
     gate: Gate,
 }
 
-impl MoreDrivers for Behind {
+impl ExtraDrivers for Behind {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }

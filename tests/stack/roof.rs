@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::openstack::{self, OpenStack};
 use nodepool_model::config::ProviderConfig;
-use openstack_clouds::{Environment, Places};
+use openstack_clouds::{ConfigPaths, Places};
 use python_yaml::diagnostics::Diagnostic;
 
 /// Takes the place of the driver of that name.
 pub struct WithClouds(pub PathBuf);
 
-impl MoreDrivers for WithClouds {
+impl ExtraDrivers for WithClouds {
     fn names(&self) -> Vec<&'static str> {
         vec!["openstack"]
     }

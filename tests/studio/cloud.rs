@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::Launching;
 use nodepool_driver::instance::Instance;
@@ -62,7 +62,7 @@ impl Cloud {
     }
 }
 
-impl MoreDrivers for Cloud {
+impl ExtraDrivers for Cloud {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }

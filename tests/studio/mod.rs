@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
 use nodepool::actors::process::context::SessionEnd;
-use nodepool::actors::provider::providers::MoreDrivers;
+use nodepool::actors::provider::providers::ExtraDrivers;
 use nodepool::actors::runtime::clock;
 use nodepool_drivers::common::dib::DiskImageBuilder;
 use nodepool_model::records::ids::{BuildId, ImageName, ProviderName, UploadId};

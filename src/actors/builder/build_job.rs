@@ -84,7 +84,7 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
             ImageBuild { state: BuildState::Failed, state_time: clock::now(), formats: Default::default(), ..begun }
         }
     };
-    let recorded = write_retry::record(&store, "the end of a build", async || {
+    let recorded = write_retry::write_with_retry(&store, "the end of a build", async || {
         store.finish_build(&mut grant, &record, asked).await
     });
     let recorded = recorded.await;

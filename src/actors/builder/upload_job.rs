@@ -117,7 +117,7 @@ async fn finish(
 ) -> Uploaded {
     let (build, provider) = (&shipment.place.build, &shipment.place.provider);
     let image = &build.image;
-    let recorded = write_retry::record(&carrier.store, "the end of an upload", async || {
+    let recorded = write_retry::write_with_retry(&carrier.store, "the end of an upload", async || {
         carrier.store.finish_upload(grant, record).await
     });
     match (record.state, recorded.await) {
@@ -268,7 +268,7 @@ async fn send(
                 JobEvent::InstanceKnown(id) => {
                     *known = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
-                    let noted = write_retry::record(&carrier.store, "the id of an image", async || {
+                    let noted = write_retry::write_with_retry(&carrier.store, "the id of an image", async || {
                         carrier.store.update_upload(grant, &record).await
                     });
                     if let Err(error) = noted.await {

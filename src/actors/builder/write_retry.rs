@@ -14,7 +14,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_FAILURES: u32 = 60;
 
 /// Over lost connections: with the session go its locks, and then what was to be recorded is nobody's.
-pub async fn record(
+pub async fn write_with_retry(
     store: &Store,
     what: &str,
     mut write: impl AsyncFnMut() -> Result<(), WriteError>,

@@ -15,7 +15,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::SessionEnd;
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
@@ -249,7 +249,7 @@ impl Launcher {
     }
 
     fn start_stats(&mut self) {
-        self.stats = StatsWorker::start_if_wanted(
+        self.stats = StatsWorker::start_if_configured(
             self.store.zk().clone(),
             self.context.clone(),
             self.store.mirror().subscribe(),

@@ -40,7 +40,7 @@ pub struct StatsWorker {
 
 impl StatsWorker {
     /// `None` where no statsd server is configured: then there is nothing to be elected for.
-    pub fn start_if_wanted(
+    pub fn start_if_configured(
         zk: Zk,
         context: Arc<ProcessContext>,
         snapshots: Subscription,
@@ -65,7 +65,7 @@ impl StatsWorker {
         Some(worker.start())
     }
 
-    fn stand_for_election(&mut self, ctx: &mut Context<Self>) {
+    fn campaign(&mut self, ctx: &mut Context<Self>) {
         let zk = self.zk.clone();
         let candidate = election::candidate(&self.context.identity.hostname, std::process::id());
         let elected = async move { election::lead(&zk, paths::ELECTION_STATS, &candidate).await };
@@ -78,7 +78,7 @@ impl StatsWorker {
             }
             Err(error) => {
                 warn!(%error, "not standing for election, trying again");
-                ctx.run_later(REFRESH_INTERVAL, Self::stand_for_election);
+                ctx.run_later(REFRESH_INTERVAL, Self::campaign);
             }
         }));
     }
@@ -125,7 +125,7 @@ impl Actor for StatsWorker {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         self.registration = Some(self.context.registry.register("StatsWorker", "", ctx.address()));
-        self.stand_for_election(ctx);
+        self.campaign(ctx);
         self.report_limits(ctx);
         self.report_client(ctx);
         ctx.run_interval(CHANGES_INTERVAL, Self::report_global);

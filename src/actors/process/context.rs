@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::config_files::{self, LoadError, Loaded};
 use super::files::Files;
 use super::identity::Identity;
-use crate::actors::provider::providers::MoreDrivers;
+use crate::actors::provider::providers::ExtraDrivers;
 use crate::actors::runtime::dump;
 use crate::actors::runtime::messages::AskWhy;
 use crate::actors::runtime::panics::PanicCounter;
@@ -49,7 +49,7 @@ pub struct ProcessContext {
     pub arbiters: ArbiterHandles,
     pub identity: Identity,
     /// Drivers of a downstream crate, tried before ours.
-    pub drivers: Option<Box<dyn MoreDrivers>>,
+    pub drivers: Option<Box<dyn ExtraDrivers>>,
     /// ZooKeeper servers of a newly loaded configuration, for the session to move to.
     pub servers: watch::Sender<Vec<ZooKeeperServer>>,
     /// What the running tree works by; the next one begins with it where the files are broken then.
@@ -115,7 +115,7 @@ pub struct LauncherOptions {
     /// Between looks for an image that is missing in a cloud.
     pub image_check_timeout: Seconds,
     /// Drivers of a downstream crate, beside our own.
-    pub more_drivers: Vec<&'static str>,
+    pub extra_drivers: Vec<&'static str>,
     /// Used instead of what the files say about ZooKeeper: the coordinator inside this process.
     pub coordinator: Option<ZooKeeperConfig>,
 }
@@ -135,14 +135,14 @@ impl LauncherOptions {
             lock_cleanup: Seconds(28_800.0),
             api_concurrency: 10,
             image_check_timeout: Seconds(300.0),
-            more_drivers: Vec::new(),
+            extra_drivers: Vec::new(),
             coordinator: None,
         }
     }
 
     /// Loads the files; every load of a launcher goes through here.
     pub async fn load(&self) -> Result<Loaded, LoadError> {
-        let built: Vec<&str> = BUILT.iter().chain(&self.more_drivers).copied().collect();
+        let built: Vec<&str> = BUILT.iter().chain(&self.extra_drivers).copied().collect();
         let mut loaded = config_files::load(&self.files, &self.config, self.secure.as_deref(), &built).await?;
         if let Some(coordinator) = &self.coordinator {
             let mut config = Config::clone(&loaded.config);

@@ -22,11 +22,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    pub fn of_this_host() -> Self {
+    pub fn from_host() -> Self {
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let hostname = hostname.filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".to_owned());
         let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
-        let fqdn = in_hosts_file(&hostname, &hosts).or_else(|| in_time(hostname.clone(), in_dns));
+        let fqdn = in_hosts_file(&hostname, &hosts).or_else(|| with_timeout(hostname.clone(), in_dns));
         let fqdn = fqdn.unwrap_or_else(|| hostname.clone());
         Self { hostname, fqdn, pools: Mutex::default() }
     }
@@ -79,11 +79,11 @@ fn in_dns(hostname: String) -> Option<String> {
 }
 
 /// On a thread of its own, which is left behind when it takes too long: the system's resolver cannot be interrupted.
-fn in_time(hostname: String, ask: fn(String) -> Option<String>) -> Option<String> {
+fn with_timeout(hostname: String, lookup: fn(String) -> Option<String>) -> Option<String> {
     let (answer, answered) = mpsc::channel();
     thread::spawn(move || {
         // Nobody waits any more where it took too long.
-        let _ = answer.send(ask(hostname));
+        let _ = answer.send(lookup(hostname));
     });
     answered.recv_timeout(DNS_TIMEOUT).ok().flatten()
 }
@@ -104,7 +104,7 @@ mod tests {
     fn names_without_a_dot_and_unknown_ones_are_no_full_names() {
         assert_eq!(in_dns("localhost".to_owned()).filter(|name| !name.contains('.')), None);
         assert_eq!(in_dns("no-such-host.invalid".to_owned()), None);
-        assert_eq!(in_time("nl01".to_owned(), |name| Some(name + ".x")).as_deref(), Some("nl01.x"));
+        assert_eq!(with_timeout("nl01".to_owned(), |name| Some(name + ".x")).as_deref(), Some("nl01.x"));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn pause() {
 mod tests {
     use super::*;
 
-    fn place() -> (tempfile::TempDir, PathBuf) {
+    fn temp_path() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodepool.pid");
         (folder, path)
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_file_names_us_and_goes_with_its_guard() {
-        let (_folder, path) = place();
+        let (_folder, path) = temp_path();
         let held = PidFile::acquire(&path, Duration::ZERO).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         held.release();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_living_owner_is_not_pushed_aside() {
-        let (_folder, path) = place();
+        let (_folder, path) = temp_path();
         let _held = PidFile::acquire(&path, Duration::ZERO).unwrap();
         let error = PidFile::acquire(&path, Duration::ZERO).unwrap_err();
         assert!(matches!(error, PidFileError::Held { pid, .. } if pid == std::process::id() as i32), "{error}");
@@ -141,7 +141,7 @@ mod tests {
     // operations.md check 54: restart works although the pid file exists.
     #[test]
     fn the_file_of_a_dead_process_is_taken_over() {
-        let (_folder, path) = place();
+        let (_folder, path) = temp_path();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_no_process_id_is_reported_and_left_alone() {
-        let (_folder, path) = place();
+        let (_folder, path) = temp_path();
         for garbage in [&b"my notes"[..], b"", b"\xff\xfe", b"-1", b"99999999999999"] {
             fs::write(&path, garbage).unwrap();
             let error = PidFile::acquire(&path, Duration::ZERO).unwrap_err();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_is_named() {
-        let (folder, _) = place();
+        let (folder, _) = temp_path();
         let error = PidFile::acquire(&folder.path().join("missing/nodepool.pid"), ACQUIRE_TIMEOUT).unwrap_err();
         assert!(error.to_string().contains("missing/nodepool.pid"), "{error}");
     }

@@ -24,7 +24,7 @@ use super::signals::Patience;
 use super::{sd_notify, signals};
 use crate::actors::builder::builder::{self, BuilderLife, BuilderOptions};
 use crate::actors::launcher::launcher;
-use crate::actors::provider::providers::MoreDrivers;
+use crate::actors::provider::providers::ExtraDrivers;
 use crate::actors::runtime::panics::{PanicCounter, Recovery};
 use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::runtime::{clock, dump};
@@ -104,16 +104,16 @@ pub struct Prepared {
     pub loaded: Loaded,
     pub listener: Option<TcpListener>,
     /// Drivers that are not part of this crate.
-    pub drivers: Option<Box<dyn MoreDrivers>>,
+    pub drivers: Option<Box<dyn ExtraDrivers>>,
 }
 
 /// The whole life of `nodepool-launcher`, with the drivers of a downstream crate beside our own.
 pub fn run_launcher(
     mut options: LauncherOptions,
     daemon: &DaemonOptions,
-    drivers: Option<Box<dyn MoreDrivers>>,
+    drivers: Option<Box<dyn ExtraDrivers>>,
 ) -> ExitCode {
-    options.more_drivers = drivers.as_ref().map_or_else(Vec::new, |drivers| drivers.names());
+    options.extra_drivers = drivers.as_ref().map_or_else(Vec::new, |drivers| drivers.names());
     run_daemon(daemon, LAUNCHER_LOG_FILE, async move |ready| {
         let control = Control::take(Patience::Seconds)?;
         let prepared = Prepared { drivers, ..prepare(options).await? };
@@ -347,7 +347,7 @@ impl Grown {
     async fn with_web(control: &Control, prepared: Prepared, web: Option<SocketAddr>) -> Result<Self, ProcessError> {
         let Prepared { options, loaded, drivers, listener: _ } = prepared;
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());
-        let identity = Identity::of_this_host();
+        let identity = Identity::from_host();
         let runtime = runtime_of(&pools).await?;
         let ready = watch::Sender::new(false);
         // Of a launcher and a builder in one process the first, which is the launcher.
@@ -456,7 +456,7 @@ pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &
             }
             SessionEnd::Panicked(actor) => {
                 error!(actor, "an actor panicked, starting anew");
-                if context.panics.record(clock::monotonic_now()) == Recovery::GiveUp {
+                if context.panics.record(clock::monotonic_now()) == Recovery::Exit {
                     return Err(ProcessError::Panics(context.panics.count()));
                 }
             }

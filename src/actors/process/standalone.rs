@@ -40,15 +40,15 @@ pub struct StandaloneOptions {
     pub builder: bool,
     pub log: LogPlan,
     /// Whether programs read what is written: then there is nothing between the lines of the log.
-    pub for_programs: bool,
+    pub is_machine_readable: bool,
 }
 
 /// The whole life of `nodepool standalone`; returns the exit status.
 pub fn run(options: StandaloneOptions) -> u8 {
-    process::status(live(options))
+    process::status(try_run(options))
 }
 
-fn live(mut options: StandaloneOptions) -> Result<(), ProcessError> {
+fn try_run(mut options: StandaloneOptions) -> Result<(), ProcessError> {
     // Certificates and the launcher's own reloads must not depend on the folder.
     let unusable = |source| ProcessError::System { action: "find the current folder", source };
     options.data_dir = std::path::absolute(&options.data_dir).map_err(unusable)?;
@@ -68,7 +68,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
         Some(config) => with_own_config(config, &options, &coordinator).await?,
         None => with_built_in_config(&options, &coordinator).await?,
     };
-    introduce(&options, &coordinator, prepared.listener.as_ref());
+    print_summary(&options, &coordinator, prepared.listener.as_ref());
     let failed = coordinator.failed();
     let builder = builder(&options, &prepared).unwrap_or_else(|error| {
         warn!("the builder is left out: {error}");
@@ -265,9 +265,9 @@ fn write_config(data_dir: &Path, text: &str) -> Result<PathBuf, ProcessError> {
 }
 
 /// What somebody at the terminal has to know; for programs there is the file.
-fn introduce(options: &StandaloneOptions, coordinator: &EmbeddedServer, listener: Option<&TcpListener>) {
+fn print_summary(options: &StandaloneOptions, coordinator: &EmbeddedServer, listener: Option<&TcpListener>) {
     let (data_dir, web) = (&options.data_dir, listener.and_then(|listener| listener.local_addr().ok()));
-    if options.for_programs {
+    if options.is_machine_readable {
         let web = web.map(|address| format!("http://{address}"));
         return info!(web, data_dir = %data_dir.display(), "for this one machine only");
     }

@@ -11,7 +11,7 @@ use nodepool_model::records::ids::ProviderName;
 use python_yaml::diagnostics::Diagnostic;
 
 /// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
-pub trait MoreDrivers: Send + Sync {
+pub trait ExtraDrivers: Send + Sync {
     /// Values of a provider's `driver` that it opens. Of a section whose driver Nodepool 11 does not know, everything that is not
     /// common to all drivers is left to `open`: which keys there are, and what they mean.
     fn names(&self) -> Vec<&'static str>;
@@ -52,11 +52,11 @@ impl OpenDriver for StartProvider {
 pub fn start(
     section: &ProviderConfig,
     deps: TaskManagerDeps,
-    more: Option<&dyn MoreDrivers>,
+    extra: Option<&dyn ExtraDrivers>,
 ) -> Result<ProviderHandle, Vec<Diagnostic>> {
     let start = StartProvider { provider: section.name.clone(), deps };
-    match more.filter(|more| more.names().contains(&section.driver.as_str())) {
-        Some(more) => more.open(section, start),
+    match extra.filter(|extra| extra.names().contains(&section.driver.as_str())) {
+        Some(extra) => extra.open(section, start),
         None => nodepool_drivers::open(section, start),
     }
 }

@@ -15,10 +15,10 @@ use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
 /// Each runtime of a test has a time of its own, which may be behind that of whoever asked first: by days, where that was advanced.
-const BEFORE: Duration = Duration::from_secs(365 * 24 * 3600);
+const CLOCK_OFFSET: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// From when moments count in this process, and that before.
-static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+static PROCESS_START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {
     static SIMULATED: Cell<Option<Simulated>> = const { Cell::new(None) };
@@ -27,7 +27,7 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct Simulated {
     /// From when moments count.
-    begun: Instant,
+    started: Instant,
     /// When the clock was last set, and to what.
     set: (Instant, Timestamp),
 }
@@ -36,14 +36,14 @@ struct Simulated {
 /// Another call is a jump of the clock, of which timers notice nothing.
 pub fn simulate(now: Timestamp) {
     let at = Instant::now();
-    let begun = SIMULATED.get().map_or(at, |simulated| simulated.begun);
-    SIMULATED.set(Some(Simulated { begun, set: (at, now) }));
+    let begun = SIMULATED.get().map_or(at, |simulated| simulated.started);
+    SIMULATED.set(Some(Simulated { started: begun, set: (at, now) }));
 }
 
 /// The time by a clock that nobody sets, the one that timers follow.
 pub fn monotonic_now() -> MonotonicTime {
-    let begun = SIMULATED.get().map_or_else(|| *BEGUN, |simulated| simulated.begun);
-    MonotonicTime((Instant::now() + BEFORE).saturating_duration_since(begun))
+    let begun = SIMULATED.get().map_or_else(|| *PROCESS_START, |simulated| simulated.started);
+    MonotonicTime((Instant::now() + CLOCK_OFFSET).saturating_duration_since(begun))
 }
 
 /// The time by the wall clock. Where tokio's time is paused or advanced, as in tests, this follows it: the distance

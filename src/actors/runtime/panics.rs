@@ -36,8 +36,8 @@ impl PanicWatch {
     /// Resolves with the name of the actor that panicked first; the tree is to be ended then.
     pub async fn panicked(&self) -> String {
         let mut receiver = self.first.subscribe();
-        let seen = receiver.wait_for(Option::is_some).await.expect("this watch holds a sender");
-        seen.clone().expect("waited for it to be there")
+        let name = receiver.wait_for(Option::is_some).await.expect("this watch holds a sender");
+        name.clone().expect("waited for it to be there")
     }
 }
 
@@ -65,27 +65,27 @@ impl Drop for PanicGuard {
 /// The panics of the process, whichever session they happened in.
 #[derive(Default)]
 pub struct PanicCounter {
-    at: Mutex<VecDeque<MonotonicTime>>,
+    times: Mutex<VecDeque<MonotonicTime>>,
     total: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// Grow a new tree.
-    GoOn,
+    Restart,
     /// Five in ten minutes: end the process.
-    GiveUp,
+    Exit,
 }
 
 impl PanicCounter {
     pub fn record(&self, now: MonotonicTime) -> Recovery {
         self.total.fetch_add(1, Ordering::Relaxed);
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         at.push_back(now);
         while at.front().is_some_and(|first| now - *first > PANIC_WINDOW) {
             at.pop_front();
         }
-        if at.len() >= MAX_PANICS { Recovery::GiveUp } else { Recovery::GoOn }
+        if at.len() >= MAX_PANICS { Recovery::Exit } else { Recovery::Restart }
     }
 
     /// Since the start.
@@ -95,7 +95,7 @@ impl PanicCounter {
 
     /// Within the last ten minutes before the latest one.
     pub fn count(&self) -> usize {
-        self.at.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -106,13 +106,13 @@ mod tests {
 
     use crate::actors::runtime::messages::Dump;
 
-    struct Fragile {
+    struct PanickingActor {
         _guard: PanicGuard,
     }
-    impl Actor for Fragile {
+    impl Actor for PanickingActor {
         type Context = Context<Self>;
     }
-    impl Handler<Dump> for Fragile {
+    impl Handler<Dump> for PanickingActor {
         type Result = Option<serde_json::Value>;
 
         fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
@@ -126,8 +126,8 @@ mod tests {
         local
             .run_until(async {
                 let watch = PanicWatch::new();
-                let fragile = Fragile { _guard: watch.guard("PoolWorker cloud-a/main") }.start();
-                assert!(fragile.send(Dump).await.is_err());
+                let actor = PanickingActor { _guard: watch.guard("PoolWorker cloud-a/main") }.start();
+                assert!(actor.send(Dump).await.is_err());
                 assert_eq!(watch.panicked().await, "PoolWorker cloud-a/main");
             })
             .await;
@@ -144,9 +144,9 @@ mod tests {
     fn five_panics_in_ten_minutes_are_too_many() {
         let counter = PanicCounter::default();
         let verdicts = [0.0, 100.0, 200.0, 300.0].map(|at| counter.record(MonotonicTime::at(at)));
-        assert_eq!(verdicts, [Recovery::GoOn; 4]);
+        assert_eq!(verdicts, [Recovery::Restart; 4]);
         // The first has left the window of ten minutes, the fifth in the window follows.
-        assert_eq!(counter.record(MonotonicTime::at(601.0)), Recovery::GoOn);
-        assert_eq!(counter.record(MonotonicTime::at(602.0)), Recovery::GiveUp);
+        assert_eq!(counter.record(MonotonicTime::at(601.0)), Recovery::Restart);
+        assert_eq!(counter.record(MonotonicTime::at(602.0)), Recovery::Exit);
     }
 }

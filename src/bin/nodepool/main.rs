@@ -111,7 +111,7 @@ fn work(global: Global, command: Command, output: &mut Output<'_>) -> anyhow::Re
 fn log_plan(global: &Global) -> anyhow::Result<LogPlan> {
     match &global.logconfig {
         _ if global.debug => Ok(LogPlan::to_stderr(Verbosity::Debug)),
-        Some(path) => Ok(LogPlan::from_file(&tilde::expanded(path))?),
+        Some(path) => Ok(LogPlan::from_file(&tilde::expand_tilde(path))?),
         None => Ok(LogPlan::to_stderr(Verbosity::Normal)),
     }
 }

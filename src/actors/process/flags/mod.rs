@@ -44,7 +44,7 @@ pub struct CommonFlags {
 
 impl CommonFlags {
     /// Says what there is to say before anything is begun; a status, if that was all.
-    pub fn answered(&self) -> Option<ExitCode> {
+    pub fn early_exit(&self) -> Option<ExitCode> {
         if self.version {
             // Nobody may be reading.
             let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
@@ -96,7 +96,7 @@ pub fn line_format(text: &str) -> Result<LineFormat, String> {
 
 /// With `~` replaced, and independent of the folder, which changes in the background.
 pub fn absolute(path: &str) -> PathBuf {
-    let expanded = tilde::expanded(path);
+    let expanded = tilde::expand_tilde(path);
     // Without a current folder there is nothing to make it absolute with; opening it will say so.
     std::path::absolute(&expanded).unwrap_or(expanded)
 }

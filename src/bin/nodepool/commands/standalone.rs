@@ -36,14 +36,14 @@ pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
             LineFormat::Text => log,
             LineFormat::Json => log.as_json(),
         },
-        for_programs: log_format == LineFormat::Json,
+        is_machine_readable: log_format == LineFormat::Json,
     })
 }
 
 fn log_plan(global: &Global) -> Result<LogPlan, String> {
     match &global.logconfig {
         _ if global.debug => Ok(LogPlan::to_stdout(Verbosity::Debug)),
-        Some(path) => LogPlan::from_file(&tilde::expanded(path)).map_err(|error| error.to_string()),
+        Some(path) => LogPlan::from_file(&tilde::expand_tilde(path)).map_err(|error| error.to_string()),
         None => Ok(LogPlan::to_stdout(Verbosity::Normal)),
     }
 }
