@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use super::cloud::Clouds;
 use super::configuration::builders_yaml;
-use super::gate::Gate;
+use super::gate::StepBudget;
 use super::process::{Seat, Started, keep_running};
 use crate::grown::InProcessDaemon;
 
@@ -48,14 +48,14 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
     let Files::InMemory(texts) = &files else { unreachable!("simulated files are in memory") };
     texts.lock().unwrap().insert("nodepool.yaml".into(), builders_yaml(folder.path()));
     let (clouds, dice, luck) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), luck.clone());
-    let seat = keep_running(name, zookeeper, move |gate| {
+    let seat = keep_running(name, zookeeper, move |budget| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             // It never changes.
             options.config_check = Seconds(601.0);
         };
-        let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.behind(gate)));
-        let maker = Arc::new(Model { dice: dice.clone(), luck: luck.clone(), gate: gate.clone() });
+        let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.behind(budget)));
+        let maker = Arc::new(Model { dice: dice.clone(), luck: luck.clone(), budget: budget.clone() });
         let life = BuilderLife { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
         let run = move |process: &mut InProcessDaemon, zk| {
             let (shared, life) = (process.shared.clone(), life.clone());
@@ -114,7 +114,7 @@ const FINE: u32 = 9;
 struct Model {
     dice: Arc<Mutex<StdRng>>,
     luck: Luck,
-    gate: Gate,
+    budget: StepBudget,
 }
 
 impl ImageMaker for Model {
@@ -134,7 +134,7 @@ impl ImageMaker for Model {
         let made = async move {
             write("half-made");
             tokio::time::sleep(duration).await;
-            if self.gate.is_closed() || fate == HANGS {
+            if self.budget.is_exhausted() || fate == HANGS {
                 std::future::pending::<()>().await;
             }
             if fate == FAILS {

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::book::Book;
 use super::configuration::CORES;
-use super::gate::Gate;
+use super::gate::StepBudget;
 
 /// How likely things go wrong with one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -139,13 +139,13 @@ impl Clouds {
         place.is_some()
     }
 
-    pub fn door(&self, provider: ProviderName, gate: &Gate) -> Door {
-        Door { provider, clouds: self.clone(), gate: gate.clone(), session: gate.last_session() }
+    pub fn door(&self, provider: ProviderName, budget: &StepBudget) -> Door {
+        Door { provider, clouds: self.clone(), budget: budget.clone(), session: budget.last_session() }
     }
 
     /// The drivers of one process.
-    pub fn behind(&self, gate: &Gate) -> Box<dyn ExtraDrivers> {
-        Box::new(Behind { clouds: self.clone(), gate: gate.clone() })
+    pub fn behind(&self, budget: &StepBudget) -> Box<dyn ExtraDrivers> {
+        Box::new(Behind { clouds: self.clone(), budget: budget.clone() })
     }
 }
 
@@ -336,7 +336,7 @@ fn failed(detail: &str) -> CloudError {
 
 struct Behind {
     clouds: Clouds,
-    gate: Gate,
+    budget: StepBudget,
 }
 
 impl ExtraDrivers for Behind {
@@ -348,7 +348,7 @@ impl ExtraDrivers for Behind {
         let mut findings = Diagnostics::default();
         let parts = servers::section(section, &mut findings);
         assert!(findings.items.is_empty(), "{:?}", findings.items);
-        let adapter = Adapter { door: self.clouds.door(section.name.clone(), &self.gate), parts };
+        let adapter = Adapter { door: self.clouds.door(section.name.clone(), &self.budget), parts };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
@@ -363,7 +363,7 @@ struct Adapter {
 pub struct Door {
     provider: ProviderName,
     clouds: Clouds,
-    gate: Gate,
+    budget: StepBudget,
     /// The one for which whoever opened it works.
     session: usize,
 }
@@ -380,7 +380,7 @@ const LIMIT: usize = 12;
 impl Door {
     /// The way there and back, on which things get lost.
     async fn call<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
-        if !self.gate.lets_through() {
+        if !self.budget.take_step() {
             std::future::pending::<()>().await;
         }
         let (latency, slowness, trouble) = {
@@ -403,7 +403,7 @@ impl Door {
         if slowness > 0.0 {
             tokio::time::sleep(Duration::from_secs_f64(slowness)).await;
         }
-        if self.gate.is_closed() {
+        if self.budget.is_exhausted() {
             std::future::pending::<()>().await;
         }
         answer
@@ -411,7 +411,9 @@ impl Door {
 
     /// Nothing is changed by whose session is over.
     fn check(&self, what: impl FnOnce() -> String) {
-        let Some(over_for) = self.gate.over_for(self.session).filter(|_| !self.gate.is_closed()) else { return };
+        let Some(over_for) = self.budget.expired_for(self.session).filter(|_| !self.budget.is_exhausted()) else {
+            return;
+        };
         let what = format!("{} at {}", what(), self.provider);
         if let Some(violation) = nodes::of_call(what, Some(Seconds(over_for.as_secs_f64())), MOMENT) {
             self.clouds.0.lock().unwrap().book.accuse(violation);
@@ -434,13 +436,13 @@ impl Door {
         self.check(|| format!("image {} is uploaded", order.name));
         let duration = self.call(|state| Ok(state.dice.gen_range(10.0..120.0))).await?;
         tokio::time::sleep(Duration::from_secs_f64(duration)).await;
-        if self.gate.is_closed() {
+        if self.budget.is_exhausted() {
             std::future::pending::<()>().await;
         }
         assert!(order.file.exists(), "{} is sent and not there", order.file.display());
         let answer = self.clouds.0.lock().unwrap().store(&self.provider, order);
         // Who dies now never hears of it.
-        if !self.gate.lets_through() {
+        if !self.budget.take_step() {
             std::future::pending::<()>().await;
         }
         answer

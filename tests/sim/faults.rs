@@ -260,16 +260,16 @@ impl Stage {
     /// False where whoever sat there is dead already.
     fn kill(&self, process: usize, steps: u64) -> bool {
         let seat = self.seats[process].clone();
-        let (gate, zookeeper, struck) = (seat.gate(), self.zookeeper.clone(), self.struck.clone());
+        let (budget, zookeeper, struck) = (seat.budget(), self.zookeeper.clone(), self.struck.clone());
         if !seat.is_alive() {
             return false;
         }
-        gate.close_after(steps);
+        budget.limit_to(steps);
         actix_rt::spawn(async move {
             // Who makes fewer steps than that dies all the same.
-            let _ = tokio::time::timeout(Duration::from_secs(60), gate.closed()).await;
-            gate.close_after(0);
-            if process < OLD_SEAT && gate.dies_now() {
+            let _ = tokio::time::timeout(Duration::from_secs(60), budget.exhausted()).await;
+            budget.limit_to(0);
+            if process < OLD_SEAT && budget.count_death() {
                 struck.kills.set(struck.kills.get() + 1);
             }
             // The session it has by then, which may not be that of now; nobody sits there anew so soon.
@@ -282,13 +282,13 @@ impl Stage {
 
     fn cut(&self, process: usize, duration: Duration) {
         let (zookeeper, seat) = (self.zookeeper.clone(), &self.seats[process]);
-        let (session, gate) = (seat.session(), seat.gate());
-        let number = gate.last_session();
+        let (session, budget) = (seat.session(), seat.budget());
+        let number = budget.last_session();
         zookeeper.suspend(session);
         actix_rt::spawn(async move {
             tokio::time::sleep(duration.min(SESSION_TIMEOUT)).await;
             if duration > SESSION_TIMEOUT {
-                gate.note_end(number);
+                budget.record_session_end(number);
                 zookeeper.expire_unnoticed(session);
                 tokio::time::sleep(duration - SESSION_TIMEOUT).await;
             }

@@ -17,27 +17,27 @@ use super::wire::{RequestKind, SimLink};
 
 /// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct StepBudget {
     steps: Arc<AtomicU64>,
-    closing: Arc<Notify>,
+    exhausted_signal: Arc<Notify>,
     /// Of each session of the process, one after the other, since when it is over.
     sessions: Arc<Mutex<Vec<Option<Instant>>>>,
     /// That somebody has counted its death.
-    counted: Arc<AtomicBool>,
+    is_death_counted: Arc<AtomicBool>,
 }
 
-impl Gate {
-    pub fn open() -> Self {
+impl StepBudget {
+    pub fn unlimited() -> Self {
         Self {
             steps: Arc::new(AtomicU64::new(u64::MAX)),
-            closing: Arc::default(),
+            exhausted_signal: Arc::default(),
             sessions: Arc::default(),
-            counted: Arc::default(),
+            is_death_counted: Arc::default(),
         }
     }
 
     /// The process has this session from now on.
-    pub fn attend(&self, mut session: watch::Receiver<SessionState>) {
+    pub fn track_session(&self, mut session: watch::Receiver<SessionState>) {
         let sessions = self.sessions.clone();
         sessions.lock().unwrap().push(None);
         let at = self.last_session();
@@ -48,7 +48,7 @@ impl Gate {
     }
 
     /// The server has ended this session, of which the process may not have heard.
-    pub fn note_end(&self, session: usize) {
+    pub fn record_session_end(&self, session: usize) {
         self.sessions.lock().unwrap()[session].get_or_insert_with(Instant::now);
     }
 
@@ -58,72 +58,72 @@ impl Gate {
     }
 
     /// The number of the session that the process has now.
-    pub fn session_number(&self) -> Option<usize> {
+    pub fn live_session(&self) -> Option<usize> {
         let sessions = self.sessions.lock().unwrap();
         sessions.last().is_some_and(Option::is_none).then(|| sessions.len() - 1)
     }
 
     /// For how long this session has been over: whoever does something for it now does it on nobody's behalf.
-    pub fn over_for(&self, session: usize) -> Option<Duration> {
+    pub fn expired_for(&self, session: usize) -> Option<Duration> {
         self.sessions.lock().unwrap()[session].map(|since| since.elapsed())
     }
 
     /// Killed after so many more steps. Who is dead already stays so.
-    pub fn close_after(&self, steps: u64) {
+    pub fn limit_to(&self, steps: u64) {
         self.steps.fetch_min(steps, Ordering::Relaxed);
-        self.tell_if_closed();
+        self.notify_if_exhausted();
     }
 
     /// Once it is.
-    pub async fn closed(&self) {
+    pub async fn exhausted(&self) {
         // Whoever closes it after this line wakes us.
-        let closing = self.closing.notified();
-        if !self.is_closed() {
-            closing.await;
+        let exhausted = self.exhausted_signal.notified();
+        if !self.is_exhausted() {
+            exhausted.await;
         }
     }
 
-    fn tell_if_closed(&self) {
-        if self.is_closed() {
-            self.closing.notify_waiters();
+    fn notify_if_exhausted(&self) {
+        if self.is_exhausted() {
+            self.exhausted_signal.notify_waiters();
         }
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub fn is_exhausted(&self) -> bool {
         self.steps.load(Ordering::Relaxed) == 0
     }
 
     /// Once for each process that is killed, however often somebody tried to.
-    pub fn dies_now(&self) -> bool {
-        !self.counted.swap(true, Ordering::Relaxed)
+    pub fn count_death(&self) -> bool {
+        !self.is_death_counted.swap(true, Ordering::Relaxed)
     }
 
     /// Whether a step gets through.
-    pub fn lets_through(&self) -> bool {
-        let step = |left: u64| match left {
+    pub fn take_step(&self) -> bool {
+        let step = |remaining: u64| match remaining {
             u64::MAX => Some(u64::MAX),
             left => left.checked_sub(1),
         };
-        let passes = self.steps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok();
-        self.tell_if_closed();
-        passes
+        let is_allowed = self.steps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok();
+        self.notify_if_exhausted();
+        is_allowed
     }
 }
 
 /// The session of a process that may be killed, at the end of a wire.
-pub struct Gated {
+pub struct KillableConnection {
     pub inner: Arc<MemoryConnection>,
-    pub gate: Gate,
+    pub budget: StepBudget,
     pub link: SimLink,
 }
 
-impl Gated {
+impl KillableConnection {
     fn ask<T: Send + 'static>(
         &self,
         kind: RequestKind,
         ask: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
-        if !self.gate.lets_through() {
+        if !self.budget.take_step() {
             return pending().boxed();
         }
         let inner = self.inner.clone();
@@ -142,7 +142,7 @@ impl Gated {
     }
 }
 
-impl Connection for Gated {
+impl Connection for KillableConnection {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
         self.at(RequestKind::Read, path, |zk, path| zk.get(path))
     }

@@ -12,7 +12,7 @@ use nodepool_policy::invariants::nodes::{Place, Violation, of_ledger};
 
 use super::book::Book;
 use super::cloud::Clouds;
-use super::gate::Gate;
+use super::gate::StepBudget;
 use super::process::{Configured, Seat};
 
 /// Between two looks. Not the period of anything else.
@@ -21,14 +21,14 @@ const INTERVAL: Duration = Duration::from_secs(97);
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// As long as the process lives.
-pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, gate: Gate, book: Book) {
+pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: StepBudget, book: Book) {
     let (mut waited, mut session) = (BTreeSet::new(), None);
     loop {
         tokio::time::sleep(INTERVAL).await;
-        if gate.is_closed() {
+        if budget.is_exhausted() {
             return;
         }
-        let before = std::mem::replace(&mut session, gate.session_number());
+        let before = std::mem::replace(&mut session, budget.live_session());
         let Some(snapshot) = shared.snapshot_feed.latest() else { continue };
         if let Some(Violation(text)) = of_ledger(&snapshot) {
             book.accuse(Violation(format!("{name}: {text}")));
@@ -41,7 +41,7 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, gate: Gate
             for id in open.intersection(&waited) {
                 let answers = shared.why.ask_all(AskWhy(id.clone()), DEADLINE).await;
                 let is_told = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
-                if !is_told && book.is_open(id) && !gate.is_closed() {
+                if !is_told && book.is_open(id) && !budget.is_exhausted() {
                     book.accuse(Violation(format!("{name} cannot say why {id} waits")));
                 }
             }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::book::Book;
 use super::cloud::Clouds;
 use super::configuration::{Cast, Launcher, Sizes};
-use super::gate::{Gate, Gated};
+use super::gate::{KillableConnection, StepBudget};
 use super::inspector::inspect;
 use super::wire::SimLink;
 use crate::grown::InProcessDaemon;
@@ -37,7 +37,7 @@ pub fn restart(life: usize) -> Duration {
 pub struct Seat(Rc<RefCell<Sitting>>);
 
 struct Sitting {
-    gate: Gate,
+    budget: StepBudget,
     link: SimLink,
     session: i64,
     /// Of that session, if anybody sits there.
@@ -46,17 +46,22 @@ struct Sitting {
 
 impl Seat {
     pub fn empty() -> Self {
-        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), link: SimLink::new(0), session: 0, state: None })))
+        Self(Rc::new(RefCell::new(Sitting {
+            budget: StepBudget::unlimited(),
+            link: SimLink::new(0),
+            session: 0,
+            state: None,
+        })))
     }
 
     /// Another session of the process behind this gate.
-    pub fn connect(&self, gate: &Gate, zookeeper: &MemoryZooKeeper) -> Zk {
+    pub fn connect(&self, budget: &StepBudget, zookeeper: &MemoryZooKeeper) -> Zk {
         let inner = zookeeper.connect();
-        gate.attend(inner.session());
+        budget.track_session(inner.session());
         let (session, wire) = (inner.session_id(), SimLink::new(inner.session_id() as u64));
         let state = Some(inner.session());
-        *self.0.borrow_mut() = Sitting { gate: gate.clone(), link: wire.clone(), session, state };
-        Arc::new(Gated { inner, gate: gate.clone(), link: wire })
+        *self.0.borrow_mut() = Sitting { budget: budget.clone(), link: wire.clone(), session, state };
+        Arc::new(KillableConnection { inner, budget: budget.clone(), link: wire })
     }
 
     pub fn session(&self) -> i64 {
@@ -65,8 +70,8 @@ impl Seat {
 
     /// Somebody sits there, with a session, and has not been killed.
     pub fn is_alive(&self) -> bool {
-        let gate = self.gate();
-        !gate.is_closed() && gate.session_number().is_some()
+        let budget = self.budget();
+        !budget.is_exhausted() && budget.live_session().is_some()
     }
 
     /// The session of who sits there, as long as nothing is wrong with its connection.
@@ -80,8 +85,8 @@ impl Seat {
         self.0.borrow().link.clone()
     }
 
-    pub fn gate(&self) -> Gate {
-        self.0.borrow().gate.clone()
+    pub fn budget(&self) -> StepBudget {
+        self.0.borrow().budget.clone()
     }
 
     /// Its server is so much behind the leader from now on, in the session that it has.
@@ -127,13 +132,13 @@ pub type Grow = Box<dyn FnMut(&mut InProcessDaemon, Zk) -> JoinHandle<SessionEnd
 pub fn keep_running(
     name: &'static str,
     zookeeper: &MemoryZooKeeper,
-    start: impl Fn(&Gate) -> Started + 'static,
+    start: impl Fn(&StepBudget) -> Started + 'static,
 ) -> Seat {
     let (seat, zookeeper) = (Seat::empty(), zookeeper.clone());
     let taken = seat.clone();
     actix_rt::spawn(async move {
         for life in 0.. {
-            let gate = Gate::open();
+            let gate = StepBudget::unlimited();
             one_life(name, start(&gate), &gate, &taken, &zookeeper).await;
             tokio::time::sleep(restart(life)).await;
         }
@@ -141,8 +146,8 @@ pub fn keep_running(
     seat
 }
 
-async fn one_life(name: &str, mut started: Started, gate: &Gate, seat: &Seat, zookeeper: &MemoryZooKeeper) {
-    while !gate.is_closed() {
+async fn one_life(name: &str, mut started: Started, gate: &StepBudget, seat: &Seat, zookeeper: &MemoryZooKeeper) {
+    while !gate.is_exhausted() {
         let running = (started.run)(&mut started.process, seat.connect(gate, zookeeper));
         tokio::select! {
             biased;
@@ -150,7 +155,7 @@ async fn one_life(name: &str, mut started: Started, gate: &Gate, seat: &Seat, zo
                 let end = ended.expect("a tree ends in order");
                 assert!(!matches!(end, SessionEnd::Panicked(_) | SessionEnd::WentBack), "{name}: {end:?}");
             }
-            () = gate.closed() => break,
+            () = gate.exhausted() => break,
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

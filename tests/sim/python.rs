@@ -29,7 +29,7 @@ use zookeeper_server::types::{CreateMode, ZkError};
 use super::book::Book;
 use super::cloud::{Clouds, Door};
 use super::configuration::{LABELS, OLD, OLD_LABEL};
-use super::gate::Gate;
+use super::gate::StepBudget;
 use super::process::{Seat, restart};
 use crate::grown::Consumer;
 
@@ -102,11 +102,11 @@ pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -
     let (taken, zookeeper, clouds, book) = (seat.clone(), zookeeper.clone(), clouds.clone(), book.clone());
     actix_rt::spawn(async move {
         for life in 1.. {
-            let gate = Gate::open();
+            let gate = StepBudget::unlimited();
             let zk = taken.connect(&gate, &zookeeper);
             let (clouds, book, of_life) = (clouds.clone(), book.clone(), gate.clone());
             actix_rt::spawn(async move { Python::live(zk, &clouds, book, &of_life, life).await });
-            gate.closed().await;
+            gate.exhausted().await;
             tokio::time::sleep(restart(life as usize)).await;
         }
     });
@@ -118,7 +118,7 @@ type Told<T> = Result<T, ZkError>;
 
 impl Python {
     /// Registers its pools and works until it is killed.
-    async fn live(zk: Zk, clouds: &Clouds, book: Book, gate: &Gate, life: u32) {
+    async fn live(zk: Zk, clouds: &Clouds, book: Book, gate: &StepBudget, life: u32) {
         let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{life:032x}"));
         let python = Rc::new(Self {
             eyes: Consumer { zk: zk.clone() },

@@ -24,7 +24,7 @@ use zookeeper_server::types::ZkError;
 
 use super::book::Book;
 use super::configuration::{TENANT, TENANT_LABEL};
-use super::gate::{Gate, Gated};
+use super::gate::{KillableConnection, StepBudget};
 use super::operator;
 use super::wire::SimLink;
 use crate::grown::Consumer;
@@ -188,7 +188,7 @@ fn connect(zookeeper: &MemoryZooKeeper, seed: u64) -> Zk {
     }
     let link = SimLink::new(dice.r#gen());
     link.set_max_delay(DISTANCES[dice.gen_range(0..DISTANCES.len())]);
-    Arc::new(Gated { inner, gate: Gate::open(), link })
+    Arc::new(KillableConnection { inner, budget: StepBudget::unlimited(), link })
 }
 
 async fn submit(consumer: &Consumer, requested: &[&str]) -> RequestId {
