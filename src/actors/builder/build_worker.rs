@@ -10,7 +10,7 @@ use tracing::{Instrument, info_span, warn};
 
 use super::build_job::{self, Built, Recipe, Workshop};
 use super::work_queue::{WorkItem, WorkLease, WorkQueue};
-use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, Triggers};
@@ -48,7 +48,7 @@ pub struct BuildWorkerDeps {
 pub struct BuildWorker {
     deps: BuildWorkerDeps,
     triggers: Triggers,
-    errands: Errands<Self>,
+    actor_tasks: ActorTasks<Self>,
     building: Option<(Order, Timestamp)>,
     /// Images that cannot be built under their name; told once.
     odd: BTreeMap<String, &'static str>,
@@ -67,7 +67,14 @@ impl BuildWorker {
     pub fn new(deps: BuildWorkerDeps) -> Self {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(deps.facts.values().cloned().collect());
-        Self { deps, triggers, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
+        Self {
+            deps,
+            triggers,
+            actor_tasks: ActorTasks::default(),
+            building: None,
+            odd: BTreeMap::new(),
+            registration: None,
+        }
     }
 
     fn is_odd(&mut self, order: &Order) -> bool {
@@ -100,8 +107,9 @@ impl BuildWorker {
         let span = info_span!("build", worker = self.deps.number, image = %order.image);
         let (store, workshop) = (self.deps.store.clone(), self.deps.workshop.clone());
         let building = async move { (build_job::build(store, workshop, order, recipe, &lease).await, lease) };
-        self.errands
-            .run(ctx, building.instrument(span), |(built, lease), act, ctx| act.on_build_finished(outcome, lease, ctx));
+        self.actor_tasks.spawn(ctx, building.instrument(span), |(built, lease), act, ctx| {
+            act.on_build_finished(outcome, lease, ctx)
+        });
     }
 
     fn built(&mut self, built: Built, lease: WorkLease, ctx: &mut Context<Self>) {
@@ -152,7 +160,7 @@ impl Actor for BuildWorker {
             Some(self.deps.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
         self.reconcile(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.deps.interval.to_duration(), |act, ctx| act.reconcile(ctx));
+        self.actor_tasks.spawn_interval(ctx, self.deps.interval.to_duration(), |act, ctx| act.reconcile(ctx));
     }
 }
 

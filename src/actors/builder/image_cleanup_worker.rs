@@ -15,7 +15,7 @@ use super::upload_worker::Reconfigure;
 use super::work_queue::WorkQueue;
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
-use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, Triggers};
@@ -59,7 +59,7 @@ pub struct ImageCleanupWorker {
     deps: ImageCleanupDeps,
     triggers: Triggers,
     asking: Asking,
-    errands: Errands<Self>,
+    actor_tasks: ActorTasks<Self>,
     /// What is going right now, with the provider whose cloud is asked for that.
     in_progress: BTreeMap<String, Option<ProviderName>>,
     /// What could not go; it is tried again with the next look at everything.
@@ -91,7 +91,7 @@ impl ImageCleanupWorker {
             deps,
             triggers,
             asking: Asking::default(),
-            errands: Errands::default(),
+            actor_tasks: ActorTasks::default(),
             in_progress: BTreeMap::new(),
             backed_off: BTreeSet::new(),
             stale: BTreeMap::new(),
@@ -242,7 +242,7 @@ impl ImageCleanupWorker {
         ctx: &mut Context<Self>,
     ) {
         self.in_progress.insert(key.clone(), busy_provider);
-        self.errands.run(ctx, in_progress, move |result, act, ctx| act.on_retired(key, scope, result, ctx));
+        self.actor_tasks.spawn(ctx, in_progress, move |result, act, ctx| act.on_retired(key, scope, result, ctx));
     }
 
     fn on_retired(&mut self, key: String, scope: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
@@ -288,7 +288,7 @@ impl ImageCleanupWorker {
                 .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&inputs, &key))))
                 .collect(),
         };
-        self.errands.run(ctx, image_deletion::clean_files(view), |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, image_deletion::clean_files(view), |result, act, ctx| {
             if let Err(error) = result {
                 warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; trying again");
             }
@@ -339,7 +339,7 @@ impl Actor for ImageCleanupWorker {
         self.registration = Some(self.deps.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         self.sweep(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.deps.interval.to_duration(), |act, ctx| act.sweep(ctx));
+        self.actor_tasks.spawn_interval(ctx, self.deps.interval.to_duration(), |act, ctx| act.sweep(ctx));
     }
 }
 

@@ -12,7 +12,7 @@ use super::upload_job::{self, Carrier, Uploaded};
 use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
-use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, Triggers};
@@ -50,7 +50,7 @@ pub struct UploadWorker {
     deps: UploadWorkerDeps,
     triggers: Triggers,
     asking: Asking,
-    errands: Errands<Self>,
+    actor_tasks: ActorTasks<Self>,
     uploading: Option<(UploadPlace, Timestamp)>,
     registration: Option<Registration>,
 }
@@ -71,7 +71,7 @@ impl UploadWorker {
             deps,
             triggers,
             asking: Asking::default(),
-            errands: Errands::default(),
+            actor_tasks: ActorTasks::default(),
             uploading: None,
             registration: None,
         }
@@ -97,7 +97,8 @@ impl UploadWorker {
         let span =
             info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
         let uploading = upload_job::upload(carrier, shipment);
-        self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, lease, ctx));
+        self.actor_tasks
+            .spawn(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, lease, ctx));
     }
 
     fn uploaded(&mut self, uploaded: Uploaded, lease: WorkLease, ctx: &mut Context<Self>) {
@@ -154,7 +155,7 @@ impl Actor for UploadWorker {
             Some(self.deps.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
         self.reconcile(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.deps.interval.to_duration(), |act, ctx| act.reconcile(ctx));
+        self.actor_tasks.spawn_interval(ctx, self.deps.interval.to_duration(), |act, ctx| act.reconcile(ctx));
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 use super::deletions::Deletions;
 use super::label_status_log;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket, renew_facts};
-use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
@@ -52,7 +52,7 @@ pub struct CleanupWorker {
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
     pub(crate) deletions: Deletions,
-    pub(crate) errands: Errands<Self>,
+    pub(crate) actor_tasks: ActorTasks<Self>,
     next_ticket: u64,
     registration: Option<Registration>,
 }
@@ -77,7 +77,7 @@ impl CleanupWorker {
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
             deletions: Deletions::new(),
-            errands: Errands::default(),
+            actor_tasks: ActorTasks::default(),
             next_ticket: 0,
             registration: None,
             deps,
@@ -116,18 +116,20 @@ impl CleanupWorker {
                     return self.delete(key, log_context, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
+                self.actor_tasks
+                    .spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
                 let log_context = LogContext::node(&node, Some(&record), &self.triggers.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
+                self.actor_tasks
+                    .spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     match &result {
                         Ok(id) => info!(target: "nodepool.driver.static", node_id = %id, slot = key, "registered"),
                         Err(error) => warn!(target: "nodepool.driver.static", slot = key, %error, "cannot register"),
@@ -256,8 +258,8 @@ impl Actor for CleanupWorker {
         self.registration = Some(self.deps.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         Self::start_reconciler(ctx);
         self.feed(Event::Sweep, ctx);
-        self.errands.every(ctx, self.deps.sweep_interval, |act, ctx| act.feed(Event::Sweep, ctx));
-        self.errands.every(ctx, self.deps.tick_interval, |act, ctx| {
+        self.actor_tasks.spawn_interval(ctx, self.deps.sweep_interval, |act, ctx| act.feed(Event::Sweep, ctx));
+        self.actor_tasks.spawn_interval(ctx, self.deps.tick_interval, |act, ctx| {
             act.give_up_deletions(ctx);
             act.feed(Event::Wake, ctx);
         });

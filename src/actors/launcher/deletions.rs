@@ -61,7 +61,7 @@ impl CleanupWorker {
             return self.repaired(key, &log_context, Err(error), ctx);
         }
         let writing = async move { store.begin(vec![change]).await };
-        self.errands.run(ctx, writing, move |result, act, ctx| match result {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {
                 let Some(lock) = locks.pop() else {
                     let error = WriteError::Failed("no lock came of it".to_owned());
@@ -118,7 +118,7 @@ impl CleanupWorker {
             Ok(_) | Err(CloudError::NotFound) => {
                 let store = self.deps.store.clone();
                 let removing = async move { (store.remove_held(lock, &node).await, node) };
-                self.errands.run(ctx, removing, move |(result, node), act, ctx| {
+                self.actor_tasks.spawn(ctx, removing, move |(result, node), act, ctx| {
                     if result.is_ok() {
                         let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
                         info!(target: "nodepool.StateMachineNodeDeleter", %provider, event_id, node_request_id, node_id = %node, "deleted");
@@ -136,7 +136,8 @@ impl CleanupWorker {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, &log_context, Err(error), ctx));
+                self.actor_tasks
+                    .spawn(ctx, releasing, move |(), act, ctx| act.repaired(key, &log_context, Err(error), ctx));
             }
         }
         true

@@ -90,7 +90,7 @@ impl PoolWorker {
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
         let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());
             let answer = result.map(|claimed| {
                 act.tell_reused(&reused);
@@ -119,7 +119,7 @@ impl PoolWorker {
             let result = store.extend(&lock, reuse, build).await;
             (lock, result)
         };
-        self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |(lock, result), act, ctx| {
             act.held.requests.insert(id.clone(), lock);
             let log_context = act.held.request_log_context(&id);
             if let Ok(nodes) = &result {
@@ -161,7 +161,7 @@ impl PoolWorker {
                 give_up(&store, changes).await;
             }
         };
-        self.errands.run(ctx, writing, |(), _, _| {});
+        self.actor_tasks.spawn(ctx, writing, |(), _, _| {});
     }
 
     pub(crate) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
@@ -170,7 +170,7 @@ impl PoolWorker {
         let log_context = LogContext::request(&id, adoption.request.record.event_id.as_deref());
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|(lock, locks)| {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
@@ -187,7 +187,7 @@ impl PoolWorker {
         let store = self.deps.store.clone();
         let ids: Vec<NodeId> = nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.begin(nodes).await };
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|locks| {
                 act.log_launches(&request, &ids);
                 act.held.nodes.extend(ids.into_iter().zip(locks));
@@ -212,7 +212,7 @@ impl PoolWorker {
             let result = store.save_held(&lock, change).await;
             (lock, result)
         };
-        self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |(lock, result), act, ctx| {
             act.held.nodes.insert(id.clone(), lock);
             if let Err(error) = &result {
                 let (log_context, provider) = (act.held.log_context(&id), &act.deps.id.provider);
@@ -266,7 +266,7 @@ impl PoolWorker {
             }
             saved
         };
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             if let (Some(created), Ok(())) = (fulfilled, &result) {
                 act.note_fulfilled(created);
             }

@@ -13,7 +13,7 @@ use tracing::{debug, info, info_span, warn};
 use super::pool_launches::Held;
 use super::request_lease::Trying;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket};
-use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
@@ -69,7 +69,7 @@ pub struct PoolWorker {
     pool: Pool,
     pub(crate) triggers: Triggers,
     pub(crate) held: Held,
-    pub(crate) errands: Errands<Self>,
+    pub(crate) actor_tasks: ActorTasks<Self>,
     pub(crate) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
     clock: Option<(MonotonicTime, SpawnHandle)>,
@@ -120,7 +120,7 @@ impl PoolWorker {
             pool: Pool::new(deps.id.clone(), deps.launcher.clone()),
             triggers,
             held: Held::default(),
-            errands: Errands::default(),
+            actor_tasks: ActorTasks::default(),
             traces: deps.tracer.traces(),
             clock: None,
             facts: BTreeMap::new(),
@@ -257,7 +257,7 @@ impl PoolWorker {
             Effect::Evict(change) => {
                 let node = change.id.clone();
                 let writing = async move { store.save(*change).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     let pool = &act.deps.id;
                     info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
                     act.answer(Event::Evicted(result), ctx);
@@ -266,7 +266,7 @@ impl PoolWorker {
             Effect::Retire { node, version } => {
                 let id = node.clone();
                 let writing = async move { store.retire(&id, version).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
                     act.answer(Event::Retired(node, result), ctx);
                 });
@@ -286,7 +286,7 @@ impl PoolWorker {
             store.hand_out(plan.request, plan.nodes).await
         };
         let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());
             if result.is_ok() {
                 act.tell_reused(&nodes);
@@ -304,7 +304,7 @@ impl PoolWorker {
         let log_context = LogContext::request(&id, request.record.event_id.as_deref());
         let store = self.deps.store.clone();
         let writing = async move { store.decline(request).await };
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
                 act.traces.declined(&id, record.as_ref(), &act.deps.id, &reasons);
             }
@@ -401,7 +401,7 @@ impl PoolWorker {
                 None => store.register_component(ComponentKind::Pool, &hostname, data, again).await,
             }
         };
-        self.errands.run(ctx, writing, move |result, act, ctx| {
+        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             act.component.writing = false;
             match result {
                 Ok(path) => {
@@ -428,7 +428,7 @@ impl PoolWorker {
             return;
         }
         self.component.settling = true;
-        self.errands.run(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| {
+        self.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| {
             act.component.settling = false;
             if act.component.paused != act.pool.is_paused() {
                 act.component.paused = act.pool.is_paused();
@@ -453,12 +453,12 @@ impl PoolWorker {
                 None => Ok(()),
             }
         };
-        self.errands.run(ctx, removing, |result, act, ctx| match result {
+        self.actor_tasks.spawn(ctx, removing, |result, act, ctx| match result {
             // The end of the session takes it along.
             Ok(()) | Err(WriteError::SessionOver) => act.component.has_left = true,
             Err(error) => {
                 warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; trying again");
-                act.errands.run(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
+                act.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
             }
         });
     }
@@ -507,7 +507,7 @@ impl Actor for PoolWorker {
         self.registrations = vec![dumps, explain_registry];
         self.register(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.deps.tick_interval, |act, ctx| {
+        self.actor_tasks.spawn_interval(ctx, self.deps.tick_interval, |act, ctx| {
             act.register(ctx);
             act.feed(Event::Tick, ctx);
         });

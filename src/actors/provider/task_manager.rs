@@ -13,7 +13,7 @@ pub use super::fence::Fence;
 use super::jobs::{Abandon, Account, Drain, Notify, ProviderHandle, Submit};
 use super::tasks::Tasks;
 use super::tasks_view;
-use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::registry::Registration;
@@ -64,7 +64,7 @@ pub struct TaskManager<D: Driver> {
     own_samples: SampleSink,
     deps: TaskManagerDeps,
     tasks: Tasks<D>,
-    errands: Errands<Self>,
+    actor_tasks: ActorTasks<Self>,
     /// Between the wish for an inventory and the listing.
     observe_delay: Duration,
     /// For the next call that has to wait for the rate.
@@ -121,7 +121,7 @@ impl<D: Driver> TaskManager<D> {
         Self {
             own_samples,
             tasks: Tasks::new(provider.clone(), driver.clone(), queue, refresh_schedule, facts),
-            errands: Errands::default(),
+            actor_tasks: ActorTasks::default(),
             provider,
             driver,
             deps,
@@ -225,7 +225,7 @@ impl<D: Driver> TaskManager<D> {
             }
             with_deadline(limit, driver.call(request, &gate)).await
         };
-        self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
+        self.actor_tasks.spawn(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
 
     fn log_end(&self, id: CallId, result: &Result<D::Reply, CloudError>) {

@@ -17,43 +17,43 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::profile;
 
-type Then<A> = Box<dyn FnOnce(&mut A, &mut <A as Actor>::Context)>;
-type Errand<A> = LocalBoxFuture<'static, Ended<A>>;
+type OnComplete<A> = Box<dyn FnOnce(&mut A, &mut <A as Actor>::Context)>;
+type ActorTask<A> = LocalBoxFuture<'static, TaskResult<A>>;
 
 /// What an errand has come to: whom to tell, and how it goes on, if it does.
-struct Ended<A: Actor> {
-    then: Then<A>,
-    next: Option<Errand<A>>,
+struct TaskResult<A: Actor> {
+    on_complete: OnComplete<A>,
+    next: Option<ActorTask<A>>,
 }
 
-pub struct Errands<A: Actor> {
+pub struct ActorTasks<A: Actor> {
     /// `None` until there is a first one.
-    begun: Option<mpsc::UnboundedSender<Errand<A>>>,
+    sender: Option<mpsc::UnboundedSender<ActorTask<A>>>,
 }
 
-impl<A: Actor> Default for Errands<A> {
+impl<A: Actor> Default for ActorTasks<A> {
     fn default() -> Self {
-        Self { begun: None }
+        Self { sender: None }
     }
 }
 
-impl<A: Actor<Context = Context<A>>> Errands<A> {
+impl<A: Actor<Context = Context<A>>> ActorTasks<A> {
     /// Has `work` done, and `then` told what came of it.
-    pub fn run<F: Future + 'static>(
+    pub fn spawn<F: Future + 'static>(
         &mut self,
         ctx: &mut Context<A>,
         work: F,
         then: impl FnOnce(F::Output, &mut A, &mut Context<A>) + 'static,
     ) {
-        let errand = work.map(|output| Ended {
-            then: Box::new(move |act: &mut A, ctx: &mut Context<A>| then(output, act, ctx)),
+        let actor_task = work.map(|output| TaskResult {
+            on_complete: Box::new(move |act: &mut A, ctx: &mut Context<A>| then(output, act, ctx)),
             next: None,
         });
-        self.begin(ctx, errand.boxed_local());
+        self.submit(ctx, actor_task.boxed_local());
     }
 
     /// Has `then` told again and again, for the first time after this period.
-    pub fn every(
+    pub fn spawn_interval(
         &mut self,
         ctx: &mut Context<A>,
         period: Duration,
@@ -61,35 +61,35 @@ impl<A: Actor<Context = Context<A>>> Errands<A> {
     ) {
         let mut ticks = interval_at(Instant::now() + period, period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.begin(ctx, again(ticks, then));
+        self.submit(ctx, interval_task(ticks, then));
     }
 
-    fn begin(&mut self, ctx: &mut Context<A>, errand: Errand<A>) {
+    fn submit(&mut self, ctx: &mut Context<A>, actor_task: ActorTask<A>) {
         // Only an actor that is about to end does not take it any more.
-        let _ = self.begun.get_or_insert_with(|| begin(ctx)).send(errand);
+        let _ = self.sender.get_or_insert_with(|| start_runner(ctx)).send(actor_task);
     }
 }
 
-fn again<A: Actor<Context = Context<A>>>(
+fn interval_task<A: Actor<Context = Context<A>>>(
     mut ticks: Interval,
     then: impl Fn(&mut A, &mut Context<A>) + Clone + 'static,
-) -> Errand<A> {
+) -> ActorTask<A> {
     let tick = async move {
         ticks.tick().await;
-        Ended { then: Box::new(then.clone()), next: Some(again(ticks, then)) }
+        TaskResult { on_complete: Box::new(then.clone()), next: Some(interval_task(ticks, then)) }
     };
     tick.boxed_local()
 }
 
-fn begin<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::UnboundedSender<Errand<A>> {
-    let (sender, mut new) = mpsc::unbounded_channel();
+fn start_runner<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::UnboundedSender<ActorTask<A>> {
+    let (sender, mut incoming) = mpsc::unbounded_channel();
     let mut running = FuturesUnordered::new();
     let ended = poll_fn(move |task| {
-        while let Poll::Ready(Some(errand)) = new.poll_recv(task) {
-            running.push(errand);
+        while let Poll::Ready(Some(actor_task)) = incoming.poll_recv(task) {
+            running.push(actor_task);
         }
         match running.poll_next_unpin(task) {
-            Poll::Ready(Some(Ended { then, next })) => {
+            Poll::Ready(Some(TaskResult { on_complete: then, next })) => {
                 running.extend(next);
                 Poll::Ready(Some(then))
             }
@@ -97,10 +97,10 @@ fn begin<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::Unbounde
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     });
-    let carried_out = wrap_stream(ended).map(|then: Then<A>, act: &mut A, ctx| {
+    let completions = wrap_stream(ended).map(|then: OnComplete<A>, act: &mut A, ctx| {
         let _measured = profile::handling::<A>("(end of an errand)");
         then(act, ctx);
     });
-    ctx.spawn(carried_out.finish());
+    ctx.spawn(completions.finish());
     sender
 }
