@@ -46,9 +46,9 @@ impl CliHarness {
         command
     }
 
-    async fn run(&self, line: &str) -> Said {
+    async fn run(&self, line: &str) -> CommandOutput {
         let words: Vec<&str> = ["-c", "nodepool.yaml"].into_iter().chain(line.split(' ')).collect();
-        said(self.command(&words)).await
+        output_of(self.command(&words)).await
     }
 
     fn spawn(&self, words: &[&str]) -> Child {
@@ -118,15 +118,15 @@ fn now_ms() -> i64 {
     i64::try_from(since_epoch.as_millis()).unwrap()
 }
 
-struct Said {
-    out: String,
-    notes: String,
+struct CommandOutput {
+    stdout: String,
+    stderr: String,
     status: Option<i32>,
 }
 
-impl Said {
-    fn last_note(&self) -> &str {
-        self.notes.lines().last().unwrap_or_default()
+impl CommandOutput {
+    fn last_stderr_line(&self) -> &str {
+        self.stderr.lines().last().unwrap_or_default()
     }
 }
 
@@ -137,14 +137,14 @@ fn nodepool(arguments: &[&str]) -> Command {
     command
 }
 
-async fn said(mut command: Command) -> Said {
-    ended(command.spawn().unwrap()).await
+async fn output_of(mut command: Command) -> CommandOutput {
+    wait_for_output(command.spawn().unwrap()).await
 }
 
-async fn ended(child: Child) -> Said {
+async fn wait_for_output(child: Child) -> CommandOutput {
     let output: Output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code() }
+    CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr), status: output.status.code() }
 }
 
 fn signal(child: &Child, signal: nix::sys::signal::Signal) {
@@ -155,14 +155,14 @@ fn signal(child: &Child, signal: nix::sys::signal::Signal) {
 // operations.md checks 1 and 2
 #[tokio::test]
 async fn help_version_and_mistakes_have_their_statuses() {
-    let help = said(nodepool(&[])).await;
-    assert_eq!((help.status, help.notes.as_str()), (Some(1), ""));
-    assert!(help.out.contains("Usage: nodepool"), "{}", help.out);
-    let version = said(nodepool(&["--version"])).await;
-    assert_eq!((version.status, version.out.as_str()), (Some(0), "Nodepool version: 12.0.0\n"));
-    let mistake = said(nodepool(&["image-bake"])).await;
-    assert_eq!((mistake.status, mistake.out.as_str()), (Some(2), ""));
-    assert!(mistake.last_note().starts_with("nodepool: error: "), "{}", mistake.notes);
+    let help = output_of(nodepool(&[])).await;
+    assert_eq!((help.status, help.stderr.as_str()), (Some(1), ""));
+    assert!(help.stdout.contains("Usage: nodepool"), "{}", help.stdout);
+    let version = output_of(nodepool(&["--version"])).await;
+    assert_eq!((version.status, version.stdout.as_str()), (Some(0), "Nodepool version: 12.0.0\n"));
+    let mistake = output_of(nodepool(&["image-bake"])).await;
+    assert_eq!((mistake.status, mistake.stdout.as_str()), (Some(2), ""));
+    assert!(mistake.last_stderr_line().starts_with("nodepool: error: "), "{}", mistake.stderr);
 }
 
 // operations.md check 3
@@ -275,14 +275,14 @@ async fn a_failed_export_keeps_the_previous_file() {
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_nodepool")]).current_dir(harness.home.path()).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let failed = said(command).await;
-    assert_eq!(failed.status, Some(1), "{}", failed.notes);
-    assert!(failed.last_note().contains("cannot write export.json: "), "{}", failed.notes);
+    let failed = output_of(command).await;
+    assert_eq!(failed.status, Some(1), "{}", failed.stderr);
+    assert!(failed.last_stderr_line().contains("cannot write export.json: "), "{}", failed.stderr);
     assert_eq!(std::fs::read(&file).unwrap(), before);
     let left = std::fs::read_dir(harness.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(left.filter(|name| name.to_string_lossy().contains("export.json")).count(), 1);
     let piped = harness.run("export-image-data /dev/stdout").await;
-    assert_eq!((piped.status, piped.out.as_bytes()), (Some(0), &*before));
+    assert_eq!((piped.status, piped.stdout.as_bytes()), (Some(0), &*before));
     harness.stop().await;
 }
 
@@ -297,8 +297,8 @@ async fn who_stops_reading_a_long_list_is_not_shouted_at() {
     let mut command = harness.command(&["-c", "nodepool.yaml", "list"]);
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    let said = ended(child).await;
-    assert_eq!(said.notes, "");
+    let output = wait_for_output(child).await;
+    assert_eq!(output.stderr, "");
     harness.stop().await;
 }
 
@@ -383,8 +383,8 @@ async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
     let started = harness.home.path().join("started");
     wait::until("the command", DEADLINE, async || started.exists()).await;
     nix::unistd::write(&terminal.master, b"\x03").unwrap();
-    let said = ended(child).await;
-    assert_eq!(said.status, Some(3), "{}", said.notes);
+    let output = wait_for_output(child).await;
+    assert_eq!(output.status, Some(3), "{}", output.stderr);
     assert_eq!(std::fs::read_to_string(harness.home.path().join("diary")).unwrap(), "int\nterm\n");
     harness.assert_released(1).await;
     harness.stop().await;
@@ -406,7 +406,7 @@ async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
     let heard = async || std::fs::read_to_string(&diary).is_ok_and(|text| text == "int\n");
     wait::until("the signal", DEADLINE, heard).await;
     signal(&child, nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(ended(child).await.status, Some(3));
+    assert_eq!(wait_for_output(child).await.status, Some(3));
     harness.assert_released(1).await;
     harness.stop().await;
 }
@@ -419,7 +419,7 @@ async fn an_interrupted_wait_takes_its_request_back() {
         let asked = async || !harness.children("/nodepool/requests").await.is_empty();
         wait::until("the request", DEADLINE, asked).await;
         signal(&child, kind);
-        assert_eq!(ended(child).await.status, Some(status));
+        assert_eq!(wait_for_output(child).await.status, Some(status));
         harness.assert_released(0).await;
     }
     harness.stop().await;
@@ -431,7 +431,7 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     let child = harness.spawn(&["request", "--label", "a"]);
     wait::until("the request", DEADLINE, async || !harness.children("/nodepool/requests").await.is_empty()).await;
     signal(&child, nix::sys::signal::Signal::SIGKILL);
-    ended(child).await;
+    wait_for_output(child).await;
     wait::until("the request to go", DEADLINE, async || harness.children("/nodepool/requests").await.is_empty()).await;
     let child = harness.spawn(&["request", "--label", "a", "--", "sh", "-c", "echo $$ >started; exec sleep 600"]);
     harness.fulfill_request().await;
@@ -444,7 +444,7 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     })
     .await;
     signal(&child, nix::sys::signal::Signal::SIGKILL);
-    ended(child).await;
+    wait_for_output(child).await;
     // The node goes to somebody else, and the command must not go on with it. A number may be given again.
     let is_ours = || std::fs::read_to_string(format!("/proc/{command}/cmdline")).is_ok_and(|line| line.contains("600"));
     wait::until("the command to end", DEADLINE, async || !is_ours()).await;
@@ -473,16 +473,16 @@ async fn our_launcher_serves_the_command_and_tells_why_others_wait() {
     let waiting = harness.spawn(&["request", "--label", "a", "-o", "json"]);
     let explained = wait::until_some("a verdict", DEADLINE, async || {
         let id = harness.children("/nodepool/requests").await.into_iter().next()?;
-        let document: Value = serde_json::from_str(&harness.run(&format!("why {id} -o json")).await.out).unwrap();
+        let document: Value = serde_json::from_str(&harness.run(&format!("why {id} -o json")).await.stdout).unwrap();
         (document["verdicts"][0]["verdict"] == "defer").then_some(document)
     })
     .await;
     assert_eq!((&explained["state"], &explained["unanswered"]), (&json!("requested"), &json!([])));
     std::fs::write(harness.home.path().join("done"), "").unwrap();
-    assert_eq!(ended(busy).await.status, Some(0));
-    let served = ended(waiting).await;
-    assert_eq!(served.status, Some(0), "{}", served.notes);
-    let document: Value = serde_json::from_str(&served.out).unwrap();
+    assert_eq!(wait_for_output(busy).await.status, Some(0));
+    let served = wait_for_output(waiting).await;
+    assert_eq!(served.status, Some(0), "{}", served.stderr);
+    let document: Value = serde_json::from_str(&served.stdout).unwrap();
     assert_eq!(document["nodes"][0]["user"], "me");
     assert_eq!(harness.children("/nodepool/requests").await, Vec::<String>::new());
     signal(&launcher, nix::sys::signal::Signal::SIGTERM);

@@ -16,7 +16,7 @@ use support::real::python::{self, Interpreter, Script};
 use support::real::zookeeper::{Options, Server};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use transcript::{Said, Step, Times, Tree, Who, golden};
+use transcript::{CommandOutput, GoldenTree, Implementation, Step, Times, Tree, Who, golden};
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ enum Program {
 }
 
 impl Program {
-    async fn run(&mut self, home: &Path, step: &Step) -> Said {
+    async fn run(&mut self, home: &Path, step: &Step) -> CommandOutput {
         let words = ["-c", "nodepool.yaml"].into_iter().chain(step.words());
         let script = match self {
             Program::Ours => return run_ours(home, words, &step.typed).await,
@@ -47,7 +47,7 @@ impl Program {
     }
 }
 
-async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -> Said {
+async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
     command.args(words).current_dir(home).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -58,7 +58,7 @@ async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -
     drop(input);
     let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code().unwrap() }
+    CommandOutput { out: text(output.stdout), notes: text(output.stderr), status: output.status.code().unwrap() }
 }
 
 /// The files that the lines name.
@@ -81,8 +81,8 @@ async fn play(mut program: Program, home: &Path, plain_port: u16, configuration:
             tree.remove(path).await;
             continue;
         }
-        let said = program.run(home, &step).await;
-        played.push_str(&transcript::entry(program.who(), &step, &said));
+        let output = program.run(home, &step).await;
+        played.push_str(&transcript::entry(program.who(), &step, &output));
         if step.line.starts_with("export-image-data") {
             played.push_str(&transcript::exported(&home.join("export.json"), &times));
         }
@@ -147,15 +147,15 @@ async fn every_command_prints_one_document_where_json_is_asked_for() {
             continue;
         }
         let words = ["-c", "nodepool.yaml", "-o", "json"].into_iter().chain(step.words());
-        let said = run_ours(home.path(), words, &step.typed).await;
+        let output = run_ours(home.path(), words, &step.typed).await;
         let document: serde_json::Value =
-            serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{}: {error}\n{}", step.line, said.out));
-        if said.status == 0 {
+            serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{}: {error}\n{}", step.line, output.out));
+        if output.status == 0 {
             assert!(document.is_array() || document["outcome"].is_string(), "{}: {document}", step.line);
         } else {
             let message = document["message"].as_str().unwrap();
             assert_eq!(document["outcome"], "failed", "{}", step.line);
-            assert!(said.notes.trim_end().ends_with(message), "{}: {}", step.line, said.notes);
+            assert!(output.notes.trim_end().ends_with(message), "{}: {}", step.line, output.notes);
         }
     }
     zk.close().await;

@@ -34,9 +34,9 @@ enum Who {
     Python,
 }
 
-struct Said {
-    out: String,
-    notes: String,
+struct CommandOutput {
+    stdout: String,
+    stderr: String,
     status: Option<i32>,
 }
 
@@ -62,7 +62,7 @@ impl CliReferenceHarness {
         CliReferenceHarness { zk, home, _zookeeper: zookeeper }
     }
 
-    async fn run(&self, who: Who, line: &str) -> Said {
+    async fn run(&self, who: Who, line: &str) -> CommandOutput {
         let mut command = match who {
             Who::Ours => Command::new(env!("CARGO_BIN_EXE_nodepool")),
             Who::Python => {
@@ -79,7 +79,7 @@ impl CliReferenceHarness {
         command.stdin(Stdio::null()).kill_on_drop(true);
         let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code() }
+        CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr), status: output.status.code() }
     }
 
     async fn put(&self, path: &str, data: &[u8]) {
@@ -102,8 +102,8 @@ impl CliReferenceHarness {
     async fn assert_same(&self, line: &str) {
         let ours = self.run(Who::Ours, line).await;
         let python = self.run(Who::Python, line).await;
-        assert_eq!((ours.status, python.status), (Some(0), Some(0)), "{}{}", ours.notes, python.notes);
-        assert_eq!(comparable(&ours.out), comparable(&python.out), "{line}");
+        assert_eq!((ours.status, python.status), (Some(0), Some(0)), "{}{}", ours.stderr, python.stderr);
+        assert_eq!(comparable(&ours.stdout), comparable(&python.stdout), "{line}");
     }
 }
 
@@ -180,14 +180,14 @@ async fn each_holds_deletes_and_erases_nodes_of_the_other() {
     let mut lines = Vec::new();
     for who in [Who::Ours, Who::Python] {
         let held = both.run(who, "hold 0000000000").await;
-        assert_eq!(held.status, Some(0), "{who:?} {}", held.notes);
+        assert_eq!(held.status, Some(0), "{who:?} {}", held.stderr);
         assert_eq!(both.node("0000000000").await.state, NodeState::Hold);
         let deleted = both.run(who, "delete 0000000000").await;
-        assert_eq!(deleted.status, Some(0), "{who:?} {}", deleted.notes);
+        assert_eq!(deleted.status, Some(0), "{who:?} {}", deleted.stderr);
         assert_eq!(both.node("0000000000").await.state, NodeState::Deleting);
         let missing = both.run(who, "hold 0000000009").await;
-        assert_eq!(missing.status, Some(0), "{who:?} {}", missing.notes);
-        lines.push([comparable(&held.out), comparable(&deleted.out), comparable(&missing.out)]);
+        assert_eq!(missing.status, Some(0), "{who:?} {}", missing.stderr);
+        lines.push([comparable(&held.stdout), comparable(&deleted.stdout), comparable(&missing.stdout)]);
     }
     assert_eq!(lines[0], lines[1]);
     let session: nodepool_zk::Zk = both.zk.clone();
@@ -195,22 +195,26 @@ async fn each_holds_deletes_and_erases_nodes_of_the_other() {
     for who in [Who::Ours, Who::Python] {
         let refused = both.run(who, "hold 0000000000").await;
         assert_eq!(refused.status, Some(1), "{who:?}");
-        let last = refused.notes.lines().last().unwrap();
+        let last = refused.stderr.lines().last().unwrap();
         let message = "Timeout trying to acquire lock /nodepool/nodes/0000000000/lock";
-        assert!(last.ends_with(message), "{who:?} {}", refused.notes);
+        assert!(last.ends_with(message), "{implementation:?} {}", refused.stderr);
     }
     held.release().await.unwrap();
     for who in [Who::Ours, Who::Python] {
         both.put("/nodepool/images/debian/builds/b/providers/p/images/0000000001", b"{}").await;
         let erased = both.run(who, "erase p --force").await;
-        assert_eq!(erased.out, "Erasing build data for p...\nErasing node data for p...\n", "{who:?}");
-        assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None, "{who:?}");
-        assert_eq!(both.zk.exists("/nodepool/images/debian/builds/b/providers/p").await.unwrap(), None, "{who:?}");
+        assert_eq!(erased.stdout, "Erasing build data for p...\nErasing node data for p...\n", "{implementation:?}");
+        assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None, "{implementation:?}");
+        assert_eq!(
+            both.zk.exists("/nodepool/images/debian/builds/b/providers/p").await.unwrap(),
+            None,
+            "{implementation:?}"
+        );
         both.put_node("0000000000", &node()).await;
     }
     let gone = both.run(Who::Ours, "delete --now 0000000000").await;
-    assert_eq!(gone.status, Some(0), "{}", gone.notes);
+    assert_eq!(gone.status, Some(0), "{}", gone.stderr);
     assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None);
     let missing = both.run(Who::Python, "delete 0000000000").await;
-    assert_eq!(missing.out, "Node id 0000000000 not found\n", "{}", missing.notes);
+    assert_eq!(missing.stdout, "Node id 0000000000 not found\n", "{}", missing.stderr);
 }

@@ -251,11 +251,11 @@ async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_
     (pool["host-key-checking"], pool["labels"][0]["console-log"]) = (json!(true), json!(true));
     harness.configure(&[provider], &json!({"a": {"min-ready": 1}}));
     let launcher = harness.launcher(&[]);
-    let said = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
+    let expected = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
     wait::until("the console in the log", SOON, async || {
         let log = launcher.log();
         let mut lines = log.lines().filter(|line| line.contains("nodepool.StateMachineNodeLauncher.p:"));
-        said.iter().all(|text| lines.any(|line| line.contains(text)))
+        expected.iter().all(|text| lines.any(|line| line.contains(text)))
     })
     .await;
 }

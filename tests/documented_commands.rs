@@ -277,10 +277,10 @@ impl CommandHarness {
             self.spawn(line, &name);
         }
         let running = self.running.last_mut().unwrap();
-        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let logged = || fs::read_to_string(&log).unwrap_or_default();
         wait::until(&format!("{says:?} of {line}"), SOON, async || {
-            assert!(said().contains(says) || running.ended().is_none(), "{line}: {}", said());
-            said().contains(says)
+            assert!(logged().contains(says) || running.ended().is_none(), "{line}: {}", logged());
+            logged().contains(says)
         })
         .await;
     }

@@ -70,7 +70,7 @@ impl LivePageHarness {
 async fn assert_console_is_empty(browser: &Browser) {
     let messages: Vec<String> =
         browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
-    assert!(said.is_empty(), "{said:#?}");
+    assert!(messages.is_empty(), "{messages:#?}");
 }
 
 async fn check_all_views(harness: &LivePageHarness, screen: Screen) {

@@ -81,8 +81,8 @@ async fn theirs(script: &mut python::Script, case: &Case) -> Result<Outcome, Str
     let folder = folder(case);
     let command =
         json!({"do": "log", "directory": folder.path(), "file": case.file, "zone": ZONE, "records": RECORDS.to_vec()});
-    let said = script.try_ask(&command).await?;
-    let stream = |name: &str| said[name].as_str().unwrap().to_owned();
+    let reply = script.try_ask(&command).await?;
+    let stream = |name: &str| reply[name].as_str().unwrap().to_owned();
     Ok(outcome(folder.path(), [("stdout", stream("stdout")), ("stderr", stream("stderr"))]))
 }
 

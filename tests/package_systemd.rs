@@ -78,12 +78,12 @@ fn the_package_serves_under_systemd_and_takes_the_place_of_a_python_nodepool() {
         .args([boot.as_path(), proof])
         .output()
         .unwrap();
-    let said = fs::read_to_string(proof.join("said")).unwrap_or_default();
+    let output = fs::read_to_string(proof.join("said")).unwrap_or_default();
     if booted.status.code() == Some(77) {
         return skipped(String::from_utf8_lossy(&booted.stderr).trim());
     }
     let status = fs::read_to_string(proof.join("status")).unwrap_or_default();
     let console = String::from_utf8_lossy(&booted.stdout);
-    assert_eq!(status.trim(), "0", "{said}\nThe container: {:?}\n{console}", booted.status);
-    assert!(said.trim_end().ends_with("--- done"), "{said}");
+    assert_eq!(status.trim(), "0", "{output}\nThe container: {:?}\n{console}", booted.status);
+    assert!(output.trim_end().ends_with("--- done"), "{output}");
 }

@@ -103,8 +103,8 @@ fn who_waits_for_zookeeper_lives_but_is_not_ready() {
     manager.socket.set_read_timeout(Some(Duration::from_millis(900))).unwrap();
     let mut message = [0; 4096];
     // One may have been on its way.
-    let said = (0..2).filter(|_| manager.socket.recv(&mut message).is_ok()).count();
-    assert!(said < 2, "it goes on saying that it lives");
+    let received = (0..2).filter(|_| manager.socket.recv(&mut message).is_ok()).count();
+    assert!(received < 2, "it goes on saying that it lives");
     launcher.signal(Signal::SIGCONT);
     manager.socket.set_read_timeout(Some(SOON)).unwrap();
     manager.hears(&["WATCHDOG=1"]);

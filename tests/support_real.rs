@@ -218,20 +218,20 @@ async fn a_program_that_writes_of_a_defect_or_ends_by_itself_fails_its_test() {
             wait::until("a program that ends by itself", DEADLINE, is_dead).await;
         }
         let killed = catch_unwind(AssertUnwindSafe(|| program.kill()));
-        let said = killed.err().map(|panic| *panic.downcast::<String>().expect("an assertion has a text"));
+        let failure = killed.err().map(|panic| *panic.downcast::<String>().expect("an assertion has a text"));
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("program-{pid}.log"));
-        assert_eq!(std::fs::remove_file(kept).is_ok(), said.is_some(), "the log of who has a defect is kept");
-        said
+        assert_eq!(std::fs::remove_file(kept).is_ok(), failure.is_some(), "the log of who has a defect is kept");
+        failure
     };
     assert_eq!(killed("echo begins; exec sleep 60").await, None);
     let panics = "echo \"thread 'main' panicked at src/x.rs:1:2:\"; echo nothing there; echo begins; exec sleep 60";
-    let said = killed(panics).await.expect("a panic is noticed");
-    assert!(said.contains("panicked at src/x.rs:1:2:\nnothing there"), "{said}");
+    let failure = killed(panics).await.expect("a panic is noticed");
+    assert!(failure.contains("panicked at src/x.rs:1:2:\nnothing there"), "{failure}");
     let promise = "echo 'not done, because it would break a promise: two of them'; echo begins; exec sleep 60";
-    let said = killed(promise).await.expect("a promise is noticed");
-    assert!(said.contains("a promise: two of them"), "{said}");
-    let said = killed("echo begins; exit 3").await.expect("an end is noticed");
-    assert!(said.contains("ended by itself (exit status: 3)"), "{said}");
+    let failure = killed(promise).await.expect("a promise is noticed");
+    assert!(failure.contains("a promise: two of them"), "{failure}");
+    let failure = killed("echo begins; exit 3").await.expect("an end is noticed");
+    assert!(failure.contains("ended by itself (exit status: 3)"), "{failure}");
 }
 
 /// Processes that name this directory on their command line.

@@ -279,9 +279,10 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
 async fn dumps_are_for_who_is_on_this_machine() {
     let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
     let words = ["-c", "nodepool.yaml", "-o", "json", "dump", "--profile", "0.5"];
-    let said =
+    let output =
         tokio::process::Command::new(daemon::NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
-    let dump: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{}", daemon::text(&said.stderr)));
+    let dump: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", daemon::text(&output.stderr)));
     let actors: Vec<&str> =
         dump["actors"].as_array().unwrap().iter().filter_map(|view| view["actor"].as_str()).collect();
     assert!(actors.contains(&"Launcher") && actors.contains(&"CleanupWorker"), "{actors:?}");
@@ -404,9 +405,9 @@ async fn head_has_no_body_even_with_another_request_behind_it() {
     let both =
         b"HEAD /node-list HTTP/1.1\r\nHost: x\r\n\r\nGET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     stream.write_all(both).await.unwrap();
-    let mut said = String::new();
-    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut said)).await.unwrap();
-    assert!(!said.contains("| ID"), "{said}");
+    let mut output = String::new();
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut output)).await.unwrap();
+    assert!(!output.contains("| ID"), "{output}");
     let alone = reqwest::Client::new().head(format!("http://127.0.0.1:{}/node-list", place.web_port.number));
     let alone = alone.send().await.unwrap();
     assert!(alone.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap() > 100);

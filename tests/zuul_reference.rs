@@ -85,8 +85,8 @@ async fn a_request_lives_its_life(interpreter: Interpreter) {
     until_states(&mut zuul, &["ready", "ready"]).await;
 
     let listed = reference::command(&configuration, &["list"]).await;
-    assert_eq!(listed.status, Some(0), "{}", listed.notes);
-    assert_eq!(listed.out.matches("| ready").count(), 2, "{}", listed.out);
+    assert_eq!(listed.status, Some(0), "{}", listed.stderr);
+    assert_eq!(listed.stdout.matches("| ready").count(), 2, "{}", listed.stdout);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ pub enum Who {
 }
 
 #[derive(serde::Deserialize)]
-pub struct Said {
+pub struct CommandOutput {
     pub out: String,
     pub notes: String,
     pub status: i32,

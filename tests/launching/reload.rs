@@ -114,14 +114,14 @@ fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
                    {name: fake-2, labels: [a], timeout: 0}";
         let process = InProcessDaemon::new(&two_providers(SERVERS, odd, B));
         let loaded = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
-        let said: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
+        let messages: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
         let expected = [
             "a static node without slots is never used (zuul@fake-0:22)",
             "a static node without labels is never used (zuul@fake-1:22)",
             "a host key that no host can show (zuul@fake-1:22)",
             "a static node that has no time to answer is never used (zuul@fake-2:22)",
         ];
-        assert_eq!(said, expected);
+        assert_eq!(messages, expected);
         assert!(loaded.problems.iter().all(|problem| !problem.is_error() && problem.at.line > 0));
         assert_eq!(config_files::validate(&process.file, BUILT).await, loaded.problems);
     });

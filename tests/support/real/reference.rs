@@ -73,14 +73,14 @@ pub fn builder_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepoo
 }
 
 /// What a command of the Python `nodepool` printed, and its exit status.
-pub struct Said {
-    pub out: String,
-    pub notes: String,
+pub struct CommandOutput {
+    pub stdout: String,
+    pub stderr: String,
     pub status: Option<i32>,
 }
 
 /// Runs one command of the Python `nodepool`, for example `["list", "--detail"]`.
-pub async fn command(configuration: &str, arguments: &[&str]) -> Said {
+pub async fn command(configuration: &str, arguments: &[&str]) -> CommandOutput {
     let home = tempfile::tempdir().expect("the temporary directory is writable");
     let file = home.path().join("nodepool.yaml");
     std::fs::write(&file, configuration).expect("a new directory is writable");
@@ -90,7 +90,7 @@ pub async fn command(configuration: &str, arguments: &[&str]) -> Said {
     let output = output.unwrap_or_else(|_| panic!("nodepool {arguments:?} still runs after {COMMAND:?}"));
     let output = output.unwrap_or_else(|error| panic!("cannot run the Python nodepool: {error}"));
     let text = |bytes| String::from_utf8(bytes).expect("the Python nodepool prints UTF-8");
-    Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code() }
+    CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr), status: output.status.code() }
 }
 
 /// The path of a program of the reference's environment.
