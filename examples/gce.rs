@@ -16,7 +16,7 @@ use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -209,8 +209,13 @@ impl SimpleAdapter for Gce {
         self.launching.clone()
     }
 
-    fn pace(&self) -> Pace {
-        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Adjustable, observe: Seconds(1.0), refresh: Some(REFRESH) }
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: Seconds::ZERO,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: Seconds(1.0),
+            refresh: Some(REFRESH_INTERVAL),
+        }
     }
 }
 

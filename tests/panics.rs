@@ -17,7 +17,7 @@ use nodepool_driver::driver::Driver;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Job;
-use nodepool_driver::state_machine::Pace;
+use nodepool_driver::state_machine::RateLimits;
 use nodepool_drivers::static_nodes::{self, Call, StaticNodes};
 use nodepool_drivers::{BUILT, OpenDriver};
 use nodepool_model::config::ProviderConfig;
@@ -43,8 +43,8 @@ impl Driver for Fragile {
         self.driver.facts()
     }
 
-    fn pace(&self) -> Pace {
-        self.driver.pace()
+    fn rate_limits(&self) -> RateLimits {
+        self.driver.rate_limits()
     }
 
     fn parts(&self, job: &Job) -> Vec<Job> {

@@ -16,7 +16,7 @@ use nodepool::actors::runtime::messages::Shutdown;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
-use nodepool_driver::state_machine::{InFlight, Pace};
+use nodepool_driver::state_machine::{InFlightLimit, RateLimits};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
@@ -45,30 +45,34 @@ impl std::ops::DerefMut for TaskManagerHarness {
     }
 }
 
-const UNLIMITED: Pace =
-    Pace { spacing: Seconds::ZERO, in_flight: InFlight::Adjustable, observe: Seconds(1.0), refresh: None };
+const UNLIMITED: RateLimits = RateLimits {
+    spacing: Seconds::ZERO,
+    in_flight: InFlightLimit::Configurable,
+    listing_delay: Seconds(1.0),
+    refresh: None,
+};
 
 impl TaskManagerHarness {
     /// A provider that has made its first survey and does nothing.
-    async fn new(pace: Pace) -> Self {
-        let mut harness = Self::started(pace, CloudState::default());
+    async fn new(rate_limits: RateLimits) -> Self {
+        let mut harness = Self::started(rate_limits, CloudState::default());
         harness.surveyed().await;
         harness.state.lock().unwrap().starts.clear();
         while harness.samples.try_recv().is_ok() {}
         harness
     }
 
-    fn started(pace: Pace, seen: CloudState) -> Self {
-        Self::with(pace, seen, None)
+    fn started(rate_limits: RateLimits, seen: CloudState) -> Self {
+        Self::with(rate_limits, seen, None)
     }
 
-    fn with_fence(pace: Pace, fence: Fence) -> Self {
-        Self::with(pace, CloudState::default(), Some(fence))
+    fn with_fence(rate_limits: RateLimits, fence: Fence) -> Self {
+        Self::with(rate_limits, CloudState::default(), Some(fence))
     }
 
-    fn with(pace: Pace, seen: CloudState, fence: Option<Fence>) -> Self {
+    fn with(rate_limits: RateLimits, seen: CloudState, fence: Option<Fence>) -> Self {
         let seen = Arc::new(Mutex::new(seen));
-        let cloud = Cloud { state: seen.clone(), pace, born: Instant::now() };
+        let cloud = Cloud { state: seen.clone(), pace: rate_limits, started_at: Instant::now() };
         let start = |deps| TaskManager::launch("cloud-a".into(), cloud, TaskManagerDeps { fence, ..deps });
         Self { provider: Provider::new(start), state: seen }
     }
@@ -105,7 +109,7 @@ fn a_launch_tells_its_id_first_and_its_instance_last() {
 #[test]
 fn calls_start_at_the_rate_of_the_provider() {
     on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(Pace { spacing: Seconds(0.5), ..UNLIMITED }).await;
+        let mut harness = TaskManagerHarness::new(RateLimits { spacing: Seconds(0.5), ..UNLIMITED }).await;
         (0..6).for_each(|number| harness.submit(number, delete("gone")));
         for _ in 0..6 {
             assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
@@ -119,9 +123,11 @@ fn calls_start_at_the_rate_of_the_provider() {
 
 #[test]
 fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
-    for (in_flight, expected) in [(InFlight::Pinned(1), 1), (InFlight::Pinned(3), 3), (InFlight::Adjustable, 10)] {
+    for (in_flight, expected) in
+        [(InFlightLimit::Fixed(1), 1), (InFlightLimit::Fixed(3), 3), (InFlightLimit::Configurable, 10)]
+    {
         on_paused_time(async move {
-            let mut harness = TaskManagerHarness::new(Pace { in_flight, ..UNLIMITED }).await;
+            let mut harness = TaskManagerHarness::new(RateLimits { in_flight, ..UNLIMITED }).await;
             (0..25).for_each(|number| harness.submit(number, delete("gone")));
             for _ in 0..25 {
                 assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
@@ -181,7 +187,8 @@ fn a_job_that_is_throttled_for_ever_ends_when_its_submitter_gives_it_up() {
 #[test]
 fn fifty_booting_servers_cost_one_listing_per_round() {
     on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(100), ..UNLIMITED }).await;
+        let mut harness =
+            TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(100), ..UNLIMITED }).await;
         (0..50).for_each(|number| harness.submit(number, launch(&format!("host-{number}"))));
         for _ in 0..50 {
             assert!(matches!(harness.end().await.1, Ok(Outcome::Launched(_))));
@@ -305,7 +312,7 @@ fn after_a_drain_there_are_surveys_as_long_as_a_launch_may_wait_for_one() {
 #[test]
 fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
     on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(1), ..UNLIMITED }).await;
+        let mut harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         harness.submit(1, launch("slow"));
         harness.submit(2, launch("two"));
         harness.wait_until(|seen| !seen.starts.is_empty()).await;
@@ -342,7 +349,7 @@ fn an_abandoned_job_that_waits_for_its_server_ends_at_once() {
 #[test]
 fn a_provider_that_stops_answers_every_open_job() {
     on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(1), ..UNLIMITED }).await;
+        let mut harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         (0..5).for_each(|number| harness.submit(number, delete("slow")));
         harness.wait_until(|seen| !seen.starts.is_empty()).await;
         harness.handle.stop.do_send(Shutdown);
@@ -381,7 +388,7 @@ fn every_call_is_timed_and_counted_under_its_key() {
 #[test]
 fn a_dump_shows_what_is_in_flight_and_what_waits() {
     on_paused_time(async {
-        let harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(1), ..UNLIMITED }).await;
+        let harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         harness.submit(1, delete("slow"));
         harness.submit(2, launch("two"));
         harness.wait_until(|seen| !seen.starts.is_empty()).await;

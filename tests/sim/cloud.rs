@@ -11,7 +11,7 @@ use nodepool_driver::facts::Launching;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::servers::{self, Section};
 use nodepool_model::config::ProviderConfig;
@@ -496,7 +496,12 @@ impl SimpleAdapter for Adapter {
         Some(self.parts.uploading("qcow2"))
     }
 
-    fn pace(&self) -> Pace {
-        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Adjustable, observe: Seconds(5.0), refresh: Some(REFRESH) }
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: Seconds::ZERO,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: Seconds(5.0),
+            refresh: Some(REFRESH_INTERVAL),
+        }
     }
 }

@@ -10,7 +10,7 @@ use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{Input, Lane, Next, Pace, StateMachine};
+use nodepool_driver::state_machine::{Input, Lane, Next, RateLimits, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
 pub struct Cloud {
     pub state: Arc<Mutex<CloudState>>,
-    pub pace: Pace,
+    pub pace: RateLimits,
     pub started_at: Instant,
 }
 
@@ -76,7 +76,7 @@ impl Driver for Cloud {
         ProviderFacts::initial()
     }
 
-    fn pace(&self) -> Pace {
+    fn rate_limits(&self) -> RateLimits {
         self.pace
     }
 

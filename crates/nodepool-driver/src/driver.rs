@@ -8,7 +8,7 @@ use super::call_guard::Gate;
 use super::error::CloudError;
 use super::facts::ProviderFacts;
 use super::job::{Job, Notification};
-use super::state_machine::{Lane, Pace, StateMachine};
+use super::state_machine::{Lane, RateLimits, StateMachine};
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
 use nodepool_model::records::time::Seconds;
 
@@ -21,7 +21,7 @@ pub trait Driver: Send + 'static {
     /// What the configuration alone says: published before anything has been seen.
     fn facts(&self) -> ProviderFacts;
 
-    fn pace(&self) -> Pace;
+    fn rate_limits(&self) -> RateLimits;
 
     /// The smaller jobs that a job consists of, where each is worth knowing on its own: they run at once, each result is
     /// noted when it comes, and the job ends with the last of them. A job without parts is one machine.

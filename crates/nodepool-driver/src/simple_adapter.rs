@@ -12,7 +12,7 @@ use crate::error::{CloudError, FailureKind};
 use crate::facts::{LaunchConfig, Launching};
 use crate::instance::{Instance, InstanceState, Inventory};
 use crate::job::{Job, LaunchOrder, Notification, Outcome};
-use crate::state_machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
+use crate::state_machine::{InFlightLimit, Input, Lane, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
 use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -95,8 +95,13 @@ pub trait SimpleAdapter: Send + 'static {
     /// Hears what became of a node.
     fn notified(&self, _notification: &Notification) {}
 
-    fn pace(&self) -> Pace {
-        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Pinned(1), observe: Seconds(1.0), refresh: Some(REFRESH) }
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: Seconds::ZERO,
+            in_flight: InFlightLimit::Fixed(1),
+            listing_delay: Seconds(1.0),
+            refresh: Some(REFRESH_INTERVAL),
+        }
     }
 }
 
@@ -209,8 +214,8 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
         self.facts.clone()
     }
 
-    fn pace(&self) -> Pace {
-        self.adapter.pace()
+    fn rate_limits(&self) -> RateLimits {
+        self.adapter.rate_limits()
     }
 
     fn begin(&self, job: &Job) -> Machine {

@@ -51,26 +51,26 @@ pub enum Lane {
 
 /// How fast a provider may be called.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct RateLimits {
     /// Between the starts of two calls.
     pub spacing: Seconds,
-    pub in_flight: InFlight,
+    pub in_flight: InFlightLimit,
     /// Machines that wait for an inventory share one listing, which begins so long after the first of them asked.
-    pub observe: Seconds,
+    pub listing_delay: Seconds,
     /// From one survey to the next; `None` where nothing changes by itself.
     pub refresh: Option<Seconds>,
 }
 
 /// How old limits and what others use of them may become, in Nodepool 11 as well.
-pub const REFRESH: Seconds = Seconds(300.0);
+pub const REFRESH_INTERVAL: Seconds = Seconds(300.0);
 
 /// How many calls may run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlight {
+pub enum InFlightLimit {
     /// The driver knows best, e.g. 1 for a client that is not safe to use concurrently.
-    Pinned(usize),
+    Fixed(usize),
     /// The operator may set it.
-    Adjustable,
+    Configurable,
 }
 
 /// The machine for every job that is a single request, and for jobs whose end needs none.

@@ -24,7 +24,7 @@ use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
-use nodepool_driver::state_machine::InFlight;
+use nodepool_driver::state_machine::InFlightLimit;
 use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Seconds;
@@ -109,10 +109,10 @@ impl<D: Driver> TaskManager<D> {
     }
 
     fn new(provider: ProviderName, driver: D, deps: TaskManagerDeps, facts: watch::Sender<Arc<ProviderFacts>>) -> Self {
-        let rate_limits = driver.pace();
+        let rate_limits = driver.rate_limits();
         let in_flight = match rate_limits.in_flight {
-            InFlight::Pinned(number) => number,
-            InFlight::Adjustable => deps.api_concurrency,
+            InFlightLimit::Fixed(number) => number,
+            InFlightLimit::Configurable => deps.api_concurrency,
         };
         let queue = TaskQueue::new(rate_limits.spacing, in_flight.max(1));
         let refresh_schedule = RefreshSchedule::new(rate_limits.refresh, deps.image_check);
@@ -125,7 +125,7 @@ impl<D: Driver> TaskManager<D> {
             provider,
             driver,
             deps,
-            observe_delay: rate_limits.observe.to_duration(),
+            observe_delay: rate_limits.listing_delay.to_duration(),
             timer: None,
             refresh_timer: None,
             lifecycle: Lifecycle::Serving,

@@ -12,7 +12,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{InFlight, Input, Lane, Next, OneCall, Pace, REFRESH, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Lane, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine,};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -98,12 +98,12 @@ impl Driver for Example {
         self.facts.clone()
     }
 
-    fn pace(&self) -> Pace {
-        Pace {
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
             spacing: self.settings.spacing,
-            in_flight: InFlight::Adjustable,
-            observe: Seconds(1.0),
-            refresh: Some(REFRESH),
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: Seconds(1.0),
+            refresh: Some(REFRESH_INTERVAL),
         }
     }
 

@@ -10,7 +10,7 @@ use nodepool_driver::facts::{Launching, Trouble};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
@@ -152,12 +152,12 @@ impl SimpleAdapter for Fake {
         Some(self.section.uploading(&self.knobs.image_format))
     }
 
-    fn pace(&self) -> Pace {
-        Pace {
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
             spacing: self.section.spacing,
-            in_flight: InFlight::Adjustable,
-            observe: OBSERVE,
-            refresh: Some(REFRESH),
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE,
+            refresh: Some(REFRESH_INTERVAL),
         }
     }
 }

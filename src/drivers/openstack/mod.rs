@@ -40,7 +40,7 @@ use nodepool_driver::driver::{ApiCall, Driver, Outdated};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
@@ -128,12 +128,12 @@ impl Driver for OpenStack {
         self.shared.facts.clone()
     }
 
-    fn pace(&self) -> Pace {
-        Pace {
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
             spacing: self.shared.settings.section.spacing,
-            in_flight: InFlight::Adjustable,
-            observe: OBSERVE,
-            refresh: Some(REFRESH),
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE,
+            refresh: Some(REFRESH_INTERVAL),
         }
     }
 

@@ -10,7 +10,7 @@ use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{InFlight, Lane, OneCall, Pace};
+use nodepool_driver::state_machine::{InFlightLimit, Lane, OneCall, RateLimits};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
@@ -84,8 +84,8 @@ impl Driver for StaticNodes {
         self.facts.clone()
     }
 
-    fn pace(&self) -> Pace {
-        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Seconds(1.0), refresh: None ,}
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits { spacing: Seconds::ZERO, in_flight: InFlightLimit::Fixed(IN_FLIGHT), listing_delay: Seconds(1.0), refresh: None ,}
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.
