@@ -16,7 +16,7 @@ use support::real::python::{self, Interpreter, Script};
 use support::real::zookeeper::{Options, Server};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use transcript::{CommandOutput, GoldenTree, Implementation, Step, Times, Tree, Who, golden};
+use transcript::{CommandOutput, GoldenTree, Implementation, Step, Times, golden};
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -39,10 +39,10 @@ impl Program {
         serde_json::from_value(script.answer(DEADLINE).await.unwrap()).unwrap()
     }
 
-    fn who(&self) -> Who {
+    fn implementation(&self) -> Implementation {
         match self {
-            Program::Ours => Who::Ours,
-            Program::Nodepool11(_) => Who::Nodepool11,
+            Program::Ours => Implementation::Ours,
+            Program::Nodepool11(_) => Implementation::Nodepool11,
         }
     }
 }
@@ -62,7 +62,7 @@ async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -
 }
 
 /// The files that the lines name.
-fn settle(home: &Path, configuration: &str) {
+fn write_files(home: &Path, configuration: &str) {
     std::fs::write(home.join("nodepool.yaml"), configuration).unwrap();
     for name in ["clouds.yaml", "secure.yaml", "logging.yaml"] {
         std::fs::write(home.join(name), golden(name)).unwrap();
@@ -70,11 +70,11 @@ fn settle(home: &Path, configuration: &str) {
 }
 
 /// All steps on a new tree, as they are written down.
-async fn play(mut program: Program, home: &Path, plain_port: u16, configuration: &str) -> String {
-    settle(home, configuration);
+async fn run_steps(mut program: Program, home: &Path, plain_port: u16, configuration: &str) -> String {
+    write_files(home, configuration);
     let zk = connect(ConnectOptions::plain("127.0.0.1", plain_port)).await.unwrap();
     let times = Times::from_now();
-    let mut tree = Tree::plant(zk.clone(), &times).await;
+    let mut tree = GoldenTree::create(zk.clone(), &times).await;
     let mut played = String::new();
     for step in transcript::steps() {
         if let Some(path) = step.removed() {
@@ -82,7 +82,7 @@ async fn play(mut program: Program, home: &Path, plain_port: u16, configuration:
             continue;
         }
         let output = program.run(home, &step).await;
-        played.push_str(&transcript::entry(program.who(), &step, &output));
+        played.push_str(&transcript::entry(program.implementation(), &step, &output));
         if step.line.starts_with("export-image-data") {
             played.push_str(&transcript::exported(&home.join("export.json"), &times));
         }
@@ -103,7 +103,7 @@ async fn every_command_prints_and_changes_what_nodepool_11_did() {
     let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
     let server = EmbeddedServer::start(options).await.unwrap();
     let port = server.address().port();
-    let played = play(Program::Ours, home.path(), port, &configuration(port)).await;
+    let played = run_steps(Program::Ours, home.path(), port, &configuration(port)).await;
     server.stop().await;
     transcript::assert_same(&played, &golden("transcript.txt"));
 }
@@ -123,7 +123,7 @@ async fn nodepool_11_still_does_what_is_written_down() {
     let tls = format!("zookeeper-tls:\n  ca: {ca}\n  cert: {cert}\n  key: {key}\n");
     let configuration = configuration(port(zookeeper.address())) + &tls;
     let nodepool_11 = Program::Nodepool11(Box::new(python::spawn(Interpreter::Reference, "command_line.py", &[])));
-    let played = play(nodepool_11, home.path(), port(zookeeper.plain_address()), &configuration).await;
+    let played = run_steps(nodepool_11, home.path(), port(zookeeper.plain_address()), &configuration).await;
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(transcript::folder().join("transcript.txt"), played).unwrap();
         return;
@@ -138,9 +138,9 @@ async fn every_command_prints_one_document_where_json_is_asked_for() {
     let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
     let server = EmbeddedServer::start(options).await.unwrap();
     let port = server.address().port();
-    settle(home.path(), &configuration(port));
+    write_files(home.path(), &configuration(port));
     let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
-    let mut tree = Tree::plant(zk.clone(), &Times::from_now()).await;
+    let mut tree = GoldenTree::create(zk.clone(), &Times::from_now()).await;
     for step in transcript::steps() {
         if let Some(path) = step.removed() {
             tree.remove(path).await;

@@ -29,7 +29,7 @@ struct CliReferenceHarness {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Implementation {
     Ours,
     Python,
 }
@@ -62,10 +62,10 @@ impl CliReferenceHarness {
         CliReferenceHarness { zk, home, _zookeeper: zookeeper }
     }
 
-    async fn run(&self, who: Who, line: &str) -> CommandOutput {
-        let mut command = match who {
-            Who::Ours => Command::new(env!("CARGO_BIN_EXE_nodepool")),
-            Who::Python => {
+    async fn run(&self, implementation: Implementation, line: &str) -> CommandOutput {
+        let mut command = match implementation {
+            Implementation::Ours => Command::new(env!("CARGO_BIN_EXE_nodepool")),
+            Implementation::Python => {
                 let mut python = Command::new(Interpreter::Reference.path());
                 python.args([
                     "-B",
@@ -100,8 +100,8 @@ impl CliReferenceHarness {
 
     /// Both say the same, apart from ages that moved on meanwhile and from the order of the rows.
     async fn assert_same(&self, line: &str) {
-        let ours = self.run(Who::Ours, line).await;
-        let python = self.run(Who::Python, line).await;
+        let ours = self.run(Implementation::Ours, line).await;
+        let python = self.run(Implementation::Python, line).await;
         assert_eq!((ours.status, python.status), (Some(0), Some(0)), "{}{}", ours.stderr, python.stderr);
         assert_eq!(comparable(&ours.stdout), comparable(&python.stdout), "{line}");
     }
@@ -178,31 +178,31 @@ async fn each_holds_deletes_and_erases_nodes_of_the_other() {
     let both = CliReferenceHarness::start().await;
     both.put_node("0000000000", &node()).await;
     let mut lines = Vec::new();
-    for who in [Who::Ours, Who::Python] {
-        let held = both.run(who, "hold 0000000000").await;
-        assert_eq!(held.status, Some(0), "{who:?} {}", held.stderr);
+    for implementation in [Implementation::Ours, Implementation::Python] {
+        let held = both.run(implementation, "hold 0000000000").await;
+        assert_eq!(held.status, Some(0), "{implementation:?} {}", held.stderr);
         assert_eq!(both.node("0000000000").await.state, NodeState::Hold);
-        let deleted = both.run(who, "delete 0000000000").await;
-        assert_eq!(deleted.status, Some(0), "{who:?} {}", deleted.stderr);
+        let deleted = both.run(implementation, "delete 0000000000").await;
+        assert_eq!(deleted.status, Some(0), "{implementation:?} {}", deleted.stderr);
         assert_eq!(both.node("0000000000").await.state, NodeState::Deleting);
-        let missing = both.run(who, "hold 0000000009").await;
-        assert_eq!(missing.status, Some(0), "{who:?} {}", missing.stderr);
+        let missing = both.run(implementation, "hold 0000000009").await;
+        assert_eq!(missing.status, Some(0), "{implementation:?} {}", missing.stderr);
         lines.push([comparable(&held.stdout), comparable(&deleted.stdout), comparable(&missing.stdout)]);
     }
     assert_eq!(lines[0], lines[1]);
     let session: nodepool_zk::Zk = both.zk.clone();
     let held = lock::try_lock(&session, "/nodepool/nodes/0000000000/lock", "").await.unwrap().unwrap();
-    for who in [Who::Ours, Who::Python] {
-        let refused = both.run(who, "hold 0000000000").await;
-        assert_eq!(refused.status, Some(1), "{who:?}");
+    for implementation in [Implementation::Ours, Implementation::Python] {
+        let refused = both.run(implementation, "hold 0000000000").await;
+        assert_eq!(refused.status, Some(1), "{implementation:?}");
         let last = refused.stderr.lines().last().unwrap();
         let message = "Timeout trying to acquire lock /nodepool/nodes/0000000000/lock";
         assert!(last.ends_with(message), "{implementation:?} {}", refused.stderr);
     }
     held.release().await.unwrap();
-    for who in [Who::Ours, Who::Python] {
+    for implementation in [Implementation::Ours, Implementation::Python] {
         both.put("/nodepool/images/debian/builds/b/providers/p/images/0000000001", b"{}").await;
-        let erased = both.run(who, "erase p --force").await;
+        let erased = both.run(implementation, "erase p --force").await;
         assert_eq!(erased.stdout, "Erasing build data for p...\nErasing node data for p...\n", "{implementation:?}");
         assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None, "{implementation:?}");
         assert_eq!(
@@ -212,9 +212,9 @@ async fn each_holds_deletes_and_erases_nodes_of_the_other() {
         );
         both.put_node("0000000000", &node()).await;
     }
-    let gone = both.run(Who::Ours, "delete --now 0000000000").await;
+    let gone = both.run(Implementation::Ours, "delete --now 0000000000").await;
     assert_eq!(gone.status, Some(0), "{}", gone.stderr);
     assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None);
-    let missing = both.run(Who::Python, "delete 0000000000").await;
+    let missing = both.run(Implementation::Python, "delete 0000000000").await;
     assert_eq!(missing.stdout, "Node id 0000000000 not found\n", "{}", missing.stderr);
 }

@@ -70,7 +70,8 @@ impl Scene {
 
     /// `who` has images and logs in folders of its own.
     fn configuration(&self, who: &str) -> String {
-        let (images, logs) = (self.path(&format!("{who}-images")), self.path(&format!("{who}-logs")));
+        let (images, logs) =
+            (self.path(&format!("{implementation}-images")), self.path(&format!("{implementation}-logs")));
         std::fs::create_dir_all(&images).unwrap();
         let dib = self.path("dib");
         let image = |name: &str| format!("  - {{name: {name}, formats: [raw], dib-cmd: {}}}\n", dib.display());
@@ -89,7 +90,7 @@ impl Scene {
         std::fs::write(self.path(&format!("hold-{image}")), "").unwrap();
     }
 
-    fn let_go(&self, image: &str) {
+    fn release(&self, image: &str) {
         std::fs::remove_file(self.path(&format!("hold-{image}"))).unwrap();
     }
 
@@ -135,28 +136,28 @@ impl Scene {
     async fn python(&self, arguments: &[&str]) -> String {
         // Its commands about images need no provider, and no clouds.yaml then.
         let configuration = self.configuration("python").replace(LAB, "");
-        let said = reference::command(&configuration, arguments).await;
-        assert_eq!(said.status, Some(0), "{arguments:?}: {}", said.notes);
-        said.out
+        let output = reference::command(&configuration, arguments).await;
+        assert_eq!(output.status, Some(0), "{arguments:?}: {}", output.stderr);
+        output.stdout
     }
 
-    async fn is_asked(&self, image: &str) -> bool {
+    async fn is_build_requested(&self, image: &str) -> bool {
         self.zk.exists(&format!("/nodepool/images/{image}/request-build")).await.unwrap().is_some()
     }
 }
 
 /// Uploads to a cloud.
-impl Scene {
-    fn start_builder(&self, who: &str) -> Nodepool {
-        self.start_builder_in(who, &[])
+impl ImageFleetHarness {
+    fn start_builder(&self, implementation: &str) -> NodepoolProcess {
+        self.start_builder_in(implementation, &[])
     }
 
-    fn start_builder_in(&self, who: &str, more: &[(&str, &Path)]) -> Nodepool {
+    fn start_builder_in(&self, implementation: &str, more: &[(&str, &Path)]) -> NodepoolProcess {
         let clouds = self.cloud.as_ref().map(SimulatedOpenStack::clouds_yaml);
         let environment: Vec<(&str, &Path)> =
             clouds.iter().map(|file| ("OS_CLIENT_CONFIG_FILE", file.as_path())).chain(more.iter().copied()).collect();
-        match who {
-            "ours" => Nodepool::start_in(&environment, OURS, &self.configuration("ours"), &["-d"]),
+        match implementation {
+            "ours" => NodepoolProcess::start_in(&environment, OURS, &self.configuration("ours"), &["-d"]),
             _ => reference::builder_in(&environment, &self.configuration("python")),
         }
     }
@@ -178,7 +179,7 @@ impl Scene {
         until_some(&format!("an upload of {image}"), DEADLINE, found).await
     }
 
-    async fn until_gone(&self, upload: &Value) {
+    async fn until_deleted(&self, upload: &Value) {
         until(&format!("{upload} to go"), DEADLINE, async || {
             !self.uploads().await.iter().any(|other| other["external_id"] == upload["external_id"])
         })
@@ -203,40 +204,40 @@ fn delete_command(upload: &Value) -> Vec<&str> {
 
 // operations.md §5.5.3, checks 6 and 12; zookeeper.md check 87
 #[tokio::test]
-async fn uploads_of_one_are_listed_and_deleted_by_the_other_and_none_is_made_twice() {
+async fn mixed_builders_manage_each_others_uploads_without_duplicates() {
     if support::real::skipped() {
         return;
     }
-    let mut scene = Scene::start().await;
-    scene.cloud = Some(SimulatedOpenStack::start(&[]).await);
-    let ours = scene.start_builder("ours");
-    let debian = scene.new_upload("debian", &[]).await;
-    let fedora = scene.new_upload("fedora", &[]).await;
+    let mut harness = ImageFleetHarness::start().await;
+    harness.cloud = Some(SimulatedOpenStack::start(&[]).await);
+    let ours = harness.start_builder("ours");
+    let debian = harness.new_upload("debian", &[]).await;
+    let fedora = harness.new_upload("fedora", &[]).await;
     // Ours has its hands full, so this one is built by the other.
-    let python = scene.start_builder("python");
-    scene.hold("debian");
-    scene.ours(&["image-build", "debian"]).await;
-    scene.until_called("begin debian", 2).await;
-    scene.python(&["image-build", "fedora"]).await;
-    scene.until_called("end fedora", 2).await;
-    assert_eq!(scene.builders("fedora"), ["ours", "python"], "{}", python.log());
-    let pythons = scene.new_upload("fedora", &[&fedora]).await;
-    assert_eq!(comparable(&scene.ours(&["image-list"]).await), comparable(&scene.python(&["image-list"]).await));
+    let python = harness.start_builder("python");
+    harness.hold("debian");
+    harness.ours(&["image-build", "debian"]).await;
+    harness.until_called("begin debian", 2).await;
+    harness.python(&["image-build", "fedora"]).await;
+    harness.until_called("end fedora", 2).await;
+    assert_eq!(harness.builders("fedora"), ["ours", "python"], "{}", python.log());
+    let pythons = harness.new_upload("fedora", &[&fedora]).await;
+    assert_eq!(comparable(&harness.ours(&["image-list"]).await), comparable(&harness.python(&["image-list"]).await));
     // Each deletes what the other has made, and who has the file uploads it again.
-    scene.python(&delete_command(&debian)).await;
-    scene.until_gone(&debian).await;
-    let again = scene.new_upload("debian", &[&debian]).await;
-    scene.ours(&delete_command(&pythons)).await;
-    scene.until_gone(&pythons).await;
-    scene.new_upload("fedora", &[&fedora, &pythons]).await;
-    scene.let_go("debian");
-    let newer = scene.new_upload("debian", &[&debian, &again]).await;
-    scene.python(&["dib-image-delete", &format!("debian-{}", newer["id"].as_str().unwrap())]).await;
-    scene.until_gone(&newer).await;
+    harness.python(&delete_command(&debian)).await;
+    harness.until_deleted(&debian).await;
+    let again = harness.new_upload("debian", &[&debian]).await;
+    harness.ours(&delete_command(&pythons)).await;
+    harness.until_deleted(&pythons).await;
+    harness.new_upload("fedora", &[&fedora, &pythons]).await;
+    harness.release("debian");
+    let newer = harness.new_upload("debian", &[&debian, &again]).await;
+    harness.python(&["dib-image-delete", &format!("debian-{}", newer["id"].as_str().unwrap())]).await;
+    harness.until_deleted(&newer).await;
     // Of the six uploads that were made three went by command.
     until("three uploads of six", DEADLINE, async || {
-        let uploads = scene.uploads().await;
-        let uploaded = scene.cloud.as_ref().unwrap().state().await["images_uploaded"].as_u64();
+        let uploads = harness.uploads().await;
+        let uploaded = harness.cloud.as_ref().unwrap().state().await["images_uploaded"].as_u64();
         uploads.len() == 3 && uploaded == Some(6)
     })
     .await;
@@ -253,80 +254,80 @@ fn comparable(table: &str) -> Vec<String> {
     lines
 }
 
-async fn stop(mut builder: Nodepool) {
+async fn stop(mut builder: NodepoolProcess) {
     builder.signal(Signal::SIGINT);
     assert!(builder.wait(DEADLINE).await.success());
 }
 
 // operations.md §5.3.4; zookeeper.md §2.2
 #[tokio::test]
-async fn no_image_is_built_twice_whoever_is_first() {
+async fn no_image_is_built_twice_by_mixed_builders() {
     if support::real::skipped() {
         return;
     }
     for first in ["ours", "python"] {
-        let scene = Scene::start().await;
-        scene.hold("debian");
-        let start = |who: &str| match who {
-            "ours" => Nodepool::start(OURS, &scene.configuration("ours"), &["-d"]),
-            _ => reference::builder(&scene.configuration("python")),
+        let harness = ImageFleetHarness::start().await;
+        harness.hold("debian");
+        let start = |implementation: &str| match implementation {
+            "ours" => NodepoolProcess::start(OURS, &harness.configuration("ours"), &["-d"]),
+            _ => reference::builder(&harness.configuration("python")),
         };
         let one = start(first);
-        scene.until_called("begin debian", 1).await;
+        harness.until_called("begin debian", 1).await;
         // It has one worker, so the other image is built by the one that finds the first one locked.
         let second = if first == "ours" { "python" } else { "ours" };
         let other = start(second);
-        scene.until_called("end fedora", 1).await;
-        assert_eq!((scene.builders("debian"), scene.builders("fedora")), (vec![first], vec![second]));
-        scene.let_go("debian");
-        scene.until_ready("debian", 1).await;
-        scene.until_ready("fedora", 1).await;
-        scene.python(&["image-build", "debian"]).await;
-        until("the request to be served", DEADLINE, async || !scene.is_asked("debian").await).await;
-        assert_eq!((scene.count("begin debian"), scene.count("begin fedora")), (2, 1));
+        harness.until_called("end fedora", 1).await;
+        assert_eq!((harness.builders("debian"), harness.builders("fedora")), (vec![first], vec![second]));
+        harness.release("debian");
+        harness.until_ready("debian", 1).await;
+        harness.until_ready("fedora", 1).await;
+        harness.python(&["image-build", "debian"]).await;
+        until("the request to be served", DEADLINE, async || !harness.is_build_requested("debian").await).await;
+        assert_eq!((harness.count("begin debian"), harness.count("begin fedora")), (2, 1));
         let (ours, python) = if first == "ours" { (one, other) } else { (other, one) };
         stop(ours).await;
         drop(python);
-        lists_are_the_same(&scene).await;
-        exports_are_exchanged(&scene).await;
+        lists_are_the_same(&harness).await;
+        exports_are_exchanged(&harness).await;
     }
 }
 
 // zookeeper.md check 87; operations.md checks 8 and 11
-async fn lists_are_the_same(scene: &Scene) {
+async fn lists_are_the_same(harness: &ImageFleetHarness) {
     for line in ["dib-image-list", "image-list", "image-status"] {
-        assert_eq!(comparable(&scene.ours(&[line]).await), comparable(&scene.python(&[line]).await), "{line}");
+        assert_eq!(comparable(&harness.ours(&[line]).await), comparable(&harness.python(&[line]).await), "{line}");
     }
-    scene.ours(&["image-pause", "debian"]).await;
-    scene.python(&["image-pause", "fedora"]).await;
-    scene.ours(&["image-build", "debian"]).await;
+    harness.ours(&["image-pause", "debian"]).await;
+    harness.python(&["image-pause", "fedora"]).await;
+    harness.ours(&["image-build", "debian"]).await;
     for line in ["dib-image-list", "image-status"] {
-        let (ours, python) = (scene.ours(&[line]).await, scene.python(&[line]).await);
+        let (ours, python) = (harness.ours(&[line]).await, harness.python(&[line]).await);
         assert_eq!(comparable(&ours), comparable(&python), "{line}");
         assert!(ours.contains(if line == "image-status" { "pending" } else { "paused" }), "{ours}");
     }
-    scene.python(&["image-unpause", "debian"]).await;
-    scene.ours(&["image-unpause", "fedora"]).await;
-    assert!(!scene.ours(&["dib-image-list"]).await.contains("paused"));
+    harness.python(&["image-unpause", "debian"]).await;
+    harness.ours(&["image-unpause", "fedora"]).await;
+    assert!(!harness.ours(&["dib-image-list"]).await.contains("paused"));
 }
 
 // zookeeper.md check 87; operations.md check 21
-async fn exports_are_exchanged(scene: &Scene) {
-    let files = ["ours", "python"].map(|who| scene.path(&format!("{who}.json")));
+async fn exports_are_exchanged(harness: &ImageFleetHarness) {
+    let files = ["ours", "python"].map(|implementation| harness.path(&format!("{implementation}.json")));
     let [of_ours, of_python] = files.each_ref().map(|file| file.to_str().unwrap());
-    scene.ours(&["image-pause", "debian"]).await;
-    scene.ours(&["export-image-data", of_ours]).await;
-    scene.python(&["export-image-data", of_python]).await;
+    harness.ours(&["image-pause", "debian"]).await;
+    harness.ours(&["export-image-data", of_ours]).await;
+    harness.python(&["export-image-data", of_python]).await;
     let before = read(Path::new(of_ours));
     assert_eq!(before, read(Path::new(of_python)));
     assert!(before.as_object().unwrap().len() >= 4, "{before}");
-    delete_tree::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
-    scene.ours(&["import-image-data", of_python]).await;
-    scene.python(&["export-image-data", of_python]).await;
+    delete_tree::delete_tree(&*harness.zk, "/nodepool/images").await.unwrap();
+    harness.ours(&["import-image-data", of_python]).await;
+    harness.python(&["export-image-data", of_python]).await;
     assert_eq!(before, read(Path::new(of_python)));
-    delete_tree::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
-    scene.python(&["import-image-data", of_ours]).await;
-    scene.ours(&["export-image-data", of_ours]).await;
+    delete_tree::delete_tree(&*harness.zk, "/nodepool/images").await.unwrap();
+    harness.python(&["import-image-data", of_ours]).await;
+    harness.ours(&["export-image-data", of_ours]).await;
     assert_eq!(before, read(Path::new(of_ours)));
 }
 
@@ -335,19 +336,19 @@ fn read(file: &Path) -> Value {
 }
 
 /// What a builder tells statsd while it builds and uploads two images, up to the figures of its cleanup: keys and types.
-async fn told_to_statsd(who: &str) -> BTreeSet<String> {
+async fn received_statsd_keys(implementation: &str) -> BTreeSet<String> {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let mut scene = Scene::start().await;
-    scene.cloud = Some(SimulatedOpenStack::start(&[]).await);
+    let mut harness = ImageFleetHarness::start().await;
+    harness.cloud = Some(SimulatedOpenStack::start(&[]).await);
     let port = statsd.local_addr().unwrap().port().to_string();
     let where_to = [("STATSD_HOST", Path::new("127.0.0.1")), ("STATSD_PORT", Path::new(&port))];
-    let builder = scene.start_builder_in(who, &where_to);
+    let builder = harness.start_builder_in(implementation, &where_to);
     let (mut buffer, mut told) = ([0; 4096], BTreeSet::new());
     // The last ones of each image, of its upload and of a cleanup after that.
     let last = [".lab|c", ".lab.upload.state|g", ".image_build_requests|g"];
     while !last.iter().all(|end| told.iter().filter(|key: &&String| key.ends_with(end)).count() >= 2) {
         let received = tokio::time::timeout(DEADLINE, statsd.recv(&mut buffer)).await;
-        let length = received.unwrap_or_else(|_| panic!("{who}: {told:?}\n{}", builder.log())).unwrap();
+        let length = received.unwrap_or_else(|_| panic!("{implementation}: {told:?}\n{}", builder.log())).unwrap();
         let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
         let samples = datagram.lines().filter(|line| line.starts_with("nodepool."));
         told.extend(samples.map(|line| {
@@ -365,11 +366,11 @@ async fn told_to_statsd(who: &str) -> BTreeSet<String> {
 
 // operations.md §4.2
 #[tokio::test]
-async fn statsd_hears_of_our_builder_what_it_hears_of_theirs() {
+async fn both_builders_send_the_same_statsd_keys() {
     if support::real::skipped() {
         return;
     }
-    let (ours, theirs) = tokio::join!(told_to_statsd("ours"), told_to_statsd("python"));
+    let (ours, theirs) = tokio::join!(received_statsd_keys("ours"), received_statsd_keys("python"));
     assert!(theirs.len() > 15, "{theirs:?}");
     assert_eq!(theirs.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new());
     // What its documentation promises and it does not send.

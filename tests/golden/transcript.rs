@@ -11,7 +11,7 @@ use serde_json::Value;
 use zookeeper_server::types::CreateMode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Implementation {
     Ours,
     Nodepool11,
 }
@@ -27,7 +27,7 @@ pub struct Step {
     pub line: String,
     pub typed: String,
     /// It is refused, and how that is said is each program's own.
-    own_words: bool,
+    has_own_error_text: bool,
 }
 
 impl Step {
@@ -60,7 +60,7 @@ fn step(text: &str) -> Step {
     };
     let (line, typed) = text.split_once(" <").unwrap_or((text, ""));
     let typed = if typed.trim().is_empty() { String::new() } else { format!("{}\n", typed.trim()) };
-    Step { line: line.to_owned(), typed, own_words }
+    Step { line: line.to_owned(), typed, has_own_error_text: own_words }
 }
 
 #[allow(clippy::disallowed_methods)] // a server needs the wall clock, and a test has no other place to read it
@@ -80,7 +80,7 @@ impl Times {
     }
 
     /// `"@N"` becomes the time N seconds before the start.
-    fn real(&self, text: &str) -> String {
+    fn to_real(&self, text: &str) -> String {
         let mut parts = text.split("\"@");
         let mut real = parts.next().unwrap_or_default().to_owned();
         for part in parts {
@@ -91,7 +91,7 @@ impl Times {
     }
 
     /// Times become `"@N"` or, where they were written during the test, `"NOW"`; keys are sorted.
-    fn written_down(&self, value: Value) -> Value {
+    fn to_recorded(&self, value: Value) -> Value {
         match value {
             Value::Number(number) => match number.as_f64() {
                 Some(time) if (time - self.start as f64).abs() < 1e8 => {
@@ -101,11 +101,11 @@ impl Times {
                 }
                 _ => Value::Number(number),
             },
-            Value::Array(items) => items.into_iter().map(|item| self.written_down(item)).collect(),
+            Value::Array(items) => items.into_iter().map(|item| self.to_recorded(item)).collect(),
             Value::Object(fields) => {
                 let field = |(key, value): (String, Value)| match (key.as_str(), value) {
                     ("formats", Value::String(formats)) => (key, Value::String(in_order(&formats))),
-                    (_, value) => (key, self.written_down(value)),
+                    (_, value) => (key, self.to_recorded(value)),
                 };
                 // Nodepool 11 writes builds without what is empty, ours as they were.
                 let is_left_out = |key: &str, value: &Value| {
@@ -121,7 +121,7 @@ impl Times {
 
     fn record(&self, data: &[u8]) -> String {
         match serde_json::from_slice(data) {
-            Ok(value) => self.written_down(value).to_string(),
+            Ok(value) => self.to_recorded(value).to_string(),
             Err(_) => String::from_utf8_lossy(data).into_owned(),
         }
     }
@@ -135,32 +135,32 @@ fn in_order(formats: &str) -> String {
 }
 
 /// The tree below `/nodepool` as it was last looked at.
-pub struct Tree {
+pub struct GoldenTree {
     zk: Arc<RealConnection>,
-    seen: BTreeMap<String, Vec<u8>>,
+    last_read: BTreeMap<String, Vec<u8>>,
 }
 
-impl Tree {
-    pub async fn plant(zk: Arc<RealConnection>, times: &Times) -> Self {
+impl GoldenTree {
+    pub async fn create(zk: Arc<RealConnection>, times: &Times) -> Self {
         for line in golden("tree.txt").lines() {
             let (path, data) = line.split_once(' ').unwrap_or((line, ""));
             for (slash, _) in path.match_indices('/').skip(1) {
                 let _ = zk.create(&path[..slash], Vec::new().into(), CreateMode::Persistent).await;
             }
-            let created = zk.create(path, times.real(data).into_bytes().into(), CreateMode::Persistent).await;
+            let created = zk.create(path, times.to_real(data).into_bytes().into(), CreateMode::Persistent).await;
             created.unwrap_or_else(|error| panic!("{path}: {error}"));
         }
-        let mut tree = Self { zk, seen: BTreeMap::new() };
-        tree.seen = tree.look().await;
+        let mut tree = Self { zk, last_read: BTreeMap::new() };
+        tree.last_read = tree.read_all().await;
         tree
     }
 
     pub async fn remove(&mut self, path: &str) {
-        delete_tree::remove_tree(self.zk.as_ref(), path).await.unwrap();
-        self.seen = self.look().await;
+        delete_tree::delete_tree(self.zk.as_ref(), path).await.unwrap();
+        self.last_read = self.read_all().await;
     }
 
-    async fn look(&self) -> BTreeMap<String, Vec<u8>> {
+    async fn read_all(&self) -> BTreeMap<String, Vec<u8>> {
         let (mut found, mut left) = (BTreeMap::new(), vec!["/nodepool".to_owned()]);
         while let Some(path) = left.pop() {
             let (data, _) = self.zk.get(&path).await.unwrap();
@@ -173,10 +173,10 @@ impl Tree {
 
     /// What has changed since the last look.
     pub async fn changes(&mut self, times: &Times) -> String {
-        let now = self.look().await;
+        let now = self.read_all().await;
         let mut text = String::new();
-        for (path, data) in now.iter().filter(|(path, _)| !is_trace_of_looking(path)) {
-            let change = match self.seen.get(path) {
+        for (path, data) in now.iter().filter(|(path, _)| !is_created_by_reads(path)) {
+            let change = match self.last_read.get(path) {
                 None => "created",
                 Some(old) if old != data => "changed",
                 Some(_) => continue,
@@ -184,37 +184,37 @@ impl Tree {
             text.push_str(format!("{change} {path} {}", times.record(data)).trim_end());
             text.push('\n');
         }
-        let gone = self.seen.keys().filter(|path| !now.contains_key(*path));
-        for path in gone.filter(|path| !is_trace_of_looking(path)) {
+        let gone = self.last_read.keys().filter(|path| !now.contains_key(*path));
+        for path in gone.filter(|path| !is_created_by_reads(path)) {
             text.push_str(&format!("removed {path}\n"));
         }
-        self.seen = now;
+        self.last_read = now;
         text
     }
 }
 
 /// Nodepool 11 makes these when it only looks; ours makes none.
-fn is_trace_of_looking(path: &str) -> bool {
+fn is_created_by_reads(path: &str) -> bool {
     let is_node_lock = path.starts_with("/nodepool/nodes/") && path.ends_with("/lock");
     is_node_lock || path.starts_with("/nodepool/components")
 }
 
 /// What was said, in a form that both programs can have in common.
-pub fn entry(who: Who, step: &Step, said: &Said) -> String {
+pub fn entry(implementation: Implementation, step: &Step, output: &CommandOutput) -> String {
     let typed = if step.typed.is_empty() { String::new() } else { format!(" < {}", step.typed.trim_end()) };
     let mut text = format!("$ nodepool {}{typed}\n", step.line);
-    let out: Vec<String> = said.out.lines().map(without_ages).collect();
-    let out = if who == Who::Nodepool11 { sorted(&out) } else { out };
-    if step.own_words && said.status == 2 {
+    let out: Vec<String> = output.out.lines().map(without_ages).collect();
+    let out = if implementation == Implementation::Nodepool11 { sorted(&out) } else { out };
+    if step.has_own_error_text && output.status == 2 {
         assert!(out.is_empty(), "{}: {out:?}", step.line);
     }
     text.push_str(&out.iter().map(|line| format!("{line}\n")).collect::<String>());
-    text.push_str(&format!("status {}\n", said.status));
-    if said.status == 1 && !step.own_words {
-        let last = said.notes.lines().last().unwrap_or_default();
-        let message = match who {
-            Who::Ours => last.strip_prefix("nodepool: error: ").unwrap_or(last),
-            Who::Nodepool11 => last.split_once(": ").map_or(last, |(_, message)| message),
+    text.push_str(&format!("status {}\n", output.status));
+    if output.status == 1 && !step.has_own_error_text {
+        let last = output.notes.lines().last().unwrap_or_default();
+        let message = match implementation {
+            Implementation::Ours => last.strip_prefix("nodepool: error: ").unwrap_or(last),
+            Implementation::Nodepool11 => last.split_once(": ").map_or(last, |(_, message)| message),
         };
         text.push_str(&format!("error {message}\n"));
     }
