@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use crowd::again;
 use crowd::scene::{children, soon};
-use faults::stage::{Setting, Stage};
+use faults::stage::{ClusterSpec, TestCluster};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::json;
@@ -74,46 +74,46 @@ struct Taken {
 }
 
 async fn fail_over() -> Taken {
-    let mut stage =
-        Stage::set(&Setting { cloud: CLOUD, tick: TICK, session: SESSION, ..Setting::quick("fail-over") }).await;
-    stage.seats[1].kill();
-    until_pools(&stage.zk, 2).await;
-    let dead = sessions(&stage.zk, 1).await[0];
+    let mut cluster =
+        TestCluster::start(&ClusterSpec { cloud: CLOUD, tick: TICK, session: SESSION, ..ClusterSpec::quick("fail-over") }).await;
+    cluster.seats[1].kill();
+    until_pools(&cluster.zk, 2).await;
+    let dead = sessions(&cluster.zk, 1).await[0];
     for container in [paths::REQUESTS, paths::NODES] {
-        lock::make_path(&stage.zk, container).await.expect("a server that serves lets us make paths");
+        lock::make_path(&cluster.zk, container).await.expect("a server that serves lets us make paths");
     }
     let mut requests = Vec::new();
     for _ in 0..REQUESTS {
-        requests.push(ask(&stage.zk).await);
+        requests.push(ask(&cluster.zk).await);
     }
     wait::until("all servers to boot", TIMEOUT, async || {
-        stage.cloud.state().await["servers_by_state"]["BUILD"] == json!(REQUESTS)
+        cluster.cloud.state().await["servers_by_state"]["BUILD"] == json!(REQUESTS)
     })
     .await;
-    stage.seats[1].start_again();
-    until_pools(&stage.zk, 4).await;
-    let both = sessions(&stage.zk, 2).await;
+    cluster.seats[1].start_again();
+    until_pools(&cluster.zk, 4).await;
+    let both = sessions(&cluster.zk, 2).await;
     let survivor = *both.iter().find(|session| **session != dead).expect("one is alive");
     let killed_ms = (clock::now().0 * 1000.0) as i64;
-    stage.seats[0].kill();
+    cluster.seats[0].kill();
     for id in &requests {
         wait::until(
             &format!("request {id} to be fulfilled"),
             TIMEOUT,
-            async || matches!(request(&stage.zk, id).await, Some(found) if found.state == RequestState::Fulfilled),
+            async || matches!(request(&cluster.zk, id).await, Some(found) if found.state == RequestState::Fulfilled),
         )
         .await;
     }
-    let state = stage.cloud.state().await;
+    let state = cluster.cloud.state().await;
     assert_eq!(state["servers_created"], json!(REQUESTS), "nothing is made anew: {state}");
     assert_eq!(state["double_creates"], json!(0), "{state}");
     // Nobody came for them.
     for id in &requests {
-        again(|| stage.zk.delete(&paths::request(id), -1)).await.expect("it is ours");
+        again(|| cluster.zk.delete(&paths::request(id), -1)).await.expect("it is ours");
     }
-    stage.seats[0].start_again();
-    soon(TIMEOUT, async || stage.unrest().await).await;
-    let witness = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await;
+    cluster.seats[0].start_again();
+    soon(TIMEOUT, async || cluster.unrest().await).await;
+    let witness = Witness::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
     let findings = witness.judge();
 
     findings.assert_kept("fail-over");

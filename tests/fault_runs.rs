@@ -16,7 +16,7 @@ use std::time::Duration;
 use crowd::book::{ConsistencyChecker, Launchers};
 use crowd::scene::{self, children, soon};
 use crowd::{Crowd, Wishes, again};
-use faults::stage::{Setting, Stage};
+use faults::stage::{ClusterSpec, TestCluster};
 use faults::zuul::{Refusal, Told, Zuul};
 use faults::{Fault, KINDS, RunStats};
 use nodepool::actors::runtime::clock;
@@ -84,36 +84,36 @@ struct Times {
 /// All of it from a new stage to an empty one.
 async fn one_round(number: usize, seed: u64) -> RunStats {
     let (dice, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
-    let mut stage = Stage::set(&Setting { builders: 2, sync: SYNC, ..Setting::quick(&name) }).await;
-    let limit = stage.session + GRACE + LOOKED_FOR;
+    let mut cluster = TestCluster::start(&ClusterSpec { builders: 2, sync: SYNC, ..ClusterSpec::quick(&name) }).await;
+    let limit = cluster.session + GRACE + LOOKED_FOR;
     // Before that nobody has the label, and who asks for it fails.
-    soon(TIMEOUT, async || stage.unrest_of_images().await).await;
+    soon(TIMEOUT, async || cluster.unrest_of_images().await).await;
     let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], Launchers::Twins));
-    let crowd = Crowd::start(&stage.zk, &checker, wishes(), seed).await;
+    let crowd = Crowd::start(&cluster.zk, &checker, wishes(), seed).await;
     let interpreter = Interpreter::ZUUL[dice.gen_range(0..2)];
-    let zuul = Zuul::start(interpreter, &stage.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
+    let zuul = Zuul::start(interpreter, &cluster.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
     let (mut stats, mut times) = (RunStats::default(), Times::default());
     for fault in 1..=number {
-        one_fault(&mut stage, &zuul, KINDS.get(fault - 1).copied(), dice, &mut stats, &mut times).await;
+        one_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), dice, &mut stats, &mut times).await;
         if fault.is_multiple_of(QUIET) || fault == number {
-            scene::all_end(&stage.zk, limit + times.still_felt()).await;
+            scene::all_end(&cluster.zk, limit + times.still_felt()).await;
         } else if dice.gen_bool(0.6) {
             let before = checker.figures().served;
             let what = format!("more to be served after fault {fault}, seed {seed}");
             wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
         }
         sleep(Duration::from_millis(dice.gen_range(0..400))).await;
-        assert_no_violations(&checker, &stage, seed);
+        assert_no_violations(&checker, &cluster, seed);
     }
     crowd.stop().await;
     let by_zuul = zuul.stop().await;
-    withdraw_forgotten(&stage.zk).await;
-    comes_to_rest(&stage, seed).await;
-    assert_no_violations(&checker, &stage, seed);
+    withdraw_forgotten(&cluster.zk).await;
+    comes_to_rest(&cluster, seed).await;
+    assert_no_violations(&checker, &cluster, seed);
     times.assert_explain(&by_zuul, seed);
-    let mut witness = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await;
+    let mut witness = Witness::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
     witness.wanted = vec![(faults::stage::IMAGE.into(), "lab".into())];
-    witness.sessions = stage.sessions();
+    witness.sessions = cluster.sessions();
     let findings = witness.judge();
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&times.all, limit, &name);
@@ -126,7 +126,7 @@ async fn one_round(number: usize, seed: u64) -> RunStats {
         witness.images.len(),
     );
     assert!(findings.nodes > 0 && !witness.servers.is_empty() && !witness.images.is_empty(), "there is a history");
-    for seat in &mut stage.seats {
+    for seat in &mut cluster.seats {
         assert!(seat.process.stop(TIMEOUT).await.success());
     }
     stats
@@ -134,7 +134,7 @@ async fn one_round(number: usize, seed: u64) -> RunStats {
 
 /// One that strikes, of this kind, or one as they come.
 async fn one_fault(
-    stage: &mut Stage,
+    cluster: &mut TestCluster,
     zuul: &Zuul,
     kind: Option<&str>,
     dice: &mut StdRng,
@@ -143,15 +143,15 @@ async fn one_fault(
 ) {
     loop {
         let fault = match kind {
-            Some(kind) => Fault::of_kind(kind, stage, dice),
-            None => Fault::draw(stage, dice),
+            Some(kind) => Fault::of_kind(kind, cluster, dice),
+            None => Fault::draw(cluster, dice),
         };
         eprintln!("{} {fault:?}", now_ms());
         if dice.gen_bool(0.4) {
-            stage.ask_for_build().await;
+            cluster.ask_for_build().await;
         }
         let began = now_ms();
-        let struck = fault.strike(stage, zuul).await;
+        let struck = fault.strike(cluster, zuul).await;
         let over = now_ms();
         times.all.push((began, over + fault.aftermath().as_millis() as i64));
         if fault.is_of_zookeeper() {
@@ -187,22 +187,22 @@ impl Times {
     }
 }
 
-fn assert_no_violations(checker: &Arc<ConsistencyChecker>, stage: &Stage, seed: u64) {
+fn assert_no_violations(checker: &Arc<ConsistencyChecker>, cluster: &TestCluster, seed: u64) {
     let violations = checker.violations();
     if !violations.is_empty() {
-        let told: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", stage.logged_of(text))).collect();
+        let told: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", cluster.logged_of(text))).collect();
         panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), told.join("\n"));
     }
 }
 
-async fn comes_to_rest(stage: &Stage, seed: u64) {
+async fn comes_to_rest(cluster: &TestCluster, seed: u64) {
     let began = Instant::now();
-    while let Some(unrest) = stage.unrest().await {
+    while let Some(unrest) = cluster.unrest().await {
         if began.elapsed() > TIMEOUT {
-            let findings = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await.judge();
+            let findings = Witness::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.judge();
             panic!(
                 "seed {seed}, {PATIENCE:?} after all faults: {unrest}; {} tells all",
-                findings.write(&stage.name).display()
+                findings.write(&cluster.name).display()
             );
         }
         sleep(Duration::from_millis(50)).await;

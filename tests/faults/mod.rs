@@ -17,7 +17,7 @@ pub mod stage;
 pub mod zuul;
 
 use proxy::Wire;
-use stage::Stage;
+use stage::TestCluster;
 use zuul::Zuul;
 
 use crate::disks::SmallDisk;
@@ -166,8 +166,8 @@ impl Fault {
     }
 
     /// One of this kind.
-    pub fn of_kind(kind: &str, stage: &Stage, dice: &mut StdRng) -> Fault {
-        let (session, seat) = (stage.session, dice.gen_range(0..stage.seats.len()));
+    pub fn of_kind(kind: &str, cluster: &TestCluster, dice: &mut StdRng) -> Fault {
+        let (session, seat) = (cluster.session, dice.gen_range(0..cluster.seats.len()));
         // Shorter than a session, longer, and about as long.
         let time = session.mul_f64(dice.gen_range(0.2..2.5));
         match KINDS.iter().position(|known| *known == kind).expect("a kind of faults") {
@@ -180,7 +180,7 @@ impl Fault {
             }
             3 => Self::Leader { time },
             // Every second time long enough for another one to be elected.
-            4 => Self::Frozen { time: if dice.gen_bool(0.5) { stage.sync + ELECTION + time } else { time } },
+            4 => Self::Frozen { time: if dice.gen_bool(0.5) { cluster.sync + ELECTION + time } else { time } },
             5 => Self::Blackout,
             6 => Self::Storm { kind: Storm::ALL[dice.gen_range(0..Storm::ALL.len())], time: 2 * time },
             7 => {
@@ -193,7 +193,7 @@ impl Fault {
         }
     }
 
-    pub fn draw(stage: &Stage, dice: &mut StdRng) -> Fault {
+    pub fn draw(cluster: &TestCluster, dice: &mut StdRng) -> Fault {
         let kind = match dice.gen_range(0..22) {
             0..7 => 0,
             7..9 => 1,
@@ -213,7 +213,7 @@ impl Fault {
                 }
             }
         };
-        Self::of_kind(KINDS[kind], stage, dice)
+        Self::of_kind(KINDS[kind], cluster, dice)
     }
 
     /// How long after its end what it did to calls of the cloud may hold up requests.
@@ -233,82 +233,82 @@ impl Fault {
     }
 
     /// Strikes, and is over when this returns: by which name it is counted, or none where nothing was there for it to strike.
-    pub async fn strike(&self, stage: &mut Stage, zuul: &Zuul) -> Option<String> {
+    pub async fn strike(&self, cluster: &mut TestCluster, zuul: &Zuul) -> Option<String> {
         let struck = match *self {
             Self::Kill { seat, pause } => {
-                let role = stage.seats[seat].role().name();
-                stage.seats[seat].kill();
+                let role = cluster.seats[seat].role().name();
+                cluster.seats[seat].kill();
                 sleep(pause).await;
-                stage.seats[seat].start_again();
+                cluster.seats[seat].start_again();
                 return Some(format!("kill: {role}"));
             }
             Self::Stop { seat, time } => {
-                stage.seats[seat].signal(Signal::SIGSTOP);
+                cluster.seats[seat].signal(Signal::SIGSTOP);
                 sleep(time).await;
-                stage.seats[seat].signal(Signal::SIGCONT);
+                cluster.seats[seat].signal(Signal::SIGCONT);
                 true
             }
             Self::Wire { seat, wire, time } => {
-                let before = stage.seats[seat].struck();
-                stage.seats[seat].link.send_replace(wire);
+                let before = cluster.seats[seat].struck();
+                cluster.seats[seat].link.send_replace(wire);
                 sleep(time).await;
-                stage.seats[seat].link.send_replace(Wire::Whole);
-                stage.seats[seat].struck() > before
+                cluster.seats[seat].link.send_replace(Wire::Whole);
+                cluster.seats[seat].struck() > before
             }
             Self::Leader { time } => {
-                let leader = stage.ensemble.leader().await;
-                stage.ensemble.kill(leader);
+                let leader = cluster.ensemble.leader().await;
+                cluster.ensemble.kill(leader);
                 sleep(time).await;
-                stage.ensemble.start_again(leader).await;
-                stage.ensemble.settles().await;
+                cluster.ensemble.start_again(leader).await;
+                cluster.ensemble.settles().await;
                 true
             }
             Self::Frozen { time } => {
-                let leader = stage.ensemble.leader().await;
-                stage.ensemble.servers[leader].freeze();
+                let leader = cluster.ensemble.leader().await;
+                cluster.ensemble.servers[leader].freeze();
                 sleep(time).await;
-                stage.ensemble.servers[leader].thaw();
-                stage.ensemble.settles().await;
-                let another = if stage.ensemble.leader().await == leader { "" } else { ": another is elected" };
+                cluster.ensemble.servers[leader].thaw();
+                cluster.ensemble.settles().await;
+                let another = if cluster.ensemble.leader().await == leader { "" } else { ": another is elected" };
                 return Some(format!("{}{another}", self.kind()));
             }
             Self::Blackout => {
-                for index in 0..stage.ensemble.servers.len() {
-                    stage.ensemble.kill(index);
+                for index in 0..cluster.ensemble.servers.len() {
+                    cluster.ensemble.kill(index);
                 }
-                stage.ensemble.start_all_again().await;
-                stage.ensemble.settles().await;
+                cluster.ensemble.start_all_again().await;
+                cluster.ensemble.settles().await;
                 true
             }
             Self::SlowDisk { milliseconds, time } => {
-                let before = stage.disk.waits();
-                stage.disk.take(milliseconds);
+                let before = cluster.disk.waits();
+                cluster.disk.take(milliseconds);
                 sleep(time).await;
-                stage.disk.take(0);
-                stage.ensemble.settles().await;
-                stage.disk.waits() > before
+                cluster.disk.take(0);
+                cluster.ensemble.settles().await;
+                cluster.disk.waits() > before
             }
             Self::FullDisk { time } => {
-                let before = stage.builds_without_room();
-                stage.small.iter().for_each(|disk| disk.fill(0));
-                stage.ask_for_build().await;
+                let before = cluster.builds_without_room();
+                cluster.small.iter().for_each(|disk| disk.fill(0));
+                cluster.ask_for_build().await;
                 sleep(time).await;
-                stage.small.iter().for_each(SmallDisk::empty);
-                stage.builds_without_room() > before
+                cluster.small.iter().for_each(SmallDisk::empty);
+                cluster.builds_without_room() > before
             }
             Self::Storm { kind, time } => {
-                let before = stage.cloud.state().await;
-                stage.cloud.knobs(kind.knobs()).await;
+                let before = cluster.cloud.state().await;
+                cluster.cloud.knobs(kind.knobs()).await;
                 sleep(time).await;
-                let after = stage.cloud.state().await;
-                stage.cloud.knobs(Storm::calm()).await;
+                let after = cluster.cloud.state().await;
+                cluster.cloud.knobs(Storm::calm()).await;
                 kind.struck(&before, &after)
             }
             Self::Clock { seconds, time } => {
-                stage.seats[0].set_clock(seconds);
+                cluster.seats[0].set_clock(seconds);
                 sleep(time).await;
-                stage.seats[0].set_clock(0);
-                stage.seats[0].has_own_clock()
+                cluster.seats[0].set_clock(0);
+                cluster.seats[0].has_own_clock()
             }
             Self::Consumer => zuul.die().await,
         };

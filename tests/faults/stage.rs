@@ -36,7 +36,7 @@ const MEGABYTES: usize = 64;
 /// The image that builders make.
 pub const IMAGE: &str = "debian";
 
-pub struct Stage {
+pub struct TestCluster {
     /// Under this name all logs lie beside the test when it has failed.
     pub name: String,
     pub ensemble: Ensemble,
@@ -59,7 +59,7 @@ pub struct Stage {
 }
 
 /// How a stage is set.
-pub struct Setting {
+pub struct ClusterSpec {
     pub name: String,
     /// Zookeeper's unit of time, and how long sessions of launchers last.
     pub tick: Duration,
@@ -73,7 +73,7 @@ pub struct Setting {
     pub cloud: &'static [&'static str],
 }
 
-impl Setting {
+impl ClusterSpec {
     pub fn quick(name: &str) -> Self {
         let name = name.to_owned();
         let cloud = &["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
@@ -89,13 +89,13 @@ impl Setting {
     }
 }
 
-impl Stage {
-    pub async fn set(setting: &Setting) -> Stage {
+impl TestCluster {
+    pub async fn start(spec: &ClusterSpec) -> TestCluster {
         let disk = SlowDisk::new();
         let options =
-            Options { tick: setting.tick, sync: setting.sync, environment: disk.environment(), ..scene::options() };
+            Options { tick: spec.tick, sync: spec.sync, environment: disk.environment(), ..scene::options() };
         let ensemble = Ensemble::start(3, options).await;
-        let cloud = SimulatedOpenStack::start(setting.cloud).await;
+        let cloud = SimulatedOpenStack::start(spec.cloud).await;
         let mut hosts = Vec::new();
         for last in 0..HOSTS {
             hosts.push(sshd::Host::start(sshd::Options::at(90 + last)).await);
@@ -106,14 +106,14 @@ impl Stage {
             chroot: String::new(),
             provider: "lab",
             hosts: &[],
-            session: setting.session,
+            session: spec.session,
             padding: 0,
         };
         let zk = workload.connect().await;
-        let dib = (setting.builders > 0).then(|| oven::install(home.path()));
+        let dib = (spec.builders > 0).then(|| oven::install(home.path()));
         let (mut seats, mut images, mut small) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..setting.launchers + setting.builders {
-            let role = if number < setting.launchers { Role::Launcher } else { Role::Builder };
+        for number in 0..spec.launchers + spec.builders {
+            let role = if number < spec.launchers { Role::Launcher } else { Role::Builder };
             let (link, link_state) = watch::channel(Wire::Whole);
             let (mut proxies, seen) = (Vec::new(), Seen::default());
             for server in &ensemble.servers {
@@ -122,7 +122,7 @@ impl Stage {
             let (user, clouds) = (format!("nodepool-{number}"), home.path().join(format!("clouds-{number}.yaml")));
             std::fs::write(&clouds, impatient(&cloud, &user)).expect("a new directory is writable");
             let addresses: Vec<&str> = proxies.iter().map(|proxy| &*proxy.address).collect();
-            let mut configuration = configuration(&addresses, setting.session, &hosts);
+            let mut configuration = configuration(&addresses, spec.session, &hosts);
             if let Some(dib) = &dib {
                 let mut own = home.path().join(format!("of-{number}"));
                 if role == Role::Builder {
@@ -140,10 +140,10 @@ impl Stage {
             let post = Post { role, configuration: configuration.to_string(), user, clouds, clock };
             seats.push(Seat::take(post, link, seen, proxies));
         }
-        let (launchers, session) = (setting.launchers, setting.session);
-        let name = setting.name.clone();
-        let sync = setting.sync;
-        Stage { name, sync, ensemble, cloud, seats, zk, session, disk, small, launchers, images, _hosts: hosts, home }
+        let (launchers, session) = (spec.launchers, spec.session);
+        let name = spec.name.clone();
+        let sync = spec.sync;
+        TestCluster { name, sync, ensemble, cloud, seats, zk, session, disk, small, launchers, images, _hosts: hosts, home }
     }
 
     /// The sessions that each user of the cloud has had.
@@ -261,7 +261,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TestCluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.keep_logs();
