@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::rules::{self, Repair};
-use super::slots::{self, Place, Slots};
+use super::slots::{self, SlotRef, Slots};
 use super::static_hosts::{self, StaticHostAction};
 use crate::inputs::Inputs;
 use crate::request::resumable;
@@ -82,9 +82,9 @@ pub struct CleanupPlanner {
     refreshing: BTreeSet<ProviderName>,
     slots: BTreeMap<ProviderName, Slots>,
     /// Which slots the writes under way fill or empty.
-    places: BTreeMap<String, Place>,
+    slot_writes: BTreeMap<String, SlotRef>,
     /// How long slots are left to others who emptied them.
-    slot_rest: Seconds,
+    slot_cooldown: Seconds,
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
     stood: BTreeMap<ProviderName, (Arc<ProviderFacts>, usize)>,
     /// When the next node reaches its age.
@@ -112,8 +112,8 @@ impl CleanupPlanner {
             retried: BTreeSet::new(),
             refreshing: BTreeSet::new(),
             slots: BTreeMap::new(),
-            places: BTreeMap::new(),
-            slot_rest: slots::rest_of(""),
+            slot_writes: BTreeMap::new(),
+            slot_cooldown: slots::cooldown_for(""),
             stood: BTreeMap::new(),
             due: None,
             deleting: BTreeSet::new(),
@@ -133,7 +133,7 @@ impl CleanupPlanner {
 
     /// Who we are, for slots that others wait for as well.
     pub fn with_name(self, launcher: &str) -> Self {
-        Self { slot_rest: slots::rest_of(launcher), ..self }
+        Self { slot_cooldown: slots::cooldown_for(launcher), ..self }
     }
 
     pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
@@ -141,12 +141,12 @@ impl CleanupPlanner {
             Event::Wake => self.reconcile(world),
             Event::Sweep => self.sweep(world),
             Event::Repaired(key, answer) => {
-                self.note_place(&key, &answer, Slots::emptied);
+                self.note_slot_write(&key, &answer, Slots::freed);
                 self.answered(key, answer.err(), world);
                 Vec::new()
             }
             Event::Registered(key, answer) => {
-                self.note_place(&key, &answer, Slots::registered);
+                self.note_slot_write(&key, &answer, Slots::registered);
                 self.answered(key, answer.err(), world);
                 Vec::new()
             }
@@ -300,15 +300,15 @@ impl CleanupPlanner {
         let slots = self.slots.entry(provider.clone()).or_default();
         slots.free(host.clone(), world.now);
         if let Some(slot) = slots.slot_of(id, node) {
-            self.places.insert(format!("node {id}"), Place { provider: provider.clone(), host, slot });
+            self.slot_writes.insert(format!("node {id}"), SlotRef { provider: provider.clone(), host, slot });
         }
     }
 
     /// What a write of ours that was done means for a slot.
-    fn note_place<T>(&mut self, key: &str, answer: &Result<T, WriteError>, change: fn(&mut Slots, &Place)) {
-        let Some(place) = self.places.remove(key).filter(|_| answer.is_ok()) else { return };
-        if let Some(slots) = self.slots.get_mut(&place.provider) {
-            change(slots, &place);
+    fn note_slot_write<T>(&mut self, key: &str, answer: &Result<T, WriteError>, change: fn(&mut Slots, &SlotRef)) {
+        let Some(slot) = self.slot_writes.remove(key).filter(|_| answer.is_ok()) else { return };
+        if let Some(slots) = self.slots.get_mut(&slot.provider) {
+            change(slots, &slot);
         }
     }
 
@@ -326,7 +326,7 @@ impl CleanupPlanner {
     fn stand(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         self.slots.retain(|name, _| world.config.providers.contains_key(name));
         self.stand_all(world, effects);
-        let ends = self.slots.values().filter_map(|slots| slots.next_end(world.monotonic_now)).min();
+        let ends = self.slots.values().filter_map(|slots| slots.next_cooldown_end(world.monotonic_now)).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
@@ -337,7 +337,7 @@ impl CleanupPlanner {
             if facts.refreshed_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
                 effects.push(Effect::Refresh(name.clone()));
             }
-            if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.monotonic_now)) {
+            if self.slots.get_mut(name).is_some_and(|slots| slots.has_cooldown_ended(world.monotonic_now)) {
                 self.stood.remove(name);
             }
             let picture = (facts.clone(), world.snapshot.node_count_of(name));
@@ -351,10 +351,10 @@ impl CleanupPlanner {
             }
             let table = static_hosts::slot_table(provider, facts, world.snapshot);
             let slots = self.slots.entry(name.clone()).or_default();
-            let places = facts.static_hosts.iter().map(|host| (&host.identity, table.slots_of(host)));
-            slots.see(places, self.slot_rest, world);
-            let vacancies = slots.vacancies().clone();
-            for step in static_hosts::plan(provider, facts, table, &vacancies, world) {
+            let slots_by_host = facts.static_hosts.iter().map(|host| (&host.identity, table.slots_of(host)));
+            slots.observe(slots_by_host, self.slot_cooldown, world);
+            let free_slots = slots.free_slots().clone();
+            for step in static_hosts::plan(provider, facts, table, &free_slots, world) {
                 if self.is_write_limit_reached() {
                     return;
                 }
@@ -371,7 +371,7 @@ impl CleanupPlanner {
                 let slot = node.slot.and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
                 let key = format!("slot {slot} of {host} in {provider}");
                 if self.begin(key.clone(), world) {
-                    self.places.insert(key.clone(), Place { provider: provider.clone(), host, slot });
+                    self.slot_writes.insert(key.clone(), SlotRef { provider: provider.clone(), host, slot });
                     effects.push(Effect::Register { key, node });
                 }
             }

@@ -10,15 +10,15 @@ use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 
 /// Whoever emptied a slot has at least so long to fill it.
-const LEAST_REST: Seconds = Seconds(5.0);
+const MIN_COOLDOWN: Seconds = Seconds(5.0);
 /// And up to so much longer, by who we are.
-const MOST_MORE_MS: u32 = 5_000;
+const MAX_COOLDOWN_JITTER_MS: u32 = 5_000;
 
-pub type Entry<'a> = (&'a NodeId, &'a Versioned<Node>);
+pub type NodeRef<'a> = (&'a NodeId, &'a Versioned<Node>);
 
 /// A slot that a write of ours fills or empties.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct SlotRef {
     pub provider: ProviderName,
     pub host: HostIdentity,
     pub slot: usize,
@@ -29,24 +29,24 @@ pub struct Place {
 pub struct Slots {
     filled: HashMap<HostIdentity, Vec<bool>>,
     /// Nodes in other slots than their records say.
-    elsewhere: HashMap<NodeId, usize>,
-    vacancies: Vacancies,
+    actual_slots: HashMap<NodeId, usize>,
+    free_slots: FreeSlots,
     /// Until when rests have been looked at.
-    looked: MonotonicTime,
+    cooldowns_checked_at: MonotonicTime,
 }
 
 /// What stands in the way of filling slots.
 #[derive(Clone, Debug, Default)]
-pub struct Vacancies {
+pub struct FreeSlots {
     /// Slots that others emptied, and until when each is left to them. They stay until the host has been checked after that.
-    left: BTreeMap<HostIdentity, BTreeMap<usize, MonotonicTime>>,
+    cooldowns: BTreeMap<HostIdentity, BTreeMap<usize, MonotonicTime>>,
     /// When a slot of a host became free last: a check from before that moment does not count.
     freed: BTreeMap<HostIdentity, Timestamp>,
 }
 
-impl Vacancies {
-    pub fn left_until(&self, host: &HostIdentity, slot: usize) -> Option<MonotonicTime> {
-        self.left.get(host)?.get(&slot).copied()
+impl FreeSlots {
+    pub fn cooldown_until(&self, host: &HostIdentity, slot: usize) -> Option<MonotonicTime> {
+        self.cooldowns.get(host)?.get(&slot).copied()
     }
 
     pub fn freed(&self, host: &HostIdentity) -> Option<Timestamp> {
@@ -55,117 +55,118 @@ impl Vacancies {
 }
 
 impl Slots {
-    pub fn vacancies(&self) -> &Vacancies {
-        &self.vacancies
+    pub fn free_slots(&self) -> &FreeSlots {
+        &self.free_slots
     }
 
     /// Finds out who emptied what. Two launchers that fill the same slots, or do not agree about a host, would otherwise answer
     /// each other without a pause: what somebody else emptied rests, for him to fill.
-    pub fn see<'a>(
+    pub fn observe<'a>(
         &mut self,
-        hosts: impl Iterator<Item = (&'a HostIdentity, &'a [Option<Entry<'a>>])>,
-        rest: Seconds,
+        hosts: impl Iterator<Item = (&'a HostIdentity, &'a [Option<NodeRef<'a>>])>,
+        cooldown: Seconds,
         world: &Inputs<'_>,
     ) {
         let mut before = std::mem::take(&mut self.filled);
-        self.elsewhere.clear();
-        for (host, places) in hosts {
-            let (host, was) = before.remove_entry(host).unwrap_or_else(|| (host.clone(), Vec::new()));
-            for (slot, entry) in places.iter().enumerate() {
+        self.actual_slots.clear();
+        for (host, slots) in hosts {
+            let (host, previously_filled) = before.remove_entry(host).unwrap_or_else(|| (host.clone(), Vec::new()));
+            for (slot, entry) in slots.iter().enumerate() {
                 match entry {
                     Some(entry) => self.fill(&host, slot, *entry),
-                    None if was.get(slot) == Some(&true) => self.leave(&host, slot, rest, world),
+                    None if previously_filled.get(slot) == Some(&true) => {
+                        self.start_cooldown(&host, slot, cooldown, world)}
                     None => {}
                 }
             }
-            self.filled.insert(host, places.iter().map(Option::is_some).collect());
+            self.filled.insert(host, slots.iter().map(Option::is_some).collect());
         }
-        self.vacancies.left.retain(|host, _| self.filled.contains_key(host));
-        self.vacancies.freed.retain(|host, freed| {
+        self.free_slots.cooldowns.retain(|host, _| self.filled.contains_key(host));
+        self.free_slots.freed.retain(|host, freed| {
             // By a clock that has been put back since, no check would be late enough for a long time.
             *freed = world.now.min(*freed);
             self.filled.contains_key(host)
         });
     }
 
-    fn fill(&mut self, host: &HostIdentity, slot: usize, (id, node): Entry<'_>) {
+    fn fill(&mut self, host: &HostIdentity, slot: usize, (id, node): NodeRef<'_>) {
         if node.record.slot != Some(slot as i64) {
-            self.elsewhere.insert(id.clone(), slot);
+            self.actual_slots.insert(id.clone(), slot);
         }
-        self.open(host, slot);
+        self.end_cooldown(host, slot);
     }
 
-    fn leave(&mut self, host: &HostIdentity, slot: usize, rest: Seconds, world: &Inputs<'_>) {
-        self.vacancies.left.entry(host.clone()).or_default().insert(slot, world.monotonic_now + rest);
+    fn start_cooldown(&mut self, host: &HostIdentity, slot: usize, cooldown: Seconds, world: &Inputs<'_>) {
+        self.free_slots.cooldowns.entry(host.clone()).or_default().insert(slot, world.monotonic_now + cooldown);
         self.free(host.clone(), world.now);
     }
 
-    fn open(&mut self, host: &HostIdentity, slot: usize) {
-        if let Some(left) = self.vacancies.left.get_mut(host) {
+    fn end_cooldown(&mut self, host: &HostIdentity, slot: usize) {
+        if let Some(left) = self.free_slots.cooldowns.get_mut(host) {
             left.remove(&slot);
             if left.is_empty() {
-                self.vacancies.left.remove(host);
+                self.free_slots.cooldowns.remove(host);
             }
         }
     }
 
     /// The host is checked anew before a slot of it is filled again.
     pub fn free(&mut self, host: HostIdentity, now: Timestamp) {
-        self.vacancies.freed.insert(host, now);
+        self.free_slots.freed.insert(host, now);
     }
 
     /// Which slot a node fills.
     pub fn slot_of(&self, id: &NodeId, node: &Node) -> Option<usize> {
-        self.elsewhere.get(id).copied().or_else(|| usize::try_from(node.slot?).ok())
+        self.actual_slots.get(id).copied().or_else(|| usize::try_from(node.slot?).ok())
     }
 
     /// We have emptied it, so we fill it.
-    pub fn emptied(&mut self, place: &Place) {
-        self.set_filled(place, false);
-        self.open(&place.host, place.slot);
+    pub fn freed(&mut self, slot: &SlotRef) {
+        self.set_filled(slot, false);
+        self.end_cooldown(&slot.host, slot.slot);
     }
 
     /// Known before any plan sees it: it may be gone by then.
-    pub fn registered(&mut self, place: &Place) {
-        self.set_filled(place, true);
+    pub fn registered(&mut self, slot: &SlotRef) {
+        self.set_filled(slot, true);
     }
 
-    fn set_filled(&mut self, place: &Place, is_filled: bool) {
-        if let Some(filled) = self.filled.get_mut(&place.host).and_then(|slots| slots.get_mut(place.slot)) {
+    fn set_filled(&mut self, slot: &SlotRef, is_filled: bool) {
+        if let Some(filled) = self.filled.get_mut(&slot.host).and_then(|slots| slots.get_mut(slot.slot)) {
             *filled = is_filled;
         }
     }
 
     /// A check opens the slots whose rest was over when it began. Whether any was waiting for it.
     pub fn inspected(&mut self, host: &HostIdentity, begun: MonotonicTime) -> bool {
-        let Some(left) = self.vacancies.left.get_mut(host) else { return false };
+        let Some(left) = self.free_slots.cooldowns.get_mut(host) else { return false };
         left.retain(|_, until| *until > begun);
         if left.is_empty() {
-            self.vacancies.left.remove(host);
+            self.free_slots.cooldowns.remove(host);
         }
         true
     }
 
     /// Whether a rest has ended since this was asked last.
-    pub fn has_rested(&mut self, now: MonotonicTime) -> bool {
-        let since = std::mem::replace(&mut self.looked, now);
-        self.rests().any(|until| until > since && until <= now)
+    pub fn has_cooldown_ended(&mut self, now: MonotonicTime) -> bool {
+        let since = std::mem::replace(&mut self.cooldowns_checked_at, now);
+        self.cooldown_ends().any(|until| until > since && until <= now)
     }
 
-    pub fn next_end(&self, now: MonotonicTime) -> Option<MonotonicTime> {
-        self.rests().filter(|until| *until > now).min()
+    pub fn next_cooldown_end(&self, now: MonotonicTime) -> Option<MonotonicTime> {
+        self.cooldown_ends().filter(|until| *until > now).min()
     }
 
-    fn rests(&self) -> impl Iterator<Item = MonotonicTime> {
-        self.vacancies.left.values().flat_map(|left| left.values().copied())
+    fn cooldown_ends(&self) -> impl Iterator<Item = MonotonicTime> {
+        self.free_slots.cooldowns.values().flat_map(|left| left.values().copied())
     }
 }
 
 /// How long a launcher leaves to others what they emptied: two that wait for the same slot do not fill it at the same time.
-pub fn rest_of(launcher: &str) -> Seconds {
+pub fn cooldown_for(launcher: &str) -> Seconds {
     // FNV-1a, by which names that are almost the same are far from each other.
     let sum = launcher.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    Seconds(LEAST_REST.0 + f64::from(sum % MOST_MORE_MS) / 1000.0)
+    Seconds(MIN_COOLDOWN.0 + f64::from(sum % MAX_COOLDOWN_JITTER_MS) / 1000.0)
 }
 
 #[cfg(test)]
@@ -173,9 +174,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launchers_on_one_machine_rest_for_different_times() {
-        let rests = ["nl01-PoolWorker.lab-main-4f2a", "nl01-PoolWorker.lab-main-4f2b"].map(rest_of);
-        assert_ne!(rests[0], rests[1]);
-        assert!(rests.iter().all(|rest| (5.0..10.0).contains(&rest.0)), "{rests:?}");
+    fn launchers_on_one_machine_have_different_cooldowns() {
+        let cooldowns = ["nl01-PoolWorker.lab-main-4f2a", "nl01-PoolWorker.lab-main-4f2b"].map(cooldown_for);
+        assert_ne!(cooldowns[0], cooldowns[1]);
+        assert!(cooldowns.iter().all(|rest| (5.0..10.0).contains(&rest.0)), "{cooldowns:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use super::slots::{Entry, Vacancies};
+use super::slots::{FreeSlots, NodeRef};
 use crate::inputs::Inputs;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::ProviderConfig;
@@ -33,8 +33,8 @@ type Key<'a> = (&'a str, &'a str, u16);
 
 /// Records by slot: `slots[host][slot]`; whatever has no place in the table is surplus.
 pub struct SlotTable<'a> {
-    slots: HashMap<Key<'a>, Vec<Option<Entry<'a>>>>,
-    surplus: Vec<Entry<'a>>,
+    slots: HashMap<Key<'a>, Vec<Option<NodeRef<'a>>>>,
+    surplus: Vec<NodeRef<'a>>,
 }
 
 /// Everything there is to do for one provider, made step by step: of a hundred thousand slots few are begun at a time.
@@ -42,7 +42,7 @@ pub fn plan<'a>(
     provider: &'a ProviderConfig,
     facts: &'a ProviderFacts,
     table: SlotTable<'a>,
-    vacancies: &'a Vacancies,
+    free_slots: &'a FreeSlots,
     world: &'a Inputs<'a>,
 ) -> impl Iterator<Item = StaticHostAction> + 'a {
     let SlotTable { mut slots, surplus } = table;
@@ -50,7 +50,7 @@ pub fn plan<'a>(
         let places = slots.remove(&key_of_host(host)).unwrap_or_default();
         places.into_iter().enumerate().filter_map(move |(slot, node)| match node {
             Some(entry) => update_action(provider, host, slot, entry, world.snapshot),
-            None => fill_action(provider, host, slot, vacancies, world),
+            None => fill_action(provider, host, slot, free_slots, world),
         })
     });
     let surplus = surplus.into_iter().filter_map(move |entry| retire_action(entry, world.snapshot));
@@ -63,12 +63,12 @@ pub fn plan<'a>(
 }
 
 impl<'a> SlotTable<'a> {
-    pub fn slots_of(&self, host: &'a StaticHost) -> &[Option<Entry<'a>>] {
+    pub fn slots_of(&self, host: &'a StaticHost) -> &[Option<NodeRef<'a>>] {
         self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
     }
 
     /// To each its own slot, then to the others any that is free.
-    fn assign_slots(&mut self, entries: Vec<Entry<'a>>) {
+    fn assign_slots(&mut self, entries: Vec<NodeRef<'a>>) {
         let mut unslotted = Vec::new();
         for entry in entries {
             let record = &entry.1.record;
@@ -141,23 +141,23 @@ fn fill_action(
     provider: &ProviderConfig,
     host: &StaticHost,
     slot: usize,
-    vacancies: &Vacancies,
+    free_slots: &FreeSlots,
     world: &Inputs<'_>,
 ) -> Option<StaticHostAction> {
     let checked = match &host.check {
         HostCheck::NotNeeded { .. } => true,
         // One of the future was made by a clock that has been put back since.
         HostCheck::Passed { at, .. } => {
-            vacancies.freed(&host.identity).is_none_or(|freed| *at >= freed && *at <= world.now)
+            free_slots.freed(&host.identity).is_none_or(|freed| *at >= freed && *at <= world.now)
         }
         HostCheck::Failed { .. } => return None, // The next survey or sweep tries again.
         HostCheck::Pending => return None,       // The first survey is under way.
     };
-    let left_until = vacancies.left_until(&host.identity, slot);
-    if left_until.is_some_and(|until| until > world.monotonic_now) {
+    let cooldown_until = free_slots.cooldown_until(&host.identity, slot);
+    if cooldown_until.is_some_and(|until| until > world.monotonic_now) {
         return None;
     }
-    if left_until.is_some() || !checked {
+    if cooldown_until.is_some() || !checked {
         return Some(StaticHostAction::Inspect(host.identity.clone()));
     }
     let mut node = Node::new(NodeState::Ready, world.now);
@@ -172,7 +172,7 @@ fn update_action(
     provider: &ProviderConfig,
     host: &StaticHost,
     slot: usize,
-    (id, node): Entry<'_>,
+    (id, node): NodeRef<'_>,
     snapshot: &Snapshot,
 ) -> Option<StaticHostAction> {
     if !node.record.is_idle() || snapshot.is_node_locked(id) {
@@ -193,7 +193,7 @@ fn update_action(
     Some(StaticHostAction::Update { node: id.clone(), version: node.version, record: Box::new(record) })
 }
 
-fn retire_action((id, node): Entry<'_>, snapshot: &Snapshot) -> Option<StaticHostAction> {
+fn retire_action((id, node): NodeRef<'_>, snapshot: &Snapshot) -> Option<StaticHostAction> {
     (node.record.is_idle() && !snapshot.is_node_locked(id))
         .then(|| StaticHostAction::Retire { node: id.clone(), version: node.version })
 }
