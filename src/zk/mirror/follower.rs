@@ -33,7 +33,7 @@ pub(crate) struct Follower {
     /// Records that somebody else wrote beside us.
     to_read: mpsc::UnboundedReceiver<String>,
     /// Something was folded in.
-    folds: Arc<Notify>,
+    own_write_applied: Arc<Notify>,
     /// ZooKeeper shows an earlier time than before.
     gone_back: Arc<Notify>,
 }
@@ -52,10 +52,10 @@ impl Follower {
         roots: &'static [&'static str],
         state: Arc<Mutex<State>>,
         to_read: mpsc::UnboundedReceiver<String>,
-        folds: Arc<Notify>,
+        own_write_applied: Arc<Notify>,
         gone_back: Arc<Notify>,
     ) -> Self {
-        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, folds, gone_back }
+        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, own_write_applied, gone_back }
     }
 
     pub(crate) async fn run(
@@ -65,7 +65,7 @@ impl Follower {
     ) {
         // What comes seldom is waited for once, and not anew in each turn.
         let mut session = pin!(session_states(session));
-        let mut folds = pin!(notifications(self.folds.clone()));
+        let mut own_writes_applied = pin!(notifications(self.own_write_applied.clone()));
         loop {
             let (mut batch, mut answers, mut foreign_writes) = (Vec::new(), Vec::new(), Vec::new());
             let mut is_reconnected = false;
@@ -83,7 +83,7 @@ impl Follower {
                 }
                 Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
                 Some(path) = self.to_read.recv() => foreign_writes.push(path),
-                Some(()) = folds.next() => {}
+                Some(()) = own_writes_applied.next() => {}
             }
             // A burst is taken in whole before it is published.
             while let Some(Some(event)) = events.next().now_or_never() {

@@ -35,7 +35,7 @@ pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCK
 pub struct Mirror {
     state: Arc<Mutex<State>>,
     /// Something was folded in that nobody has looked at yet.
-    folded: Arc<Notify>,
+    own_write_applied: Arc<Notify>,
     gone_back: Arc<Notify>,
     follower: JoinHandle<()>,
 }
@@ -238,11 +238,11 @@ impl Mirror {
             is_dirty: false,
         }));
         let session = zk.session();
-        let folded = Arc::new(Notify::new());
+        let own_write_applied = Arc::new(Notify::new());
         let gone_back = Arc::new(Notify::new());
-        let follower = Follower::new(zk, roots, state.clone(), to_read, folded.clone(), gone_back.clone());
+        let follower = Follower::new(zk, roots, state.clone(), to_read, own_write_applied.clone(), gone_back.clone());
         let follower = runtime.spawn(follower.run(events, session));
-        Ok(Self { state, folded, gone_back, follower })
+        Ok(Self { state, own_write_applied, gone_back, follower })
     }
 
     /// Resolves, for one who waits for it, when ZooKeeper shows an earlier time than before. Nothing more is followed then: who knows
@@ -304,11 +304,11 @@ impl Mirror {
     }
 
     /// Takes over what a write of ours has changed, before the writer is told: who has begun three nodes counts three.
-    pub fn fold(&self, change: impl FnOnce(&mut Fold<'_>)) {
+    pub fn apply_own_write(&self, change: impl FnOnce(&mut SnapshotUpdate<'_>)) {
         let mut state = lock(&self.state);
-        change(&mut Fold { state: &mut state });
+        change(&mut SnapshotUpdate { state: &mut state });
         drop(state);
-        self.folded.notify_one();
+        self.own_write_applied.notify_one();
     }
 }
 
@@ -320,11 +320,11 @@ impl Drop for Mirror {
 }
 
 /// The ways in which an own write changes the picture.
-pub struct Fold<'a> {
+pub struct SnapshotUpdate<'a> {
     state: &'a mut State,
 }
 
-impl Fold<'_> {
+impl SnapshotUpdate<'_> {
     pub fn snapshot_mut(&mut self) -> &mut Snapshot {
         self.state.snapshot_mut()
     }

@@ -89,7 +89,7 @@ impl Store {
         match self.zk().multi(ops).await.as_deref() {
             Ok([_, OpReply::Created { .. }]) => {
                 let stat = Stat::of_new();
-                self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, versioned(record, &stat)));
+                self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_build(key, versioned(record, &stat)));
                 Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
             }
             Ok(_) => Err(unfitting()),
@@ -142,10 +142,10 @@ impl Store {
             match self.zk().multi(ops).await {
                 Ok(replies) => {
                     let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
-                    self.mirror().fold(|fold| {
-                        fold.snapshot_mut().images.put_build(&grant.key, versioned(record.clone(), stat));
+                    self.mirror().apply_own_write(|update| {
+                        update.snapshot_mut().images.put_build(&grant.key, versioned(record.clone(), stat));
                         if ends_request {
-                            fold.snapshot_mut().images.set_requested(&grant.key.image, None);
+                            update.snapshot_mut().images.set_requested(&grant.key.image, None);
                         }
                     });
                     own_write.done();

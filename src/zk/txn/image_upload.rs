@@ -113,7 +113,7 @@ impl Store {
             (Err(error), _) => return Err(refusal(error)),
         };
         reuse_lock.into_iter().for_each(Lock::spent);
-        self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
+        self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
         Ok((key, stat.version, before))
     }
 
@@ -161,7 +161,7 @@ impl Store {
         };
         grant.version = stat.version;
         let stored = versioned(record.clone(), &stat);
-        self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
+        self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(grant.key.clone(), stored));
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl Store {
             Ok(replies) => {
                 let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
                 let stored = versioned(record.clone(), stat);
-                self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
+                self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(grant.key.clone(), stored));
                 own_write.done();
                 grant.lock.take().into_iter().for_each(Lock::spent);
                 Ok(())
@@ -212,7 +212,7 @@ impl Store {
             Ok([_, OpReply::Set(stat)]) => {
                 if let Some(record) = record {
                     let stored = versioned(record, stat);
-                    self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), stored));
+                    self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), stored));
                 }
                 Ok(lock)
             }
@@ -230,7 +230,7 @@ impl Store {
         match remove_tree_after(&**self.zk(), &paths::image_upload(key), &[lock.fence()]).await {
             Ok(()) => {
                 lock.spent();
-                self.mirror().fold(|fold| fold.snapshot_mut().images.remove_upload(key));
+                self.mirror().apply_own_write(|update| update.snapshot_mut().images.remove_upload(key));
                 Ok(())
             }
             Err(error) => {
@@ -257,7 +257,7 @@ impl Store {
             Ok([OpReply::Set(stat), _]) => {
                 lock.spent();
                 let stored = versioned(record, stat);
-                self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, stored));
+                self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_build(key, stored));
                 Ok(())
             }
             Ok(_) => Err(unfitting()),
@@ -306,7 +306,7 @@ impl Store {
         let path = paths::image_build(&key.image, &key.build);
         let unchanged = Op::check(&*path, version);
         remove_tree_after(&**self.zk(), &path, &[unchanged]).await.map_err(|error| refusal(&error))?;
-        self.mirror().fold(|fold| fold.snapshot_mut().images.remove_build(key));
+        self.mirror().apply_own_write(|update| update.snapshot_mut().images.remove_build(key));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use super::chunked_writes::{self, Writes};
 use super::delete_tree;
 use super::store::{After, Guard, Store, refusal, unfitting};
 use crate::locks::lock::{self, Lock, PlannedLock};
-use crate::mirror::mirror::Fold;
+use crate::mirror::mirror::SnapshotUpdate;
 use crate::mirror::records::{self, Decoded, versioned};
 use crate::paths;
 use crate::paths::ZnodePath;
@@ -72,12 +72,12 @@ impl Store {
         let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
         let lock = locks.pop().ok_or_else(unfitting)?;
         let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
-        self.mirror().fold(|fold| {
-            show(fold, lock.path(), true);
-            fold.change_request(request.id, versioned(request.record, &stat));
+        self.mirror().apply_own_write(|update| {
+            apply_contender(update, lock.path(), true);
+            update.change_request(request.id, versioned(request.record, &stat));
         });
-        let ids = self.fold_new(nodes, &replies)?;
-        self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
+        let ids = self.apply_created_nodes(nodes, &replies)?;
+        self.apply_written_nodes(reuse, replies.into_iter().skip(1).collect());
         own_write.done();
         Ok(Claimed { lock, nodes: ids })
     }
@@ -126,8 +126,8 @@ impl Store {
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
         ops.extend(created);
         let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
-        let ids = self.fold_new(nodes, &replies)?;
-        self.fold_nodes(reuse, replies);
+        let ids = self.apply_created_nodes(nodes, &replies)?;
+        self.apply_written_nodes(reuse, replies);
         own_write.done();
         Ok(ids)
     }
@@ -162,11 +162,11 @@ impl Store {
             return Err(unfitting());
         }
         let OpReply::Set(stat) = replies.remove(0) else { return Err(unfitting()) };
-        self.mirror().fold(|fold| {
-            locks.iter().for_each(|lock| show(fold, lock.path(), true));
-            fold.change_request(request.id, versioned(request.record, &stat));
+        self.mirror().apply_own_write(|update| {
+            locks.iter().for_each(|lock| apply_contender(update, lock.path(), true));
+            update.change_request(request.id, versioned(request.record, &stat));
         });
-        self.fold_nodes(nodes, replies);
+        self.apply_written_nodes(nodes, replies);
         own_write.done();
         let lock = locks.remove(0);
         Ok((lock, locks))
@@ -196,8 +196,8 @@ impl Store {
         let guards = self.node_guards(&nodes);
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         let (locks, replies) = self.write_and_lock(ops, guards).await?;
-        self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), true)));
-        self.fold_nodes(nodes, replies);
+        self.mirror().apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), true)));
+        self.apply_written_nodes(nodes, replies);
         own_write.done();
         Ok(locks)
     }
@@ -207,7 +207,7 @@ impl Store {
         let ops = vec![lock.fence(), chunked_writes::write(&node)];
         let own_write = self.mirror().begin_write(vec![paths::node(&node.id)]);
         let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
-        self.fold_nodes(vec![node], replies);
+        self.apply_written_nodes(vec![node], replies);
         own_write.done();
         Ok(())
     }
@@ -258,16 +258,16 @@ impl Store {
         let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
             nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
         let locks: Vec<Lock> = locks.into_iter().chain(request_lock).collect();
-        self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), false)));
+        self.mirror().apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), false)));
         locks.into_iter().for_each(Lock::spent);
         let changes: Vec<NodeChange> = changes.into_iter().flatten().collect();
         let request_stat = match (&request, replies.last()) {
             (Some(_), Some(OpReply::Set(stat))) => Some(*stat),
             _ => None,
         };
-        self.fold_nodes(changes, replies);
+        self.apply_written_nodes(changes, replies);
         if let (Some(request), Some(stat)) = (request, request_stat) {
-            self.mirror().fold(|fold| fold.change_request(request.id, versioned(request.record, &stat)));
+            self.mirror().apply_own_write(|update| update.change_request(request.id, versioned(request.record, &stat)));
         }
         own_write.done();
         Ok(())
@@ -300,8 +300,8 @@ impl Store {
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(Op::delete(&*path, -1));
         let replies = self.commit(guards, ops).await?;
-        self.fold_nodes(nodes, replies);
-        self.mirror().fold(|fold| fold.remove(&path));
+        self.apply_written_nodes(nodes, replies);
+        self.mirror().apply_own_write(|update| update.remove(&path));
         own_write.done();
         Ok(())
     }
@@ -352,7 +352,7 @@ impl Store {
             }
             Err(error) => return Err(refusal(&error)),
         }
-        self.mirror().fold(|fold| fold.remove(&path));
+        self.mirror().apply_own_write(|update| update.remove(&path));
         Ok(())
     }
 
@@ -406,7 +406,7 @@ impl Store {
     }
 
     /// Takes over nodes that were created, each with its place among the answers; their ids.
-    fn fold_new(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
+    fn apply_created_nodes(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
         let created = replies.iter().filter_map(|reply| match reply {
             OpReply::Created { path } => match paths::parse(path) {
                 ZnodePath::Node(id) => Some(id),
@@ -418,32 +418,32 @@ impl Store {
         if created.len() != nodes.len() {
             return Err(unfitting());
         }
-        self.mirror().fold(|fold| {
+        self.mirror().apply_own_write(|update| {
             for (id, node) in created.iter().zip(nodes) {
-                fold.add_node(id.clone(), versioned(node, &Stat::of_new()));
+                update.add_node(id.clone(), versioned(node, &Stat::of_new()));
             }
         });
         Ok(created)
     }
 
     /// Takes over nodes that were written, each with the answer to its write in their order.
-    fn fold_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
+    fn apply_written_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
         let stats = replies.into_iter().filter_map(|reply| match reply {
             OpReply::Set(stat) => Some(stat),
             _ => None,
         });
-        self.mirror().fold(|fold| {
+        self.mirror().apply_own_write(|update| {
             for (node, stat) in nodes.into_iter().zip(stats) {
-                fold.change_node(node.id, versioned(node.record, &stat));
+                update.change_node(node.id, versioned(node.record, &stat));
             }
         });
     }
 }
 
 /// The picture shows a contender of ours as soon as we know of it, and not longer: its events may come later.
-pub(crate) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
+pub(crate) fn apply_contender(update: &mut SnapshotUpdate<'_>, path: &str, exists: bool) {
     let change = |lock_state: &mut LockState, name: String| {
-        if is_there {
+        if exists {
             lock_state.exists = true;
             lock_state.contenders.insert(name);
         } else {
@@ -452,14 +452,14 @@ pub(crate) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
     };
     match paths::parse(path) {
         ZnodePath::NodeContender(id, name) => {
-            let mut lock_state = fold.snapshot_mut().node_lock(&id).clone();
+            let mut lock_state = update.snapshot_mut().node_lock(&id).clone();
             change(&mut lock_state, name);
-            fold.snapshot_mut().set_node_lock(id, lock_state);
+            update.snapshot_mut().set_node_lock(id, lock_state);
         }
         ZnodePath::RequestContender(id, name) => {
-            let mut lock_state = fold.snapshot_mut().request_lock(&id).clone();
+            let mut lock_state = update.snapshot_mut().request_lock(&id).clone();
             change(&mut lock_state, name);
-            fold.snapshot_mut().set_request_lock(id, lock_state);
+            update.snapshot_mut().set_request_lock(id, lock_state);
         }
         _ => {}
     }

@@ -115,7 +115,7 @@ impl Store {
             }
             Err(error) => return Err(refusal(&error)),
         }
-        self.mirror.fold(|fold| fold.remove(&path));
+        self.mirror.apply_own_write(|update| update.remove(&path));
         Ok(())
     }
 
@@ -145,8 +145,8 @@ impl Store {
         let created = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await;
         let (path, stat) = created.map_err(|error| refusal(&error))?;
         let id = NodeId::from(paths::name(&path));
-        self.mirror.fold(|fold| {
-            fold.add_node(id.clone(), versioned(node, &stat));
+        self.mirror.apply_own_write(|update| {
+            update.add_node(id.clone(), versioned(node, &stat));
         });
         Ok(id)
     }
@@ -158,8 +158,8 @@ impl Store {
         let created = self.zk.create(&prefix, data, CreateMode::EphemeralSequential).await;
         let (path, stat) = created.map_err(|error| refusal(&error))?;
         let id = RequestId::from(paths::name(&path));
-        self.mirror.fold(|fold| {
-            fold.add_request(id.clone(), versioned(request, &stat));
+        self.mirror.apply_own_write(|update| {
+            update.add_request(id.clone(), versioned(request, &stat));
         });
         Ok(id)
     }
@@ -167,7 +167,7 @@ impl Store {
     pub async fn remove_request(&self, request: &RequestId) -> Result<(), WriteError> {
         match self.zk.delete(&paths::request(request), -1).await {
             Ok(()) | Err(ZkError::NoNode) => {
-                self.mirror.fold(|fold| fold.remove(&paths::request(request)));
+                self.mirror.apply_own_write(|update| update.remove(&paths::request(request)));
                 Ok(())
             }
             Err(error) => Err(refusal(&error)),
@@ -182,12 +182,12 @@ impl Store {
                 // Whoever fills it meanwhile changes its version.
                 let unchanged = [Op::check(&*path, stat.version)];
                 delete_tree::remove_tree_after(&*self.zk, &path, &unchanged).await.map_err(|error| refusal(&error))?;
-                self.mirror.fold(|fold| fold.remove(&path));
+                self.mirror.apply_own_write(|update| update.remove(&path));
                 Ok(())
             }
             Ok(_) => Err(WriteError::Conflict),
             Err(ZkError::NoNode) => {
-                self.mirror.fold(|fold| fold.remove(&path));
+                self.mirror.apply_own_write(|update| update.remove(&path));
                 Ok(())
             }
             Err(error) => Err(refusal(&error)),
@@ -205,16 +205,16 @@ impl Store {
                 delete_tree::remove_tree(&*self.zk, &path).await.map_err(|error| refusal(&error))?;
             }
             Some(stat) => {
-                self.mirror.fold(|fold| {
-                    let mut lock_state = fold.snapshot_mut().request_lock(request).clone();
+                self.mirror.apply_own_write(|update| {
+                    let mut lock_state = update.snapshot_mut().request_lock(request).clone();
                     lock_state.mtime_ms = stat.mtime;
-                    fold.snapshot_mut().set_request_lock(request.clone(), lock_state);
+                    update.snapshot_mut().set_request_lock(request.clone(), lock_state);
                 });
                 return Ok(());
             }
             None => {}
         }
-        self.mirror.fold(|fold| fold.remove(&path));
+        self.mirror.apply_own_write(|update| update.remove(&path));
         Ok(())
     }
 
@@ -301,12 +301,12 @@ impl Store {
             OpReply::Set(stat) => Some(stat),
             _ => None,
         });
-        self.mirror.fold(|fold| {
+        self.mirror.apply_own_write(|update| {
             for (node, stat) in nodes.into_iter().zip(&mut stats) {
-                fold.change_node(node.id, versioned(node.record, &stat));
+                update.change_node(node.id, versioned(node.record, &stat));
             }
             if let (Some(request), Some(stat)) = (request, stats.next()) {
-                fold.change_request(request.id, versioned(request.record, &stat));
+                update.change_request(request.id, versioned(request.record, &stat));
             }
         });
         own_write.done();
@@ -429,10 +429,10 @@ impl Store {
         match self.zk.multi([&[lock.fence()], conditions, &[set]].concat()).await.as_deref() {
             Ok([.., OpReply::Set(stat)]) => {
                 let stat = *stat;
-                self.mirror.fold(|fold| {
+                self.mirror.apply_own_write(|update| {
                     // Together, or our own look for lost requests would find one that is pending and that nobody has locked.
-                    launch::show(fold, lock.path(), true);
-                    fold.change_request(request.id, versioned(request.record, &stat));
+                    launch::apply_contender(update, lock.path(), true);
+                    update.change_request(request.id, versioned(request.record, &stat));
                 });
                 Ok(stat)
             }
