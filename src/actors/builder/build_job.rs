@@ -27,7 +27,7 @@ use nodepool_zk::txn::store::Store;
 
 /// Who builds, where, and what is said of it.
 #[derive(Clone)]
-pub struct Workshop {
+pub struct BuildEnvironment {
     pub builder: String,
     pub builder_id: String,
     pub images: ImagesDir,
@@ -39,7 +39,7 @@ pub struct Workshop {
 
 /// What the configuration says of the build of one image, at its beginning.
 #[derive(Clone)]
-pub struct Recipe {
+pub struct BuildSpec {
     pub image: Arc<DiskImage>,
     pub elements_dir: Option<String>,
     pub log_dir: PathBuf,
@@ -48,30 +48,36 @@ pub struct Recipe {
 
 /// How an order ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Built {
+pub enum BuildOutcome {
     /// Somebody else builds it, or there is no need any more.
-    NotOurs,
+    Skipped,
     Ready,
     Failed,
 }
 
-pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recipe, claim: &Claim) -> Built {
+pub async fn build(
+    store: Store,
+    build_env: BuildEnvironment,
+    order: Order,
+    recipe: Recipe,
+    claim: &Claim,
+) -> BuildOutcome {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
-    let begun = ImageBuild::begun(&workshop.builder, &workshop.builder_id, order.formats.clone(), clock::now());
+    let begun = ImageBuild::begun(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
     let asked = if order.why == Why::Asked { Asked::Yes } else { Asked::No };
     let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {
         Ok(grant) => grant,
-        Err(WriteError::Contended | WriteError::Conflict) => return Built::NotOurs,
+        Err(WriteError::Contended | WriteError::Conflict) => return BuildOutcome::Skipped,
         Err(error) => {
             warn!(target: "nodepool.builder.BuildWorker", image = %key.image, %error, "cannot begin a build");
-            return Built::Failed;
+            return BuildOutcome::Failed;
         }
     };
     lease.record_build(&key.build);
     info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.why.text(), "building");
-    let made = make(&store, &workshop, &key, &order, &recipe).await;
-    let image = &recipe.image;
-    let record = match &made {
+    let built = run_dib(&store, &build_env, &key, &order, &spec).await;
+    let image = &spec.image;
+    let record = match &built {
         Ok(()) => ImageBuild {
             state: BuildState::Ready,
             state_time: grant.ready_time(clock::now()),
@@ -88,47 +94,47 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
         store.finish_build(&mut grant, &record, asked).await
     });
     let recorded = recorded.await;
-    match (made, recorded) {
+    match (built, recorded) {
         (Ok(()), Ok(())) => {
             info!(target: "nodepool.builder.BuildWorker", build = %key.build, "DIB image {} is built", key.image);
-            Built::Ready
+            BuildOutcome::Ready
         }
         (Ok(()), Err(error)) => {
             error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, %error, "the build cannot be recorded");
             // Otherwise it may have been, and only the answer was lost. The clean-up removes what has no record.
             if error == WriteError::Conflict {
-                remove_files(&workshop.images, &key).await;
+                remove_files(&build_env.images, &key).await;
             }
-            Built::Failed
+            BuildOutcome::Failed
         }
         (Err(reason), _) => {
             error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, "{reason}");
-            Built::Failed
+            BuildOutcome::Failed
         }
     }
 }
 
 /// Runs the command; an error is the reason for the log.
-async fn make(
+async fn run_dib(
     store: &Store,
-    workshop: &Workshop,
+    build_env: &BuildEnvironment,
     key: &BuildKey,
     order: &Order,
-    recipe: &Recipe,
+    spec: &BuildSpec,
 ) -> Result<(), String> {
-    let base = workshop.images.base(key);
+    let base = build_env.images.base(key);
     let run = DibRun {
-        command: dib::command(&recipe.image, &order.formats, &base)?,
-        environment: dib::environment(&recipe.image, &base, recipe.elements_dir.as_deref()),
-        log: recipe.log_dir.join(format!("{}.log", key.file_name())),
-        timeout: recipe.image.build_timeout,
+        command: dib::command(&spec.image, &order.formats, &base)?,
+        environment: dib::environment(&spec.image, &base, spec.elements_dir.as_deref()),
+        log: spec.log_dir.join(format!("{}.log", key.file_name())),
+        timeout: spec.image.build_timeout,
     };
-    prepare(workshop, key, recipe).await?;
-    info!(target: "nodepool.builder.BuildWorker", "Running {}", shown(&run.command));
+    prepare(build_env, key, spec).await?;
+    info!(target: "nodepool.builder.BuildWorker", "Running {}", display_command(&run.command));
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
     let began = Instant::now();
-    let in_vain = is_in_vain(store, key, workshop.poll_interval).boxed();
-    let ended = workshop.maker.make(&run, in_vain).await.map_err(|error| error.to_string())?;
+    let unneeded = wait_until_unneeded(store, key, build_env.poll_interval).boxed();
+    let ended = build_env.maker.make(&run, unneeded).await.map_err(|error| error.to_string())?;
     let (code, timed_out) = match ended {
         DibEnd::Status(code) => (code, false),
         DibEnd::TimedOut => (1, true),
@@ -137,46 +143,46 @@ async fn make(
     let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
     builder_metrics::build_ended(&key.image, duration_ms, code, clock::now())
         .into_iter()
-        .for_each(|sample| workshop.samples.send(sample));
+        .for_each(|sample| build_env.samples.send(sample));
     if timed_out {
         let (image, build, log) = (&key.image, &key.build, run.log.display());
         error!(target: "nodepool.builder.BuildWorker", "Build timeout for image {image}, build {build} (log: {log})");
     }
     if code != 0 {
         let (timed_out, log) = (python_bool(timed_out), run.log.display());
-        let full = if workshop.images.is_full() { "; the disk of images-dir is full" } else { "" };
+        let full = if build_env.images.is_full() { "; the disk of images-dir is full" } else { "" };
         return Err(format!("DIB failed creating {} ({code}) (timeout={timed_out}){full}; see {log}", key.image));
     }
-    let sizes = measure(workshop, key, order).await?;
+    let sizes = measure(build_env, key, order).await?;
     sizes.into_iter().for_each(|(format, bytes)| {
-        workshop.samples.send(builder_metrics::size(&key.image, &format, bytes));
+        build_env.samples.send(builder_metrics::size(&key.image, &format, bytes));
     });
     Ok(())
 }
 
 /// Resolves when nobody will ever use the build.
-async fn is_in_vain(store: &Store, key: &BuildKey, poll_interval: Seconds) {
+async fn wait_until_unneeded(store: &Store, key: &BuildKey, poll_interval: Seconds) {
     loop {
         tokio::time::sleep(poll_interval.to_duration()).await;
-        let is_going = store.mirror().look(|snapshot| {
+        let is_unneeded = store.mirror().look(|snapshot| {
             let build = snapshot.images.build(key);
             snapshot.connected && build.is_none_or(|stored| stored.record.state != BuildState::Building)
         });
-        if is_going {
+        if is_unneeded {
             return;
         }
     }
 }
 
 /// On one line: a script is worth no more than a mention.
-fn shown(command: &[String]) -> String {
+fn display_command(command: &[String]) -> String {
     let word = |word: &String| if word.contains('\n') { "<script>".to_owned() } else { word.clone() };
     command.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-async fn prepare(workshop: &Workshop, key: &BuildKey, recipe: &Recipe) -> Result<(), String> {
-    let (images, key) = (workshop.images.clone(), key.clone());
-    let (logs, retention) = (recipe.log_dir.clone(), recipe.log_retention);
+async fn prepare(build_env: &BuildEnvironment, key: &BuildKey, spec: &BuildSpec) -> Result<(), String> {
+    let (images, key) = (build_env.images.clone(), key.clone());
+    let (logs, retention) = (spec.log_dir.clone(), spec.log_retention);
     let image = key.image.clone();
     on_a_thread_that_may_wait(move || {
         let place = images.path().display().to_string();
@@ -196,10 +202,10 @@ async fn prepare(workshop: &Workshop, key: &BuildKey, recipe: &Recipe) -> Result
 }
 
 /// The bytes on disk of each format; a format without a file is no build. What has no checksums gets them.
-async fn measure(workshop: &Workshop, key: &BuildKey, order: &Order) -> Result<Vec<(String, u64)>, String> {
-    let (images, key, formats) = (workshop.images.clone(), key.clone(), order.formats.clone());
-    let wanted = StopOnDrop::default();
-    let stop = wanted.0.clone();
+async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &Order) -> Result<Vec<(String, u64)>, String> {
+    let (images, key, formats) = (build_env.images.clone(), key.clone(), order.formats.clone());
+    let stop_on_drop = StopOnDrop::default();
+    let stop = stop_on_drop.0.clone();
     on_a_thread_that_may_wait(move || {
         let size = |format: String| {
             let file = images.file(&key, &format);

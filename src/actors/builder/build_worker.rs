@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{Instrument, info_span, warn};
 
-use super::build_job::{self, Built, Recipe, Workshop};
+use super::build_job::{self, BuildEnvironment, BuildOutcome, BuildSpec};
 use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
@@ -36,7 +36,7 @@ pub struct BuildWorkerDeps {
     pub facts: FactsReceivers,
     pub store: Store,
     pub work_queue: WorkQueue,
-    pub workshop: Workshop,
+    pub build_env: BuildEnvironment,
     /// Used for every image in place of its own.
     pub dib_cmd: Option<String>,
     /// Before an image whose build has failed is built again; and the safety net behind the events.
@@ -51,7 +51,7 @@ pub struct BuildWorker {
     actor_tasks: ActorTasks<Self>,
     building: Option<(Order, Timestamp)>,
     /// Images that cannot be built under their name; told once.
-    odd: BTreeMap<String, &'static str>,
+    unbuildable: BTreeMap<String, &'static str>,
     registration: Option<Registration>,
 }
 
@@ -72,15 +72,15 @@ impl BuildWorker {
             triggers,
             actor_tasks: ActorTasks::default(),
             building: None,
-            odd: BTreeMap::new(),
+            unbuildable: BTreeMap::new(),
             registration: None,
         }
     }
 
-    fn is_odd(&mut self, order: &Order) -> bool {
+    fn is_unbuildable(&mut self, order: &Order) -> bool {
         let trouble = build_schedule::name_trouble(&order.image);
         if let Some(trouble) = trouble
-            && self.odd.insert(order.image.to_string(), trouble).is_none()
+            && self.unbuildable.insert(order.image.to_string(), trouble).is_none()
         {
             warn!(
                 target: "nodepool.builder.BuildWorker",
@@ -96,7 +96,7 @@ impl BuildWorker {
         if let Some(command) = &self.deps.dib_cmd {
             Arc::make_mut(&mut image).dib_cmd = command.clone();
         }
-        let recipe = Recipe {
+        let spec = BuildSpec {
             image,
             elements_dir: config.elements_dir.clone(),
             log_dir: config.log_dir_of_builds(),
@@ -105,19 +105,19 @@ impl BuildWorker {
         self.building = Some((order.clone(), clock::now()));
         // For the loggers, of which each worker has its own.
         let span = info_span!("build", worker = self.deps.number, image = %order.image);
-        let (store, workshop) = (self.deps.store.clone(), self.deps.workshop.clone());
-        let building = async move { (build_job::build(store, workshop, order, recipe, &lease).await, lease) };
-        self.actor_tasks.spawn(ctx, building.instrument(span), |(built, lease), act, ctx| {
+        let (store, build_env) = (self.deps.store.clone(), self.deps.build_env.clone());
+        let building = async move { (build_job::build(store, build_env, order, spec, &lease).await, lease) };
+        self.actor_tasks.spawn(ctx, building.instrument(span), |(outcome, lease), act, ctx| {
             act.on_build_finished(outcome, lease, ctx)
         });
     }
 
-    fn built(&mut self, built: Built, lease: WorkLease, ctx: &mut Context<Self>) {
-        match built {
-            Built::Failed => lease.failed(self.deps.interval),
+    fn on_build_finished(&mut self, outcome: BuildOutcome, lease: WorkLease, ctx: &mut Context<Self>) {
+        match outcome {
+            BuildOutcome::Failed => lease.failed(self.deps.interval),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Built::NotOurs => lease.back_off(CONTENDED_BACKOFF),
-            Built::Ready => lease.succeeded(),
+            BuildOutcome::Skipped => lease.back_off(CONTENDED_BACKOFF),
+            BuildOutcome::Ready => lease.succeeded(),
         }
         drop(lease);
         self.building = None;
@@ -139,7 +139,7 @@ impl Reconcile for BuildWorker {
         let config = self.deps.config.clone();
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
-            let due = build_schedule::due(&inputs).into_iter().filter(|order| !self.is_odd(order));
+            let due = build_schedule::due(&inputs).into_iter().filter(|order| !self.is_unbuildable(order));
             let due: Vec<_> = due.map(|order| (WorkItem::Build(order.image.clone()), order)).collect();
             if let Some((order, lease)) = self.deps.work_queue.lease_first(due) {
                 return self.begin(order, lease, ctx);
@@ -171,7 +171,7 @@ impl Handler<Reconfigure> for BuildWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.triggers.watch_facts(message.facts.values().cloned().collect());
         if let Some(images) = &message.config.images_dir {
-            self.deps.workshop.images = ImagesDir::new(images);
+            self.deps.build_env.images = ImagesDir::new(images);
         }
         (self.deps.config, self.deps.facts) = (message.config, message.facts);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
 use tracing::{info, warn};
 
-use super::build_job::Workshop;
+use super::build_job::BuildEnvironment;
 use super::build_worker::{self, BuildWorker, BuildWorkerDeps, FactsReceivers};
 use super::fake_dib;
 use super::image_cleanup_worker::{ImageCleanupDeps, ImageCleanupWorker};
@@ -232,7 +232,7 @@ impl Builder {
             warn!(target: "nodepool.builder.NodePoolBuilder", "images-dir has gone from the file: nothing is built, uploaded or removed");
             return;
         };
-        let workshop = Workshop {
+        let build_env = BuildEnvironment {
             builder: self.context.identity.fqdn.clone(),
             builder_id: self.life.builder_id.clone(),
             maker: self.life.maker.clone(),
@@ -241,24 +241,24 @@ impl Builder {
             poll_interval: self.life.options.build_poll_interval,
         };
         for number in 0..self.life.options.build_workers {
-            self.start_build_worker(number, workshop.clone());
+            self.start_build_worker(number, build_env.clone());
         }
         for number in 0..self.life.options.upload_workers {
-            self.start_upload_worker(number, workshop.clone());
+            self.start_upload_worker(number, build_env.clone());
         }
         if self.life.options.cleanup_interval > Seconds::ZERO {
-            self.start_cleanup_worker(workshop);
+            self.start_cleanup_worker(build_env);
         }
     }
 
-    fn start_build_worker(&mut self, number: usize, workshop: Workshop) {
+    fn start_build_worker(&mut self, number: usize, build_env: BuildEnvironment) {
         let deps = BuildWorkerDeps {
             number,
             config: self.config.clone(),
             facts: self.facts(),
             store: self.store.clone(),
             work_queue: self.work_queue.clone(),
-            workshop,
+            build_env,
             dib_cmd: self.life.options.dib_cmd.clone(),
             interval: self.life.options.build_interval,
             guard: self.panics.guard(format!("BuildWorker {number}")),
@@ -268,14 +268,14 @@ impl Builder {
         self.build_workers.push(worker);
     }
 
-    fn start_upload_worker(&mut self, number: usize, workshop: Workshop) {
+    fn start_upload_worker(&mut self, number: usize, build_env: BuildEnvironment) {
         let deps = UploadWorkerDeps {
             number,
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
             work_queue: self.work_queue.clone(),
-            workshop,
+            build_env,
             interval: self.life.options.upload_interval,
             rest: self.life.options.upload_rest,
             hook_timeout: self.life.options.hook_timeout,
@@ -286,13 +286,13 @@ impl Builder {
         self.upload_workers.push(worker);
     }
 
-    fn start_cleanup_worker(&mut self, workshop: Workshop) {
+    fn start_cleanup_worker(&mut self, build_env: BuildEnvironment) {
         let deps = ImageCleanupDeps {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
             work_queue: self.work_queue.clone(),
-            workshop,
+            build_env,
             interval: self.life.options.cleanup_interval,
             build_workers: self.life.options.build_workers,
             upload_workers: self.life.options.upload_workers,

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::build_job::Workshop;
+use super::build_job::BuildEnvironment;
 use super::image_deletion::{self, FilesView};
 use super::upload_worker::Reconfigure;
 use super::work_queue::WorkQueue;
@@ -45,7 +45,7 @@ pub struct ImageCleanupDeps {
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
     pub work_queue: WorkQueue,
-    pub workshop: Workshop,
+    pub build_env: BuildEnvironment,
     /// Between looks at everything. What is marked goes at once.
     pub interval: Seconds,
     pub build_workers: usize,
@@ -155,11 +155,11 @@ impl ImageCleanupWorker {
         if !all.iter().any(|action| matches!(action, RetentionAction::Stale(_))) {
             return self.stale.clear();
         }
-        let workshop = &self.deps.workshop;
+        let build_env = &self.deps.build_env;
         let own = |shipment: &Shipment| {
             self.deps.upload_workers > 0
-                && shipment.build.record.builder_id.as_ref() == Some(&workshop.builder_id)
-                && workshop.images.file(&shipment.place.build, &shipment.format).exists()
+                && shipment.build.record.builder_id.as_ref() == Some(&build_env.builder_id)
+                && build_env.images.file(&shipment.place.build, &shipment.format).exists()
         };
         let ours: BTreeSet<UploadPlace> =
             pending_uploads::due(inputs).into_iter().filter(own).map(|shipment| shipment.place).collect();
@@ -281,8 +281,8 @@ impl ImageCleanupWorker {
         let builds = snapshot.images.builds();
         let view = FilesView {
             store: self.deps.store.clone(),
-            images: self.deps.workshop.images.clone(),
-            builder_id: self.deps.workshop.builder_id.clone(),
+            images: self.deps.build_env.images.clone(),
+            builder_id: self.deps.build_env.builder_id.clone(),
             running_builds: self.deps.work_queue.running_builds(),
             builds: builds
                 .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&inputs, &key))))
@@ -301,7 +301,7 @@ impl ImageCleanupWorker {
     }
 
     fn report(&self) {
-        let samples = &self.deps.workshop.samples;
+        let samples = &self.deps.build_env.samples;
         if !samples.has_server() {
             return;
         }
@@ -310,14 +310,14 @@ impl ImageCleanupWorker {
         let work_queue = &self.deps.work_queue;
         let samples_due = builder_metrics::states(
             &inputs,
-            &self.deps.workshop.builder,
+            &self.deps.build_env.builder,
             |image| work_queue.is_building(image),
             |provider, image| work_queue.is_uploading(provider, image),
         );
         let (builds, uploads) = work_queue.busy();
         let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
         let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
-        let samples_due = samples_due.into_iter().chain(builder_metrics::busy(&self.deps.workshop.builder, &busy));
+        let samples_due = samples_due.into_iter().chain(builder_metrics::busy(&self.deps.build_env.builder, &busy));
         samples_due.for_each(|sample| samples.report(sample));
     }
 }
@@ -359,7 +359,7 @@ impl Handler<Reconfigure> for ImageCleanupWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
-            self.deps.workshop.images = ImagesDir::new(images);
+            self.deps.build_env.images = ImagesDir::new(images);
         }
         (self.deps.config, self.deps.providers) = (message.config, message.providers);
         self.sweep(ctx);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::build_job::Workshop;
+use super::build_job::BuildEnvironment;
 use super::write_retry;
 use crate::actors::provider::provider_client::Counter;
 use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
@@ -42,7 +42,7 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Carrier {
     pub store: Store,
-    pub workshop: Workshop,
+    pub build_env: BuildEnvironment,
     pub counter: Counter,
     /// As the configuration describes it.
     pub image: Arc<DiskImage>,
@@ -74,7 +74,7 @@ pub async fn upload(carrier: Carrier, shipment: Shipment) -> Uploaded {
         Ok(freight) => freight,
         Err(error) => {
             // The files of other builders lie elsewhere.
-            if build.builder_id.as_ref() == Some(&carrier.workshop.builder_id) {
+            if build.builder_id.as_ref() == Some(&carrier.build_env.builder_id) {
                 error!(target: "nodepool.builder.UploadWorker", %image, %provider, "cannot upload: {error}");
             }
             return Uploaded::Elsewhere;
@@ -125,7 +125,7 @@ async fn finish(
             let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
             builder_metrics::uploaded(image, provider, duration_ms)
                 .into_iter()
-                .for_each(|sample| carrier.workshop.samples.send(sample));
+                .for_each(|sample| carrier.build_env.samples.send(sample));
             let id = record.external_id.as_ref().map(ToString::to_string).unwrap_or_default();
             let build = build.file_name();
             info!(
@@ -153,7 +153,7 @@ async fn finish(
 }
 
 async fn freight(carrier: &Carrier, shipment: &Shipment) -> Result<Freight, String> {
-    let file = carrier.workshop.images.file(&shipment.place.build, &shipment.format);
+    let file = carrier.build_env.images.file(&shipment.place.build, &shipment.format);
     on_a_thread_that_may_wait(move || {
         let about = std::fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let sums = checksums::read(&file);

@@ -7,7 +7,7 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use serde_json::json;
 use tracing::{Instrument, info_span};
 
-use super::build_job::Workshop;
+use super::build_job::BuildEnvironment;
 use super::upload_job::{self, Carrier, Uploaded};
 use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
@@ -36,7 +36,7 @@ pub struct UploadWorkerDeps {
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
     pub work_queue: WorkQueue,
-    pub workshop: Workshop,
+    pub build_env: BuildEnvironment,
     /// Before an upload that has failed is tried again; and the safety net behind the events.
     pub interval: Seconds,
     /// Between two uploads of this worker.
@@ -86,7 +86,7 @@ impl UploadWorker {
         };
         let carrier = Carrier {
             store: self.deps.store.clone(),
-            workshop: self.deps.workshop.clone(),
+            build_env: self.deps.build_env.clone(),
             counter: Counter { asking: self.asking.clone(), provider, reply: ctx.address().recipient() },
             image,
             hook_timeout: self.deps.hook_timeout,
@@ -175,7 +175,7 @@ impl Handler<Reconfigure> for UploadWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
-            self.deps.workshop.images = ImagesDir::new(images);
+            self.deps.build_env.images = ImagesDir::new(images);
         }
         (self.deps.config, self.deps.providers) = (message.config, message.providers);
     }
