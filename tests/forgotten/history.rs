@@ -427,7 +427,7 @@ impl<'a> History<'a> {
             Effect::CallTheRoll(_) => self.pending.push(Pending::Roll),
             Effect::List(_) => self.pending.push(Pending::List),
             Effect::Prove(_, nodes) => self.pending.push(Pending::Read(nodes)),
-            Effect::Delete { suspect, .. } => self.delete(&suspect.external_id),
+            Effect::Delete { candidate: suspect, .. } => self.delete(&suspect.external_id),
             Effect::Exceeded { .. } => self.stats.count("too many at once, and told"),
             Effect::NeverGiven(_, suspects) => {
                 self.stats.count("servers of an unknown number left alone");

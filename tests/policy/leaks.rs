@@ -71,7 +71,7 @@ fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) 
 
 fn deleted(effects: &[Effect]) -> Vec<(String, Why)> {
     let deletion = |effect: &Effect| match effect {
-        Effect::Delete { suspect, .. } => Some((suspect.external_id.to_string(), suspect.why)),
+        Effect::Delete { candidate: suspect, .. } => Some((suspect.external_id.to_string(), suspect.why)),
         _ => None,
     };
     effects.iter().filter_map(deletion).collect()
@@ -294,7 +294,7 @@ fn more_than_the_budget_is_told_and_left_alone() {
     assert_eq!(deleted(&effects), []);
     let told = effects
         .iter()
-        .any(|effect| matches!(effect, Effect::Exceeded { suspects, budget: 10, .. } if suspects.len() == 20));
+        .any(|effect| matches!(effect, Effect::Exceeded { candidates, budget: 10, .. } if candidates.len() == 20));
     assert!(told, "{effects:?}");
     // Of two hundred, twenty are a tenth.
     let known: Vec<Instance> = (0..180).map(|number| instance(&format!("x{number}"), "lab", "0000000001")).collect();

@@ -15,7 +15,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::SessionEnd;
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
@@ -235,7 +235,7 @@ impl Launcher {
             Some(CleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| CleanupWorker::new(deps)));
     }
 
-    fn start_leaks(&mut self) {
+    fn start_leak_worker(&mut self) {
         let deps = LeakWorkerDeps {
             config: self.config.clone(),
             providers: self.providers.clone(),
@@ -248,7 +248,7 @@ impl Launcher {
         self.leaks = Some(LeakWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| LeakWorker::new(deps)));
     }
 
-    fn start_stats(&mut self) {
+    fn start_stats_worker(&mut self) {
         self.stats = StatsWorker::start_if_configured(
             self.store.zk().clone(),
             self.context.clone(),
@@ -432,8 +432,8 @@ impl Actor for Launcher {
         config.providers.keys().for_each(|name| self.start_provider(name));
         self.start_missing_pools();
         self.start_cleanup();
-        self.start_leaks();
-        self.start_stats();
+        self.start_leak_worker();
+        self.start_stats_worker();
         self.follow_facts();
         self.reconcile(ctx);
         Self::start_reconciler(ctx);

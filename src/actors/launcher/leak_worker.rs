@@ -22,7 +22,7 @@ use nodepool_model::config::Config;
 use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::metrics::statsd_metrics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Suspect};
+use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
 use nodepool_policy::invariants::nodes::of_deletion;
 use nodepool_zk::txn::store::Store;
 use zookeeper_server::types::ZkError;
@@ -40,53 +40,53 @@ pub struct LeakWorkerDeps {
 
 pub struct LeakWorker {
     deps: LeakWorkerDeps,
-    leaks: Leaks,
-    jobs: BTreeMap<Ticket, Open>,
+    detector: Leaks,
+    jobs: BTreeMap<Ticket, OpenJob>,
     next_ticket: u64,
     registration: Option<Registration>,
 }
 
 /// A job that has not ended, and the way to end it: its provider may have been replaced meanwhile.
-struct Open {
+struct OpenJob {
     provider: ProviderName,
-    asked: Asked,
+    purpose: JobPurpose,
     began: Instant,
     abandon: Recipient<Abandon>,
 }
 
 /// What a job was submitted for.
-enum Asked {
+enum JobPurpose {
     Listing,
-    Deletion(Suspect),
-    Tidying,
+    Deletion(LeakCandidate),
+    CleanUnused,
 }
 
 /// Names of a report, at most.
-const SHOWN: usize = 20;
+const MAX_SHOWN: usize = 20;
 
-fn first(suspects: &[Suspect]) -> String {
-    let shown = suspects.iter().take(SHOWN).map(|suspect| suspect.external_id.to_string());
+fn first_ids(candidates: &[LeakCandidate]) -> String {
+    let shown = candidates.iter().take(MAX_SHOWN).map(|candidate| candidate.external_id.to_string());
     shown.collect::<Vec<_>>().join(",")
 }
 
 impl LeakWorker {
     pub fn new(deps: LeakWorkerDeps) -> Self {
-        Self { deps, leaks: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
+        Self { deps, detector: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
     }
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.deps.store.mirror().snapshot();
         let facts = facts_of(&self.deps.providers);
         let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
-        for effect in self.leaks.step(event, &inputs) {
+        for effect in self.detector.step(event, &inputs) {
             self.perform(effect, ctx);
         }
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         match effect {
-            Effect::CallTheRoll(provider) => self.submit(provider, Job::RollCall, Asked::Listing, ctx),
-            Effect::List(provider) => self.submit(provider, Job::List, Asked::Listing, ctx),
+            Effect::CallTheRoll(provider) => self.submit(provider, Job::RollCall, JobPurpose::Listing, ctx),
+            Effect::List(provider) => self.submit(provider, Job::List, JobPurpose::Listing, ctx),
             Effect::Prove(provider, nodes) => {
                 let store = self.deps.store.clone();
                 let reading = async move {
@@ -105,34 +105,34 @@ impl LeakWorker {
                     handle.account.do_send(Account(amounts));
                 }
             }
-            Effect::Delete { provider, suspect } => {
-                let Suspect { external_id, node, why } = suspect.clone();
+            Effect::Delete { provider, candidate } => {
+                let LeakCandidate { external_id, node, why } = candidate.clone();
                 // A cloud may show it as before though it has said that it goes.
                 if self.is_deleting(&provider, &external_id) {
                     return;
                 }
                 // ZooKeeper was asked for the proof; the mirror has its own way to know.
-                let known = self.deps.store.mirror().snapshot();
-                let record = known.node(&node).map(|node| &*node.record);
+                let snapshot = self.deps.store.mirror().snapshot();
+                let record = snapshot.node(&node).map(|node| &*node.record);
                 if invariant_guard::kept(of_deletion(&external_id.to_string(), &node, record)).is_err() {
                     return;
                 }
                 let why = why.text();
                 warn!(target: "nodepool.LeakWorker", %provider, %external_id, node_id = %node, why, "deleting leaked instance");
-                self.submit(provider, Job::Delete(external_id), Asked::Deletion(suspect), ctx);
+                self.submit(provider, Job::Delete(external_id), JobPurpose::Deletion(candidate), ctx);
             }
-            Effect::Exceeded { provider, suspects, budget } => {
+            Effect::Exceeded { provider, candidates, budget } => {
                 error!(
                     target: "nodepool.LeakWorker",
-                    %provider, count = suspects.len(), budget, first = first(&suspects),
+                    %provider, count = candidates.len(), budget, first = first_ids(&candidates),
                     "so many instances seem to be leaked that none is deleted: is this the right ZooKeeper? \
                      `nodepool alien-list` shows them all"
                 );
             }
-            Effect::NeverGiven(provider, suspects) => {
+            Effect::NeverGiven(provider, candidates) => {
                 error!(
                     target: "nodepool.LeakWorker",
-                    %provider, count = suspects.len(), first = first(&suspects),
+                    %provider, count = candidates.len(), first = first_ids(&candidates),
                     "instances bear our mark and numbers of nodes that this ZooKeeper has never given, and are left alone: is it the \
                      right one, or has it been restored? `nodepool alien-list` shows them all"
                 );
@@ -141,55 +141,56 @@ impl LeakWorker {
                 self.submit(
                     provider,
                     Job::CleanUnused { ports, mode: CleanMode::Delete { budget } },
-                    Asked::Tidying,
+                    JobPurpose::CleanUnused,
                     ctx,
                 );
             }
         }
     }
 
-    fn submit(&mut self, provider: ProviderName, job: Job, asked: Asked, ctx: &mut Context<Self>) {
+    fn submit(&mut self, provider: ProviderName, job: Job, purpose: JobPurpose, ctx: &mut Context<Self>) {
         let Some(handle) = self.deps.providers.get(&provider).cloned() else {
             // It went while it was asked, and may be back before anybody sees that it was away.
-            return self.answered(provider, asked, Err(CloudError::given_up("the provider is gone")), ctx);
+            return self.on_job_end(provider, purpose, Err(CloudError::given_up("the provider is gone")), ctx);
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         let abandon = handle.abandon.clone();
-        self.jobs.insert(ticket, Open { provider, asked, began: Instant::now(), abandon });
+        self.jobs.insert(ticket, OpenJob { provider, purpose, began: Instant::now(), abandon });
         // Bounded by the budget; a provider that is gone answers by dropping the job.
         handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
     }
 
     fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
-        let is_this = |asked: &Asked| matches!(asked, Asked::Deletion(suspect) if suspect.external_id == *id);
-        self.jobs.values().any(|open| open.provider == *provider && is_this(&open.asked))
+        let is_this =
+            |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(suspect) if suspect.external_id == *id);
+        self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
     }
 
     /// While a deletion waits all instances are listed again and again, and a provider that was replaced cannot go.
     fn give_up_deletions(&self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
-        for (ticket, open) in &self.jobs {
-            if matches!(open.asked, Asked::Deletion(_)) && open.began.elapsed() >= DELETE_TIMEOUT {
-                open.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
+        for (ticket, open_job) in &self.jobs {
+            if matches!(open_job.purpose, JobPurpose::Deletion(_)) && open_job.began.elapsed() >= DELETE_TIMEOUT {
+                open_job.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
             }
         }
     }
 
-    fn answered(
+    fn on_job_end(
         &mut self,
         provider: ProviderName,
-        asked: Asked,
+        purpose: JobPurpose,
         result: Result<Outcome, CloudError>,
         ctx: &mut Context<Self>,
     ) {
-        match asked {
-            Asked::Deletion(suspect) => self.deleted(&provider, &suspect, result),
-            Asked::Tidying => {
-                self.tidied(&provider, result);
+        match purpose {
+            JobPurpose::Deletion(candidate) => self.on_deleted(&provider, &candidate, result),
+            JobPurpose::CleanUnused => {
+                self.on_cleaned(&provider, result);
                 self.feed(Event::UnusedCleaned(provider), ctx);
             }
-            Asked::Listing => {
+            JobPurpose::Listing => {
                 let event = match result {
                     Ok(Outcome::Called(ids)) => Event::Called(provider, ids),
                     Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
@@ -204,8 +205,8 @@ impl LeakWorker {
         }
     }
 
-    fn deleted(&self, provider: &ProviderName, suspect: &Suspect, result: Result<Outcome, CloudError>) {
-        let id = &suspect.external_id;
+    fn on_deleted(&self, provider: &ProviderName, candidate: &LeakCandidate, result: Result<Outcome, CloudError>) {
+        let id = &candidate.external_id;
         match result {
             Ok(_) | Err(CloudError::NotFound) => {
                 info!(target: "nodepool.LeakWorker", %provider, external_id = %id, "deleted leaked instance");
@@ -217,7 +218,7 @@ impl LeakWorker {
         }
     }
 
-    fn tidied(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
+    fn on_cleaned(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
         match result {
             Ok(Outcome::CleanedUnused(CleanReport { deleted, exceeded, failed, .. })) => {
                 for (what, error) in failed {
@@ -263,8 +264,8 @@ impl Handler<JobUpdate> for LeakWorker {
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
         let JobEvent::Finished(result) = message.event else { return };
-        if let Some(Open { provider, asked, .. }) = self.jobs.remove(&message.ticket) {
-            self.answered(provider, asked, result, ctx);
+        if let Some(OpenJob { provider, purpose, .. }) = self.jobs.remove(&message.ticket) {
+            self.on_job_end(provider, purpose, result, ctx);
         }
     }
 }
@@ -293,6 +294,6 @@ impl Handler<Dump> for LeakWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.leaks.observe()})).ok()
+        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.detector.observe()})).ok()
     }
 }

@@ -17,7 +17,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::time::Seconds;
-pub use nodepool_policy::cleanup::leaks::{Suspect, suspects};
+pub use nodepool_policy::cleanup::leaks::{LeakCandidate, leak_candidates};
 use python_yaml::diagnostics::Diagnostic;
 
 /// Calls at a time.

@@ -65,16 +65,16 @@ pub enum Effect {
     /// Nobody waits for its end: the next listing tells.
     Delete {
         provider: ProviderName,
-        suspect: Suspect,
+        candidate: LeakCandidate,
     },
     /// More than the budget allows.
     Exceeded {
         provider: ProviderName,
-        suspects: Vec<Suspect>,
+        candidates: Vec<LeakCandidate>,
         budget: usize,
     },
     /// Their numbers have not been given here.
-    NeverGiven(ProviderName, Vec<Suspect>),
+    NeverGiven(ProviderName, Vec<LeakCandidate>),
     /// Ports and floating addresses, at most so many of each.
     CleanUnused {
         provider: ProviderName,
@@ -85,7 +85,7 @@ pub enum Effect {
 
 /// An instance of ours that seems to belong to nobody.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Suspect {
+pub struct LeakCandidate {
     pub external_id: ExternalId,
     pub node: NodeId,
     pub why: Why,
@@ -128,8 +128,8 @@ pub struct Leaks {
 struct Watch {
     is_listing: bool,
     /// By the last listing, and whether ZooKeeper has confirmed it since.
-    suspects: Vec<Suspect>,
-    proven: Vec<Suspect>,
+    suspects: Vec<LeakCandidate>,
+    proven: Vec<LeakCandidate>,
     /// Whatever the last listing showed that belongs to no node.
     unowned: BTreeSet<String>,
     /// Instances of others, by the last listing.
@@ -204,8 +204,8 @@ impl Leaks {
             *watch = watch.anew();
             return Vec::new();
         };
-        let found = suspects(provider, inventory, |node| node_of(world.snapshot, node));
-        let confirmed: Vec<Suspect> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
+        let found = leak_candidates(provider, inventory, |node| node_of(world.snapshot, node));
+        let confirmed: Vec<LeakCandidate> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
         watch.proven.clear();
         watch.suspects = found;
         watch.listed_at = Some(world.monotonic_now);
@@ -226,9 +226,9 @@ impl Leaks {
         }
         let budget = budget(inventory, provider);
         if confirmed.len() > budget {
-            effects.push(Effect::Exceeded { provider: provider.clone(), suspects: confirmed, budget });
+            effects.push(Effect::Exceeded { provider: provider.clone(), candidates: confirmed, budget });
         } else {
-            let deletions = confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), suspect });
+            let deletions = confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), candidate: suspect });
             effects.extend(deletions);
         }
         if !watch.suspects.is_empty() {
@@ -246,13 +246,13 @@ impl Leaks {
         let Some(watch) = self.watches.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
         let strangers = self.strangers.entry(provider.clone()).or_default();
         watch.prove(proof, strangers);
-        let is_stranger = |suspect: &&Suspect| strangers.contains_key(&suspect.external_id.to_string());
-        let never_given: Vec<Suspect> = watch.suspects.iter().filter(is_stranger).cloned().collect();
+        let is_stranger = |suspect: &&LeakCandidate| strangers.contains_key(&suspect.external_id.to_string());
+        let never_given: Vec<LeakCandidate> = watch.suspects.iter().filter(is_stranger).cloned().collect();
         if never_given.is_empty() { Vec::new() } else { vec![Effect::NeverGiven(provider, never_given)] }
     }
 
     /// For dumps: what is suspected, by provider.
-    pub fn observe(&self) -> BTreeMap<&ProviderName, &Vec<Suspect>> {
+    pub fn observe(&self) -> BTreeMap<&ProviderName, &Vec<LeakCandidate>> {
         self.watches.iter().map(|(provider, watch)| (provider, &watch.suspects)).collect()
     }
 }
@@ -265,14 +265,14 @@ impl Watch {
 
     fn prove(&mut self, proof: &Proof, strangers: &mut Strangers) {
         self.proven.clear();
-        for suspect in &self.suspects {
+        for candidate in &self.suspects {
             // It could not be asked.
-            let Some(node) = proof.nodes.get(&suspect.node) else { continue };
-            let id = suspect.external_id.to_string();
-            if number(&suspect.node).is_none_or(|number| number >= proof.numbers_given) {
+            let Some(node) = proof.nodes.get(&candidate.node) else { continue };
+            let id = candidate.external_id.to_string();
+            if number(&candidate.node).is_none_or(|number| number >= proof.numbers_given) {
                 strangers.insert(id, 0);
-            } else if !strangers.contains_key(&id) && why(&suspect.external_id, node.as_deref()) == Some(suspect.why) {
-                self.proven.push(suspect.clone());
+            } else if !strangers.contains_key(&id) && why(&candidate.external_id, node.as_deref()) == Some(candidate.why) {
+                self.proven.push(candidate.clone());
             }
         }
     }
@@ -316,21 +316,21 @@ fn node_of<'a>(snapshot: &'a Snapshot, id: &NodeId) -> Option<&'a Node> {
 }
 
 /// Instances of this provider that seem to belong to nobody, by what is known of nodes.
-pub fn suspects<'a>(
+pub fn leak_candidates<'a>(
     provider: &ProviderName,
     inventory: &Inventory,
     node: impl Fn(&NodeId) -> Option<&'a Node>,
-) -> Vec<Suspect> {
-    let suspect = |instance: &Instance| {
+) -> Vec<LeakCandidate> {
+    let candidate = |instance: &Instance| {
         // One that is stopping goes already.
         if !instance.is_of(provider) || instance.state == InstanceState::Stopping {
             return None;
         }
         let id = NodeId::from(instance.node()?.to_owned());
         let why = why(&instance.external_id, node(&id))?;
-        Some(Suspect { external_id: instance.external_id.clone(), node: id, why })
+        Some(LeakCandidate { external_id: instance.external_id.clone(), node: id, why })
     };
-    inventory.instances().iter().filter_map(suspect).collect()
+    inventory.instances().iter().filter_map(candidate).collect()
 }
 
 /// Why an instance seems to belong to nobody, by the record of its node.

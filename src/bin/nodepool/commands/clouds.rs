@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use nodepool::actors::provider::one_shot_provider::{self, Single, Suspect};
+use nodepool::actors::provider::one_shot_provider::{self, OneShotProvider, Single};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
@@ -159,14 +159,14 @@ pub async fn alien_list(
             continue;
         }
         // As in the list of alien images: one cloud that does not answer hides no other.
-        let (suspects, unused) = match look(zk, section).await {
+        let (candidates, unused) = match look(zk, section).await {
             Ok(found) => found,
             Err(error) => {
                 output.note(format_args!("WARNING: cannot list the instances of {name}: {error:#}"))?;
                 continue;
             }
         };
-        for Suspect { external_id, node, why } in suspects {
+        for LeakCandidate { external_id, node, why } in candidates {
             instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
             found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
         }
@@ -192,12 +192,12 @@ pub async fn alien_list(
 }
 
 /// Instances that are nobody's, and what bears no mark and nobody uses.
-type Found = (Vec<Suspect>, anyhow::Result<CleanReport>);
+type Found = (Vec<LeakCandidate>, anyhow::Result<CleanReport>);
 
 async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
     let provider = open(section).await?;
-    let suspects = suspects(zk, section, &provider).await?;
-    Ok((suspects, unused(&provider).await))
+    let candidates = leak_candidates(zk, section, &provider).await?;
+    Ok((candidates, unused(&provider).await))
 }
 
 fn why_unused(what: &str) -> &'static str {
@@ -225,11 +225,11 @@ async fn unused(provider: &Single) -> anyhow::Result<CleanReport> {
     Ok(unused)
 }
 
-async fn suspects(
+async fn leak_candidates(
     zk: &dyn Connection,
     section: &Arc<ProviderConfig>,
     provider: &Single,
-) -> anyhow::Result<Vec<Suspect>> {
+) -> anyhow::Result<Vec<LeakCandidate>> {
     let Outcome::Listed(inventory) = in_time(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
         return Err(anyhow!("its driver lists nothing"));
     };
@@ -245,5 +245,5 @@ async fn suspects(
             nodes.insert(NodeId::from(id.to_owned()), Arc::new(placeholder));
         }
     }
-    Ok(one_shot_provider::suspects(&section.name, &inventory, |id| nodes.get(id).map(|node| &**node)))
+    Ok(one_shot_provider::leak_candidates(&section.name, &inventory, |id| nodes.get(id).map(|node| &**node)))
 }
