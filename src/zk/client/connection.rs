@@ -44,16 +44,16 @@ impl From<ConnectError> for Refusal {
     }
 }
 
-pub struct Incarnation {
+pub struct SessionConnection {
     /// Present until the connection is left.
-    live: Option<Arc<Live>>,
+    connected: Option<Arc<Connected>>,
     state: StateWatcher,
     /// Ends the thread. What is sent along is dropped after the runtime, when it can no longer say goodbye.
-    stop: Option<oneshot::Sender<Arc<Live>>>,
+    stop: Option<oneshot::Sender<Arc<Connected>>>,
 }
 
 /// What requests need of a connection.
-pub struct Live {
+pub struct Connected {
     client: Arc<Client>,
     tasks: Handle,
     maybe_lost: Notify,
@@ -61,7 +61,7 @@ pub struct Live {
     confirmed: Mutex<Option<Instant>>,
 }
 
-impl Incarnation {
+impl SessionConnection {
     /// Connects, for a new session or to resume one.
     pub async fn open(options: &ConnectOptions, session: Option<SessionInfo>) -> Result<Self, Refusal> {
         let is_new = session.is_none();
@@ -92,32 +92,32 @@ impl Incarnation {
             Err(error) => return Err(Refusal::Unclear(error.to_string())),
         };
         let state = client.state_watcher();
-        let live =
-            Arc::new(Live { client: Arc::new(client), tasks, maybe_lost: Notify::new(), confirmed: Mutex::default() ,});
-        Ok(Self { live: Some(live), state, stop: Some(stop) })
+        let connected =
+            Arc::new(Connected { client: Arc::new(client), tasks, maybe_lost: Notify::new(), confirmed: Mutex::default() ,});
+        Ok(Self { connected: Some(connected), state, stop: Some(stop) })
     }
 
-    pub fn live(&self) -> &Arc<Live> {
-        self.live.as_ref().expect("only dropping or leaving takes it")
+    pub fn connected(&self) -> &Arc<Connected> {
+        self.connected.as_ref().expect("only dropping or leaving takes it")
     }
 
     pub fn session(&self) -> &SessionInfo {
-        self.live().client.session()
+        self.connected().client.session()
     }
 
     /// Brings a resumed connection up to date: nothing older than the leader's state is read from here on, and the
     /// watches stand before any other request is sent.
     pub async fn restore(&self, watches: Vec<Events>) -> Result<(), Refusal> {
-        let live = self.live().clone();
+        let connected = self.connected().clone();
         let restoring = async move {
-            live.client.sync("/").await.map_err(|error| Refusal::Unclear(error.to_string()))?;
-            let adding = watches.into_iter().map(|events| live.clone().watch(events));
+            connected.client.sync("/").await.map_err(|error| Refusal::Unclear(error.to_string()))?;
+            let adding = watches.into_iter().map(|events| connected.clone().watch(events));
             for added in futures::future::join_all(adding).await {
                 added.map_err(|error| Refusal::Unclear(error.to_string()))?;
             }
             Ok(())
         };
-        match self.live().tasks.spawn(restoring).await {
+        match self.connected().tasks.spawn(restoring).await {
             Ok(result) => result,
             Err(error) => Err(Refusal::Unclear(error.to_string())),
         }
@@ -125,34 +125,34 @@ impl Incarnation {
 
     /// Resolves when this connection is of no more use.
     pub async fn lost(&mut self) {
-        let live = self.live.as_ref().expect("only dropping or leaving takes it");
+        let connected = self.connected.as_ref().expect("only dropping or leaving takes it");
         tokio::select! {
             // Whatever it changed to, it was disconnected in between.
             _ = self.state.changed() => {}
-            () = live.maybe_lost.notified() => {}
+            () = connected.maybe_lost.notified() => {}
         }
     }
 
     /// Ends the session and waits until the server has heard it. False when that took too long: the server hangs, or
     /// somebody keeps a reply that holds on to the client without awaiting it.
     pub async fn close(mut self, timeout: Duration) -> bool {
-        drop(self.live.take());
+        drop(self.connected.take());
         let ended = async { while !self.state.changed().await.is_terminated() {} };
         tokio::time::timeout(timeout, ended).await.is_ok()
     }
 }
 
 /// Leaves without a word: the session goes on.
-impl Drop for Incarnation {
+impl Drop for SessionConnection {
     fn drop(&mut self) {
-        if let (Some(live), Some(stop)) = (self.live.take(), self.stop.take()) {
+        if let (Some(connected), Some(stop)) = (self.connected.take(), self.stop.take()) {
             // A thread that is gone has dropped its runtime too.
-            let _ = stop.send(live);
+            let _ = stop.send(connected);
         }
     }
 }
 
-impl Live {
+impl Connected {
     pub fn client(&self) -> Arc<Client> {
         self.client.clone()
     }
@@ -177,11 +177,11 @@ impl Live {
         T: Send + 'static,
         F: Future<Output = Result<T, ZkError>> + Send + 'static,
     {
-        let live = self.clone();
+        let connected = self.clone();
         let mut reply = async move {
             let caught = AssertUnwindSafe(request).catch_unwind().await;
             let result = caught.unwrap_or_else(|_| Err(ZkError::Protocol("the client panicked at the answer".into())));
-            live.inspect(&result);
+            connected.inspect(&result);
             result
         }
         .boxed();
@@ -263,7 +263,7 @@ async fn enter_chroot(client: Client, chroot: String, is_new: bool) -> Result<Cl
 }
 
 /// The runtime needs no drivers: the crate brings its own for network and timers.
-fn start_thread() -> Result<(Handle, oneshot::Sender<Arc<Live>>), ConnectError> {
+fn start_thread() -> Result<(Handle, oneshot::Sender<Arc<Connected>>), ConnectError> {
     let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(no_thread)?;
     let tasks = runtime.handle().clone();

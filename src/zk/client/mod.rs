@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use zookeeper_client::SessionInfo;
 
-use crate::client::connection::{Incarnation, Refusal};
+use crate::client::connection::{ConnectFailure, Refusal};
 use crate::client::reconnect::{Command, Complaint, Keeper, Shared};
 use crate::client::rewatch::Events;
 use crate::{Connection, Reply, SessionState};
@@ -92,21 +92,21 @@ async fn connect_with_retry(options: ConnectOptions) -> Result<Arc<RealConnectio
 async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Refusal> {
     options.check()?;
     install_crypto_provider();
-    let incarnation = reconnect::with_timeout(options, Incarnation::open(options, None)).await?;
-    Ok(Arc::new(RealConnection::start(options.clone(), incarnation)?))
+    let connection = reconnect::with_timeout(options, SessionConnection::open(options, None)).await?;
+    Ok(Arc::new(RealConnection::start(options.clone(), connection)?))
 }
 
 impl RealConnection {
     /// The keeper has a thread of its own, so that neither a busy nor a stopped arbiter costs us the session.
-    fn start(options: ConnectOptions, incarnation: Incarnation) -> Result<Self, ConnectError> {
+    fn start(options: ConnectOptions, connection: SessionConnection) -> Result<Self, ConnectError> {
         let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
-        let shared = Arc::new(Shared::new(&incarnation, options.request_deadline()));
-        let session = incarnation.session().clone();
+        let shared = Arc::new(Shared::new(&connection, options.request_deadline()));
+        let session = connection.session().clone();
         let chroot = options.chroot.clone();
         let (commands, orders) = mpsc::unbounded_channel();
         let keeper = Keeper { options, shared: shared.clone(), session: session.clone(), commands: orders };
-        let body = move || runtime.block_on(keeper.run(incarnation));
+        let body = move || runtime.block_on(keeper.run(connection));
         std::thread::Builder::new().name("zookeeper".to_owned()).spawn(body).map_err(no_thread)?;
         Ok(Self { shared, session, chroot, commands })
     }
@@ -135,16 +135,16 @@ impl RealConnection {
 impl Connection for RealConnection {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
         let path = path.to_owned();
-        self.shared.submit(|live| async move {
-            let (data, stat) = live.client().get_data(&path).await.map_err(errors::error)?;
+        self.shared.submit(|connected| async move {
+            let (data, stat) = connected.client().get_data(&path).await.map_err(errors::error)?;
             Ok((Bytes::from(data), errors::stat(stat)))
         })
     }
 
     fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
         let paths = paths.to_vec();
-        self.shared.submit(move |live| async move {
-            let client = live.client();
+        self.shared.submit(move |connected| async move {
+            let client = connected.client();
             let mut reader = client.new_multi_reader();
             for path in &paths {
                 reader.add_get_data(path).map_err(errors::error)?;
@@ -159,16 +159,16 @@ impl Connection for RealConnection {
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
         let path = path.to_owned();
-        self.shared.submit(|live| async move {
-            let stat = live.client().check_stat(&path).await.map_err(errors::error)?;
+        self.shared.submit(|connected| async move {
+            let stat = connected.client().check_stat(&path).await.map_err(errors::error)?;
             Ok(stat.map(errors::stat))
         })
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
         let path = path.to_owned();
-        self.shared.submit(|live| async move {
-            let (names, stat) = live.client().get_children(&path).await.map_err(errors::error)?;
+        self.shared.submit(|connected| async move {
+            let (names, stat) = connected.client().get_children(&path).await.map_err(errors::error)?;
             Ok((names, errors::stat(stat)))
         })
     }
@@ -178,10 +178,10 @@ impl Connection for RealConnection {
             return reconnect::failed(error);
         }
         let path = path.to_owned();
-        self.shared.submit(move |live| async move {
+        self.shared.submit(move |connected| async move {
             let options = errors::create_options(mode);
             let (stat, sequence) =
-                live.by_leader(live.client().create(&path, &data, &options)).await.map_err(errors::error)?;
+                connected.by_leader(connected.client().create(&path, &data, &options)).await.map_err(errors::error)?;
             Ok((errors::created_path(path, mode, sequence), errors::stat(stat)))
         })
     }
@@ -191,17 +191,17 @@ impl Connection for RealConnection {
             return reconnect::failed(error);
         }
         let path = path.to_owned();
-        self.shared.submit(move |live| async move {
+        self.shared.submit(move |connected| async move {
             let stat =
-                live.by_leader(live.client().set_data(&path, &data, Some(version))).await.map_err(errors::error)?;
+                connected.by_leader(connected.client().set_data(&path, &data, Some(version))).await.map_err(errors::error)?;
             Ok(errors::stat(stat))
         })
     }
 
     fn delete(&self, path: &str, version: i32) -> Reply<()> {
         let path = path.to_owned();
-        self.shared.submit(move |live| async move {
-            live.by_leader(live.client().delete(&path, Some(version))).await.map_err(errors::error)
+        self.shared.submit(move |connected| async move {
+            connected.by_leader(connected.client().delete(&path, Some(version))).await.map_err(errors::error)
         })
     }
 
@@ -209,14 +209,14 @@ impl Connection for RealConnection {
         if let Err(error) = errors::check_ops_size(&self.chroot, &ops) {
             return reconnect::failed(error);
         }
-        self.shared.submit(move |live| async move {
-            let client = live.client();
+        self.shared.submit(move |connected| async move {
+            let client = connected.client();
             let mut writer = client.new_multi_writer();
             for (index, op) in ops.iter().enumerate() {
                 let bad = |error| ZkError::Multi { index, source: Box::new(errors::error(error)) };
                 errors::add_op(&mut writer, op).map_err(bad)?;
             }
-            let results = live.by_leader(writer.commit()).await.map_err(errors::multi_error)?;
+            let results = connected.by_leader(writer.commit()).await.map_err(errors::multi_error)?;
             results.into_iter().map(errors::op_reply).collect()
         })
     }
@@ -225,10 +225,10 @@ impl Connection for RealConnection {
         let (events, stream) = Events::channel(path);
         // Before it is sent: a connection that comes next must know of it, whatever becomes of this one.
         self.shared.watches.add(events.clone());
-        self.shared.submit(|live| async move {
+        self.shared.submit(|connected| async move {
             // A request that waited for a connection finds that the connection has brought the watch along.
             if !events.is_standing() {
-                live.watch(events).await.map_err(errors::error)?;
+                connected.watch(events).await.map_err(errors::error)?;
             }
             Ok(stream)
         })
@@ -236,16 +236,16 @@ impl Connection for RealConnection {
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
         let path = path.to_owned();
-        self.shared.submit(|live| async move {
-            let client = live.client();
+        self.shared.submit(|connected| async move {
+            let client = connected.client();
             let (stat, watcher) = client.check_and_watch_stat(&path).await.map_err(errors::error)?;
-            Ok((stat.map(errors::stat), live.once(watcher).boxed()))
+            Ok((stat.map(errors::stat), connected.once(watcher).boxed()))
         })
     }
 
     fn sync(&self, path: &str) -> Reply<()> {
         let path = path.to_owned();
-        self.shared.submit(|live| async move { live.by_leader(live.client().sync(&path)).await.map_err(errors::error) })
+        self.shared.submit(|connected| async move { connected.by_leader(connected.client().sync(&path)).await.map_err(errors::error) })
     }
 
     fn lives_until(&self) -> Option<Instant> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use zookeeper_client::SessionInfo;
 
-use super::connection::{Incarnation, Live, Refusal};
+use super::connection::{ConnectFailure, Connected, Refusal};
 use super::options::{ConnectOptions, Server};
 use super::probe;
 use super::rewatch::Watches;
@@ -37,7 +37,7 @@ pub enum Command {
 }
 
 /// A request that waits for a connection, or for the reason why there will be none.
-type Job = Box<dyn FnOnce(Result<&Arc<Live>, ZkError>) + Send>;
+type Job = Box<dyn FnOnce(Result<&Arc<Connected>, ZkError>) + Send>;
 
 struct Waiting {
     until: Instant,
@@ -45,9 +45,9 @@ struct Waiting {
 }
 
 enum Slot {
-    Live(Arc<Live>),
+    Connected(Arc<Connected>),
     Suspended(VecDeque<Waiting>),
-    Over,
+    Ended,
 }
 
 /// What the senders of requests and the keeper share.
@@ -60,12 +60,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(incarnation: &Incarnation, deadline: Duration) -> Self {
+    pub fn new(connection: &SessionConnection, deadline: Duration) -> Self {
         Self {
-            slot: Mutex::new(Slot::Live(incarnation.live().clone())),
+            slot: Mutex::new(Slot::Connected(connection.connected().clone())),
             state: watch::Sender::new(SessionState::Connected),
             watches: Watches::default(),
-            session_id: incarnation.session().id().0,
+            session_id: connection.session().id().0,
             deadline,
         }
     }
@@ -75,26 +75,26 @@ impl Shared {
     }
 
     /// Sends a request at once, or as soon as there is a connection again, in the order of the calls.
-    pub fn submit<T, F>(&self, request: impl FnOnce(Arc<Live>) -> F + Send + 'static) -> Reply<T>
+    pub fn submit<T, F>(&self, request: impl FnOnce(Arc<Connected>) -> F + Send + 'static) -> Reply<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ZkError>> + Send + 'static,
     {
         let mut slot = self.lock();
         let waiting = match &mut *slot {
-            Slot::Live(live) => {
-                let live = live.clone();
+            Slot::Connected(connected) => {
+                let connected = connected.clone();
                 drop(slot);
-                return live.start(request(live.clone()));
+                return connected.start(request(connected.clone()));
             }
             Slot::Suspended(waiting) if waiting.len() < MAX_WAITING_REQUESTS => waiting,
             Slot::Suspended(_) => return failed(ZkError::Unknown("too many requests wait for a connection".into())),
-            Slot::Over => return failed(ZkError::SessionExpired),
+            Slot::Ended => return failed(ZkError::SessionExpired),
         };
         let (answer, started) = oneshot::channel();
-        let job = move |live: Result<&Arc<Live>, ZkError>| {
-            let reply = match live {
-                Ok(live) => live.start(request(live.clone())),
+        let job = move |connected: Result<&Arc<Connected>, ZkError>| {
+            let reply = match connected {
+                Ok(connected) => connected.start(request(connected.clone())),
                 Err(error) => failed(error),
             };
             // Nobody may be waiting for the answer; the request stands all the same.
@@ -113,8 +113,8 @@ impl Shared {
     /// `None` while there is no connection.
     pub fn lives_until(&self) -> Option<Instant> {
         match &*self.lock() {
-            Slot::Live(live) => live.lives_until(),
-            Slot::Suspended(_) | Slot::Over => None,
+            Slot::Connected(connected) => connected.lives_until(),
+            Slot::Suspended(_) | Slot::Ended => None,
         }
     }
 
@@ -123,14 +123,14 @@ impl Shared {
         self.state.send_replace(SessionState::Suspended);
     }
 
-    fn resume(&self, live: &Arc<Live>) {
+    fn resume(&self, connected: &Arc<Connected>) {
         let mut slot = self.lock();
-        let before = std::mem::replace(&mut *slot, Slot::Live(live.clone()));
+        let before = std::mem::replace(&mut *slot, Slot::Connected(connected.clone()));
         if let Slot::Suspended(waiting) = before {
             let now = Instant::now();
             for request in waiting {
                 // Sending under the lock keeps newer requests behind those that waited.
-                (request.job)(if request.until > now { Ok(live) } else { Err(self.too_late()) });
+                (request.job)(if request.until > now { Ok(connected) } else { Err(self.too_late()) });
             }
         }
         drop(slot);
@@ -158,7 +158,7 @@ impl Shared {
     }
 
     fn end(&self) {
-        let before = std::mem::replace(&mut *self.lock(), Slot::Over);
+        let before = std::mem::replace(&mut *self.lock(), Slot::Ended);
         if let Slot::Suspended(waiting) = before {
             for request in waiting {
                 (request.job)(Err(ZkError::SessionExpired));
@@ -190,28 +190,28 @@ enum Turn {
 
 /// What comes after it.
 enum Next {
-    Resumed(Incarnation),
+    Resumed(SessionConnection),
     Expired,
     Closed(Option<oneshot::Sender<()>>),
 }
 
 impl Keeper {
-    pub async fn run(mut self, mut incarnation: Incarnation) {
+    pub async fn run(mut self, mut connection: SessionConnection) {
         loop {
-            if let Turn::Close(heard) = self.attend(&mut incarnation).await {
+            if let Turn::Close(heard) = self.attend(&mut connection).await {
                 self.shared.end();
-                if !incarnation.close(CLOSE_TIMEOUT).await {
+                if !connection.close(CLOSE_TIMEOUT).await {
                     self.close_on_another_connection().await;
                 }
                 return acknowledge(heard);
             }
             self.shared.suspend();
-            drop(incarnation);
+            drop(connection);
             match self.find_server().await {
                 Next::Resumed(next) => {
                     info!(session = %self.session.id(), "connected to ZooKeeper again, session kept");
-                    incarnation = next;
-                    self.shared.resume(incarnation.live());
+                    connection = next;
+                    self.shared.resume(connection.connected());
                 }
                 Next::Expired => {
                     warn!(session = %self.session.id(), "ZooKeeper session expired");
@@ -226,7 +226,7 @@ impl Keeper {
         }
     }
 
-    async fn attend(&mut self, incarnation: &mut Incarnation) -> Turn {
+    async fn attend(&mut self, connection: &mut SessionConnection) -> Turn {
         loop {
             tokio::select! {
                 biased;
@@ -240,7 +240,7 @@ impl Keeper {
                         return Turn::Lost;
                     }
                 },
-                () = incarnation.lost() => {
+                () = connection.lost() => {
                     warn!(session = %self.session.id(), "connection to ZooKeeper lost");
                     return Turn::Lost;
                 }
@@ -272,20 +272,20 @@ impl Keeper {
     /// One more try to end the session now, where the connection that we had is gone or of no use.
     async fn close_on_another_connection(self) {
         let attempts = attempts(self.options, self.session, self.shared);
-        if let Ok(Some(incarnation)) = tokio::time::timeout(RECONNECT_CLOSE_TIMEOUT, attempts).await {
+        if let Ok(Some(connection)) = tokio::time::timeout(RECONNECT_CLOSE_TIMEOUT, attempts).await {
             // After that the server finds out by itself.
-            incarnation.close(RECONNECT_CLOSE_TIMEOUT).await;
+            connection.close(RECONNECT_CLOSE_TIMEOUT).await;
         }
     }
 }
 
 /// Tries until the session is resumed, or `None` when the server says that it is over.
-async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Shared>) -> Option<Incarnation> {
+async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Shared>) -> Option<SessionConnection> {
     let mut retry_interval = MIN_RETRY_INTERVAL;
     let mut complaint = Complaint::default();
     loop {
         let refusal = match attempt(&options, &session, &shared).await {
-            Ok(incarnation) => return Some(incarnation),
+            Ok(connection) => return Some(connection),
             Err(Refusal::Expired) => return None,
             Err(refusal) => refusal,
         };
@@ -303,11 +303,11 @@ async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Sha
     }
 }
 
-async fn attempt(options: &ConnectOptions, session: &SessionInfo, shared: &Shared) -> Result<Incarnation, Refusal> {
+async fn attempt(options: &ConnectOptions, session: &SessionInfo, shared: &Shared) -> Result<SessionConnection, Refusal> {
     let attempt = async {
-        let incarnation = Incarnation::open(options, Some(session.clone())).await?;
-        incarnation.restore(shared.watches.current()).await?;
-        Ok(incarnation)
+        let connection = SessionConnection::open(options, Some(session.clone())).await?;
+        connection.restore(shared.watches.current()).await?;
+        Ok(connection)
     };
     with_timeout(options, attempt).await
 }
