@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::handler::{allocate, decline};
 use super::launch::{Launch, Ending, Input, Launch};
 use super::node_updates::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
-use super::requested_node::{Leavings, Part, PartState, Uploaded, Write, is_good};
+use super::requested_node::{Leavings, RequestedNode, RequestedNodeState, Uploaded, WriteState, is_usable};
 use super::resumable::Left;
 use crate::inputs::Inputs;
 use crate::scheduler::pool_context::{Placement, Choice};
@@ -49,7 +49,7 @@ pub struct Finish {
 pub struct Fulfillment {
     pub since: Timestamp,
     pub stage: FulfillmentStage,
-    requested_nodes: Vec<Part>,
+    requested_nodes: Vec<RequestedNode>,
     #[serde(skip)]
     zone: Option<String>,
     /// Zones that the cloud had when they were chosen, and not when servers were asked for.
@@ -99,18 +99,18 @@ impl Fulfillment {
 
     /// Takes a request up for which there is no room yet.
     pub fn claim_without_capacity(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
-        let parts = request.record.node_types.iter().map(|label| Part {
+        let requested_nodes = request.record.node_types.iter().map(|label| RequestedNode {
             node: None,
             label: label.clone(),
-            state: PartState::Wanted,
-            write: Write::Idle,
+            state: RequestedNodeState::Unassigned,
+            write: WriteState::Idle,
             image: None,
-            left: None,
+            prior_instance: None,
         });
         let fulfillment = Self {
             since: world.now,
             stage: FulfillmentStage::Claiming,
-            requested_nodes: parts.collect(),
+            requested_nodes: requested_nodes.collect(),
             zone: None,
             missing_zones: Vec::new(),
             failure: None,
@@ -128,19 +128,19 @@ impl Fulfillment {
         rules: &Launching,
         world: &Inputs<'_>,
     ) -> (Self, Vec<NodeChange>) {
-        let parts = resumable.nodes.iter().zip(&request.node_types).map(|(node, label)| {
+        let requested_nodes = resumable.nodes.iter().zip(&request.node_types).map(|(node, label)| {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
             let prior_instance = record.map(|record| Leavings {
                 external_id: ExternalId::of(&record.external_id),
                 was_begun: record.state == NodeState::Building,
             });
-            let state = if is_ready { PartState::Reused } else { PartState::New };
-            Part {
+            let state = if is_ready { RequestedNodeState::Reused } else { RequestedNodeState::New };
+            RequestedNode {
                 node: Some(node.clone()),
                 label: label.clone(),
                 state,
-                write: Write::Idle,
+                write: WriteState::Idle,
                 image: None,
                 prior_instance,
             }
@@ -148,7 +148,7 @@ impl Fulfillment {
         let mut fulfillment = Self {
             since: world.now,
             stage: FulfillmentStage::Beginning,
-            requested_nodes: parts.collect(),
+            requested_nodes: requested_nodes.collect(),
             zone,
             missing_zones: Vec::new(),
             failure: None,
@@ -173,17 +173,17 @@ impl Fulfillment {
         world: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut create) = (Vec::new(), Vec::new());
-        let unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+        let unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
         for (part, choice) in unassigned.zip(choices) {
             match choice {
                 Choice::Reuse(node) => {
                     let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
                     reuse.push(stored.change(node.clone(), |record| allocate(record, id, request)));
-                    (part.node, part.state) = (Some(node), PartState::Reused);
+                    (part.node, part.state) = (Some(node), RequestedNodeState::Reused);
                 }
                 Choice::Build(label) => {
                     create.push(new_node(id, request, &label, ctx, world.now));
-                    part.state = PartState::New;
+                    part.state = RequestedNodeState::New;
                 }
             }
         }
@@ -195,12 +195,12 @@ impl Fulfillment {
     pub fn extension_failed(&mut self, reused: impl Fn(&NodeId) -> bool) {
         for part in &mut self.requested_nodes {
             let is_back = match &part.state {
-                PartState::Reused => part.node.as_ref().is_some_and(&reused),
-                PartState::New => part.node.is_none(),
+                RequestedNodeState::Reused => part.node.as_ref().is_some_and(&reused),
+                RequestedNodeState::New => part.node.is_none(),
                 _ => false,
             };
             if is_back {
-                (part.node, part.state) = (None, PartState::Wanted);
+                (part.node, part.state) = (None, RequestedNodeState::Unassigned);
             }
         }
         (self.stage, self.is_extension_unconfirmed) = (FulfillmentStage::Waiting, true);
@@ -219,13 +219,13 @@ impl Fulfillment {
             };
             let record = &stored.record;
             let state = match record.state {
-                NodeState::Init => PartState::New,
-                NodeState::Ready => PartState::Reused,
+                NodeState::Init => RequestedNodeState::New,
+                NodeState::Ready => RequestedNodeState::Reused,
                 _ => continue,
             };
-            let mut unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+            let mut unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
             if let Some(part) = unassigned.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
-                recovered.push((node.clone(), matches!(state, PartState::New)));
+                recovered.push((node.clone(), matches!(state, RequestedNodeState::New)));
                 (part.node, part.state) = (Some(node.clone()), state);
             }
         }
@@ -235,8 +235,8 @@ impl Fulfillment {
     /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
     pub fn release_aborted_nodes(&mut self, world: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
         let mut released = Vec::new();
-        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Aborted)) {
-            part.state = PartState::Wanted;
+        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Aborted)) {
+            part.state = RequestedNodeState::Unassigned;
             let node = part.node.take();
             released.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, world))));
         }
@@ -246,21 +246,21 @@ impl Fulfillment {
 
     /// It will never have what it lacks.
     pub fn fail(&mut self, why: String) {
-        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Wanted)) {
-            part.state = PartState::Failed(None);
+        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned)) {
+            part.state = RequestedNodeState::Failed(None);
         }
         self.failure = Some(why);
     }
 
     /// The request as if it wanted no more than it lacks.
     pub fn remaining_request(&self, request: &NodeRequest) -> NodeRequest {
-        let unassigned = self.requested_nodes.iter().filter(|part| matches!(part.state, PartState::Wanted));
+        let unassigned = self.requested_nodes.iter().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
         NodeRequest { node_types: unassigned.map(|part| part.label.clone()).collect(), ..request.clone() }
     }
 
     /// There is no room for all its nodes, as far as is known.
     pub fn lacks_capacity(&self) -> bool {
-        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::Wanted))
+        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::Unassigned))
     }
 
     /// It can go on as soon as there is room.
@@ -285,7 +285,7 @@ impl Fulfillment {
             return Vec::new();
         }
         self.stage = FulfillmentStage::Beginning;
-        let unnamed = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::New) && part.node.is_none());
+        let unnamed = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::New) && part.node.is_none());
         for (part, node) in unnamed.zip(nodes) {
             part.node = Some(node);
         }
@@ -295,12 +295,12 @@ impl Fulfillment {
     /// Somebody removed a node that was made for it a moment ago.
     pub fn is_node_missing(&self, world: &Inputs<'_>) -> bool {
         let is_missing = |node: &NodeId| world.snapshot.node(node).is_none();
-        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::New) && part.node.as_ref().is_some_and(is_missing))
+        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::New) && part.node.as_ref().is_some_and(is_missing))
     }
 
     /// The changes with which its new nodes become building.
     fn building_changes(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
-        let new = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::New));
+        let new = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::New));
         let changes = new.filter_map(|part| {
             let id = part.node.clone()?;
             let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
@@ -341,10 +341,10 @@ impl Fulfillment {
         let request_properties = Arc::new(about(id, request));
         let mut effects = Vec::new();
         for part in &mut self.requested_nodes {
-            let (PartState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
+            let (RequestedNodeState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
             let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&part.label)) else {
                 // The configuration lost it in this very moment.
-                part.state = PartState::Failed(None);
+                part.state = RequestedNodeState::Failed(None);
                 continue;
             };
             let order = LaunchOrder {
@@ -361,12 +361,12 @@ impl Fulfillment {
                 ]
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
-                found: part.left.as_ref().and_then(|left| left.external_id.clone()),
-                may_exist: part.left.as_ref().is_some_and(|left| left.was_begun),
-                may_appear: part.left.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
+                found: part.prior_instance.as_ref().and_then(|left| left.external_id.clone()),
+                may_exist: part.prior_instance.as_ref().is_some_and(|left| left.was_begun),
+                may_appear: part.prior_instance.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
             };
             let (launch, first) = Launch::begin(order, label, rules, world.monotonic_now);
-            part.state = PartState::Launching(Box::new(launch));
+            part.state = RequestedNodeState::Launching(Box::new(launch));
             effects.extend(first.into_iter().map(|ask| (node.clone(), ask)));
         }
         effects
@@ -374,9 +374,9 @@ impl Fulfillment {
 
     /// Something happened to one of its launches.
     pub fn step(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<FulfillmentEffect> {
-        let many = self.requested_nodes.iter().filter(|part| !matches!(part.state, PartState::Reused)).count() > 1;
+        let many = self.requested_nodes.iter().filter(|part| !matches!(part.state, RequestedNodeState::Reused)).count() > 1;
         let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() ;};
-        let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
+        let RequestedNodeState::Launching(launch) = &mut part.state else { return Vec::new() };
         let (mut effects, mut needs_write) = (Vec::new(), false);
         let launch_effects = launch.step(input, world.monotonic_now);
         let made = launch.external_id().cloned();
@@ -384,38 +384,38 @@ impl Fulfillment {
             match effect {
                 LaunchEffect::SaveId(_) => needs_write = true,
                 LaunchEffect::Finished(Ending::Ready { instance, host_keys }) => {
-                    let found = Box::new(Found { instance: *instance, host_keys });
-                    part.state = PartState::Ready { found, is_saved: false };
+                    let launched = Box::new(Found { instance: *instance, host_keys });
+                    part.state = RequestedNodeState::Ready { launched, is_saved: false };
                     // Others of this request are not there yet: what is there is not to be lost with them.
                     needs_write = many;
                     break;
                 }
                 LaunchEffect::Finished(Ending::Failed(error)) => {
                     self.failure = Some(error.to_string());
-                    part.state = PartState::Failed(made);
+                    part.state = RequestedNodeState::Failed(made);
                     break;
                 }
                 LaunchEffect::Finished(Ending::Dropped) => {
-                    part.state = PartState::Failed(made);
+                    part.state = RequestedNodeState::Failed(made);
                     break;
                 }
                 LaunchEffect::Finished(Ending::Aborted(_)) => {
-                    part.state = PartState::Aborted;
+                    part.state = RequestedNodeState::Aborted;
                     break;
                 }
                 // All nodes of a round have one zone, and the first of them says that it has gone.
                 LaunchEffect::Finished(Ending::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
-                    part.state = PartState::Failed(made);
+                    part.state = RequestedNodeState::Failed(made);
                     break;
                 }
                 LaunchEffect::Finished(Ending::NoZone(zone)) => {
                     self.missing_zones.extend(self.zone.take().map(|_| zone));
-                    part.state = PartState::Aborted;
+                    part.state = RequestedNodeState::Aborted;
                     break;
                 }
                 LaunchEffect::Submit(Job::Launch(order)) => {
-                    effects.push(FulfillmentEffect::Launch(LaunchEffect::Submit(Job::Launch(part.prepared(order, world)))));
+                    effects.push(FulfillmentEffect::Launch(LaunchEffect::Submit(Job::Launch(part.prepare_order(order, world),))));
                 }
                 effect => effects.push(FulfillmentEffect::Launch(effect)),
             }
@@ -429,10 +429,10 @@ impl Fulfillment {
     /// A write of one of its nodes has ended. What it was to say is said at the end of the request at the latest.
     pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Option<NodeChange> {
         let part = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
-        if let PartState::Ready { is_saved, .. } = &mut part.state {
+        if let RequestedNodeState::Ready { is_saved, .. } = &mut part.state {
             *is_saved &= is_written;
         }
-        let again = std::mem::replace(&mut part.write, Write::Idle) == Write::Again;
+        let again = std::mem::replace(&mut part.write, WriteState::Idle) == WriteState::Dirty;
         if again { part.write_now(node, world) } else { None }
     }
 
@@ -451,28 +451,28 @@ impl Fulfillment {
 
     /// The cloud refused a node for want of quota, or of its zone.
     pub fn was_aborted(&self) -> bool {
-        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::Aborted))
+        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::Aborted))
     }
 
     pub fn has_failed(&self) -> bool {
-        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::Failed(_)))
+        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::Failed(_)))
     }
 
     /// Some of its nodes are there, and would be lost with it.
     pub fn has_usable_nodes(&self) -> bool {
-        self.requested_nodes.iter().any(is_good)
+        self.requested_nodes.iter().any(is_usable)
     }
 
     /// All launches have ended, well or badly.
     pub fn launches_complete(&self) -> bool {
         let is_open =
-            |part: &Part| matches!(part.state, PartState::Launching(_) | PartState::New) || part.write != Write::Idle;
+            |part: &RequestedNode| { matches!(part.state, RequestedNodeState::Launching(_) | RequestedNodeState::New) || part.write != WriteState::Idle};
         self.stage == FulfillmentStage::Building && !self.requested_nodes.iter().any(is_open)
     }
 
     pub fn due(&self) -> Option<MonotonicTime> {
         let launches = self.requested_nodes.iter().filter_map(|part| match &part.state {
-            PartState::Launching(launch) => launch.due(),
+            RequestedNodeState::Launching(launch) => launch.due(),
             _ => None,
         });
         launches.min()
@@ -485,7 +485,7 @@ impl Fulfillment {
 
     pub fn launches(&self) -> impl Iterator<Item = (&NodeId, &Launch)> {
         self.requested_nodes.iter().filter_map(|part| match &part.state {
-            PartState::Launching(launch) => Some((part.node.as_ref()?, &**launch)),
+            RequestedNodeState::Launching(launch) => Some((part.node.as_ref()?, &**launch)),
             _ => None,
         })
     }
@@ -498,37 +498,37 @@ impl Fulfillment {
         let is_open = |stored: &&Versioned<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
         let request = world.snapshot.request(id).filter(is_open);
         // What is not written any more has to be there as it was written.
-        let is_still_valid = |part: &Part, record: &Node| match part.state {
-            PartState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
+        let is_still_valid = |part: &RequestedNode, record: &Node| match part.state {
+            RequestedNodeState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
             _ => true,
         };
-        let is_there = |part: &Part| {
+        let is_there = |part: &RequestedNode| {
             let stored = part.node.as_ref().and_then(|node| ours(node, world));
             stored.is_some_and(|stored| is_still_valid(part, &stored.record))
         };
         let is_shown_ready =
             |node: &NodeId| world.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
-        let fulfils = request.is_some() && self.requested_nodes.iter().all(|part| is_good(part) && is_there(part));
+        let fulfils = request.is_some() && self.requested_nodes.iter().all(|part| is_usable(part) && is_there(part));
         let mut nodes = Vec::new();
         for part in &self.requested_nodes {
             let Some(node) = &part.node else { continue };
             let change = match &part.state {
-                PartState::Ready { found, is_saved } if !is_saved || !is_shown_ready(node) => {
+                RequestedNodeState::Ready { launched: found, is_saved } if !is_saved || !is_shown_ready(node) => {
                     ready_change(node, found, world).map(|change| part.with_image(change))
                 }
-                PartState::Failed(made) => state_change(node, NodeState::Failed, world).map(|mut change| {
+                RequestedNodeState::Failed(made) => state_change(node, NodeState::Failed, world).map(|mut change| {
                     // The write that was to say so may have failed.
                     if let Some(id) = made {
                         change.record.external_id = id_value(id);
                     }
                     change
                 }),
-                PartState::Aborted => state_change(node, NodeState::Aborted, world),
+                RequestedNodeState::Aborted => state_change(node, NodeState::Aborted, world),
                 // It was not begun, so nothing is behind it.
-                PartState::New => state_change(node, NodeState::Deleting, world),
-                PartState::Wanted | PartState::Reused | PartState::Ready { .. } | PartState::Launching(_) => None,
+                RequestedNodeState::New => state_change(node, NodeState::Deleting, world),
+                RequestedNodeState::Unassigned | RequestedNodeState::Reused | RequestedNodeState::Ready { .. } | RequestedNodeState::Launching(_) => None,
             };
-            let freed = !fulfils && is_good(part) && is_there(part);
+            let freed = !fulfils && is_usable(part) && is_there(part);
             let change = match (change, freed) {
                 (change, false) => change,
                 (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), free)),

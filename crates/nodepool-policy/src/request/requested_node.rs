@@ -13,17 +13,17 @@ use nodepool_model::snapshot::NodeChange;
 
 /// One node of the request.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Part {
+pub(crate) struct RequestedNode {
     /// Known from the claim on.
     pub(crate) node: Option<NodeId>,
     pub(crate) label: LabelName,
-    pub(crate) state: PartState,
-    pub(crate) write: Write,
+    pub(crate) state: RequestedNodeState,
+    pub(crate) write: WriteState,
     /// Where its image is the builder's.
     #[serde(skip)]
     pub(crate) image: Option<Uploaded>,
     /// What an earlier life left of it.
-    pub(crate) left: Option<Leavings>,
+    pub(crate) prior_instance: Option<Leavings>,
 }
 
 /// An image of the builder, and the upload of it that a node boots from.
@@ -62,25 +62,25 @@ pub(crate) struct Leavings {
 /// One write of a node at a time, or the later would be refused for the version that the earlier made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Write {
+pub(crate) enum WriteState {
     Idle,
-    UnderWay,
+    InFlight,
     /// Under way, and what it wrote is old already.
-    Again,
+    Dirty,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum PartState {
+pub(crate) enum RequestedNodeState {
     /// There is no node for it, because there is no room.
-    Wanted,
+    Unassigned,
     Reused,
     New,
     Launching(Box<Launch>),
     /// What it is to become; written, or to be written with the end of the request.
     Ready {
         #[serde(skip)]
-        found: Box<Found>,
+        launched: Box<Found>,
         is_saved: bool,
     },
     /// With what may still be there of it.
@@ -88,9 +88,9 @@ pub(crate) enum PartState {
     Aborted,
 }
 
-impl Part {
+impl RequestedNode {
     /// The order for one more attempt: each boots from what is the newest upload by then.
-    pub(crate) fn prepared(&mut self, mut order: Arc<LaunchOrder>, world: &Inputs<'_>) -> Arc<LaunchOrder> {
+    pub(crate) fn prepare_order(&mut self, mut order: Arc<LaunchOrder>, world: &Inputs<'_>) -> Arc<LaunchOrder> {
         if let Some(image) = &mut self.image {
             *image = Uploaded::newest(&image.provider, &image.image, world);
             if order.image.as_ref() != image.external_id() {
@@ -109,30 +109,30 @@ impl Part {
 
     /// Writes what is known of the node now, or after the write that is under way.
     pub(crate) fn write_now(&mut self, node: &NodeId, world: &Inputs<'_>) -> Option<NodeChange> {
-        if self.write != Write::Idle {
-            self.write = Write::Again;
+        if self.write != WriteState::Idle {
+            self.write = WriteState::Dirty;
             return None;
         }
         let change = match &mut self.state {
-            PartState::Launching(launch) => {
+            RequestedNodeState::Launching(launch) => {
                 let id = launch.external_id()?;
                 world.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
             }
-            PartState::Ready { found, is_saved } => {
+            RequestedNodeState::Ready { launched: found, is_saved } => {
                 // While the picture does not show the node nothing is said yet, and the end of the request says it.
                 let change = ready_change(node, found, world)?;
                 *is_saved = true;
                 change
             }
-            PartState::Wanted | PartState::Reused | PartState::New | PartState::Failed(_) | PartState::Aborted => {
+            RequestedNodeState::Unassigned | RequestedNodeState::Reused | RequestedNodeState::New | RequestedNodeState::Failed(_) | RequestedNodeState::Aborted => {
                 return None;
             }
         };
-        self.write = Write::UnderWay;
+        self.write = WriteState::InFlight;
         Some(self.with_image(change))
     }
 }
 
-pub(crate) fn is_good(part: &Part) -> bool {
-    matches!(part.state, PartState::Reused | PartState::Ready { .. })
+pub(crate) fn is_usable(requested: &RequestedNode) -> bool {
+    matches!(requested.state, RequestedNodeState::Reused | RequestedNodeState::Ready { .. })
 }
