@@ -168,7 +168,7 @@ impl Handler<Reconfigure> for BuildWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.triggers.watch_facts(message.facts.values().cloned().collect());
         if let Some(images) = &message.config.images_dir {
             self.deps.build_env.images = ImagesDir::new(images);
@@ -182,7 +182,7 @@ impl Handler<Shutdown> for BuildWorker {
 
     /// A build that is under way ends with its worker, and with it all its processes.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -191,7 +191,7 @@ impl Handler<Dump> for BuildWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         let building = self
             .building
             .as_ref()

@@ -388,7 +388,7 @@ impl Handler<Shutdown> for Builder {
 
     /// The session is over or about to be closed: everybody stops where they are.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         self.build_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
         self.upload_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
         self.cleanup.take().into_iter().for_each(|worker| worker.do_send(Shutdown));
@@ -402,7 +402,7 @@ impl Handler<Dump> for Builder {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         Some(serde_json::json!({
             "actor": "Builder",
             "builder_id": self.life.builder_id,

@@ -347,7 +347,7 @@ impl Handler<JobUpdate> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobNews");
         self.asking.heard(message);
     }
 }
@@ -356,7 +356,7 @@ impl Handler<Reconfigure> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
             self.deps.build_env.images = ImagesDir::new(images);
@@ -370,7 +370,7 @@ impl Handler<Shutdown> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -379,7 +379,7 @@ impl Handler<Dump> for ImageCleanupWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         let stale: BTreeSet<&String> = self.stale.keys().collect();
         Some(
             json!({"actor": "CleanupWorker", "going": self.in_progress.keys().collect::<Vec<_>>(), "resting": self.backed_off, "stale": stale}),

@@ -163,7 +163,7 @@ impl Handler<JobUpdate> for UploadWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobNews");
         self.asking.heard(message);
     }
 }
@@ -172,7 +172,7 @@ impl Handler<Reconfigure> for UploadWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
             self.deps.build_env.images = ImagesDir::new(images);
@@ -186,7 +186,7 @@ impl Handler<Shutdown> for UploadWorker {
 
     /// An upload that is under way ends with its worker; its record says what it was, and whoever takes over goes on from there.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -195,7 +195,7 @@ impl Handler<Dump> for UploadWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         let uploading = self.uploading.as_ref().map(|(place, since)| {
             json!({
                 "image": place.build.image,

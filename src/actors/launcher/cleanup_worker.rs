@@ -270,7 +270,7 @@ impl Handler<JobUpdate> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobNews");
         if self.on_deletion_update(&message, ctx) {
             return;
         }
@@ -287,7 +287,7 @@ impl Handler<Reconfigure> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.deps.config = message.config;
         self.deps.providers = message.providers;
         self.triggers.watch_facts(self.deps.providers.values().map(|provider| provider.facts.clone()).collect());
@@ -298,7 +298,7 @@ impl Handler<Shutdown> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -307,7 +307,7 @@ impl Handler<Dump> for CleanupWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         serde_json::to_value(self.planner.observe(clock::monotonic_now())).ok()
     }
 }

@@ -15,7 +15,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::SessionEnd;
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
@@ -450,7 +450,7 @@ impl Handler<Shutdown> for Launcher {
 
     /// The session is over or about to be closed: everybody stops where they are.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         let workers = std::mem::take(&mut self.pools).into_values();
         for worker in workers.chain(std::mem::take(&mut self.draining)) {
             worker.do_send(pool_worker::Abort);
@@ -475,7 +475,7 @@ impl Handler<AskWhy> for Launcher {
     type Result = Option<Why>;
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
-        let _measured = profile::handling::<Self>("AskWhy");
+        let _measured = profile::time_handler::<Self>("AskWhy");
         let snapshot = self.triggers.snapshot();
         let request = snapshot.request(&message.0)?;
         self.not_started.why(&request.record, &self.config, |id| self.context.identity.launcher_id(id))
@@ -486,7 +486,7 @@ impl Handler<Dump> for Launcher {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         Some(serde_json::json!({
             "actor": "Launcher",
             "providers": self.providers.keys().collect::<Vec<_>>(),

@@ -262,7 +262,7 @@ impl Handler<JobUpdate> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobNews");
         let JobEvent::Finished(result) = message.event else { return };
         if let Some(OpenJob { provider, purpose, .. }) = self.jobs.remove(&message.ticket) {
             self.on_job_end(provider, purpose, result, ctx);
@@ -274,7 +274,7 @@ impl Handler<Reconfigure> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.deps.config = message.config;
         self.deps.providers = message.providers;
     }
@@ -284,7 +284,7 @@ impl Handler<Shutdown> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -293,7 +293,7 @@ impl Handler<Dump> for LeakWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.detector.observe()})).ok()
     }
 }

@@ -403,7 +403,7 @@ impl Handler<ScanEnded> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("ScanEnded");
+        let _measured = profile::time_handler::<Self>("ScanEnded");
         self.traces.scanned(&message.node, message.found.as_ref().err().map(String::as_str));
         self.tell(Event::Scanned(message.node, message.attempt, message.found), ctx);
     }

@@ -525,7 +525,7 @@ impl Handler<JobUpdate> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobNews");
         if self.on_launch_update(&message, ctx) {
             return;
         }
@@ -545,7 +545,7 @@ impl Handler<Reconfigure> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.deps.config = message.config;
         self.triggers.watch_facts(vec![message.provider.facts.clone()]);
         self.deps.provider = message.provider;
@@ -558,7 +558,7 @@ impl Handler<Shutdown> for PoolWorker {
 
     /// The pool is gone from the configuration: what is under way ends, nothing new begins.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         self.feed(Event::Draining, ctx);
         self.release_reservations();
         self.unregister(ctx);
@@ -570,7 +570,7 @@ impl Handler<Abort> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, _: Abort, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Abort");
+        let _measured = profile::time_handler::<Self>("Abort");
         ctx.stop();
     }
 }
@@ -579,7 +579,7 @@ impl Handler<AskWhy> for PoolWorker {
     type Result = Option<Why>;
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
-        let _measured = profile::handling::<Self>("AskWhy");
+        let _measured = profile::time_handler::<Self>("AskWhy");
         self.pool.why(&message.0, &self.triggers.latest())
     }
 }
@@ -588,7 +588,7 @@ impl Handler<Dump> for PoolWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         serde_json::to_value(self.pool.observe(clock::now(), clock::monotonic_now())).ok()
     }
 }

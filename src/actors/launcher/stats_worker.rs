@@ -143,7 +143,7 @@ impl Handler<Reconfigure> for StatsWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Reconfigure");
+        let _measured = profile::time_handler::<Self>("Reconfigure");
         self.config = message.0;
         self.report_limits(ctx);
     }
@@ -153,7 +153,7 @@ impl Handler<Dump> for StatsWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         Some(json!({
             "elected": self.leadership.is_some(),
             "reporting": self.is_reporting,
@@ -167,7 +167,7 @@ impl Handler<Shutdown> for StatsWorker {
     type Result = actix::ResponseFuture<()>;
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) -> Self::Result {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
         let leadership = self.leadership.take();
         Box::pin(async move {

@@ -107,7 +107,7 @@ impl Handler<Ask> for Clerk {
     type Result = ();
 
     fn handle(&mut self, ask: Ask, ctx: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("Ask");
+        let _measured = profile::time_handler::<Self>("Ask");
         let reply = ctx.address().recipient();
         let counter = Counter { asking: self.asking.clone(), provider: self.provider.clone(), reply };
         let running = async move {
@@ -122,7 +122,7 @@ impl Handler<JobUpdate> for Clerk {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
-        let _measured = profile::handling::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobNews");
         self.asking.heard(message);
     }
 }

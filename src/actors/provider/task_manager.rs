@@ -284,7 +284,7 @@ impl<D: Driver> Handler<Submit> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Submit");
+        let _measured = profile::time_handler::<Self>("Submit");
         self.tasks.submit(submit.job, submit.answer);
         self.schedule(ctx);
     }
@@ -294,7 +294,7 @@ impl<D: Driver> Handler<Abandon> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, abandon: Abandon, ctx: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Abandon");
+        let _measured = profile::time_handler::<Self>("Abandon");
         self.tasks.abandon(&abandon);
         self.schedule(ctx);
     }
@@ -304,7 +304,7 @@ impl<D: Driver> Handler<Account> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, account: Account, _: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Account");
+        let _measured = profile::time_handler::<Self>("Account");
         self.tasks.account(account.0);
     }
 }
@@ -313,7 +313,7 @@ impl<D: Driver> Handler<Notify> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, notify: Notify, _: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Notify");
+        let _measured = profile::time_handler::<Self>("Notify");
         self.driver.notified(&notify.0);
     }
 }
@@ -322,7 +322,7 @@ impl<D: Driver> Handler<Drain> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Drain");
+        let _measured = profile::time_handler::<Self>("Drain");
         self.lifecycle = Lifecycle::Draining;
         self.schedule(ctx);
     }
@@ -332,7 +332,7 @@ impl<D: Driver> Handler<Shutdown> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
-        let _measured = profile::handling::<Self>("Shutdown");
+        let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -341,7 +341,7 @@ impl<D: Driver> Handler<Dump> for TaskManager<D> {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
-        let _measured = profile::handling::<Self>("Dump");
+        let _measured = profile::time_handler::<Self>("Dump");
         serde_json::to_value(TaskManagerView { life: self.lifecycle, tasks: self.tasks.observe() }).ok()
     }
 }

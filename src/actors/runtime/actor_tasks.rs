@@ -98,7 +98,7 @@ fn start_runner<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::U
         }
     });
     let completions = wrap_stream(ended).map(|then: OnComplete<A>, act: &mut A, ctx| {
-        let _measured = profile::handling::<A>("(end of an errand)");
+        let _measured = profile::time_handler::<A>("(end of an errand)");
         then(act, ctx);
     });
     ctx.spawn(completions.finish());

@@ -45,11 +45,11 @@ impl Dumps {
             // Nobody pays for what nobody would see.
             None if !tracing::enabled!(target: "nodepool.stack_dump", tracing::Level::DEBUG) => {}
             None => {
-                let window = profile::WINDOW;
-                self.profile = Profile::start(registry.clone()).map(|profile| (profile, Instant::now() + window));
+                let max_duration = profile::MAX_DURATION;
+                self.profile = Profile::start(registry.clone()).map(|profile| (profile, Instant::now() + max_duration));
                 match self.profile.is_some() {
                     true => {
-                        debug!(target: "nodepool.stack_dump", "Starting profile; the next signal within {} s writes it", window.as_secs())
+                        debug!(target: "nodepool.stack_dump", "Starting profile; the next signal within {} s writes it", max_duration.as_secs())
                     }
                     false => debug!(target: "nodepool.stack_dump", "somebody makes a profile already"),
                 }

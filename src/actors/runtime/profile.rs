@@ -13,37 +13,37 @@ use tokio::time::Instant;
 use super::dump::{self, Registry};
 
 /// Who asks for a profile and forgets it pays no longer than this.
-pub const WINDOW: Duration = Duration::from_secs(600);
+pub const MAX_DURATION: Duration = Duration::from_secs(600);
 /// Handlers that took longer, in wall time, are told one by one.
-const SLOW: Duration = Duration::from_millis(10);
-const MOST_SLOW: usize = 50;
+const SLOW_THRESHOLD: Duration = Duration::from_millis(10);
+const MAX_SLOW_HANDLERS: usize = 50;
 /// Mailboxes are knocked at this often.
-const KNOCK: Duration = Duration::from_secs(1);
+const MAILBOX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Stacks that are taken a second and thread; a prime, so that it does not beat with timers.
 const STACKS_PER_SECOND: i32 = 97;
 /// Functions that are told of.
-const MOST_FUNCTIONS: usize = 40;
+const MAX_FUNCTIONS: usize = 40;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// Whether there is a profile, be it that its results are still put together.
-static IS_TAKEN: AtomicBool = AtomicBool::new(false);
-static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
+static IN_USE: AtomicBool = AtomicBool::new(false);
+static DATA: Mutex<Option<ProfileData>> = Mutex::new(None);
 
-struct Notes {
+struct ProfileData {
     began: Instant,
-    handlers: BTreeMap<(&'static str, &'static str), Handled>,
-    slow: Vec<Slow>,
-    mailboxes: BTreeMap<String, Waits>,
+    handlers: BTreeMap<(&'static str, &'static str), HandlerTime>,
+    slow: Vec<SlowHandler>,
+    mailboxes: BTreeMap<String, MailboxWait>,
 }
 
 #[derive(Default)]
-struct Handled {
+struct HandlerTime {
     count: u64,
     cpu: Duration,
     longest: Duration,
 }
 
-struct Slow {
+struct SlowHandler {
     actor: &'static str,
     message: &'static str,
     took: Duration,
@@ -51,7 +51,7 @@ struct Slow {
 }
 
 #[derive(Default)]
-struct Waits {
+struct MailboxWait {
     count: u64,
     sum: Duration,
     longest: Duration,
@@ -60,7 +60,7 @@ struct Waits {
 
 /// Measures until it is dropped; for the first line of a handler.
 #[must_use = "what is dropped at once measures nothing"]
-pub struct Measured {
+pub struct HandlerTimer {
     actor: &'static str,
     message: &'static str,
     began: Instant,
@@ -68,11 +68,16 @@ pub struct Measured {
 }
 
 /// Nothing while there is no profile.
-pub fn handling<A>(message: &'static str) -> Option<Measured> {
+pub fn time_handler<A>(message: &'static str) -> Option<HandlerTimer> {
     if !IS_ON.load(Ordering::Relaxed) {
         return None;
     }
-    Some(Measured { actor: short_name(std::any::type_name::<A>()), message, began: Instant::now(), cpu: thread_time() })
+    Some(HandlerTimer {
+        actor: short_name(std::any::type_name::<A>()),
+        message,
+        began: Instant::now(),
+        cpu: thread_time(),
+    })
 }
 
 /// Without modules and parameters.
@@ -86,60 +91,60 @@ fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
-impl Drop for Measured {
+impl Drop for HandlerTimer {
     fn drop(&mut self) {
         let (took, cpu) = (self.began.elapsed(), thread_time().saturating_sub(self.cpu));
-        let mut notes = lock();
-        let Some(notes) = notes.as_mut() else { return };
-        let handled = notes.handlers.entry((self.actor, self.message)).or_default();
+        let mut data = lock();
+        let Some(data) = data.as_mut() else { return };
+        let handled = data.handlers.entry((self.actor, self.message)).or_default();
         handled.count += 1;
         handled.cpu += cpu;
         handled.longest = handled.longest.max(took);
-        if took >= SLOW && notes.slow.len() < MOST_SLOW {
-            let after = notes.began.elapsed();
-            notes.slow.push(Slow { actor: self.actor, message: self.message, took, after });
+        if took >= SLOW_THRESHOLD && data.slow.len() < MAX_SLOW_HANDLERS {
+            let after = data.began.elapsed();
+            data.slow.push(SlowHandler { actor: self.actor, message: self.message, took, after });
         }
     }
 }
 
-fn lock() -> MutexGuard<'static, Option<Notes>> {
-    NOTES.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Option<ProfileData>> {
+    DATA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A profile in the making. There is one at a time.
 pub struct Profile {
     stacks: Option<pprof::ProfilerGuard<'static>>,
-    knocking: actix_rt::task::JoinHandle<()>,
+    probing: actix_rt::task::JoinHandle<()>,
 }
 
 impl Profile {
     /// To be called on a thread that nothing else can block. `None` where there is one already.
     pub fn start(registry: Registry) -> Option<Self> {
         let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        if IS_TAKEN.swap(true, Ordering::Relaxed) {
+        if IN_USE.swap(true, Ordering::Relaxed) {
             return None;
         }
-        *lock() = Some(Notes { began: Instant::now(), handlers, slow, mailboxes });
+        *lock() = Some(ProfileData { began: Instant::now(), handlers, slow, mailboxes });
         IS_ON.store(true, Ordering::Relaxed);
         // Unwinding from a signal handler inside of these may wait for a lock that the interrupted code holds.
-        let shy = ["libc", "libgcc", "pthread", "vdso"];
-        let builder = pprof::ProfilerGuardBuilder::default().frequency(STACKS_PER_SECOND).blocklist(&shy);
+        let blocklist = ["libc", "libgcc", "pthread", "vdso"];
+        let builder = pprof::ProfilerGuardBuilder::default().frequency(STACKS_PER_SECOND).blocklist(&blocklist);
         let stacks = builder.build().ok();
-        let knocking = actix_rt::spawn(async move {
+        let probing = actix_rt::spawn(async move {
             loop {
-                knock(&registry).await;
-                tokio::time::sleep(KNOCK).await;
+                probe_mailboxes(&registry).await;
+                tokio::time::sleep(MAILBOX_PROBE_INTERVAL).await;
             }
         });
-        Some(Self { stacks, knocking })
+        Some(Self { stacks, probing })
     }
 
     /// What was measured, line by line.
     pub async fn finish(mut self) -> Vec<String> {
-        self.knocking.abort();
+        self.probing.abort();
         IS_ON.store(false, Ordering::Relaxed);
-        let Some(notes) = lock().take() else { return Vec::new() };
-        let mut lines = notes.lines();
+        let Some(data) = lock().take() else { return Vec::new() };
+        let mut lines = data.lines();
         // Names of functions are looked up, which takes its time.
         let stacks = self.stacks.take();
         let stacks = tokio::task::spawn_blocking(move || stacks.map(|stacks| function_lines(&stacks)));
@@ -151,32 +156,32 @@ impl Profile {
 /// Whoever goes away in the middle leaves nothing running.
 impl Drop for Profile {
     fn drop(&mut self) {
-        self.knocking.abort();
+        self.probing.abort();
         IS_ON.store(false, Ordering::Relaxed);
         *lock() = None;
-        IS_TAKEN.store(false, Ordering::Relaxed);
+        IN_USE.store(false, Ordering::Relaxed);
     }
 }
 
 /// How long everybody takes to get to a message that costs little.
-async fn knock(registry: &Registry) {
+async fn probe_mailboxes(registry: &Registry) {
     let answers = registry.time_all(super::messages::Dump, dump::DUMP_TIMEOUT).await;
-    if let Some(notes) = lock().as_mut() {
-        for (asked, took) in answers {
-            let waits = notes.mailboxes.entry(format!("{} {}", asked.actor, asked.name)).or_default();
+    if let Some(data) = lock().as_mut() {
+        for (actor_id, took) in answers {
+            let wait = data.mailboxes.entry(format!("{} {}", actor_id.actor, actor_id.name)).or_default();
             match took {
                 Some(took) => {
-                    waits.count += 1;
-                    waits.sum += took;
-                    waits.longest = waits.longest.max(took);
+                    wait.count += 1;
+                    wait.sum += took;
+                    wait.longest = wait.longest.max(took);
                 }
-                None => waits.unanswered += 1,
+                None => wait.unanswered += 1,
             }
         }
     }
 }
 
-impl Notes {
+impl ProfileData {
     fn lines(self) -> Vec<String> {
         let seconds = self.began.elapsed().as_secs_f64();
         let mut lines = vec![format!("Profile of {seconds:.1} s"), "Handlers by processor time:".to_owned()];
@@ -184,24 +189,24 @@ impl Notes {
         handlers.sort_by_key(|(_, handled)| std::cmp::Reverse(handled.cpu));
         lines.extend(handlers.into_iter().map(|((actor, message), handled)| {
             let (cpu, longest) = (handled.cpu.as_secs_f64() * 1000.0, handled.longest.as_secs_f64() * 1000.0);
-            let Handled { count, .. } = handled;
+            let HandlerTime { count, .. } = handled;
             format!("  {actor} {message}: {cpu:.3} ms in {count} calls, the longest took {longest:.3} ms")
         }));
-        lines.push(format!("Handlers that took more than {} ms:", SLOW.as_millis()));
+        lines.push(format!("Handlers that took more than {} ms:", SLOW_THRESHOLD.as_millis()));
         lines.extend(self.slow.into_iter().map(|slow| {
             let (took, after) = (slow.took.as_secs_f64() * 1000.0, slow.after.as_secs_f64());
             format!("  {} {}: {took:.3} ms, {after:.1} s after the start", slow.actor, slow.message)
         }));
         lines.push("Mailboxes, time until a message was answered:".to_owned());
-        lines.extend(self.mailboxes.into_iter().map(|(name, waits)| {
-            let mean = waits.sum.as_secs_f64() * 1000.0 / waits.count.max(1) as f64;
+        lines.extend(self.mailboxes.into_iter().map(|(name, wait)| {
+            let mean = wait.sum.as_secs_f64() * 1000.0 / wait.count.max(1) as f64;
             let mut line = format!(
                 "  {name}: mean {mean:.3} ms, longest {:.3} ms of {}",
-                waits.longest.as_secs_f64() * 1000.0,
-                waits.count
+                wait.longest.as_secs_f64() * 1000.0,
+                wait.count
             );
-            if waits.unanswered > 0 {
-                let _ = write!(line, ", {} without an answer", waits.unanswered);
+            if wait.unanswered > 0 {
+                let _ = write!(line, ", {} without an answer", wait.unanswered);
             }
             line
         }));
@@ -221,7 +226,7 @@ fn function_lines(stacks: &pprof::ProfilerGuard<'_>) -> Vec<String> {
     let mut found: Vec<_> = found.into_iter().collect();
     found.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let mut lines = vec![format!("Functions, of {total} samples at {STACKS_PER_SECOND} a second of processor time:")];
-    lines.extend(found.into_iter().take(MOST_FUNCTIONS).map(|(name, count)| format!("  {count} {name}")));
+    lines.extend(found.into_iter().take(MAX_FUNCTIONS).map(|(name, count)| format!("  {count} {name}")));
     lines
 }
 
@@ -236,17 +241,17 @@ mod tests {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
-                assert!(handling::<Worker>("Before").is_none());
+                assert!(time_handler::<Worker>("Before").is_none());
                 let profile = Profile::start(Registry::default()).unwrap();
                 assert!(Profile::start(Registry::default()).is_none());
                 {
-                    let _measured = handling::<Worker>("Wake");
+                    let _measured = time_handler::<Worker>("Wake");
                     std::hint::black_box((0..100_000).fold(0_u64, |sum, number| sum ^ number));
                 }
                 let lines = profile.finish().await.join("\n");
                 assert!(lines.contains("Worker Wake: ") && !lines.contains("Before"), "{lines}");
                 assert!(lines.contains("Functions, of "), "{lines}");
-                assert!(handling::<Worker>("After").is_none());
+                assert!(time_handler::<Worker>("After").is_none());
             })
             .await;
     }

@@ -229,7 +229,7 @@ impl<A: Reconcile> ActorFuture<A> for Reconciler {
         }
         ready!(self.poll_cooldown(task));
         act.triggers().mark_observed();
-        let (began, measured) = (Instant::now(), profile::handling::<A>("(change)"));
+        let (began, measured) = (Instant::now(), profile::time_handler::<A>("(change)"));
         act.reconcile(ctx);
         drop(measured);
         let ended = Instant::now();

@@ -32,7 +32,7 @@ pub async fn dump(request: HttpRequest, context: Data<ProcessContext>, wishes: O
     };
     let mut lines = Vec::new();
     if let Some(seconds) = wishes.profile {
-        let longest = profile::WINDOW.as_secs_f64();
+        let longest = profile::MAX_DURATION.as_secs_f64();
         let Some(time) = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds > 0.0 && seconds <= longest)
         else {
             let error = format!("a profile takes more than 0 and at most {longest} seconds");
