@@ -272,15 +272,15 @@ fn padded(mut record: serde_json::Value, key: &str, bytes: usize) -> Bytes {
 }
 
 /// What ZooKeeper takes of one znode.
-const MOST: usize = 1 << 20;
+const MAX_RECORD_BYTES: usize = 1 << 20;
 /// What the coordinator takes of one packet, which has a path and rights besides; as much as Apache's by default.
-const MOST_OF_A_PACKET: usize = 0xf_ffff - 100;
+const MAX_PACKET_BYTES: usize = 0xf_ffff - 100;
 
 #[test]
 fn records_as_large_as_a_znode() {
     on_paused_time(async {
         let zookeeper = zookeeper();
-        stay_or_go(MOST, [zookeeper.connect(), zookeeper.connect()]).await;
+        check_oversized_records(MAX_RECORD_BYTES, [zookeeper.connect(), zookeeper.connect()]).await;
     });
 }
 
@@ -290,13 +290,13 @@ fn records_as_large_as_a_packet_to_the_coordinator() {
         let directory = tempfile::tempdir().unwrap();
         let server = coordinator::start(directory.path()).await;
         let session = async || connect(coordinator::client(server.address().port())).await.unwrap();
-        stay_or_go(MOST_OF_A_PACKET, [session().await, session().await]).await;
+        check_oversized_records(MAX_PACKET_BYTES, [session().await, session().await]).await;
         server.stop().await;
     });
 }
 
 /// What becomes of records of so many bytes, in a session for who writes them and one for a launcher.
-async fn stay_or_go(most: usize, [writer, launcher]: [Zk; 2]) {
+async fn check_oversized_records(most: usize, [writer, launcher]: [Zk; 2]) {
     let consumer = Consumer { zk: writer };
     lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
     let mut process =

@@ -26,16 +26,16 @@ use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, ZkError};
 
 /// What a session keeps for the time when there is a connection again.
-const WAITING: usize = 50_000;
+const QUEUED_REQUESTS: usize = 50_000;
 /// More than a client gets rid of that reads no answers.
-const UNREAD: usize = 1_000_000;
+const UNREAD_REQUESTS: usize = 1_000_000;
 /// Of a client that reads nothing: 32 large answers that wait, and those of 100 kB that fit the buffers of its connection, which take
 /// ten megabytes on a Linux that was not told otherwise; with room to spare.
-const MOST_TAKEN: usize = 300;
+const MAX_ACCEPTED: usize = 300;
 /// Who sends all the time and has sent nothing for so long cannot.
-const STANDSTILL: Duration = Duration::from_secs(1);
+const STALL_TIME: Duration = Duration::from_secs(1);
 /// Watch events a second.
-const PROMISED: f64 = 10_000.0;
+const MIN_EVENTS_PER_SECOND: f64 = 10_000.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
@@ -52,7 +52,7 @@ async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
     state.wait_for(|state| *state == SessionState::Suspended).await.unwrap();
 
     let mut measured = Measured::begin(&format!("{WAITING} requests and 1,000 more without a connection"));
-    let mut waiting: Vec<_> = (0..WAITING - 1).map(|_| zk.exists("/counter")).collect();
+    let mut waiting: Vec<_> = (0..QUEUED_REQUESTS - 1).map(|_| zk.exists("/counter")).collect();
     let last = zk.create("/last", Bytes::new(), CreateMode::Persistent);
     let refused = join_all((0..1_000).map(|_| zk.exists("/counter"))).await;
     let reason = "too many requests wait for a connection";
@@ -82,7 +82,7 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
     let sending = tokio::spawn({
         let sent = sent.clone();
         async move {
-            for _ in 0..UNREAD {
+            for _ in 0..UNREAD_REQUESTS {
                 deaf.send(op::GET_DATA, |body| {
                     body.text("/large").flag(false);
                 })
@@ -105,14 +105,14 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
         if now != last.0 {
             last = (now, Instant::now());
         }
-        last.1.elapsed() > STANDSTILL
+        last.1.elapsed() > STALL_TIME
     })
     .await;
     let (sent, received) = (sent.load(Ordering::Relaxed), packets_received(address).await);
     measured.then(&format!("{sent} were sent, {received} packets read, those of the other client among them"));
-    assert!(!sending.is_finished() && sent < UNREAD, "all {UNREAD} were taken");
+    assert!(!sending.is_finished() && sent < UNREAD_REQUESTS, "all {UNREAD_REQUESTS} were taken");
     // The other client has sent 501, its greeting and a ping now and then.
-    assert!(received < 501 + MOST_TAKEN, "{received} packets were read");
+    assert!(received < 501 + MAX_ACCEPTED, "{received} packets were read");
     sending.abort();
     server.stop().await;
 }
@@ -142,24 +142,24 @@ async fn ten_thousand_watch_events_a_second() {
     let reader: Zk = connect(options()).await.unwrap();
     let mirror = Mirror::start(reader, &tokio::runtime::Handle::current()).await.unwrap();
     let events = nodes * rounds;
-    let mut measured = Measured::begin(&format!("{events} events"));
+    let mut measured = Stopwatch::start(&format!("{events} events"));
     let began = Instant::now();
     for round in 1..=rounds {
         let written = join_all((0..nodes).map(|node| writer.set(&path(node), record(round), -1))).await;
         assert!(written.iter().all(Result::is_ok));
     }
     let per_second = events as f64 / began.elapsed().as_secs_f64();
-    measured.then(&format!("written, {per_second:.0} a second"));
+    measured.lap(&format!("written, {per_second:.0} a second"));
     if sizes::is_full() {
-        assert!(per_second >= PROMISED, "{per_second:.0} a second");
+        assert!(per_second >= MIN_EVENTS_PER_SECOND, "{per_second:.0} a second");
     }
     let newest = format!("round-{rounds}");
     let is_newest = async || {
         let snapshot = mirror.snapshot();
         snapshot.nodes().filter(|(_, node)| node.record.hostname.as_deref() == Some(newest.as_str())).count() == nodes
     };
-    wait::until("the picture to be the newest", LONG, is_newest).await;
-    measured.then("the picture is the newest");
+    wait::until("the picture to be the newest", SCALE_TIMEOUT, is_newest).await;
+    measured.lap("the picture is the newest");
     drop(mirror);
     server.stop().await;
 }

@@ -14,8 +14,8 @@ use nodepool_zk::client::RealConnection;
 use std::sync::Arc;
 use zookeeper_server::types::CreateMode;
 
-const DESK: Screen = Screen { name: "desk", width: 1280, height: 900, dark: false };
-const NIGHT: Screen = Screen { name: "night", width: 1280, height: 900, dark: true };
+const DESKTOP: Screen = Screen { name: "desk", width: 1280, height: 900, dark: false };
+const DESKTOP_DARK: Screen = Screen { name: "night", width: 1280, height: 900, dark: true };
 const PHONE: Screen = Screen { name: "phone", width: 390, height: 844, dark: false };
 const TIMEOUT: Duration = Duration::from_secs(60);
 

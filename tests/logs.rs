@@ -9,7 +9,7 @@ use life::{EVENT, Life};
 use serde_json::Value;
 
 /// What is to be found, one after the other, each in a line of its own: the logger, and what the line says.
-const LIFE: [(&str, &str); 14] = [
+const EXPECTED_LINES: [(&str, &str); 14] = [
     ("nodepool.driver.NodeRequestHandler", "claim"),
     ("nodepool.StateMachineNodeLauncher.lab", "launching"),
     ("nodepool.StateMachineNodeLauncher.lab", "submitted"),
@@ -28,7 +28,7 @@ const LIFE: [(&str, &str); 14] = [
 
 /// The first of these that the lines do not have in this order.
 fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str, &'a str)> {
-    let mut left = LIFE.iter();
+    let mut left = EXPECTED_LINES.iter();
     let mut wanted = left.next();
     for (logger, text) in lines {
         if let Some((family, start)) = wanted

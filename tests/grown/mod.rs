@@ -276,10 +276,10 @@ impl Consumer {
     }
 
     /// The locks of so many of its nodes, at most.
-    pub async fn lock_nodes(&self, id: &RequestId, most: usize) -> Vec<(NodeId, Lock)> {
+    pub async fn lock_nodes(&self, id: &RequestId, max: usize) -> Vec<(NodeId, Lock)> {
         let request = self.request(id).await.unwrap();
         let mut locked = Vec::new();
-        for node in request.nodes.into_iter().take(most) {
+        for node in request.nodes.into_iter().take(max) {
             let record = self.glance(&node).await.expect("a node of a fulfilled request is there");
             assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
             assert_eq!(record.state, NodeState::Ready);

@@ -10,7 +10,7 @@ use nodepool_driver::job::JobEvent;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{LabelName, LauncherId};
 use nodepool_model::records::node::{Node, NodeState};
-use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
+use nodepool_model::records::request::{MAX_NODES, NodeRequest, RequestState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{Versioned, WriteError};
@@ -188,9 +188,9 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
         let why = harness.pool.why(&harness.request, &harness.built.snapshot).expect("it was looked at");
         (effects, why.reason)
     };
-    let (effects, _) = ask(MOST_NODES);
-    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.len() == MOST_NODES));
-    let (effects, reason) = ask(MOST_NODES + 1);
+    let (effects, _) = ask(MAX_NODES);
+    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.len() == MAX_NODES));
+    let (effects, reason) = ask(MAX_NODES + 1);
     let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
     assert_eq!(change.record.state, RequestState::Failed);
     assert_eq!(reason, "it asks for 10001 nodes, and a request can get 10000 at most: ask with several");

@@ -36,7 +36,7 @@ const MICROS: i64 = 1000;
 const ON_ITS_WAY: Seconds = Seconds(0.5);
 
 /// Of each record the tale has so many bytes.
-const MOST_SHOWN: usize = 3000;
+const MAX_SHOWN_BYTES: usize = 3000;
 
 /// Everything that a run left behind.
 pub struct Witness {
@@ -376,7 +376,7 @@ impl Judge {
 
     fn znode(&mut self, transaction: &Transaction, path: &str, data: Option<&[u8]>) {
         let Some(rest) = path.strip_prefix("/nodepool/") else { return };
-        let shown = data.map(|data| &data[..data.len().min(MOST_SHOWN)]);
+        let shown = data.map(|data| &data[..data.len().min(MAX_SHOWN_BYTES)]);
         let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
         self.tell(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
         let znode = paths::parse(path);

@@ -21,6 +21,6 @@ pub fn show(out: &mut Exposition) {
     if let Ok(limits) = own.limits()
         && let procfs::process::LimitValue::Value(most) = limits.max_open_files.soft_limit
     {
-        out.plain(&prometheus_metrics::MOST_FILES, most as f64);
+        out.plain(&prometheus_metrics::MAX_OPEN_FILES, most as f64);
     }
 }

@@ -10,7 +10,7 @@ use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Timestamp;
 
 /// Readings that are kept: with one every 15 s those of five minutes.
-const MOST: usize = 21;
+const MAX_SAMPLES: usize = 21;
 
 #[derive(Default)]
 pub struct Calls {
@@ -25,7 +25,7 @@ struct Reading {
 
 impl Calls {
     pub fn read(&mut self, tally: &Tally, now: Timestamp) {
-        if self.readings.len() >= MOST {
+        if self.readings.len() >= MAX_SAMPLES {
             self.readings.pop_front();
         }
         self.readings.push_back((now, readings(tally)));
@@ -105,7 +105,7 @@ mod tests {
         let figures = calls.figures(&tally, Timestamp(60.0));
         let lab = &figures[&ProviderName::from("lab")];
         assert_eq!((lab.count, lab.failed, lab.p95_s, lab.window_s), (20, 1, Some(0.005), 60.0));
-        for round in 0..MOST {
+        for round in 0..MAX_SAMPLES {
             calls.read(&tally, Timestamp(60.0 + round as f64));
         }
         assert_eq!(calls.figures(&tally, Timestamp(99.0))[&ProviderName::from("lab")].count, 0);

@@ -24,7 +24,7 @@ use nodepool_model::snapshot::Snapshot;
 /// Answers that are kept, at most: more than there are lists, and few enough whatever is asked.
 const MOST_KEPT: usize = 32;
 /// Bytes that are kept, at most.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_CACHE_BYTES: usize = 64 << 20;
 /// Smaller answers, in bytes, are sent as they are.
 const WORTH_PACKING: usize = 1024;
 
@@ -110,7 +110,7 @@ impl Lists {
 fn keep(kept: &mut HashMap<Question, Kept>, question: Question, answer: Kept) {
     kept.retain(|_, kept| kept.at.elapsed() <= MAX_AGE);
     let bytes: usize = kept.values().map(Kept::size).sum();
-    if kept.len() < MOST_KEPT && bytes + answer.size() <= MOST_BYTES {
+    if kept.len() < MOST_KEPT && bytes + answer.size() <= MAX_CACHE_BYTES {
         kept.insert(question, answer);
     }
 }
@@ -121,12 +121,7 @@ impl Kept {
     }
 }
 
-pub async fn answer(
-    subject: Subject,
-    request: HttpRequest,
-    context: Data<ProcessContext>,
-    lists: Data<Lists>,
-) -> HttpResponse {
+pub async fn answer(subject: Subject, request: HttpRequest, context: Data<ProcessContext>, lists: Data<Lists>) -> HttpResponse {
     let Some(snapshot) = context.snapshot_feed.latest() else { return unavailable(&request) };
     let format = Format::asked_for(request.headers());
     let query = web::Query::<Vec<(String, String)>>::from_query(request.query_string());

@@ -40,13 +40,13 @@ const FIGURES: Duration = Duration::from_secs(5);
 /// A stream on which nothing happens says that it is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 /// Pages that may be open at a time; each holds a connection.
-const MOST_STREAMS: usize = 512;
+const MAX_STREAMS: usize = 512;
 /// Patches that a slow client may be behind before it has to begin anew.
-const MOST_BEHIND: usize = 16;
+const MAX_BUFFERED_EVENTS: usize = 16;
 /// How long a pool may take to say what it decided.
 const WHY_DEADLINE: Duration = Duration::from_millis(500);
 /// Requests whose reasons are gathered for the list.
-const MOST_REASONS: usize = 100;
+const MAX_REASONS: usize = 100;
 
 pub struct Live {
     chronicle: Mutex<Chronicle>,
@@ -76,7 +76,7 @@ impl Default for Live {
             shown: Mutex::default(),
             whole: tokio::sync::Mutex::default(),
             gathered: tokio::sync::Mutex::default(),
-            events: broadcast::channel(MOST_BEHIND).0,
+            events: broadcast::channel(MAX_BUFFERED_EVENTS).0,
             streams: AtomicUsize::new(0),
             neighbours: Neighbours::default(),
         }
@@ -196,12 +196,13 @@ impl Live {
 
     async fn gather(&self, context: &ProcessContext) -> Value {
         let shown = lock(&self.shown).snapshot.clone();
-        let asked = live_view::waiting(&shown, MOST_REASONS).into_iter().map(async |id| {
+        let asked = live_view::waiting(&shown, MAX_REASONS).into_iter().map(async |id| {
             let reasons = ask_why(context, &id).await;
             (id, reasons)
         });
         let (reasons, others) = tokio::join!(join_all(asked), self.neighbours.figures(context));
-        let own = json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_providers(context)});
+        let own =
+            json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_providers(context)});
         let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
         json!({"now": clock::now(), "since": lock(&self.chronicle).since(), "launchers": launchers,
             "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&shown)})
@@ -229,7 +230,7 @@ struct Place(Data<Live>);
 impl Place {
     fn take(live: &Data<Live>) -> Option<Place> {
         let taken = live.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |streams| {
-            (streams < MOST_STREAMS).then_some(streams + 1)
+            (streams < MAX_STREAMS).then_some(streams + 1)
         });
         taken.ok().map(|_| Place(live.clone()))
     }
@@ -288,16 +289,14 @@ pub async fn figures(live: Data<Live>, context: Data<ProcessContext>) -> HttpRes
 
 /// What other launchers fetch to show it.
 pub async fn providers(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
-    fresh(
-        &json!({"launcher": context.identity.hostname, "version": VERSION, "providers": live.own_providers(&context)}),
-    )
+    fresh(&json!({"launcher": context.identity.hostname, "version": VERSION, "providers": live.own_providers(&context)}),)
 }
 
 /// How many nodes were in which state over the last hours, and how long requests waited.
 pub async fn plots(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
     let states: Vec<&str> = NodeState::ALL.iter().map(|state| state.as_str()).collect();
     let (waits, launches) =
-        (all_of(&context, &prometheus_metrics::REQUEST_TIME), all_of(&context, &prometheus_metrics::LAUNCH_TIME));
+        (all_of(&context, &prometheus_metrics::REQUEST_TIME), all_of(&context, &prometheus_metrics::LAUNCH_TIME),);
     let chronicle = lock(&live.chronicle);
     let counts: Vec<_> = chronicle.counts().collect();
     fresh(

@@ -230,13 +230,13 @@ pub fn reasons(whys: &BTreeMap<RequestId, Vec<Why>>) -> Value {
 }
 
 /// Requests that wait, the oldest first.
-pub fn waiting(snapshot: &Snapshot, most: usize) -> Vec<RequestId> {
+pub fn waiting(snapshot: &Snapshot, limit: usize) -> Vec<RequestId> {
     let is_open = |request: &NodeRequest| matches!(request.state, RequestState::Requested | RequestState::Pending);
     let mut open: Vec<_> = snapshot.requests().filter(|(_, stored)| is_open(&stored.record)).collect();
     open.sort_by(|(_, one), (_, other)| {
         one.record.created_time.partial_cmp(&other.record.created_time).unwrap_or(std::cmp::Ordering::Equal)
     });
-    open.into_iter().take(most).map(|(id, _)| id.clone()).collect()
+    open.into_iter().take(limit).map(|(id, _)| id.clone()).collect()
 }
 
 /// Nodes by state, without the empty ones.

@@ -46,7 +46,7 @@ const WHY_DEADLINE: Duration = Duration::from_secs(1);
 /// Ids are ten digits with a priority before them; twice that is no id.
 const LONGEST_ID: usize = 32;
 /// Connections at a time; further ones wait until one of these ends.
-const MOST_CONNECTIONS: usize = 2048;
+const MAX_CONNECTIONS: usize = 2048;
 /// Of the files that the process may have open; the rest is for ZooKeeper, clouds and logs, however many look at pages.
 const SHARE_OF_FILES: u64 = 2;
 /// A client that has said nothing for so many seconds is asked whether it is there. One that lost its power in the middle of a request
@@ -57,9 +57,9 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// A client that takes nothing for so long, although there is something for it, is gone. Milliseconds.
 const STALLED_MS: u32 = 30_000;
 
-fn most_connections() -> usize {
+fn max_connections() -> usize {
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
-    usize::try_from(files / SHARE_OF_FILES).unwrap_or(MOST_CONNECTIONS).clamp(1, MOST_CONNECTIONS)
+    usize::try_from(files / SHARE_OF_FILES).unwrap_or(MAX_CONNECTIONS).clamp(1, MAX_CONNECTIONS)
 }
 
 /// Binds the port of the configuration; a port that is taken is a reason not to start.
@@ -96,11 +96,7 @@ pub fn serve(listener: TcpListener, context: Arc<ProcessContext>, viewers: &Arbi
     let (context, lists) = (web::Data::from(context), web::Data::new(Lists::default()));
     let figures = web::Data::new(Figures::default());
     let live = Arc::new(Live::default());
-    viewers.spawn(live_stream::follow(
-        live.clone(),
-        context.clone().into_inner(),
-        context.snapshot_feed.subscribe_transitions(),
-    ));
+    viewers.spawn(live_stream::follow(live.clone(), context.clone().into_inner(), context.snapshot_feed.subscribe_transitions(),));
     let live = web::Data::from(live);
     let app = move || {
         let mut app = App::new()
@@ -136,7 +132,7 @@ pub fn serve(listener: TcpListener, context: Arc<ProcessContext>, viewers: &Arbi
     };
     let server = HttpServer::new(app)
         .workers(1)
-        .max_connections(most_connections())
+        .max_connections(max_connections())
         .on_connect(|stream, data| {
             // A connection that is gone already needs nothing.
             let Some(stream) = stream.downcast_ref::<TcpStream>() else { return };

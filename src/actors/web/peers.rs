@@ -15,9 +15,9 @@ use nodepool_model::records::component::{Component, ComponentKind};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 /// More than the figures of a hundred providers.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_REPLY_BYTES: usize = 1 << 20;
 /// Launchers that are asked; of more it is only said that they are there.
-const MOST: usize = 32;
+const MAX_PEERS: usize = 32;
 const AT_A_TIME: usize = 8;
 
 #[derive(Default)]
@@ -40,13 +40,12 @@ impl Neighbours {
         let Some(snapshot) = context.snapshot_feed.latest() else { return Vec::new() };
         let launchers = snapshot.components().filter(|((kind, _), _)| *kind == ComponentKind::Launcher);
         let mut others: Vec<Component> = launchers.map(|(_, stored)| (*stored.record).clone()).collect();
-        let own =
-            others.iter().position(|one| one.hostname == context.identity.hostname && one.webapp == context.webapp);
+        let own = others.iter().position(|one| one.hostname == context.identity.hostname && one.webapp == context.webapp);
         own.into_iter().for_each(|own| drop(others.remove(own)));
         let client = self.client.get_or_init(client);
         let asking = others.into_iter().enumerate().map(async |(number, launcher)| {
             let asked = match address(&launcher, context) {
-                Ok(_) if number >= MOST => Err(format!("only {MOST} launchers are asked")),
+                Ok(_) if number >= MAX_PEERS => Err(format!("only {MAX_PEERS} launchers are asked")),
                 Ok(address) => ask(client, &address).await,
                 Err(missing) => Err(missing),
             };
@@ -103,7 +102,7 @@ async fn ask(client: &reqwest::Client, address: &str) -> Result<Answer, String> 
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(|_| format!("http://{address} breaks off"))? {
         body.extend_from_slice(&piece);
-        if body.len() > MOST_BYTES {
+        if body.len() > MAX_REPLY_BYTES {
             return Err(format!("http://{address} answers too much"));
         }
     }

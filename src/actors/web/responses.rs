@@ -26,7 +26,7 @@ pub const MAX_AGE: Duration = Duration::from_secs(1);
 /// What is written at once.
 const CHUNK: usize = 32 * 1024;
 /// Bytes of large bodies that may be in memory at a time, in the cache and for clients that read slowly.
-const MOST_HELD: usize = 256 << 20;
+const MAX_BODY_BYTES_IN_MEMORY: usize = 256 << 20;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,7 +49,8 @@ impl Drop for Held {
 pub fn hold(body: Vec<u8>) -> Option<Bytes> {
     let size = body.len();
     let taken = HELD
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held + size).filter(|sum| *sum <= MOST_HELD));
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held + size).filter(|sum| *sum <= MAX_BODY_BYTES_IN_MEMORY)
+    });
     taken.ok().map(|_| Bytes::from_owner(Held(body)))
 }
 

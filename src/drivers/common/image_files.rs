@@ -19,7 +19,7 @@ use nodepool_model::records::image_build::BuildKey;
 const CLAIMS_DIR: &str = ".builds";
 const BUILDER_ID_FILE: &str = "builder_id.txt";
 /// Bytes below which a disk is as good as full: no image is smaller.
-const LEAST_SPACE: u64 = 1 << 20;
+const MIN_FREE_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagesDir(PathBuf);
@@ -117,7 +117,7 @@ impl ImagesDir {
 
     /// Whether next to nothing can be written any more.
     pub fn is_full(&self) -> bool {
-        statvfs(&self.0).is_ok_and(|stats| stats.blocks_available() * stats.fragment_size() < LEAST_SPACE)
+        statvfs(&self.0).is_ok_and(|stats| stats.blocks_available() * stats.fragment_size() < MIN_FREE_BYTES)
     }
 
     /// Of one format, in bytes on disk.

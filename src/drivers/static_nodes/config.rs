@@ -14,7 +14,7 @@ use python_yaml::tree::{Place, YamlNode, YamlValue};
 const DEFAULT_PORT: i64 = 22;
 const DEFAULT_TIMEOUT_S: i64 = 5;
 /// Each slot is a node record of its own; more of them on one machine is a slip of the keyboard.
-const MOST_SLOTS: i64 = 10_000;
+const MAX_SLOTS: i64 = 10_000;
 
 /// All hosts of a provider in the order of its pools, or everything that is wrong with them.
 pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StaticHost>>, Vec<Diagnostic>> {
@@ -133,7 +133,7 @@ fn port(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u16> {
 /// None and fewer are no nodes, as in Nodepool.
 fn slots(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u32> {
     let slots = diagnostics.or_default(node.integer("max-parallel-jobs")).unwrap_or(1);
-    if slots > MOST_SLOTS {
+    if slots > MAX_SLOTS {
         report_out_of_range(node, "max-parallel-jobs", slots, "up to 10000", diagnostics);
         return None;
     }

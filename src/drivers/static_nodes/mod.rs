@@ -20,9 +20,9 @@ use python_yaml::diagnostics::Diagnostic;
 pub mod config;
 
 /// A scan ends by the host's own timeout; the call around it gets this much more.
-const SLACK_S: f64 = 5.0;
+const EXTRA_TIME_S: f64 = 5.0;
 /// Checks and probes at a time. Four fifths of it may be checks, so that as many scans run as may and none waits.
-const IN_FLIGHT: usize = keyscan::MAX_SCANS + keyscan::MAX_SCANS / 4;
+const MAX_IN_FLIGHT: usize = keyscan::MAX_SCANS + keyscan::MAX_SCANS / 4;
 
 pub struct StaticNodes {
     facts: ProviderFacts,
@@ -71,7 +71,7 @@ impl ApiCall for Call {
 
     fn deadline(&self) -> Seconds {
         let (Call::Check(host) | Call::Probe(host)) = self;
-        Seconds(host.timeout.0.max(0.0) + SLACK_S)
+        Seconds(host.timeout.0.max(0.0) + EXTRA_TIME_S)
     }
 }
 
@@ -85,7 +85,7 @@ impl Driver for StaticNodes {
     }
 
     fn rate_limits(&self) -> RateLimits {
-        RateLimits { spacing: Seconds::ZERO, in_flight: InFlightLimit::Fixed(IN_FLIGHT), listing_delay: Seconds(1.0), refresh: None ,}
+        RateLimits { spacing: Seconds::ZERO, in_flight: InFlightLimit::Fixed(MAX_IN_FLIGHT), listing_delay: Seconds(1.0), refresh: None ,}
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.

@@ -177,7 +177,7 @@ pub const CPU: Metric = counter("process_cpu_seconds_total", "Processor time tha
 pub const RESIDENT: Metric = gauge("process_resident_memory_bytes", "Resident memory, in bytes", &[]);
 pub const VIRTUAL: Metric = gauge("process_virtual_memory_bytes", "Virtual memory, in bytes", &[]);
 pub const OPEN_FILES: Metric = gauge("process_open_fds", "Open file descriptors", &[]);
-pub const MOST_FILES: Metric = gauge("process_max_fds", "File descriptors that may be open", &[]);
+pub const MAX_OPEN_FILES: Metric = gauge("process_max_fds", "File descriptors that may be open", &[]);
 pub const THREADS: Metric = gauge("process_threads", "Threads of this process", &[]);
 pub const STARTED: Metric =
     gauge("process_start_time_seconds", "When this process started, in seconds since the epoch", &[]);
@@ -228,7 +228,7 @@ pub const ALL: &[&Metric] = &[
     &RESIDENT,
     &VIRTUAL,
     &OPEN_FILES,
-    &MOST_FILES,
+    &MAX_OPEN_FILES,
     &THREADS,
     &STARTED,
 ];

@@ -43,7 +43,7 @@ pub const MIN_READY_REQUESTOR: &str = "NodePool:min-ready";
 /// Priority of those requests: after everybody else's.
 pub const MIN_READY_PRIORITY: &str = "900";
 /// Nodes of one request. The write that fulfils it names each of them twice, and ZooKeeper takes 1 MiB.
-pub const MOST_NODES: usize = 10_000;
+pub const MAX_NODES: usize = 10_000;
 
 /// Record of one request. Its id is its path and not part of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -164,7 +164,7 @@ impl Rank {
 
 /// Labels for people: each once with its number, and no more of them than a line holds.
 pub fn in_words(labels: &[LabelName]) -> String {
-    const MOST: usize = 10;
+    const MAX_SHOWN: usize = 10;
     let mut counts: Vec<(&LabelName, usize)> = Vec::new();
     let mut known = BTreeMap::new();
     for label in labels {
@@ -178,8 +178,8 @@ pub fn in_words(labels: &[LabelName]) -> String {
         1 => label.to_string(),
         count => format!("{count} × {label}"),
     };
-    let shown = counts.iter().take(MOST).map(word).collect::<Vec<_>>().join(", ");
-    match counts.len().saturating_sub(MOST) {
+    let shown = counts.iter().take(MAX_SHOWN).map(word).collect::<Vec<_>>().join(", ");
+    match counts.len().saturating_sub(MAX_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

@@ -21,7 +21,7 @@ pub struct MonotonicTime(pub Duration);
 pub struct Seconds(pub f64);
 
 /// Thirty years: later than that is never, and a clock and this can still be added.
-const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl Seconds {
     pub const ZERO: Seconds = Seconds(0.0);
@@ -35,7 +35,7 @@ impl Seconds {
         if self.0 < 0.0 {
             return Duration::ZERO;
         }
-        Duration::try_from_secs_f64(self.0).map_or(LONGEST, |duration| duration.min(LONGEST))
+        Duration::try_from_secs_f64(self.0).map_or(MAX_DURATION, |duration| duration.min(MAX_DURATION))
     }
 }
 
@@ -102,11 +102,11 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn every_number_of_seconds_fits_a_timer() {
         for seconds in [f64::INFINITY, f64::NAN, 1e300, 1e19] {
-            assert_eq!(Seconds(seconds).to_duration(), LONGEST, "{span}");
+            assert_eq!(Seconds(seconds).to_duration(), MAX_DURATION, "{seconds}");
         }
         assert_eq!(Seconds(f64::NEG_INFINITY).to_duration(), Duration::ZERO);
         assert_eq!(Seconds(1.5).to_duration(), Duration::from_millis(1500));
-        let _can_be_added = std::time::Instant::now() + LONGEST;
+        let _can_be_added = std::time::Instant::now() + MAX_DURATION;
     }
     #[test]
     fn monotonic_times_add_and_subtract() {

@@ -12,13 +12,13 @@ use crate::snapshot::transition::{StateChange, What};
 use crate::snapshot::{Snapshot, nodes_by_state};
 
 /// Transitions that are remembered: of each some 120 bytes, shared names not counted.
-const MOST_EVENTS: usize = 100_000;
+const MAX_EVENTS: usize = 100_000;
 /// Between two counts.
 pub const COUNT_EVERY: Seconds = Seconds(15.0);
 /// Counts that are kept: six hours.
-const MOST_COUNTS: usize = 1440;
+const MAX_COUNTS: usize = 1440;
 /// Of names in transitions: whoever gives longer ones does not get more memory.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 
 pub struct Chronicle {
     since: Timestamp,
@@ -53,7 +53,7 @@ impl Chronicle {
     /// From when on everything is remembered.
     pub fn since(&self) -> Timestamp {
         match self.events.front() {
-            Some(first) if self.events.len() == MOST_EVENTS => first.noted,
+            Some(first) if self.events.len() == MAX_EVENTS => first.noted,
             _ => self.since,
         }
     }
@@ -73,7 +73,7 @@ impl Chronicle {
     }
 
     pub fn note(&mut self, step: Transition, now: Timestamp) {
-        if self.events.len() >= MOST_EVENTS {
+        if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();
         }
         let mut what = step.what;
@@ -87,7 +87,7 @@ impl Chronicle {
 
     /// To be called every [`COUNT_EVERY`].
     pub fn count(&mut self, snapshot: &Snapshot, now: Timestamp) {
-        if self.counts.len() >= MOST_COUNTS {
+        if self.counts.len() >= MAX_COUNTS {
             self.counts.pop_front();
         }
         let nodes = nodes_by_state(snapshot).into_iter().map(|(_, number)| number as u32).collect();
@@ -125,8 +125,8 @@ impl Chronicle {
 
 fn shorten<N: AsRef<str> + From<String>>(name: &mut N) {
     let text = name.as_ref();
-    if text.len() > LONGEST_NAME {
-        let short: String = text.chars().take(LONGEST_NAME / 2).chain(['…']).collect();
+    if text.len() > MAX_NAME_LEN {
+        let short: String = text.chars().take(MAX_NAME_LEN / 2).chain(['…']).collect();
         *name = N::from(short);
     }
 }
@@ -197,15 +197,15 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten_and_that_is_told() {
         let mut chronicle = Chronicle::new(Timestamp(0.0));
-        for number in 0..MOST_EVENTS + 10 {
+        for number in 0..MAX_EVENTS + 10 {
             let what = What::Request { request: RequestId::from("1-1"), state: None, nodes: 0, label: None };
             // Records of times long ago do not move the beginning back.
             chronicle.note(Transition { at: Some(Timestamp(-1.0)), what }, Timestamp(number as f64));
         }
-        assert_eq!((chronicle.len(), chronicle.since()), (MOST_EVENTS, Timestamp(10.0)));
-        for number in 0..MOST_COUNTS + 10 {
+        assert_eq!((chronicle.len(), chronicle.since()), (MAX_EVENTS, Timestamp(10.0)));
+        for number in 0..MAX_COUNTS + 10 {
             chronicle.count(&Snapshot::default(), Timestamp(number as f64));
         }
-        assert_eq!((chronicle.counts().count(), chronicle.counts().next().unwrap().at), (MOST_COUNTS, Timestamp(10.0)));
+        assert_eq!((chronicle.counts().count(), chronicle.counts().next().unwrap().at), (MAX_COUNTS, Timestamp(10.0)));
     }
 }

@@ -131,8 +131,8 @@ fn apply_resources(totals: &mut Resources, resources: &Map<String, Value>, sign:
 /// nothing in the totals. A tenth three times, less a tenth, is not two tenths.
 fn exact(amount: f64) -> f64 {
     const PARTS: f64 = (1 << 20) as f64;
-    const MOST: f64 = (1_u64 << 32) as f64;
-    (amount.clamp(-MOST, MOST) * PARTS).floor() / PARTS
+    const MAX: f64 = (1_u64 << 32) as f64;
+    (amount.clamp(-MAX, MAX) * PARTS).floor() / PARTS
 }
 
 fn post_count(counts: &mut OrdMap<LabelName, i64>, label: &LabelName, change: i64) {

@@ -57,14 +57,14 @@ pub enum Effect {
 }
 
 /// Writes under way at once; the rest waits for the next look.
-const MOST_IN_FLIGHT: usize = 256;
+const MAX_WRITES_IN_FLIGHT: usize = 256;
 
 /// Deletions of instances under way at once. Clouds take seconds for each, and the provider's queue bounds its calls anyway.
-const MOST_DELETIONS: usize = 10_000;
+const MAX_DELETIONS_IN_FLIGHT: usize = 10_000;
 
 /// Hosts that failed are checked so many at a time: each takes its whole timeout, and one that is back, or was used, must not
 /// wait behind hundreds of them for its own check.
-const MOST_RETRIED: usize = 50;
+const MAX_RETRIED_HOSTS: usize = 50;
 
 /// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
 const REST: Seconds = Seconds(5.0);
@@ -186,10 +186,10 @@ impl CleanupPlanner {
             is_free && !node.allocation().is_some_and(is_left_to_pools)
         };
         let mut repairs = rules::lost_requests(|request| !is_left_to_pools(request), world);
-        repairs.extend(rules::orphaned_nodes(is_wanted, world).take(MOST_IN_FLIGHT));
+        repairs.extend(rules::orphaned_nodes(is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
         let mut due = self.due;
         for provider in world.config.providers.keys() {
-            repairs.extend(rules::spent_nodes(provider, is_wanted, world).take(MOST_IN_FLIGHT));
+            repairs.extend(rules::spent_nodes(provider, is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
             for (old, next) in [rules::old_ready_nodes(provider, world), rules::old_held_nodes(provider, world)] {
                 repairs.extend(old);
                 due = [due, next.map(|next| world.monotonic_time_of(next))].into_iter().flatten().min();
@@ -256,7 +256,7 @@ impl CleanupPlanner {
     }
 
     fn retry_failed(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
-        while self.retried.len() < MOST_RETRIED {
+        while self.retried.len() < MAX_RETRIED_HOSTS {
             let Some((provider, host)) = self.failing.pop_front() else { return };
             let known = world.facts.get(&provider).and_then(|facts| facts.static_host(&host));
             if known.is_some_and(|host| matches!(host.check, HostCheck::Failed { .. })) {
@@ -269,7 +269,7 @@ impl CleanupPlanner {
     fn start(&mut self, repairs: Vec<Repair>, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         for repair in repairs {
             let is_full = match repair {
-                Repair::Delete { .. } => self.deleting.len() >= MOST_DELETIONS,
+                Repair::Delete { .. } => self.deleting.len() >= MAX_DELETIONS_IN_FLIGHT,
                 _ => self.is_write_limit_reached(),
             };
             if is_full || !self.begin(repair.key(), world) {
@@ -286,7 +286,7 @@ impl CleanupPlanner {
     }
 
     fn is_write_limit_reached(&self) -> bool {
-        self.writes() >= MOST_IN_FLIGHT
+        self.writes() >= MAX_WRITES_IN_FLIGHT
     }
 
     fn writes(&self) -> usize {
@@ -346,7 +346,7 @@ impl CleanupPlanner {
                 continue;
             }
             // A plan looks at every slot: it is made when a good part of what may be under way can be begun.
-            if self.writes() > MOST_IN_FLIGHT / 2 {
+            if self.writes() > MAX_WRITES_IN_FLIGHT / 2 {
                 return;
             }
             let table = static_hosts::slot_table(provider, facts, world.snapshot);
@@ -422,7 +422,7 @@ impl CleanupPlanner {
             self.resting.insert(key.clone(), until);
             self.due = [self.due, Some(until)].into_iter().flatten().min();
         }
-        if self.failed.len() < MOST_IN_FLIGHT {
+        if self.failed.len() < MAX_WRITES_IN_FLIGHT {
             self.failed.insert(key, error.to_string());
         }
         // A picture that came while this was under way was looked at without it, and may be the last for a long time.

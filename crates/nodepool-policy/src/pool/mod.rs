@@ -29,7 +29,7 @@ use nodepool_model::snapshot::{Versioned, WriteError};
 
 /// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
 /// looked at.
-const MOST_AT_ONCE: usize = 64;
+const MAX_ACCEPTED_PER_PASS: usize = 64;
 
 pub struct Pool {
     pub(super) id: PoolId,
@@ -243,7 +243,7 @@ impl Pool {
             if self.handlers.contains_key(&rank.id) || self.fulfillments.contains_key(&rank.id) {
                 continue;
             }
-            if self.busy() >= busy + MOST_AT_ONCE {
+            if self.busy() >= busy + MAX_ACCEPTED_PER_PASS {
                 self.has_more = true;
                 self.lacks_capacity |= lacked_capacity;
                 lacking.clear();

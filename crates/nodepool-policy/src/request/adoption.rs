@@ -14,7 +14,7 @@ use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
 /// Requests gone on with in one pass.
-const MOST_AT_ONCE: usize = 64;
+const MAX_ADOPTED_PER_PASS: usize = 64;
 
 impl Pool {
     /// Requests of this pool that somebody left. True where there may be more of them.
@@ -28,7 +28,7 @@ impl Pool {
                 continue;
             }
             let Some(left) = resumable::of(id, request, world).filter(|left| left.pool == self.id) else { continue };
-            if taken >= MOST_AT_ONCE {
+            if taken >= MAX_ADOPTED_PER_PASS {
                 return true;
             }
             taken += 1;

@@ -10,7 +10,7 @@ use crate::inputs::Inputs;
 use nodepool_model::config::PoolConfig;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
-use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
+use nodepool_model::records::request::{MAX_NODES, NodeRequest, RequestState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostIdentity, StaticHost};
 use nodepool_model::report::status::VerdictKind;
@@ -145,7 +145,7 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
         return vec![Reason::LabelsNotAvailable(lacking)];
     }
     let wanted = request.node_types.len();
-    if wanted > MOST_NODES {
+    if wanted > MAX_NODES {
         return vec![Reason::TooManyNodes { wanted }];
     }
     if ctx.hosts.launches() {

@@ -12,7 +12,7 @@ use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::NodeChange;
 
 /// Requests for one label at a time: the next ones follow when these have ended.
-const MOST_AT_ONCE: i64 = 1000;
+const MAX_OPEN_PER_LABEL: i64 = 1000;
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
 const FIRST_PAUSE: Seconds = Seconds(1.0);
 const LONGEST_PAUSE: Seconds = Seconds(60.0);
@@ -55,7 +55,7 @@ impl MinReady {
                 continue;
             }
             let missing = label.min_ready.saturating_sub(world.snapshot.idle_everywhere(&label.name) as i64);
-            for _ in 0..missing.clamp(0, MOST_AT_ONCE) {
+            for _ in 0..missing.clamp(0, MAX_OPEN_PER_LABEL) {
                 *self.in_flight.entry(label.name.clone()).or_insert(0) += 1;
                 wishes.push(Wish::Submit(label.name.clone()));
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use nodepool_model::records::ids::{LabelName, LauncherId, ProviderName, TenantName};
-use nodepool_model::records::request::MOST_NODES;
+use nodepool_model::records::request::MAX_NODES;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
@@ -116,9 +116,9 @@ fn of(labels: &[LabelName]) -> String {
 
 /// Without blanks, as the reference writes them; of very many the first will do.
 fn join(labels: &[LabelName]) -> String {
-    const MOST: usize = 50;
-    let shown = labels.iter().take(MOST).map(LabelName::as_str).collect::<Vec<_>>().join(",");
-    match labels.len().saturating_sub(MOST) {
+    const MAX_LABELS_SHOWN: usize = 50;
+    let shown = labels.iter().take(MAX_LABELS_SHOWN).map(LabelName::as_str).collect::<Vec<_>>().join(",");
+    match labels.len().saturating_sub(MAX_LABELS_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

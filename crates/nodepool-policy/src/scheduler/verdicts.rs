@@ -8,7 +8,7 @@ use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::status::VerdictKind;
 
 /// Ended requests whose last verdict is still known.
-const REMEMBERED: usize = 1000;
+const MAX_ENDED: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
@@ -48,7 +48,7 @@ impl Verdicts {
         if let Some(recorded) = self.open.remove(id) {
             self.ended.push_back((id.clone(), recorded));
         }
-        while self.ended.len() > REMEMBERED {
+        while self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
     }

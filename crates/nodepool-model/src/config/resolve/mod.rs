@@ -151,14 +151,14 @@ fn with_secure_file<T>(
 }
 
 /// ZooKeeper counts milliseconds in 32 bits.
-const LONGEST_SESSION_S: f64 = 2_147_483.0;
+const MAX_SESSION_TIMEOUT_S: f64 = 2_147_483.0;
 
 fn session_timeout(root: &YamlNode, diagnostics: &mut Diagnostics) -> Seconds {
     let Some(node) = root.get("zookeeper-timeout") else { return Seconds(10.0) };
     let seconds = node.scalar_number();
-    let usable = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST_SESSION_S);
+    let usable = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= MAX_SESSION_TIMEOUT_S);
     if usable.is_none() {
-        let help = format!("the session timeout is a number of seconds, above 0 and up to {LONGEST_SESSION_S}");
+        let help = format!("the session timeout is a number of seconds, above 0 and up to {MAX_SESSION_TIMEOUT_S}");
         diagnostics.error(node.at, "expected float for dictionary value @ data['zookeeper-timeout']", help);
     }
     Seconds(usable.unwrap_or(10.0))
