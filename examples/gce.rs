@@ -94,8 +94,8 @@ impl Gce {
                     need: Some(Resources::none().with("instances", 1.0)),
                     image: LabelImage::Cloud(image),
                     login: login.clone(),
-                    host_key_checking: checking,
-                    trouble: None,
+                    host_key_checking,
+                    unavailable: None,
                 };
                 of_pool.insert(name.into(), label);
             }

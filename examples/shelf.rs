@@ -78,7 +78,7 @@ impl ExtraDrivers for ShelfDriver {
             login: Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() },
             host_key_checking: false,
             console_log: false,
-            trouble: None,
+            unavailable: None,
         };
         let pools = section
             .pools

@@ -34,7 +34,7 @@ pub fn launching() -> Launching {
         login: Login::default(),
         host_key_checking: false,
         console_log: false,
-        trouble: None,
+        unavailable: None,
     };
     Launching {
         attempts: 1,

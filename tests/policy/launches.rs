@@ -45,7 +45,7 @@ impl PoolHarness {
             login: Login::default(),
             host_key_checking: false,
             console_log: false,
-            trouble: None,
+            unavailable: None,
         };
         let launching = Launching {
             attempts: 1,

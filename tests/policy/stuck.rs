@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::launches::PoolHarness;
 use crate::worlds::{FixtureSpec,LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{ProviderFacts, Trouble};
+use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::job::JobEvent;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{LabelName, LauncherId};
@@ -101,7 +101,7 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
 #[test]
 fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
     let mut harness = PoolHarness::new("a");
-    let trouble = Some(Trouble::NotReady("no answer".to_owned()));
+    let trouble = Some(Unavailable::Temporary("no answer".to_owned()));
     let facts = ProviderFacts {
         unavailable: trouble,
         refreshed_at: ProviderFacts::initial().refreshed_at, ..ProviderFacts::clone(&harness.built.facts["lab"]) };

@@ -20,7 +20,7 @@ pub struct ProviderFacts {
     /// When the last survey ended; the epoch before the first one.
     pub refreshed_at: Timestamp,
     /// Why the whole provider cannot be used, as its last survey found.
-    pub trouble: Option<Trouble>,
+    pub unavailable: Option<Unavailable>,
     /// Where the instances of our nodes were seen, by the numbers of the nodes.
     pub zones: BTreeMap<NodeId, String>,
     /// Infinite where the cloud names no limit.
@@ -67,7 +67,7 @@ pub struct LaunchLabel {
     /// After a failed look for host keys the instance's console is logged.
     pub console_log: bool,
     /// Why no node of it can be launched.
-    pub trouble: Option<Trouble>,
+    pub unavailable: Option<Unavailable>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -89,17 +89,17 @@ pub struct Login {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Trouble {
+pub enum Unavailable {
     /// May pass by itself: an image is not there yet, the cloud does not answer.
-    NotReady(String),
+    Temporary(String),
     /// It can never work with this configuration.
-    Broken(String),
+    Permanent(String),
 }
 
-impl Trouble {
-    pub fn why(&self) -> &str {
+impl Unavailable {
+    pub fn reason(&self) -> &str {
         match self {
-            Trouble::NotReady(why) | Trouble::Broken(why) => why,
+            Unavailable::Temporary(why) | Unavailable::Permanent(why) => why,
         }
     }
 }
@@ -109,7 +109,7 @@ impl ProviderFacts {
     pub fn initial() -> Self {
         Self {
             refreshed_at: Timestamp::default(),
-            trouble: None,
+            unavailable: None,
             zones: BTreeMap::new(),
             limits: Resources::unlimited(),
             unmanaged: Resources::none(),
@@ -137,7 +137,7 @@ impl ProviderFacts {
     /// Is an image missing that a label wants?
     pub fn is_missing_an_image(&self) -> bool {
         let labels = self.launching.iter().flat_map(|launching| launching.labels.values().flat_map(BTreeMap::values));
-        labels.into_iter().any(|label| matches!(label.trouble, Some(Trouble::NotReady(_))))
+        labels.into_iter().any(|label| matches!(label.unavailable, Some(Unavailable::Temporary(_))))
     }
 
     /// What the cloud leaves to this provider's nodes: its limits without what others and leaked instances use.

@@ -25,11 +25,11 @@ pub fn tell(before: &AllFacts, now: &AllFacts) {
 fn tell_of(provider: &ProviderName, before: Option<&ProviderFacts>, facts: &ProviderFacts) {
     for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
         for (label, known) in labels {
-            let told = before.and_then(|before| before.launch_label(pool, label)?.trouble.as_ref());
-            match &known.trouble {
+            let told = before.and_then(|before| before.launch_label(pool, label)?.unavailable.as_ref());
+            match &known.unavailable {
                 trouble if trouble.as_ref() == told => {}
                 Some(trouble) => {
-                    let why = trouble.why();
+                    let why = trouble.reason();
                     warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, why, "label is out of service");
                 }
                 None => {

@@ -14,7 +14,7 @@ use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{ProviderFacts, Trouble};
+use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Next, StateMachine};
@@ -455,14 +455,14 @@ impl<D: Driver> Tasks<D> {
             warn!(provider = %self.provider, %error, "survey failed");
         }
         let unavailable = match error {
-            CloudError::Denied(why) => Some(Trouble::Broken(why.clone())),
-            _ => (!self.has_refreshed()).then(|| Trouble::NotReady(text.clone())),
+            CloudError::Denied(why) => Some(Unavailable::Permanent(why.clone())),
+            _ => (!self.has_refreshed()).then(|| Unavailable::Temporary(text.clone())),
         };
         self.survey_error = Some(text);
         self.facts.send_if_modified(|facts| {
-            let changes = unavailable.is_some() && facts.trouble != unavailable;
+            let changes = unavailable.is_some() && facts.unavailable != unavailable;
             if changes {
-                Arc::make_mut(facts).trouble = unavailable;
+                Arc::make_mut(facts).unavailable = unavailable;
             }
             changes
         });
@@ -493,7 +493,8 @@ impl<D: Driver> Tasks<D> {
     }
 
     fn wake_observers(&mut self, listing: TaskId, inventory: &Inventory) {
-        let is_meant = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < listing.0);
+        let is_meant =
+            |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < listing.0);
         let waiting: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
         for id in waiting {
@@ -505,8 +506,7 @@ impl<D: Driver> Tasks<D> {
 
     fn cancel_with_parts(&mut self, id: TaskId) {
         self.cancel(id);
-        let is_part =
-            |running: &RunningTask<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
+        let is_part = |running: &RunningTask<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
         let parts: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_part(running)).map(|(part, _)| *part).collect();
         for part in parts {

@@ -208,7 +208,7 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallFigures
             name: name.to_string(),
             driver: section.driver.clone(),
             spacing_s: section.section.number("rate").ok().flatten().filter(|seconds| *seconds > 0.0),
-            trouble: facts.and_then(|facts| facts.trouble.as_ref()).map(|trouble| trouble.why().to_owned()),
+            trouble: facts.and_then(|facts| facts.unavailable.as_ref()).map(|trouble| trouble.reason().to_owned()),
             seen_at: facts.map(|facts| facts.refreshed_at.0).filter(|at| *at > 0.0),
             pools: pools.collect(),
             quotas: facts.map(|facts| gauges::quotas(name, facts, inputs.snapshot)).unwrap_or_default(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login, Trouble};
+use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::{UploadConfig, Uploading};
@@ -85,14 +85,14 @@ impl Section {
     }
 
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
-    pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Amounts, Trouble>) -> Launching {
+    pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Resources, Unavailable>,) -> Launching {
         let launch_label = |pool: &PoolName, name: &LabelName, label: &Label| {
-            let (need, trouble) = match need(pool, name, label) {
+            let (need, unavailable) = match need(pool, name, label) {
                 Ok(need) => (Some(need), None),
-                Err(trouble) => (None, Some(trouble)),
+                Err(unavailable) => (None, Some(unavailable)),
             };
             let Label { image, login, host_key_checking, console_log, .. } = label.clone();
-            LaunchLabel { need, image, login, host_key_checking, console_log, trouble }
+            LaunchLabel { need, image, login, host_key_checking, console_log, unavailable }
         };
         let pools = self.labels.iter().map(|(pool, labels)| {
             (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), launch_label(pool, name, label))).collect())

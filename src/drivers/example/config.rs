@@ -81,7 +81,7 @@ fn read_pool(
             login: login.clone(),
             host_key_checking,
             console_log: false,
-            trouble: None,
+            unavailable: None,
         };
         labels.insert(name, label);
     }

@@ -1,7 +1,7 @@
 //! The fake driver's own part of a provider section: the mapping `fake`, with the knobs of its cloud.
 
 use crate::common::servers::{Image, Label};
-use nodepool_driver::facts::Trouble;
+use nodepool_driver::facts::Unavailable;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::resources::Resources;
@@ -82,12 +82,12 @@ impl Default for Knobs {
 }
 
 /// What a node of a label takes, or why there can be none.
-pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Trouble> {
+pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Unavailable> {
     if let Image::Name(name) = &label.source
         && !knobs.images.contains(name)
     {
         let has = knobs.images.join(", ");
-        return Err(Trouble::NotReady(format!("Unable to find image {name}: the fake cloud has {has}")));
+        return Err(Unavailable::Temporary(format!("Unable to find image {name}: the fake cloud has {has}")));
     }
     has_flavor(label)?;
     let need = Resources::none().with("cores", 4.0).with("instances", 1.0).with("ram", RAM);
@@ -98,7 +98,7 @@ pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Trouble> {
 }
 
 /// With `min-ram` a part of the flavor's name is enough.
-fn has_flavor(label: &Label) -> Result<(), Trouble> {
+fn has_flavor(label: &Label) -> Result<(), Unavailable> {
     let flavor_name = label.flavor.as_deref();
     let matches = |flavor: &&str| match label.min_ram > 0 {
         true => flavor_name.is_none_or(|part| flavor.contains(part)) && label.min_ram as f64 <= RAM,
@@ -110,7 +110,7 @@ fn has_flavor(label: &Label) -> Result<(), Trouble> {
     let wanted = flavor_name.map_or_else(String::new, |name| format!(" named {name:?}"));
     let ram = if label.min_ram > 0 { format!(" with {} MiB", label.min_ram) } else { String::new() };
     let has = FLAVORS.join(" and ");
-    Err(Trouble::Broken(format!("Unable to find flavor{wanted}{ram}: the fake cloud has {has} with {RAM} MiB")))
+    Err(Unavailable::Permanent(format!("Unable to find flavor{wanted}{ram}: the fake cloud has {has} with {RAM} MiB")))
 }
 
 pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use crate::common::servers::{self, Section};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{Launching, Trouble};
+use nodepool_driver::facts::{Launching, Unavailable};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
@@ -54,7 +54,7 @@ fn read(section: &ProviderConfig) -> (Section, Knobs, Diagnostics) {
     let parsed = servers::section(section, &mut diagnostics);
     let knobs = config::knobs(section, &mut diagnostics);
     for label in parsed.labels() {
-        if let Err(Trouble::Broken(why) | Trouble::NotReady(why)) = config::need(label, &knobs) {
+        if let Err(Unavailable::Permanent(why) | Unavailable::Temporary(why)) = config::need(label, &knobs) {
             diagnostics.warning(label.at, why, "no node of this label can be launched");
         }
     }
@@ -98,7 +98,7 @@ impl SimpleAdapter for Fake {
             networks: label.networks.clone(),
             metadata: order.metadata.clone(),
             amounts: config::need(label, &self.knobs)
-                .map_err(|trouble| CloudError::Denied(trouble.why().to_owned()))?,
+                .map_err(|unavailable| CloudError::Denied(unavailable.reason().to_owned()))?,
         };
         self.answer(|cloud| cloud.create(order)).await
     }

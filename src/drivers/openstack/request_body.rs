@@ -10,14 +10,14 @@ use tracing::warn;
 use super::catalog::catalog::Stock;
 use super::config::Wanted;
 use crate::common::format;
-use nodepool_driver::facts::Trouble;
+use nodepool_driver::facts::Unavailable;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::ProviderName;
 
 /// From this microversion on a server without networks must say that it wants what the cloud chooses.
 const NETWORKS_REQUIRED_MICROVERSION: (u16, u16) = (2, 37);
 
-pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &ProviderName) -> Result<Value, Trouble> {
+pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &ProviderName) -> Result<Value, Unavailable> {
     let flavor = stock.flavor(wanted)?;
     let image = match &order.image {
         Some(uploaded) => uploaded.to_string(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::pool_context::{Placement, Choice, Reservations};
 use super::reason::Reason;
 use crate::inputs::Inputs;
-use nodepool_driver::facts::{LabelImage, Trouble};
+use nodepool_driver::facts::{LabelImage, Unavailable};
 use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Resources;
@@ -14,18 +14,18 @@ use nodepool_model::records::time::Timestamp;
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
 pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
     let facts = &ctx.hosts.facts;
-    if let Some(Trouble::Broken(why)) = &facts.trouble {
+    if let Some(Unavailable::Permanent(why)) = &facts.unavailable {
         return vec![Reason::OutOfService(why.clone())];
     }
     let trouble = |name: &LabelName| {
         let label = facts.launch_label(&ctx.id.pool, name)?;
-        label.trouble.clone().or_else(|| lacks_upload(&label.image, &ctx.id.provider, world))
+        label.unavailable.clone().or_else(|| lacks_upload(&label.image, &ctx.id.provider, world))
     };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
     for label in request.distinct_labels() {
         let (labels, why, text) = match trouble(label) {
-            Some(Trouble::Broken(text)) => (&mut broken.0, &mut broken.1, text),
-            Some(Trouble::NotReady(text)) => (&mut missing.0, &mut missing.1, text),
+            Some(Unavailable::Permanent(text)) => (&mut broken.0, &mut broken.1, text),
+            Some(Unavailable::Temporary(text)) => (&mut missing.0, &mut missing.1, text),
             None => continue,
         };
         labels.push(label.clone());
@@ -47,10 +47,10 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
 }
 
 /// An image of the builder that has not been uploaded to this provider.
-pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &Inputs<'_>) -> Option<Trouble> {
+pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &Inputs<'_>) -> Option<Unavailable> {
     let LabelImage::Disk(name) = image else { return None };
     let upload = world.snapshot.images.newest_upload(provider, name);
-    upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
+    upload.is_none().then(|| Unavailable::Temporary(format!("image {name} has not been uploaded to this provider")))
 }
 
 /// How many idle nodes of each label a request takes, whether there is room for the others or not.
@@ -104,7 +104,7 @@ pub fn place(
 ) -> Result<Vec<Choice>, Reason> {
     let facts = &ctx.hosts.facts;
     if facts.refreshed_at == Timestamp::default() {
-        return Err(Reason::NotRefreshed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
+        return Err(Reason::NotRefreshed(facts.unavailable.as_ref().map(|trouble| trouble.reason().to_owned())));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut pool_capacity = ctx.pool.limits.clone();

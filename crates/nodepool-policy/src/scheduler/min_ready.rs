@@ -163,7 +163,7 @@ fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &Inputs
         facts.is_some_and(|facts| {
             pools.any(|(pool, _)| {
                 facts.launch_label(pool, label).is_some_and(|known| {
-                    known.trouble.is_none() && lacks_upload(&known.image, &provider.name, world).is_none()
+                    known.unavailable.is_none() && lacks_upload(&known.image, &provider.name, world).is_none()
                 })
             })
         })

@@ -117,20 +117,20 @@ fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyh
     output.say("\nResources:")?;
     output.say(table)?;
     let mut table = Table::new(["Pool", "Label", "Trouble"]);
-    let mut troubles = Vec::new();
+    let mut unavailable_labels = Vec::new();
     for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
         for (label, known) in labels {
-            if let Some(trouble) = &known.trouble {
-                table.push([pool.to_string(), label.to_string(), trouble.why().to_owned()]);
-                troubles.push(json!({"pool": pool, "label": label, "trouble": trouble.why()}));
+            if let Some(unavailable) = &known.unavailable {
+                table.push([pool.to_string(), label.to_string(), unavailable.reason().to_owned()]);
+                unavailable_labels.push(json!({"pool": pool, "label": label, "trouble": unavailable.reason()}));
             }
         }
     }
-    if !troubles.is_empty() {
+    if !unavailable_labels.is_empty() {
         output.say("\nLabels out of service:")?;
         output.say(table)?;
     }
-    Ok(Some(json!({"resources": resources, "labels_out_of_service": troubles})))
+    Ok(Some(json!({"resources": resources, "labels_out_of_service": unavailable_labels})))
 }
 
 /// Shows what a launcher would delete because nobody uses it, and why: instances of ours that belong to no node, and what bears

@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::openstack::api_types::{Flavor, Network, Router, Subnet, Volume};
 use crate::openstack::config::{Image, Wanted};
 use crate::openstack::http::Services;
-use nodepool_driver::facts::Trouble;
+use nodepool_driver::facts::Unavailable;
 use nodepool_model::records::ids::{LabelName, PoolName};
-use nodepool_model::records::resources::{ FLOATING_IPS, PORTS};
+use nodepool_model::records::resources::{ FLOATING_IPS, PORTS, Resources};
 use openstack_clouds::{CloudSettings, FloatingIps, NetworkRole};
 
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Stock {
     /// Labels whose servers have been seen with a floating address: whether one needs it shows when it runs.
     pub floating_labels: BTreeSet<(PoolName, LabelName)>,
     /// Why no pool that heeds the limits can be used.
-    pub limits_trouble: Option<Trouble>,
+    pub limits_unavailable: Option<Unavailable>,
     pub kept: Kept,
 }
 
@@ -110,7 +110,7 @@ impl Stock {
 
     /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor of
     /// exactly that name or id.
-    pub fn flavor(&self, wanted: &Wanted) -> Result<&Flavor, Trouble> {
+    pub fn flavor(&self, wanted: &Wanted) -> Result<&Flavor, Unavailable> {
         let name = wanted.flavor.as_deref().unwrap_or_default();
         let found = match wanted.min_ram {
             1.. => self.flavors.iter().find(|flavor| flavor.ram >= wanted.min_ram as f64 && flavor.name.contains(name)),
@@ -122,31 +122,31 @@ impl Stock {
                 (1.., None) => format!("with {} MiB", wanted.min_ram),
                 (_, name) => format!("named {}", name.as_deref().unwrap_or("(none)")),
             };
-            Trouble::Broken(format!("Unable to find flavor {what}"))
+            Unavailable::Permanent(format!("Unable to find flavor {what}"))
         })
     }
 
     /// The id of a label's cloud image.
-    pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Trouble> {
+    pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Unavailable> {
         match &wanted.image {
             Image::Id(id) => Ok(id),
             Image::Name(name) => match self.images.get(name) {
                 Some(Ok(id)) => Ok(id),
-                Some(Err(why)) => Err(Trouble::NotReady(why.clone())),
-                None => Err(Trouble::NotReady(format!("image {name} has not been looked for yet"))),
+                Some(Err(why)) => Err(Unavailable::Temporary(why.clone())),
+                None => Err(Unavailable::Temporary(format!("image {name} has not been looked for yet"))),
             },
             Image::Uploaded => {
                 let name = &wanted.image_name;
-                Err(Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
+                Err(Unavailable::Temporary(format!("image {name} has not been uploaded to this provider")))
             }
         }
     }
 
     /// The ids of a label's networks, in its order.
-    pub fn network_ids(&self, wanted: &Wanted) -> Result<Vec<&str>, Trouble> {
+    pub fn network_ids(&self, wanted: &Wanted) -> Result<Vec<&str>, Unavailable> {
         let id = |name: &String| {
             let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name);
-            let missing = || Trouble::Broken(format!("Unable to find network {name}"));
+            let missing = || Unavailable::Permanent(format!("Unable to find network {name}"));
             found.map(|network| network.id.as_str()).ok_or_else(missing)
         };
         wanted.networks.iter().map(id).collect()
@@ -204,7 +204,7 @@ impl Stock {
     }
 
     /// What one server of a label takes, or why there can be none.
-    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Resources, Trouble> {
+    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Resources, Unavailable> {
         let flavor = self.flavor(wanted)?;
         self.network_ids(wanted)?;
         if wanted.image != Image::Uploaded {

@@ -13,7 +13,7 @@ use crate::openstack::config::Wanted;
 use crate::openstack::errors::failed;
 use crate::openstack::request_body;
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::Trouble;
+use nodepool_driver::facts::Unavailable;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_driver::job::{LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{Input, Next};
@@ -169,7 +169,7 @@ impl LaunchServer {
                 let microversion = self.stock.services.microversion;
                 self.call(Step::Creating, calls::create_server(server, microversion))
             }
-            Err(Trouble::Broken(why) | Trouble::NotReady(why)) => {
+            Err(Unavailable::Permanent(why) | Unavailable::Temporary(why)) => {
                 Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: why })
             }
         }

@@ -17,7 +17,7 @@ use crate::openstack::http::Services;
 use crate::openstack::instances::floating_addresses;
 use crate::openstack::pagination::{Pages, Step, typed};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LaunchConfig, Launching, Trouble};
+use nodepool_driver::facts::{LaunchConfig, Launching, Unavailable};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
@@ -64,7 +64,7 @@ struct RefreshResults {
     limits: Option<Resources>,
     volume_limits: Option<Resources>,
     network: Option<NetworkQuota>,
-    limits_trouble: Option<Trouble>,
+    limits_unavailable: Option<Unavailable>,
     servers: Vec<Server>,
     unanswered: Vec<&'static str>,
 }
@@ -276,7 +276,7 @@ impl RefreshProvider {
         let why =
             format!("the cloud does not tell its limits ({error}); ignore-provider-quota: true does without them");
         if settings.quota_pools.len() < settings.servers.len() {
-            self.results.limits_trouble = Some(Trouble::Broken(why));
+            self.results.limits_unavailable = Some(Unavailable::Permanent(why));
             return Ok(());
         }
         Err(if is_permanent(error) { CloudError::Denied(why) } else { failed(why) })
@@ -304,7 +304,7 @@ impl RefreshProvider {
         let mut stock = Stock::new(self.results.services.clone(), flavors).with_networks(networks);
         let sizes = kept.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
         stock.kept = kept;
-        stock.limits_trouble = self.results.limits_trouble.take();
+        stock.limits_unavailable = self.results.limits_unavailable.take();
         stock.images = self.results.images.drain(..).collect();
         stock.zones = std::mem::take(&mut self.results.zones);
         let floating = self.results.servers.iter().filter(|server| !floating_addresses(server).is_empty());
@@ -356,8 +356,8 @@ fn no_image(name: &str) -> String {
 pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
     let settings = &shared.settings;
     let need = |pool: &PoolName, label: &LabelName, _: &Label| {
-        if let Some(trouble) = stock.limits_trouble.as_ref().filter(|_| settings.quota_pools.contains(pool)) {
-            return Err(trouble.clone());
+        if let Some(unavailable) = stock.limits_unavailable.as_ref().filter(|_| settings.quota_pools.contains(pool)) {
+            return Err(unavailable.clone());
         }
         match settings.servers.get(pool).and_then(|labels| labels.get(label)) {
             Some(wanted) => stock.need(pool, wanted),
