@@ -40,7 +40,7 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What an upload needs to know besides what is uploaded where.
 #[derive(Clone)]
-pub struct Carrier {
+pub struct UploadContext {
     pub store: Store,
     pub build_env: BuildEnvironment,
     pub counter: Counter,
@@ -51,33 +51,33 @@ pub struct Carrier {
 
 /// How a shipment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Uploaded {
+pub enum UploadOutcome {
     /// Somebody else uploads it, or there is no need any more.
-    NotOurs,
+    Skipped,
     /// This builder does not have the file.
-    Elsewhere,
+    NoLocalFile,
     Ready,
     Failed,
 }
 
 /// The file of a build in the format of a provider.
-struct Freight {
+struct ImageFile {
     file: PathBuf,
     size: u64,
     sums: Checksums,
 }
 
-pub async fn upload(carrier: Carrier, shipment: Shipment) -> Uploaded {
+pub async fn upload(context: UploadContext, shipment: Shipment) -> UploadOutcome {
     let (place, build) = (&shipment.place, &shipment.build.record);
     let (image, provider) = (&place.build.image, &place.provider);
-    let freight = match freight(&carrier, &shipment).await {
-        Ok(freight) => freight,
+    let image_file = match open_image_file(&context, &shipment).await {
+        Ok(image_file) => image_file,
         Err(error) => {
             // The files of other builders lie elsewhere.
-            if build.builder_id.as_ref() == Some(&carrier.build_env.builder_id) {
+            if build.builder_id.as_ref() == Some(&context.build_env.builder_id) {
                 error!(target: "nodepool.builder.UploadWorker", %image, %provider, "cannot upload: {error}");
             }
-            return Uploaded::Elsewhere;
+            return UploadOutcome::NoLocalFile;
         }
     };
     let now = clock::now();
@@ -86,7 +86,7 @@ pub async fn upload(carrier: Carrier, shipment: Shipment) -> Uploaded {
             target: "nodepool.builder.UploadWorker",
             %image, %provider, "image-name-format {:?} cannot be used: {error}", shipment.name_format
         );
-        return Uploaded::Failed;
+        return UploadOutcome::Failed;
     }
     let begun = ImageUpload {
         username: build.username.clone(),
@@ -94,45 +94,45 @@ pub async fn upload(carrier: Carrier, shipment: Shipment) -> Uploaded {
         shell_type: build.shell_type.clone(),
         ..ImageUpload::bare(UploadState::Uploading, now)
     };
-    let mut grant = match carrier.store.begin_upload(place, begun.clone()).await {
+    let mut grant = match context.store.begin_upload(place, begun.clone()).await {
         Ok(grant) => grant,
-        Err(WriteError::Contended | WriteError::Conflict) => return Uploaded::NotOurs,
+        Err(WriteError::Contended | WriteError::Conflict) => return UploadOutcome::Skipped,
         Err(error) => {
             warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "cannot begin an upload");
-            return Uploaded::Failed;
+            return UploadOutcome::Failed;
         }
     };
     let began = Instant::now();
-    let record = carry(&carrier, &shipment, &freight, &mut grant, begun).await;
-    finish(&carrier, &shipment, &mut grant, &record, began).await
+    let record = transfer(&context, &shipment, &image_file, &mut grant, begun).await;
+    finish(&context, &shipment, &mut grant, &record, began).await
 }
 
 /// Records how it ended.
 async fn finish(
-    carrier: &Carrier,
+    context: &UploadContext,
     shipment: &Shipment,
     grant: &mut UploadGrant,
     record: &ImageUpload,
     began: Instant,
-) -> Uploaded {
+) -> UploadOutcome {
     let (build, provider) = (&shipment.place.build, &shipment.place.provider);
     let image = &build.image;
-    let recorded = write_retry::write_with_retry(&carrier.store, "the end of an upload", async || {
-        carrier.store.finish_upload(grant, record).await
+    let recorded = write_retry::write_with_retry(&context.store, "the end of an upload", async || {
+        context.store.finish_upload(grant, record).await
     });
     match (record.state, recorded.await) {
         (UploadState::Ready, Ok(())) => {
             let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
             builder_metrics::uploaded(image, provider, duration_ms)
                 .into_iter()
-                .for_each(|sample| carrier.build_env.samples.send(sample));
+                .for_each(|sample| context.build_env.samples.send(sample));
             let id = record.external_id.as_ref().map(ToString::to_string).unwrap_or_default();
             let build = build.file_name();
             info!(
                 target: "nodepool.builder.UploadWorker",
                 "Image build {build} (external_id {id}) in {provider} is ready"
             );
-            Uploaded::Ready
+            UploadOutcome::Ready
         }
         (UploadState::Ready, Err(error)) => {
             error!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "the upload cannot be recorded");
@@ -140,24 +140,24 @@ async fn finish(
             if error == WriteError::Conflict
                 && let Some(id) = &record.external_id
             {
-                remove(carrier, id).await;
+                remove(context, id).await;
             }
-            Uploaded::Failed
+            UploadOutcome::Failed
         }
-        (_, Ok(())) => Uploaded::Failed,
+        (_, Ok(())) => UploadOutcome::Failed,
         (_, Err(error)) => {
             warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "the failure cannot be recorded");
-            Uploaded::Failed
+            UploadOutcome::Failed
         }
     }
 }
 
-async fn freight(carrier: &Carrier, shipment: &Shipment) -> Result<Freight, String> {
-    let file = carrier.build_env.images.file(&shipment.place.build, &shipment.format);
+async fn open_image_file(context: &UploadContext, shipment: &Shipment) -> Result<ImageFile, String> {
+    let file = context.build_env.images.file(&shipment.place.build, &shipment.format);
     on_a_thread_that_may_wait(move || {
-        let about = std::fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let metadata = std::fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let sums = checksums::read(&file);
-        Ok(Freight { file, size: about.len(), sums })
+        Ok(ImageFile { file, size: metadata.len(), sums })
     })
     .await
 }
@@ -173,16 +173,16 @@ fn external_name(shipment: &Shipment, upload: &UploadId, now: Timestamp) -> Resu
 }
 
 /// From the record of the beginning to that of the end.
-async fn carry(
-    carrier: &Carrier,
+async fn transfer(
+    context: &UploadContext,
     shipment: &Shipment,
-    freight: &Freight,
+    image_file: &ImageFile,
     grant: &mut UploadGrant,
     begun: ImageUpload,
 ) -> ImageUpload {
     let (image, provider) = (&shipment.place.build.image, &shipment.place.provider);
     let progress = Progress::default();
-    let order = match order(carrier, shipment, freight, grant, begun.state_time, progress) {
+    let order = match upload_order(context, shipment, image_file, grant, begun.state_time, progress) {
         Ok(order) => order,
         Err(error) => {
             error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{error}");
@@ -191,19 +191,19 @@ async fn carry(
     };
     info!(
         target: "nodepool.builder.UploadWorker",
-        "Uploading DIB image build {} from {} to {provider}", shipment.place.build.build, freight.file.display()
+        "Uploading DIB image build {} from {} to {provider}", shipment.place.build.build, image_file.file.display()
     );
     let sending =
         ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
-    let mut known = grant.prior_record.as_ref().and_then(|before| before.external_id.clone());
+    let mut known_id = grant.prior_record.as_ref().and_then(|before| before.external_id.clone());
     let stall_timeout = MIN_STALL_TIMEOUT.max(shipment.timeout.to_duration() + STALL_MARGIN);
-    let failure = match send(carrier, grant, &sending, order, stall_timeout, &mut known).await {
+    let failure = match send(context, grant, &sending, order, stall_timeout, &mut known_id).await {
         Ok(id) => {
-            known = Some(id.clone());
-            match call_hook(carrier, shipment, freight, &id).await {
+            known_id = Some(id.clone());
+            match call_hook(context, shipment, image_file, &id).await {
                 Ok(()) => {
                     let mut ready = ImageUpload { external_id: Some(id), ..sending };
-                    ready.set_state(UploadState::Ready, carrier.store.upload_ready_time(&grant.key, clock::now()));
+                    ready.set_state(UploadState::Ready, context.store.upload_ready_time(&grant.key, clock::now()));
                     return ready;
                 }
                 Err(error) => error,
@@ -213,8 +213,8 @@ async fn carry(
     };
     error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{failure}");
     let mut failed = ImageUpload::bare(UploadState::Failed, clock::now());
-    if let Some(id) = known
-        && !remove(carrier, &id).await
+    if let Some(id) = known_id
+        && !remove(context, &id).await
     {
         // The clean-up goes on with it.
         failed.external_id = Some(id);
@@ -222,28 +222,28 @@ async fn carry(
     failed
 }
 
-fn order(
-    carrier: &Carrier,
+fn upload_order(
+    context: &UploadContext,
     shipment: &Shipment,
-    freight: &Freight,
+    image_file: &ImageFile,
     grant: &UploadGrant,
     now: Timestamp,
     progress: Progress,
 ) -> Result<UploadOrder, String> {
     let key = &grant.key;
     let marks = key.marks();
-    let mut meta = carrier.image.metadata.clone();
+    let mut meta = context.image.metadata.clone();
     meta.extend(shipment.entry.meta.clone());
     meta.retain(|name, _| !marks.contains_key(name));
     Ok(UploadOrder {
         name: external_name(shipment, &key.upload, now)?,
-        file: freight.file.clone(),
-        size: freight.size,
+        file: image_file.file.clone(),
+        size: image_file.size,
         format: shipment.format.clone(),
         meta,
         marks,
-        md5: freight.sums.md5.clone(),
-        sha256: freight.sums.sha256.clone(),
+        md5: image_file.sums.md5.clone(),
+        sha256: image_file.sums.sha256.clone(),
         may_exist: grant.prior_record.is_some(),
         progress,
     })
@@ -251,27 +251,27 @@ fn order(
 
 /// The image's id in the cloud is recorded as soon as there is one, so that whoever takes over knows it.
 async fn send(
-    carrier: &Carrier,
+    context: &UploadContext,
     grant: &mut UploadGrant,
     sending: &ImageUpload,
     order: UploadOrder,
     stall_timeout: Duration,
-    known: &mut Option<ExternalId>,
+    known_id: &mut Option<ExternalId>,
 ) -> Result<ExternalId, CloudError> {
     let (progress, size) = (order.progress.clone(), order.size);
-    let mut asked = carrier.counter.ask(Job::Upload(Arc::new(order)));
-    let (mut shown, mut most, mut moved) = (u64::MAX, 0, Instant::now());
+    let mut asked = context.counter.ask(Job::Upload(Arc::new(order)));
+    let (mut reported, mut most, mut progressed_at) = (u64::MAX, 0, Instant::now());
     loop {
         tokio::select! {
             biased;
             event = asked.next() => match event {
                 JobEvent::InstanceKnown(id) => {
-                    *known = Some(id.clone());
+                    *known_id = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
-                    let noted = write_retry::write_with_retry(&carrier.store, "the id of an image", async || {
-                        carrier.store.update_upload(grant, &record).await
+                    let recorded = write_retry::write_with_retry(&context.store, "the id of an image", async || {
+                        context.store.update_upload(grant, &record).await
                     });
-                    if let Err(error) = noted.await {
+                    if let Err(error) = recorded.await {
                         warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the id of an image");
                         if error == WriteError::Conflict {
                             return Err(CloudError::given_up("its record is gone"));
@@ -285,14 +285,14 @@ async fn send(
             () = tokio::time::sleep(PROGRESS_INTERVAL) => {
                 let bytes = progress.get();
                 if bytes > most {
-                    (most, moved) = (bytes, Instant::now());
+                    (most, progressed_at) = (bytes, Instant::now());
                 }
-                if moved.elapsed() > stall_timeout {
+                if progressed_at.elapsed() > stall_timeout {
                     return Err(CloudError::given_up(format!("no further than byte {most} for {} s", stall_timeout.as_secs())));
                 }
-                if bytes != shown && bytes > 0 {
-                    shown = bytes;
-                    carrier.store.write_progress(grant, json!({"bytes": bytes, "of": size}).to_string()).await;
+                if bytes != reported && bytes > 0 {
+                    reported = bytes;
+                    context.store.write_progress(grant, json!({"bytes": bytes, "of": size}).to_string()).await;
                 }
             }
         }
@@ -300,11 +300,11 @@ async fn send(
 }
 
 /// The hook may do with the image what it likes; the upload is ready when it says so.
-async fn call_hook(carrier: &Carrier, shipment: &Shipment, freight: &Freight, id: &ExternalId) -> Result<(), String> {
+async fn call_hook(context: &UploadContext, shipment: &Shipment, image_file: &ImageFile, id: &ExternalId,) -> Result<(), String> {
     let Some(command) = &shipment.hook else { return Ok(()) };
-    let (id, file) = (id.to_string(), freight.file.display().to_string());
+    let (id, file) = (id.to_string(), image_file.file.display().to_string());
     let arguments = [shipment.place.provider.as_str(), &id, &file];
-    let ended = hook::run(command, &arguments, carrier.hook_timeout).await;
+    let ended = hook::run(command, &arguments, context.hook_timeout).await;
     let ended = ended.map_err(|error| format!("Post upload hook {command} cannot be run: {error}"))?;
     match ended.end {
         End::Status(0) => {
@@ -315,17 +315,17 @@ async fn call_hook(carrier: &Carrier, shipment: &Shipment, freight: &Freight, id
         }
         End::Status(code) => Err(format!("Post upload hook failed with exit code {code}\n{}", ended.output)),
         End::TimedOut => {
-            let limit = carrier.hook_timeout.0;
+            let limit = context.hook_timeout.0;
             Err(format!("Post upload hook {command} was ended after {limit} s\n{}", ended.output))
         }
     }
 }
 
 /// False where the image is still there.
-async fn remove(carrier: &Carrier, id: &ExternalId) -> bool {
-    let deleted = carrier.counter.delete_image(id, REMOVAL_TIMEOUT).await;
+async fn remove(context: &UploadContext, id: &ExternalId) -> bool {
+    let deleted = context.counter.delete_image(id, REMOVAL_TIMEOUT).await;
     if let Err(error) = &deleted {
-        let provider = &carrier.counter.provider.provider;
+        let provider = &context.counter.provider.provider;
         warn!(target: "nodepool.builder.UploadWorker", %provider, "Unable to delete image {id}: {error}");
     }
     deleted.is_ok()

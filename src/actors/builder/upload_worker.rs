@@ -8,7 +8,7 @@ use serde_json::json;
 use tracing::{Instrument, info_span};
 
 use super::build_job::BuildEnvironment;
-use super::upload_job::{self, Carrier, Uploaded};
+use super::upload_job::{self, UploadContext, UploadOutcome};
 use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
@@ -84,7 +84,7 @@ impl UploadWorker {
         ) else {
             return;
         };
-        let carrier = Carrier {
+        let context = UploadContext {
             store: self.deps.store.clone(),
             build_env: self.deps.build_env.clone(),
             counter: Counter { asking: self.asking.clone(), provider, reply: ctx.address().recipient() },
@@ -96,21 +96,20 @@ impl UploadWorker {
         // For the loggers, of which each worker has its own.
         let span =
             info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
-        let uploading = upload_job::upload(carrier, shipment);
-        self.actor_tasks
-            .spawn(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, lease, ctx));
+        let uploading = upload_job::upload(context, shipment);
+        self.actor_tasks.spawn(ctx, uploading.instrument(span), |outcome, act, ctx| act.on_upload_finished(outcome, lease, ctx));
     }
 
-    fn uploaded(&mut self, uploaded: Uploaded, lease: WorkLease, ctx: &mut Context<Self>) {
-        match uploaded {
-            Uploaded::Failed => lease.failed(self.deps.interval),
-            Uploaded::Elsewhere => lease.back_off(NO_LOCAL_FILE_BACKOFF),
+    fn on_upload_finished(&mut self, outcome: UploadOutcome, lease: WorkLease, ctx: &mut Context<Self>) {
+        match outcome {
+            UploadOutcome::Failed => lease.failed(self.deps.interval),
+            UploadOutcome::NoLocalFile => lease.back_off(NO_LOCAL_FILE_BACKOFF),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Uploaded::NotOurs => lease.back_off(Seconds(1.0)),
-            Uploaded::Ready => lease.succeeded(),
+            UploadOutcome::Skipped => lease.back_off(Seconds(1.0)),
+            UploadOutcome::Ready => lease.succeeded(),
         }
         drop(lease);
-        if uploaded == Uploaded::Ready && self.deps.rest > Seconds::ZERO {
+        if outcome == UploadOutcome::Ready && self.deps.rest > Seconds::ZERO {
             ctx.run_later(self.deps.rest.to_duration(), |act, ctx| {
                 act.uploading = None;
                 act.reconcile(ctx);
