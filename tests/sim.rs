@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
-use model::book::Book;
+use model::book::RunHistory;
 use model::configuration::Cast;
 use model::faults::{self, Chosen};
 use model::fewest::fewest;
@@ -234,10 +234,10 @@ fn a_seed_is_the_same_hour_each_time() {
 
 /// An hour of which somebody wants to read.
 fn live(seed: u64) -> String {
-    let (book, chosen) = (Book::with_tale(), Chosen::default());
-    let outcome = model::live(seed, &chosen, book.clone());
+    let (history, chosen) = (RunHistory::with_tale(), Chosen::default());
+    let outcome = model::live(seed, &chosen, history.clone());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hour-{seed}.log"));
-    std::fs::write(&file, book.tale().join("\n")).unwrap();
+    std::fs::write(&file, history.tale().join("\n")).unwrap();
     let line = outcome.line(seed, &chosen);
     assert!(outcome.has_held(), "SEED={seed} cargo test --test sim an_hour; its tale is in {}: {line}", file.display());
     line

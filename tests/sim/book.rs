@@ -30,10 +30,10 @@ use super::configuration::{Cast, PROVIDERS};
 
 /// Clones are the same book.
 #[derive(Clone, Default)]
-pub struct Book(Arc<Mutex<Pages>>);
+pub struct RunHistory(Arc<Mutex<RunState>>);
 
 #[derive(Default)]
-struct Pages {
+struct RunState {
     watcher: Watcher,
     images: ImageWatcher,
     data: FxHashMap<String, Bytes>,
@@ -44,28 +44,28 @@ struct Pages {
     digest: FxHasher,
     changes: u64,
     /// Each record is read as its other readers do.
-    is_thorough: bool,
+    validates_every_record: bool,
     /// Of nodes and requests the gist is kept.
-    is_brief: bool,
+    keeps_checked_fields_only: bool,
     tale: Option<Vec<String>>,
 }
 
-impl Book {
+impl RunHistory {
     /// One that remembers every line, to be read by people.
     pub fn with_tale() -> Self {
-        let book = Self::default();
-        book.0.lock().unwrap().tale = Some(Vec::new());
-        book
+        let history = Self::default();
+        history.0.lock().unwrap().tale = Some(Vec::new());
+        history
     }
 
     /// Nobody asks for whole records: they are not read, which takes longer than all else here.
-    pub fn be_brief(&self) {
-        self.0.lock().unwrap().is_brief = true;
+    pub fn keep_checked_fields_only(&self) {
+        self.0.lock().unwrap().keeps_checked_fields_only = true;
     }
 
     /// Each record is read as its other readers do, not one in some.
-    pub fn be_thorough(&self) {
-        self.0.lock().unwrap().is_thorough = true;
+    pub fn validate_every_record(&self) {
+        self.0.lock().unwrap().validates_every_record = true;
     }
 
     pub fn observe(&self, observation: Observation<'_>) {
@@ -106,7 +106,7 @@ impl Book {
             let text = data.map_or("gone".into(), |data| String::from_utf8_lossy(data).into_owned());
             pages.tell(&format!("{rest} {text}"));
         }
-        if (pages.is_thorough || pages.changes.is_multiple_of(READ_AGAIN))
+        if (pages.validates_every_record || pages.changes.is_multiple_of(READ_AGAIN))
             && let Some(data) = data
         {
             let found = unreadable(path, data);
@@ -114,12 +114,14 @@ impl Book {
         }
         let found = match paths::parse(path) {
             paths::ZnodePath::Node(id) => {
-                let node = if pages.is_brief { record::<Gist>(data).map(Node::from) } else { record(data) };
+                let node =
+                    if pages.keeps_checked_fields_only { record::<Gist>(data).map(Node::from) } else { record(data) };
                 pages.watcher.observe(Observation::Node(&id, node.as_ref()))
             }
             paths::ZnodePath::Request(id) => {
-                let is_brief = pages.is_brief;
-                let request = if is_brief { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
+                let checked_fields_only = pages.keeps_checked_fields_only;
+                let request =
+                    if checked_fields_only { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
                 pages.watcher.observe(Observation::Request(&id, request.as_ref()))
             }
             paths::ZnodePath::NodeContender(id, name) => {
@@ -168,12 +170,12 @@ impl Book {
         if told.is_none_or(|told| told <= limit) {
             return self.tell_limit(pool, limit);
         }
-        let (book, pool) = (self.clone(), pool.clone());
+        let (history, pool) = (self.clone(), pool.clone());
         actix_rt::spawn(async move {
             tokio::time::sleep(grace_period).await;
-            let last = book.0.lock().unwrap().limits.get(&pool).copied();
+            let last = history.0.lock().unwrap().limits.get(&pool).copied();
             if last == Some(limit) {
-                book.tell_limit(&pool, limit);
+                history.tell_limit(&pool, limit);
             }
         });
     }
@@ -322,7 +324,7 @@ fn record<T: DeserializeOwned>(data: Option<&Bytes>) -> Option<T> {
     Some(json::from_bytes(written).expect("a record can be read"))
 }
 
-impl Pages {
+impl RunState {
     fn note(&mut self, found: Vec<Violation>) {
         for violation in found {
             self.tell(&format!("VIOLATION {violation}"));

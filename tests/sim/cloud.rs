@@ -27,7 +27,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
-use super::book::Book;
+use super::book::RunHistory;
 use super::configuration::CORES;
 use super::gate::StepBudget;
 
@@ -63,7 +63,7 @@ struct State {
     gone: Vec<(Place, Instance, Instant)>,
     /// With the time since when.
     images: BTreeMap<Place, (StoredImage, Instant)>,
-    book: Book,
+    history: RunHistory,
     numbers: u64,
 }
 
@@ -88,7 +88,7 @@ enum Fate {
 }
 
 impl Clouds {
-    pub fn new(seed: u64, book: Book) -> Self {
+    pub fn new(seed: u64, history: RunHistory) -> Self {
         let dice = StdRng::seed_from_u64(seed ^ 0xc10d);
         let state = State {
             dice,
@@ -96,7 +96,7 @@ impl Clouds {
             servers: BTreeMap::new(),
             gone: Vec::new(),
             images: BTreeMap::new(),
-            book,
+            history,
             numbers: 0,
         };
         Self(Arc::new(Mutex::new(state)))
@@ -163,7 +163,7 @@ impl State {
             let now = Instant::now();
             self.gone.retain(|(_, _, since)| *since + LONGEST_LAG > now);
             self.gone.push((place.clone(), server.instance(&place.1, now), now));
-            self.book.observe(Observation::Removed(place));
+            self.history.observe(Observation::Removed(place));
         }
     }
 
@@ -173,7 +173,7 @@ impl State {
         let runs = |server: &Server| server.fate == Fate::Runs && server.boots_at <= now;
         for (place, server) in self.servers.iter_mut().filter(|(_, server)| !server.told && runs(server)) {
             server.told = true;
-            self.book.observe(Observation::Running(place));
+            self.history.observe(Observation::Running(place));
         }
         let gone = self.servers.iter().filter(|(_, server)| server.goes_at.is_some_and(|at| at <= now));
         for place in gone.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
@@ -219,11 +219,11 @@ impl State {
         };
         let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
         let node = NodeId::from(node.as_str());
-        self.book.observe(Observation::Created(&place, &node));
+        self.history.observe(Observation::Created(&place, &node));
         if self.happens(weather.doubled) {
             self.numbers += 1;
             let twin = (provider.clone(), format!("s-{}", self.numbers));
-            self.book.observe(Observation::Duplicated(&twin, &node));
+            self.history.observe(Observation::Duplicated(&twin, &node));
             self.servers.insert(twin, server.clone());
         }
         self.servers.insert(place.clone(), server);
@@ -236,9 +236,9 @@ impl State {
     fn delete(&mut self, place: &Place) -> Result<(), CloudError> {
         self.go_on();
         if place.1.starts_with(OF_OTHERS) {
-            self.book.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
+            self.history.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
         }
-        self.book.observe(Observation::Deleting(place));
+        self.history.observe(Observation::Deleting(place));
         if !self.servers.contains_key(place) {
             return Err(CloudError::NotFound);
         }
@@ -247,7 +247,7 @@ impl State {
         if !self.happens(weather.sticking_deletes) {
             let ends = Instant::now() + Duration::from_secs_f64(self.dice.gen_range(0.5..20.0));
             self.servers.get_mut(place).expect("it was there a moment ago").goes_at.get_or_insert(ends);
-            self.book.observe(Observation::Ending(place));
+            self.history.observe(Observation::Ending(place));
         }
         match self.happens(weather.lost_answers) {
             true => Err(failed("the answer was lost")),
@@ -266,7 +266,7 @@ impl State {
         let place = (provider.clone(), format!("i-{}", self.numbers));
         let id = ExternalId::text(place.1.clone());
         self.images.insert(place.clone(), (order.stored(id.clone()), Instant::now()));
-        self.book.observe_image(ImageObservation::Created(&place));
+        self.history.observe_image(ImageObservation::Created(&place));
         match self.happens(self.weather(provider).lost_answers) {
             true => Err(failed("the answer was lost")),
             false => Ok(id),
@@ -274,9 +274,9 @@ impl State {
     }
 
     fn delete_image(&mut self, place: &Place) -> Result<(), CloudError> {
-        self.book.observe_image(ImageObservation::Deleting(place));
+        self.history.observe_image(ImageObservation::Deleting(place));
         self.images.remove(place).ok_or(CloudError::NotFound)?;
-        self.book.observe_image(ImageObservation::Removed(place));
+        self.history.observe_image(ImageObservation::Removed(place));
         match self.happens(self.weather(&place.0).lost_answers) {
             true => Err(failed("the answer was lost")),
             false => Ok(()),
@@ -416,7 +416,7 @@ impl Door {
         };
         let what = format!("{} at {}", what(), self.provider);
         if let Some(violation) = nodes::of_call(what, Some(Seconds(over_for.as_secs_f64())), MOMENT) {
-            self.clouds.0.lock().unwrap().book.accuse(violation);
+            self.clouds.0.lock().unwrap().history.accuse(violation);
         }
     }
 

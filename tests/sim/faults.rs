@@ -12,7 +12,7 @@ use nodepool_zk::memory::{Fault as Loss, MemoryZooKeeper};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::book::Book;
+use super::book::RunHistory;
 use super::builders::Luck;
 use super::cloud::{Clouds, Weather};
 use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, Lack, OLD, PROVIDERS, Sizes};
@@ -224,7 +224,7 @@ pub struct Stage {
     pub launchers: Vec<Configured>,
     pub crowd: Crowd,
     pub luck: Luck,
-    pub book: Book,
+    pub history: RunHistory,
     pub struck: Struck,
 }
 
@@ -307,7 +307,7 @@ impl Stage {
 
     /// What people do by hand. False where it is done by now, or never; otherwise it is counted when it is done.
     fn act(&self, fault: &Fault) -> bool {
-        let (zookeeper, crowd, book) = (self.zookeeper.clone(), self.crowd.clone(), self.book.clone());
+        let (zookeeper, crowd, book) = (self.zookeeper.clone(), self.crowd.clone(), self.history.clone());
         match *fault {
             Fault::Delete { nth } => {
                 self.seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));

@@ -10,7 +10,7 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use nodepool_policy::invariants::nodes::{Place, Violation, of_ledger};
 
-use super::book::Book;
+use super::book::RunHistory;
 use super::cloud::Clouds;
 use super::gate::StepBudget;
 use super::process::{Configured, Seat};
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(97);
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// As long as the process lives.
-pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: StepBudget, book: Book) {
+pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: StepBudget, history: RunHistory) {
     let (mut waited, mut session) = (BTreeSet::new(), None);
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -31,7 +31,7 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
         let before = std::mem::replace(&mut session, budget.live_session());
         let Some(snapshot) = shared.snapshot_feed.latest() else { continue };
         if let Some(Violation(text)) = of_ledger(&snapshot) {
-            book.accuse(Violation(format!("{name}: {text}")));
+            history.accuse(Violation(format!("{name}: {text}")));
         }
         let is_open = |state| matches!(state, RequestState::Requested | RequestState::Pending);
         let open = snapshot.requests().filter(|(_, request)| is_open(request.record.state));
@@ -41,8 +41,8 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
             for id in open.intersection(&waited) {
                 let answers = shared.why.ask_all(AskWhy(id.clone()), DEADLINE).await;
                 let is_told = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
-                if !is_told && book.is_open(id) && !budget.is_exhausted() {
-                    book.accuse(Violation(format!("{name} cannot say why {id} waits")));
+                if !is_told && history.is_open(id) && !budget.is_exhausted() {
+                    history.accuse(Violation(format!("{name} cannot say why {id} waits")));
                 }
             }
             waited = open;
@@ -60,7 +60,7 @@ const MOST_LET_DOWN: u32 = 28;
 
 /// Sees requests that nobody looks after, although a launcher could to which nothing has happened all the while. One that has just begun
 /// hands out nothing of a cloud that does not answer it.
-pub async fn seek_neglected(launchers: Vec<(Seat, Configured)>, clouds: Clouds, book: Book) {
+pub async fn seek_neglected(launchers: Vec<(Seat, Configured)>, clouds: Clouds, book: RunHistory) {
     let mut seen: BTreeMap<(RequestId, i64, bool), u32> = BTreeMap::new();
     loop {
         tokio::time::sleep(GLANCE).await;
@@ -90,7 +90,7 @@ pub async fn seek_neglected(launchers: Vec<(Seat, Configured)>, clouds: Clouds, 
 const MOST_LOOKS: u32 = 10;
 
 /// Sees servers that are nobody's, as long as anybody lives.
-pub async fn seek_strays(clouds: Clouds, book: Book) {
+pub async fn seek_strays(clouds: Clouds, book: RunHistory) {
     let mut seen: BTreeMap<Place, u32> = BTreeMap::new();
     loop {
         tokio::time::sleep(INTERVAL).await;

@@ -29,7 +29,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
-use self::book::Book;
+use self::book::RunHistory;
 use self::builders::Luck;
 use self::cloud::Clouds;
 use self::configuration::{BUILDERS, Cast, HOSTS, LAUNCHERS, RACK, TENANT, TENANT_NODES};
@@ -99,7 +99,7 @@ fn note_panics() {
 }
 
 /// Lives the hour of a seed, once in the life of a process.
-pub fn live(seed: u64, chosen: &Chosen, book: Book) -> Outcome {
+pub fn live(seed: u64, chosen: &Chosen, history: RunHistory) -> Outcome {
     note_panics();
     entropy::seed(seed);
     nodepool_rng::seed(seed);
@@ -107,26 +107,26 @@ pub fn live(seed: u64, chosen: &Chosen, book: Book) -> Outcome {
     let faults = chosen.of(faults::schedule(seed));
     on_paused_time(async {
         clock::simulate(Timestamp(1_700_000_000.0));
-        hour(seed, &faults, book).await
+        hour(seed, &faults, history).await
     })
 }
 
-async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
+async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcome {
     let mut dice = StdRng::seed_from_u64(seed);
     let zookeeper = MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64);
-    let seen = book.clone();
+    let seen = history.clone();
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
-    let clouds = Clouds::new(seed, book.clone());
+    let clouds = Clouds::new(seed, history.clone());
     let cast = Cast::of(seed);
     if cast.narrow {
         zookeeper.limit_transactions(NARROW);
-        book.be_thorough();
+        history.validate_every_record();
     }
     if !cast.old {
         // Only that one has its own picture from the book.
-        book.be_brief();
+        history.keep_checked_fields_only();
     }
-    let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &book);
+    let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &history);
     let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
     let luck = Luck::default();
     let mut builder = |name: &&'static str| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &luck);
@@ -135,34 +135,35 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     seats.extend(
         (0..BUILDERS.len()).map(|at| builders.get(at).map_or_else(Seat::empty, |builder| builder.seat.clone())),
     );
-    seats.push(if cast.old { python::keep_running(&zookeeper, &clouds, &book) } else { Seat::empty() });
-    let crowd = Crowd::of(&zookeeper, &book);
+    seats.push(if cast.old { python::keep_running(&zookeeper, &clouds, &history) } else { Seat::empty() });
+    let crowd = Crowd::of(&zookeeper, &history);
     for _ in 0..REQUESTS {
         crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
     if cast.tenant {
-        book.observe(Observation::TenantLimit(&TENANT.into(), TENANT_NODES));
+        history.observe(Observation::TenantLimit(&TENANT.into(), TENANT_NODES));
     }
     if cast.rack {
-        HOSTS.iter().for_each(|(host, jobs)| book.observe(Observation::HostSlots(&RACK.into(), host, *jobs)));
+        HOSTS.iter().for_each(|(host, jobs)| history.observe(Observation::HostSlots(&RACK.into(), host, *jobs)));
     }
-    actix_rt::spawn(inspector::seek_strays(clouds.clone(), book.clone()));
+    actix_rt::spawn(inspector::seek_strays(clouds.clone(), history.clone()));
     let sitting = seats.iter().cloned().zip(launchers.iter().cloned()).collect();
-    actix_rt::spawn(inspector::seek_neglected(sitting, clouds.clone(), book.clone()));
+    actix_rt::spawn(inspector::seek_neglected(sitting, clouds.clone(), history.clone()));
     let struck = Struck::default();
-    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, book: book.clone(), struck };
+    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, history: history.clone(), struck };
     let begun = Instant::now();
     for (at, fault) in faults {
         tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;
-        book.remark(&format!("FAULT {fault:?}"));
+        history.remark(&format!("FAULT {fault:?}"));
         faults::strike(fault, &stage);
     }
     tokio::time::sleep_until(begun + Duration::from_secs_f64(HOUR)).await;
-    book.remark("HEALED");
+    history.remark("HEALED");
     faults::heal(&stage);
     let unrest = || {
-        let files = builders.iter().flat_map(|builder| builder.left_over(|key| book.is_built(key)));
-        book.unrest(cast)
+        let files = builders.iter().flat_map(|builder| builder.left_over(|key| history.is_built(key)));
+        history
+            .unrest(cast)
             .iter()
             .map(ToString::to_string)
             .chain(files)
@@ -170,7 +171,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
             .collect()
     };
     let mut violations = rest(unrest, stage.crowd.members()).await;
-    violations.splice(0..0, book.violations());
+    violations.splice(0..0, history.violations());
     violations
         .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
     violations.extend(
@@ -191,7 +192,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
         given_up: stage.crowd.stats.given_up.get(),
         faults: met,
         kills,
-        digest: book.digest(),
+        digest: history.digest(),
     }
 }
 

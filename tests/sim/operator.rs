@@ -15,8 +15,8 @@ use nodepool_zk::memory::MemoryZooKeeper;
 use nodepool_zk::paths;
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
-use super::book::Book;
-use super::configuration::{PROVIDERS, WISHES};
+use super::book::RunHistory;
+use super::configuration::{ALL_LABELS, WISHES};
 use super::zuul::Crowd;
 use crate::grown::Consumer;
 
@@ -49,7 +49,7 @@ pub async fn delete_idle(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize) -
 }
 
 /// Removes the record of an idle node, with what is below it. Its server is left over. Whether there was one.
-pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
+pub async fn erase(zookeeper: MemoryZooKeeper, history: RunHistory, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let is_ours = |node: &Node| node.provider.as_ref().is_some_and(|provider| PROVIDERS.contains(&provider.as_str()));
     let nodes = operator.nodes().await.into_iter();
@@ -60,11 +60,11 @@ pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
     let below = operator.zk.children(&path).await.map(|(names, _)| names).unwrap_or_default();
     let mut ops: Vec<Op> = below.iter().map(|name| Op::delete(format!("{path}/{name}"), -1)).collect();
     ops.push(Op::delete(path, seen.version));
-    book.observe(Observation::Erased(id));
+    history.observe(Observation::Erased(id));
     match operator.zk.multi(ops).await {
         // It was given to somebody meanwhile, is locked, or has gone.
         Err(ZkError::Multi { .. }) => {
-            book.observe(Observation::EraseCancelled(id));
+            history.observe(Observation::EraseCancelled(id));
             false
         }
         Ok(_) => true,
@@ -144,7 +144,7 @@ pub async fn ask_for_build(zookeeper: MemoryZooKeeper, image: &'static str) {
 }
 
 /// Lets an upload go that is ready. Whether there was one.
-pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
+pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: RunHistory, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let Some((key, mut upload)) = book.ready_upload(nth) else { return false };
     book.observe_image(ImageObservation::ManuallyDeleted(&key));

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::book::Book;
+use super::book::RunHistory;
 use super::cloud::Clouds;
 use super::configuration::{Cast, Launcher, Sizes};
 use super::gate::{KillableConnection, StepBudget};
@@ -172,7 +172,7 @@ pub struct Configured {
     pub launcher: &'static Launcher,
     cast: Cast,
     files: Files,
-    book: Book,
+    history: RunHistory,
     sizes: Rc<Cell<Sizes>>,
     written: Rc<Cell<Instant>>,
 }
@@ -183,7 +183,7 @@ impl Configured {
         let Files::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
         files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.cast));
         for (pool, servers) in self.launcher.limits(sizes, self.cast) {
-            self.book.limit(&pool, servers, DECIDED_BEFORE);
+            self.history.limit(&pool, servers, DECIDED_BEFORE);
         }
         self.sizes.set(sizes);
         self.written.set(Instant::now());
@@ -206,11 +206,11 @@ pub fn launcher(
     cast: Cast,
     zookeeper: &MemoryZooKeeper,
     clouds: &Clouds,
-    book: &Book,
+    book: &RunHistory,
 ) -> (Seat, Configured) {
     let files = Files::InMemory(Arc::default());
     let (sizes, written) = (Rc::default(), Rc::new(Cell::new(Instant::now())));
-    let configured = Configured { launcher, cast, files: files.clone(), book: book.clone(), sizes, written };
+    let configured = Configured { launcher, cast, files: files.clone(), history: book.clone(), sizes, written };
     configured.set(Sizes::default());
     let (clouds, book) = (clouds.clone(), book.clone());
     let seat = keep_running(launcher.name, zookeeper, move |gate| {

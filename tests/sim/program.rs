@@ -16,7 +16,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 
 use campaign::{Campaign, Seeds};
-use model::book::Book;
+use model::book::RunHistory;
 use model::faults::Chosen;
 
 /// Lives simulated hours, each from a seed, and holds them to the promises of doc/reliability.md.
@@ -79,11 +79,11 @@ fn one_hour(seed: u64, arguments: &Arguments) -> bool {
     // An hour that spins cannot say so itself, and nobody waits for it when who asked has gone.
     setrlimit(Resource::RLIMIT_CPU, LONGEST, LONGEST + 5).expect("a process may limit itself");
     set_pdeathsig(Signal::SIGKILL).expect("a process may end with its parent");
-    let book = if arguments.tale.is_some() { Book::with_tale() } else { Book::default() };
+    let history = if arguments.tale.is_some() { RunHistory::with_tale() } else { RunHistory::default() };
     let chosen = arguments.faults.clone().unwrap_or_default();
-    let outcome = model::live(seed, &chosen, book.clone());
+    let outcome = model::live(seed, &chosen, history.clone());
     if let Some(file) = &arguments.tale {
-        std::fs::write(file, book.tale().join("\n")).expect("the tale can be written");
+        std::fs::write(file, history.tale().join("\n")).expect("the tale can be written");
     }
     println!("{}", outcome.line(seed, &chosen));
     outcome.has_held()

@@ -26,8 +26,8 @@ use nodepool_zk::{Zk, paths};
 use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, ZkError};
 
-use super::book::Book;
-use super::cloud::{Clouds, Door};
+use super::book::RunHistory;
+use super::cloud::{CloudConnection, Door};
 use super::configuration::{LABELS, OLD, OLD_LABEL};
 use super::gate::StepBudget;
 use super::process::{Seat, restart};
@@ -57,7 +57,7 @@ const LATENESS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Dur
 /// What it believes to be there.
 struct Picture {
     /// What is.
-    book: Book,
+    history: RunHistory,
     late: Duration,
     taken: RefCell<Option<Taken>>,
 }
@@ -69,7 +69,7 @@ struct Taken {
 }
 
 impl Picture {
-    fn new(book: Book, life: u32) -> Self {
+    fn new(book: RunHistory, life: u32) -> Self {
         Self { book, late: LATENESS[life as usize % LATENESS.len()], taken: RefCell::default() }
     }
 
@@ -89,14 +89,17 @@ impl Picture {
     fn look<T>(&self, look: impl Fn(&Taken) -> T) -> T {
         let taken = &mut *self.taken.borrow_mut();
         let recent = taken.take().filter(|taken| taken.at.elapsed() < self.late);
-        let all =
-            || Taken { at: Instant::now(), nodes: self.book.nodes(|_| true), requests: self.book.requests(|_| true) };
+        let all = || Taken {
+            at: Instant::now(),
+            nodes: self.history.nodes(|_| true),
+            requests: self.history.requests(|_| true),
+        };
         look(taken.insert(recent.unwrap_or_else(all)))
     }
 }
 
 /// Starts it, and starts it again when it has been killed.
-pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -> Seat {
+pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &RunHistory) -> Seat {
     book.limit(&PoolId::new(OLD[0], "main"), MAX_SERVERS, Duration::ZERO);
     let seat = Seat::empty();
     let (taken, zookeeper, clouds, book) = (seat.clone(), zookeeper.clone(), clouds.clone(), book.clone());
@@ -118,7 +121,7 @@ type Told<T> = Result<T, ZkError>;
 
 impl Python {
     /// Registers its pools and works until it is killed.
-    async fn live(zk: Zk, clouds: &Clouds, book: Book, gate: &StepBudget, life: u32) {
+    async fn live(zk: Zk, clouds: &Clouds, book: RunHistory, gate: &StepBudget, life: u32) {
         let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{life:032x}"));
         let python = Rc::new(Self {
             eyes: Consumer { zk: zk.clone() },
@@ -490,7 +493,7 @@ impl Python {
 
     /// Q4 and Q5. Of its own nodes it knows at once, so that it counts well.
     fn capacity(&self) -> usize {
-        MAX_SERVERS.saturating_sub(self.cache.book.nodes(Self::is_own).len())
+        MAX_SERVERS.saturating_sub(self.cache.history.nodes(Self::is_own).len())
     }
 
     async fn turn(&self, node: &NodeId, record: &mut Node, state: NodeState) -> Told<()> {

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use tokio::task::JoinHandle;
 use zookeeper_server::types::ZkError;
 
-use super::book::Book;
+use super::book::RunHistory;
 use super::configuration::{TENANT, TENANT_LABEL};
 use super::gate::{KillableConnection, StepBudget};
 use super::operator;
@@ -45,14 +45,19 @@ fn count(cell: &Cell<u32>) {
 #[derive(Clone)]
 pub struct Crowd {
     zookeeper: MemoryZooKeeper,
-    book: Book,
+    history: RunHistory,
     pub stats: RunStats,
     members: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
 impl Crowd {
-    pub fn of(zookeeper: &MemoryZooKeeper, book: &Book) -> Self {
-        Self { zookeeper: zookeeper.clone(), book: book.clone(), stats: RunStats::default(), members: Rc::default() }
+    pub fn of(zookeeper: &MemoryZooKeeper, history: &RunHistory) -> Self {
+        Self {
+            zookeeper: zookeeper.clone(),
+            history: history.clone(),
+            stats: RunStats::default(),
+            members: Rc::default(),
+        }
     }
 
     /// One more, who asks for one of these labels, or for several, after a while.
