@@ -16,7 +16,7 @@ use bytes::Bytes;
 use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, yaml, zookeeper};
 use nodepool::actors::process::config_files::load;
 use nodepool::actors::process::context::BUILT;
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
@@ -242,7 +242,7 @@ fn ten_thousand_images() {
             "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\ndiskimages:\n{diskimages}providers:\n  - name: p\n    driver: fake\n    \
              diskimages:\n{uploaded}    pools: [{{name: main, max-servers: 1, labels: [{{name: a, diskimage: i0, min-ram: 1}}]}}]\n"
         );
-        let files = Files::InMemory(Arc::new(std::sync::Mutex::new([("np.yaml".into(), text)].into())));
+        let files = ConfigFileSource::InMemory(Arc::new(std::sync::Mutex::new([("np.yaml".into(), text)].into())));
         let loaded = load(&files, Path::new("np.yaml"), None, BUILT).await.unwrap();
         assert_eq!(loaded.config.diskimages.len(), images);
         measured.then("their configuration is loaded");

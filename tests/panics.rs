@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grown::{Consumer, InProcessDaemon, on_real_time, until, yaml};
 use nodepool::actors::process::config_files;
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::process::{ProcessError, Tree, sessions};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
@@ -88,8 +88,9 @@ async fn launcher(
     Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
     let (shared, file) = (process.shared.clone(), process.file.clone());
     let running = actix_rt::spawn(async move {
-        let loaded =
-            config_files::load(&Files::OnDisk, &file, None, BUILT).await.expect("a test's configuration loads");
+        let loaded = config_files::load(&ConfigFileSource::OnDisk, &file, None, BUILT)
+            .await
+            .expect("a test's configuration loads");
         sessions(&shared, loaded, &Tree::Launcher).await
     });
     (server, process, running, directory)

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use nodepool::actors::process::config_files::{LoadError, Loaded, load};
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::config_files::{LoadError, LoadedConfig, load};
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::config::validate::validate;
 use python_yaml::diagnostics::Diagnostic;
 use tokio::runtime::Builder;
@@ -46,10 +46,10 @@ pub fn check(data: &[u8]) {
 }
 
 /// As a daemon loads it.
-fn loaded(main: &str, secure: Option<&str>) -> Result<Loaded, LoadError> {
+fn loaded(main: &str, secure: Option<&str>) -> Result<LoadedConfig, LoadError> {
     let texts = [(MAIN, Some(main)), (SECURE, secure)];
     let texts = texts.into_iter().filter_map(|(name, text)| Some((PathBuf::from(name), text?.to_owned())));
-    let files = Files::InMemory(Arc::new(Mutex::new(BTreeMap::from_iter(texts))));
+    let files = ConfigFileSource::InMemory(Arc::new(Mutex::new(BTreeMap::from_iter(texts))));
     let runtime = Builder::new_current_thread().build().expect("a runtime without any I/O");
     runtime.block_on(load(&files, Path::new(MAIN), secure.map(|_| Path::new(SECURE)), DRIVERS))
 }

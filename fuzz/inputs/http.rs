@@ -9,7 +9,7 @@ use actix_rt::{Arbiter, System};
 use bytes::Bytes;
 use nodepool::actors::process::config_files::load;
 use nodepool::actors::process::context::{Arbiters, BUILT, LauncherOptions, ProcessContext};
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::panics::PanicCounter;

@@ -16,7 +16,7 @@ use nodepool::actors::launcher::launcher::run_session;
 use nodepool::actors::process::context::{
     ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest,
 };
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::provider::providers::ExtraDrivers;
 use nodepool::actors::runtime::panics::PanicCounter;
@@ -97,7 +97,7 @@ impl InProcessDaemon {
         let here = Arbiter::current();
         let mut options = LauncherOptions::new("nodepool.yaml");
         tune(&mut options);
-        let folder = matches!(options.files, Files::OnDisk).then(|| tempfile::tempdir().unwrap());
+        let folder = matches!(options.files, ConfigFileSource::OnDisk).then(|| tempfile::tempdir().unwrap());
         if let Some(folder) = &folder {
             options.config = folder.path().join(&options.config);
             std::fs::write(&options.config, yaml).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
 use nodepool_drivers::common::dib::{DibEnd, DibError, DibRun, ImageMaker};
 use nodepool_drivers::common::image_files::ImagesDir;
@@ -44,8 +44,8 @@ impl Builder {
 /// Keeps a builder running, whose images stay where they are over its lives.
 pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, clouds: &Clouds, luck: &Luck) -> Builder {
     let folder = tempfile::tempdir().expect("a folder can be made");
-    let files = Files::InMemory(Arc::default());
-    let Files::InMemory(texts) = &files else { unreachable!("simulated files are in memory") };
+    let files = ConfigFileSource::InMemory(Arc::default());
+    let ConfigFileSource::InMemory(texts) = &files else { unreachable!("simulated files are in memory") };
     texts.lock().unwrap().insert("nodepool.yaml".into(), builders_yaml(folder.path()));
     let (clouds, dice, luck) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), luck.clone());
     let seat = keep_running(name, zookeeper, move |budget| {

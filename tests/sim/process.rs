@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodepool::actors::process::context::SessionEnd;
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::memory::MemoryZooKeeper;
@@ -171,7 +171,7 @@ const DECIDED_BEFORE: Duration = Duration::from_secs(60);
 pub struct Configured {
     pub launcher: &'static Launcher,
     cast: Cast,
-    files: Files,
+    files: ConfigFileSource,
     history: RunHistory,
     sizes: Rc<Cell<Sizes>>,
     written: Rc<Cell<Instant>>,
@@ -180,7 +180,7 @@ pub struct Configured {
 impl Configured {
     /// What it reads at its next look.
     pub fn set(&self, sizes: Sizes) {
-        let Files::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
+        let ConfigFileSource::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
         files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.cast));
         for (pool, servers) in self.launcher.limits(sizes, self.cast) {
             self.history.limit(&pool, servers, DECIDED_BEFORE);
@@ -208,7 +208,7 @@ pub fn launcher(
     clouds: &Clouds,
     book: &RunHistory,
 ) -> (Seat, Configured) {
-    let files = Files::InMemory(Arc::default());
+    let files = ConfigFileSource::InMemory(Arc::default());
     let (sizes, written) = (Rc::default(), Rc::new(Cell::new(Instant::now())));
     let configured = Configured { launcher, cast, files: files.clone(), history: book.clone(), sizes, written };
     configured.set(Sizes::default());

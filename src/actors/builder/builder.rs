@@ -13,9 +13,9 @@ use super::image_cleanup_worker::{ImageCleanupDeps, ImageCleanupWorker};
 use super::upload_worker::{self, UploadWorker, UploadWorkerDeps};
 use super::work_queue::WorkQueue;
 use crate::actors::launcher::launcher::REGISTER_RETRY_INTERVAL;
-use crate::actors::process::config_files::Loaded;
+use crate::actors::process::config_files::LoadedConfig;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::{SessionEnd, StopRequest};
+use crate::actors::process::context::{ProcessContext, SessionEnd, StopRequest};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle};
@@ -90,7 +90,7 @@ pub struct BuilderLife {
 }
 
 /// Grows the tree, and waits for what ends it.
-pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife, loaded: Loaded) -> SessionEnd {
+pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife, loaded: LoadedConfig,) -> SessionEnd {
     let mirror = match Mirror::start_images_only(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
@@ -156,7 +156,7 @@ impl Builder {
         context: Arc<ProcessContext>,
         life: BuilderLife,
         store: Store,
-        loaded: Loaded,
+        loaded: LoadedConfig,
         panics: PanicWatch,
         work_queue: WorkQueue,
     ) -> Self {
@@ -320,7 +320,7 @@ impl Builder {
         }));
     }
 
-    fn reconfigure(&mut self, loaded: Loaded) {
+    fn reconfigure(&mut self, loaded: LoadedConfig) {
         let mut changes = reload::diff(&self.config, &loaded.config);
         let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
         changes.extend(anew.into_iter().map(Change::ProviderChanged));

@@ -13,9 +13,9 @@ use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerDeps};
 use super::leak_worker::{LeakWorker, LeakWorkerDeps};
 use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
-use crate::actors::process::config_files::Loaded;
+use crate::actors::process::config_files::LoadedConfig;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::{SessionEnd};
+use crate::actors::process::context::{ProcessContext, SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
@@ -43,7 +43,7 @@ use nodepool_zk::{SessionState, Zk};
 pub const REGISTER_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Grows the tree, and waits for what ends it.
-pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: Loaded) -> SessionEnd {
+pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedConfig) -> SessionEnd {
     let mirror = match Mirror::start(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
@@ -100,7 +100,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    fn new(context: Arc<ProcessContext>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
+    fn new(context: Arc<ProcessContext>, store: Store, loaded: LoadedConfig, panics: PanicWatch) -> Self {
         Self {
             triggers: Triggers::new(store.mirror().clone()),
             context,
@@ -273,7 +273,7 @@ impl Launcher {
         }));
     }
 
-    fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
+    fn reconfigure(&mut self, loaded: LoadedConfig, ctx: &mut Context<Self>) {
         let mut changes = reload::diff(&self.config, &loaded.config);
         let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
         changes.extend(anew.into_iter().map(Change::ProviderChanged));
@@ -329,8 +329,7 @@ impl Launcher {
             worker.do_send(Shutdown);
             self.draining.retain(Addr::connected);
             self.draining.push(worker);
-            self.shared_pools
-                .send_modify(|shared_pools| shared_pools.unregister(&self.context.identity.launcher_id(id)));
+            self.shared_pools.send_modify(|shared_pools| shared_pools.unregister(&self.context.identity.launcher_id(id)));
         }
         self.context.identity.forget(id);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tracing::{error, warn};
 
-use super::files::{self, FileStamp, Files};
+use super::files::{self, FileStamp, FileStamp};
 use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};
 use nodepool_model::records::ids::ProviderName;
@@ -17,23 +17,23 @@ use python_yaml::parse;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
 /// The logger of the process as a whole.
-const NODEPOOL: &str = "nodepool.NodePool";
+const LOG_TARGET: &str = "nodepool.NodePool";
 /// Somebody may be replacing the file at this very moment.
-const ATTEMPTS: u32 = 3;
+const READ_ATTEMPTS: u32 = 3;
 
 /// A configuration in force, the warnings about it, and the files it came from.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: Arc<Config>,
     pub problems: Vec<Diagnostic>,
-    pub stamp: Stamp,
+    pub stamp: ConfigStamp,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Puts the warnings into the log.
     pub fn tell(&self) {
         for problem in &self.problems {
-            warn!(target: NODEPOOL, "{problem}");
+            warn!(target: LOG_TARGET, "{problem}");
         }
     }
 }
@@ -42,9 +42,9 @@ impl LoadError {
     /// Puts into the log why what is in force stays in force.
     pub fn tell(&self) {
         for problem in &self.problems {
-            error!(target: NODEPOOL, "Exception in main loop: {problem}");
+            error!(target: LOG_TARGET, "Exception in main loop: {problem}");
         }
-        error!(target: NODEPOOL, "the configuration cannot be loaded, the running one stays in force");
+        error!(target: LOG_TARGET, "the configuration cannot be loaded, the running one stays in force");
     }
 }
 
@@ -55,36 +55,36 @@ pub struct LoadError {
     pub file: PathBuf,
     pub problems: Vec<Diagnostic>,
     /// A later stamp that equals this one means that nobody has touched the files yet.
-    pub stamp: Stamp,
+    pub stamp: ConfigStamp,
 }
 
 /// One state of the main and the secure file. Any difference is a reason to load again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamp {
+pub struct ConfigStamp {
     main: Option<FileStamp>,
     secure: Option<FileStamp>,
 }
 
 /// Loads the main file and, where there is one, the secure file. `built` names the drivers of this program.
-pub async fn load(files: &Files, main: &Path, secure: Option<&Path>, built: &[&str]) -> Result<Loaded, LoadError> {
+pub async fn load(files: &ConfigFileSource, main: &Path, secure: Option<&Path>, built: &[&str],) -> Result<LoadedConfig, LoadError> {
     load_with(files, main, secure, built, environment()).await
 }
 
 /// The state of the files now, to compare with that of the last attempt to load them.
-pub async fn stamp(files: &Files, main: &Path, secure: Option<&Path>) -> Stamp {
+pub async fn stamp(files: &ConfigFileSource, main: &Path, secure: Option<&Path>) -> ConfigStamp {
     let main = files.read(main, 1).await.ok().map(|file| file.stamp);
     let secure = match secure {
         Some(path) => files.read(path, 1).await.ok().map(|file| file.stamp),
         None => None,
     };
-    Stamp { main, secure }
+    ConfigStamp { main, secure }
 }
 
 /// The top-level sections of a file but for some, as YAML that says the same.
 pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError> {
     let name = main.display().to_string();
     let mut problems = Vec::new();
-    let root = match Files::OnDisk.read(main, ATTEMPTS).await {
+    let root = match ConfigFileSource::OnDisk.read(main, READ_ATTEMPTS).await {
         Ok(file) => parse(&name, &substitute(&file.text, &environment()), &mut problems),
         Err(problem) => {
             problems.push(problem);
@@ -92,7 +92,7 @@ pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError
         }
     };
     let Some(YamlNode { value: YamlValue::Map(entries), .. }) = root else {
-        return Err(LoadError { file: main.to_owned(), problems, stamp: Stamp::default() });
+        return Err(LoadError { file: main.to_owned(), problems, stamp: ConfigStamp::default() });
     };
     let kept = entries.iter().filter(|(key, _)| !without.contains(&key.text.as_str()));
     // A JSON text is a YAML text.
@@ -102,16 +102,16 @@ pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError
 /// What `config-validate` has to say; the secure file is none of its business.
 pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
     let name = main.display().to_string();
-    match Files::OnDisk.read(main, ATTEMPTS).await {
+    match ConfigFileSource::OnDisk.read(main, READ_ATTEMPTS).await {
         Ok(file) => {
             let text = substitute(&file.text, &environment());
             let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
-            files::aside(move || {
+            files::run_on_blocking_pool(move || {
                 let built: Vec<&str> = built.iter().map(String::as_str).collect();
                 let mut problems = nodepool_model::config::validate::validate(&text, &name, &built);
                 // What the schema allows may still be refused by the driver.
                 if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
-                    ask_drivers(&config, &name, &mut problems);
+                    check_with_drivers(&config, &name, &mut problems);
                     if let Err(error) = ConnectOptions::from_config(&config.zookeeper) {
                         let problem = Diagnostic::error(Place::default(), error.to_string());
                         let problem = problem.help("nodepool-launcher would not start with this file");
@@ -131,15 +131,15 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
 }
 
 async fn load_with(
-    files: &Files,
+    files: &ConfigFileSource,
     main: &Path,
     secure: Option<&Path>,
     built: &[&str],
     variables: Vec<(String, String)>,
-) -> Result<Loaded, LoadError> {
-    let mut stamp = Stamp::default();
+) -> Result<LoadedConfig, LoadError> {
+    let mut stamp = ConfigStamp::default();
     let mut problems = Vec::new();
-    let main_text = match files.read(main, ATTEMPTS).await {
+    let main_text = match files.read(main, READ_ATTEMPTS).await {
         Ok(file) => {
             stamp.main = Some(file.stamp);
             Some(file.text)
@@ -151,7 +151,7 @@ async fn load_with(
     };
     let mut secure_text = None;
     if let Some(path) = secure {
-        match files.read(path, ATTEMPTS).await {
+        match files.read(path, READ_ATTEMPTS).await {
             Ok(file) => {
                 stamp.secure = Some(file.stamp);
                 secure_text = Some((path.display().to_string(), file.text));
@@ -166,21 +166,21 @@ async fn load_with(
     let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
     // Half a second of work for the largest files, and other actors share this thread.
     let resolved = files
-        .work(move || {
+        .run_cpu_bound(move || {
             let built: Vec<&str> = built.iter().map(String::as_str).collect();
             let main_text = substitute(&main_text, &variables);
             let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
             let secure = secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
             let (config, mut problems) = resolve_texts(&main_name, &main_text, secure, &built);
             let config = config.map(|config| {
-                let refused = ask_drivers(&config, &main_name, &mut problems);
+                let refused = check_with_drivers(&config, &main_name, &mut problems);
                 put_out_of_service(config, refused)
             });
             (config, problems)
         })
         .await;
     match resolved {
-        (Some(config), problems) => Ok(Loaded { config, problems, stamp }),
+        (Some(config), problems) => Ok(LoadedConfig { config, problems, stamp }),
         (None, problems) => Err(LoadError { file: main.to_owned(), problems, stamp }),
     }
 }
@@ -196,7 +196,7 @@ fn put_out_of_service(mut config: Arc<Config>, refused: BTreeMap<ProviderName, S
 }
 
 /// Tells what the drivers say against their sections, as warnings; returns who cannot be used, and why.
-fn ask_drivers(config: &Config, file: &str, problems: &mut Vec<Diagnostic>) -> BTreeMap<ProviderName, String> {
+fn check_with_drivers(config: &Config, file: &str, problems: &mut Vec<Diagnostic>) -> BTreeMap<ProviderName, String> {
     let mut refused = BTreeMap::new();
     for (name, section) in &config.providers {
         let (mut reasons, mut said) = (Vec::new(), Vec::new());
@@ -268,9 +268,9 @@ fn environment() -> Vec<(String, String)> {
 fn substitute(text: &str, variables: &[(String, String)]) -> String {
     let mut text = text.to_owned();
     for (name, value) in variables {
-        let place = format!("%({name})");
-        if text.contains(&place) {
-            text = text.replace(&place, value);
+        let placeholder = format!("%({name})");
+        if text.contains(&placeholder) {
+            text = text.replace(&placeholder, value);
         }
     }
     text
@@ -308,9 +308,9 @@ mod tests {
     async fn a_file_loads_with_its_stamp() {
         let directory = tempfile::tempdir().unwrap();
         let main = write(&directory, "np.yaml", "labels: [{name: a}]\n");
-        let loaded = load_with(&Files::OnDisk, &main, None, BUILT, no_variables()).await.unwrap();
+        let loaded = load_with(&ConfigFileSource::OnDisk, &main, None, BUILT, no_variables()).await.unwrap();
         assert!(loaded.config.labels.contains_key("a"));
-        assert_eq!(stamp(&Files::OnDisk, &main, None).await, loaded.stamp);
+        assert_eq!(stamp(&ConfigFileSource::OnDisk, &main, None).await, loaded.stamp);
     }
 
     #[tokio::test]
@@ -318,18 +318,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let main = write(&directory, "np.yaml", "a: 1\n");
         let secure = write(&directory, "secure.yaml", "a: 1\n");
-        let first = stamp(&Files::OnDisk, &main, Some(&secure)).await;
+        let first = stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await;
         let time = std::fs::metadata(&main).unwrap().modified().unwrap();
         write(&directory, "np.yaml", "a: 2\n");
         std::fs::File::options().write(true).open(&main).unwrap().set_modified(time).unwrap();
-        let second = stamp(&Files::OnDisk, &main, Some(&secure)).await;
+        let second = stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await;
         assert_ne!(first, second, "same time and size, other contents");
         let touched = std::fs::File::options().write(true).open(&secure).unwrap();
         touched.set_modified(time - Duration::from_nanos(1)).unwrap();
-        let third = stamp(&Files::OnDisk, &main, Some(&secure)).await;
+        let third = stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await;
         assert_ne!(second, third, "touched, and back in time at that");
         std::fs::remove_file(&secure).unwrap();
-        assert_ne!(third, stamp(&Files::OnDisk, &main, Some(&secure)).await);
+        assert_ne!(third, stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await);
     }
 
     // config.md check 48
@@ -338,15 +338,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let main = write(&directory, "np.yaml", "labels: [{name: a}]\n");
         let secure = write(&directory, "secure.yaml", "");
-        let loaded = load_with(&Files::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap();
-        assert_eq!(loaded.stamp, stamp(&Files::OnDisk, &main, Some(&secure)).await);
+        let loaded = load_with(&ConfigFileSource::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap();
+        assert_eq!(loaded.stamp, stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_reappears_between_attempts_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("np.yaml");
-        let loading = load_with(&Files::OnDisk, &path, None, BUILT, no_variables());
+        let loading = load_with(&ConfigFileSource::OnDisk, &path, None, BUILT, no_variables());
         let writing = async {
             tokio::time::sleep(Duration::from_millis(700)).await;
             std::fs::write(&path, "labels: []\n").unwrap();
@@ -359,15 +359,15 @@ mod tests {
     async fn what_cannot_be_read_is_named_with_its_reason() {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("gone.yaml");
-        let error = load_with(&Files::OnDisk, &missing, None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&ConfigFileSource::OnDisk, &missing, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("[Errno 2] No such file or directory: '"), "{error}");
-        let error = load_with(&Files::OnDisk, directory.path(), None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&ConfigFileSource::OnDisk, directory.path(), None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("not a file"), "{error}");
         let binary = write(&directory, "np.yaml", b"a: 1\nb: \xff\xfe\n");
-        let error = load_with(&Files::OnDisk, &binary, None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&ConfigFileSource::OnDisk, &binary, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("file is not UTF-8") && error.to_string().contains("line 2"), "{error}");
         let huge = write(&directory, "huge.yaml", vec![b' '; MAX_BYTES + 1]);
-        let error = load_with(&Files::OnDisk, &huge, None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&ConfigFileSource::OnDisk, &huge, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("file is too large"), "{error}");
     }
 
@@ -379,7 +379,7 @@ mod tests {
             ["password: *hunter2\n", "a: hunter2: b\n", "diskimages: hunter2\n", "hunter2\n", "zookeeper-tls: hunter2"]
         {
             let secure = write(&directory, "secure.yaml", text);
-            let error = load_with(&Files::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
+            let error = load_with(&ConfigFileSource::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
             assert!(error.to_string().contains("secure.yaml"), "{error}");
             assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
         }

@@ -3,18 +3,18 @@
 
 use std::future::Future;
 
-use super::config_files::{self, LoadError, Loaded, Stamp};
+use super::config_files::{self, LoadError, LoadError, LoadedConfig};
 use super::context::LauncherOptions;
 
 /// What is another file at each look is loaded all the same after so many: somebody may write it anew every second.
 const MOST_LOOKS: u32 = 10;
 
 pub struct ConfigWatch {
-    stamp: Stamp,
+    stamp: ConfigStamp,
     /// A file that could not be loaded; said once, not every second.
-    broken: Option<Stamp>,
+    broken: Option<ConfigStamp>,
     /// What the last look saw and did not load, and how many looks in a row have found something else.
-    pending: Option<(Stamp, u32)>,
+    pending: Option<(ConfigStamp, u32)>,
     loading: bool,
 }
 
@@ -27,12 +27,12 @@ enum Found {
     /// What was broken before.
     Broken,
     /// It was different a moment ago.
-    Changing(Stamp),
-    New(Box<Result<Loaded, LoadError>>),
+    Changing(ConfigStamp),
+    New(Box<Result<LoadedConfig, LoadError>>),
 }
 
 impl ConfigWatch {
-    pub fn new(loaded: &Loaded) -> Self {
+    pub fn new(loaded: &LoadedConfig) -> Self {
         Self { stamp: loaded.stamp.clone(), broken: None, pending: None, loading: false }
     }
 
@@ -62,7 +62,7 @@ impl ConfigWatch {
     }
 
     /// The new configuration, if there is one that can be used. A broken file keeps the running one.
-    pub fn seen(&mut self, look: Look) -> Option<Loaded> {
+    pub fn seen(&mut self, look: Look) -> Option<LoadedConfig> {
         self.loading = false;
         let loaded = match look.0 {
             Found::Known => {
@@ -104,7 +104,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::actors::process::files::Files;
+    use crate::actors::process::files::ConfigFileSource;
 
     const HEAD: &str = "zookeeper-servers: [{host: localhost}]\n";
 
@@ -115,7 +115,7 @@ mod tests {
         let files = Arc::new(Mutex::new(BTreeMap::new()));
         let write = |text: &str| drop(files.lock().unwrap().insert(file.clone(), format!("{HEAD}{text}")));
         write("labels: [{name: a}]\n");
-        let options = LauncherOptions { files: Files::InMemory(files.clone()), ..LauncherOptions::new(&file) };
+        let options = LauncherOptions { files: ConfigFileSource::InMemory(files.clone()), ..LauncherOptions::new(&file) };
         let mut watch = ConfigWatch::new(&options.load().await.unwrap());
         let mut look = async || {
             let look = watch.look(&options).expect("no other look is under way").await;

@@ -7,8 +7,8 @@ use actix::ArbiterHandle;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::config_files::{self, LoadError, Loaded};
-use super::files::Files;
+use super::config_files::{self, LoadError, LoadedConfig};
+use super::files::ConfigFileSource;
 use super::identity::Identity;
 use crate::actors::provider::providers::ExtraDrivers;
 use crate::actors::runtime::dump;
@@ -53,15 +53,15 @@ pub struct ProcessContext {
     /// ZooKeeper servers of a newly loaded configuration, for the session to move to.
     pub servers: watch::Sender<Vec<ZooKeeperServer>>,
     /// What the running tree works by; the next one begins with it where the files are broken then.
-    pub active_config: Mutex<Option<Loaded>>,
+    pub active_config: Mutex<Option<LoadedConfig>>,
 }
 
 impl ProcessContext {
-    pub fn set_active_config(&self, loaded: Loaded) {
+    pub fn set_active_config(&self, loaded: LoadedConfig) {
         *self.active_config.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
     }
 
-    pub fn active_config(&self) -> Option<Loaded> {
+    pub fn active_config(&self) -> Option<LoadedConfig> {
         self.active_config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -96,7 +96,7 @@ impl ArbiterHandles {
 #[derive(Clone, Debug)]
 pub struct LauncherOptions {
     /// Where these two are.
-    pub files: Files,
+    pub files: ConfigFileSource,
     pub config: PathBuf,
     pub secure: Option<PathBuf>,
     pub webapp: bool,
@@ -123,7 +123,7 @@ pub struct LauncherOptions {
 impl LauncherOptions {
     pub fn new(config: impl Into<PathBuf>) -> Self {
         Self {
-            files: Files::OnDisk,
+            files: ConfigFileSource::OnDisk,
             config: config.into(),
             secure: None,
             webapp: true,
@@ -141,7 +141,7 @@ impl LauncherOptions {
     }
 
     /// Loads the files; every load of a launcher goes through here.
-    pub async fn load(&self) -> Result<Loaded, LoadError> {
+    pub async fn load(&self) -> Result<LoadedConfig, LoadError> {
         let built: Vec<&str> = BUILT.iter().chain(&self.extra_drivers).copied().collect();
         let mut loaded = config_files::load(&self.files, &self.config, self.secure.as_deref(), &built).await?;
         if let Some(coordinator) = &self.coordinator {
@@ -153,7 +153,7 @@ impl LauncherOptions {
     }
 
     /// For a load while the process runs: a file that names no usable ZooKeeper is as broken as one that is no YAML.
-    pub async fn load_again(&self) -> Result<Loaded, LoadError> {
+    pub async fn load_again(&self) -> Result<LoadedConfig, LoadError> {
         let loaded = self.load().await?;
         match ConnectOptions::from_config(&loaded.config.zookeeper) {
             Ok(_) => Ok(loaded),

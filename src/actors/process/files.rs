@@ -18,13 +18,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Clones of those in memory are the same files.
 #[derive(Clone, Debug, Default)]
-pub enum Files {
+pub enum ConfigFileSource {
     #[default]
     OnDisk,
     InMemory(Arc<Mutex<BTreeMap<PathBuf, String>>>),
 }
 
-impl Files {
+impl ConfigFileSource {
     /// A file that is not there may be about to be replaced, and is looked for so often.
     pub async fn read(&self, path: &Path, attempts: u32) -> Result<FileRead, Diagnostic> {
         for _ in 1..attempts {
@@ -44,16 +44,16 @@ impl Files {
     }
 
     /// Long work on what was read. Where time is simulated no other thread may take part.
-    pub async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub async fn run_cpu_bound<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         match self {
-            Self::OnDisk => aside(work).await,
+            Self::OnDisk => run_on_blocking_pool(work).await,
             Self::InMemory(_) => work(),
         }
     }
 }
 
 /// On a thread where it holds nobody up.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn run_on_blocking_pool<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {

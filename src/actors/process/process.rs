@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
-use super::config_files::{LoadError, Loaded};
+use super::config_files::{LoadError, LoadedConfig};
 use super::config_watch::ConfigWatch;
-use super::context::{ArbiterHandles, ExplainRegistry, LauncherOptions, SessionEnd, StopRequest, VERSION, WhyRegistry};
+use super::context::{ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest, VERSION, WhyRegistry};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::pidfile::{self, PidFile, PidFileError};
@@ -101,7 +101,7 @@ pub enum ProcessError {
 /// A launcher with everything in hand that it needs before it connects.
 pub struct Prepared {
     pub options: LauncherOptions,
-    pub loaded: Loaded,
+    pub loaded: LoadedConfig,
     pub listener: Option<TcpListener>,
     /// Drivers that are not part of this crate.
     pub drivers: Option<Box<dyn ExtraDrivers>>,
@@ -135,7 +135,7 @@ pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &D
 }
 
 /// What a builder is by its configuration; one without a place for images is none.
-pub fn life(loaded: &Loaded, options: BuilderOptions) -> Result<BuilderLife, ProcessError> {
+pub fn life(loaded: &LoadedConfig, options: BuilderOptions) -> Result<BuilderLife, ProcessError> {
     Ok(BuilderLife { builder_id: builder_id(loaded)?, options, maker: Arc::new(DiskImageBuilder) })
 }
 
@@ -186,7 +186,7 @@ fn run_daemon(
 }
 
 /// What tells this builder from others.
-fn builder_id(loaded: &Loaded) -> Result<String, ProcessError> {
+fn builder_id(loaded: &LoadedConfig) -> Result<String, ProcessError> {
     let Some(path) = &loaded.config.images_dir else { return Err(ProcessError::NoImagesDir) };
     ImagesDir::new(path).builder_id().map_err(|source| ProcessError::ImagesDir { path: path.clone(), source })
 }
@@ -301,7 +301,7 @@ async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
 }
 
 /// Binds the web port of a configuration.
-pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
+pub fn bind_webapp(loaded: &LoadedConfig) -> Result<TcpListener, ProcessError> {
     let place = &loaded.config.webapp;
     web::bind(place).map_err(|source| {
         let address = format!("{}:{}", place.listen_address, place.port);
@@ -441,11 +441,7 @@ pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &
         };
         is_first = false;
         let end = one_session(connection, context, loaded.clone(), tree).await;
-        pause = if end == SessionEnd::Unread {
-            (pause * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL)
-        } else {
-            Duration::ZERO
-        };
+        pause = if end == SessionEnd::Unread { (pause * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL) } else { Duration::ZERO };
         match end {
             SessionEnd::Stopped => {
                 info!("stopped");
@@ -469,7 +465,7 @@ pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &
 /// was right once, and is about to be so again: a certificate that is being replaced, say.
 async fn connection(
     context: &Arc<ProcessContext>,
-    loaded: &mut Loaded,
+    loaded: &mut LoadedConfig,
     mut is_first: bool,
 ) -> Result<Arc<RealConnection>, ConnectError> {
     let mut watch = ConfigWatch::new(loaded);
@@ -514,12 +510,7 @@ async fn connection(
     }
 }
 
-async fn one_session(
-    connection: Arc<RealConnection>,
-    context: &Arc<ProcessContext>,
-    loaded: Loaded,
-    tree: &Tree,
-) -> SessionEnd {
+async fn one_session(connection: Arc<RealConnection>, context: &Arc<ProcessContext>, loaded: Loaded, tree: &Tree) -> SessionEnd {
     let moves = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
     let zk: Zk = connection.clone();
     let link = actix_rt::spawn(sd_notify::follow(zk.session(), context.ready.subscribe()));
@@ -553,8 +544,8 @@ async fn follow_servers(
 
 /// The files as they are now; what was last in force, where they are broken at the moment, or somebody is just writing them: half of a
 /// configuration may be one all the same. Whoever watches them sees what they are then.
-pub async fn newest(context: &ProcessContext, last: Loaded) -> Loaded {
-    let stamp_of = |look: &Result<Loaded, LoadError>| match look {
+pub async fn newest(context: &ProcessContext, last: LoadedConfig) -> LoadedConfig {
+    let stamp_of = |look: &Result<LoadedConfig, LoadError>| match look {
         Ok(loaded) => loaded.stamp.clone(),
         Err(error) => error.stamp.clone(),
     };

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::config_files::{self, Loaded};
+use super::config_files::{self, LoadedConfig};
 use super::context::{LauncherOptions, VERSION};
 use super::process::{self, Control, Prepared, ProcessError};
 use super::signals::{Patience, ShutdownMode};
@@ -177,7 +177,7 @@ async fn with_built_in_config(
 }
 
 /// The launcher itself takes the plain port: it speaks to its own process.
-fn own_coordinator(coordinator: &EmbeddedServer, written: &Loaded) -> ZooKeeperConfig {
+fn own_coordinator(coordinator: &EmbeddedServer, written: &LoadedConfig) -> ZooKeeperConfig {
     let address = coordinator.address();
     let server = ZooKeeperServer { host: address.ip().to_string(), port: address.port(), chroot: String::new() };
     ZooKeeperConfig { servers: vec![server], tls: None, ..written.config.zookeeper.clone() }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodepool::actors::process::context::BUILT;
-use nodepool::actors::process::files::Files;
+use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::config::Config;
 use nodepool_model::records::node::Node;
 use nodepool_zk::Zk;
@@ -142,6 +142,7 @@ impl TestStore {
 pub async fn config(text: &str) -> Arc<Config> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    let loaded = nodepool::actors::process::config_files::load(&Files::OnDisk, file.path(), None, BUILT).await;
+    let loaded =
+        nodepool::actors::process::config_files::load(&ConfigFileSource::OnDisk, file.path(), None, BUILT).await;
     loaded.unwrap().config
 }
