@@ -235,13 +235,13 @@ fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
 fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::started(UNLIMITED, CloudState::default());
-        (1..4).for_each(|ticket| harness.submit(ticket, Job::Refresh));
+        (1..4).for_each(|job_id| harness.submit(job_id, Job::Refresh));
         harness.abandon(2);
         let mut ends = Vec::new();
         for _ in 0..3 {
             ends.push(harness.end().await);
         }
-        ends.sort_by_key(|(ticket, _)| *ticket);
+        ends.sort_by_key(|(job_id, _)| *job_id);
         let facts = Ok(Outcome::Refreshed(harness.facts(), Arc::default()));
         assert_eq!((&ends[0], &ends[2]), (&(1, facts.clone()), &(3, facts)));
         assert_cancelled(&ends[1].1);
@@ -288,8 +288,8 @@ fn after_a_drain_a_provider_serves_whom_it_has_and_ends_when_they_let_go() {
         };
         timeout(Duration::from_secs(60), stopped).await.expect("an empty provider that drains stops");
         harness.submit(3, launch("three"));
-        let (ticket, refused) = harness.end().await;
-        assert_eq!(ticket, 3);
+        let (job_id, refused) = harness.end().await;
+        assert_eq!(job_id, 3);
         assert_cancelled(&refused);
         assert!(harness.registry.is_empty());
     });
@@ -318,13 +318,13 @@ fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
         harness.wait_until(|seen| !seen.starts.is_empty()).await;
         harness.abandon(1);
         harness.abandon(2);
-        let (ticket, result) = harness.end().await;
-        assert_eq!(ticket, 2);
+        let (job_id, result) = harness.end().await;
+        assert_eq!(job_id, 2);
         assert_cancelled(&result);
         // What the call in flight created is known before the job ends, so that it can be deleted.
         assert_eq!(harness.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("slow"))));
-        let (ticket, result) = harness.end().await;
-        assert_eq!(ticket, 1);
+        let (job_id, result) = harness.end().await;
+        assert_eq!(job_id, 1);
         assert_cancelled(&result);
         assert_eq!(harness.starts().len(), 1, "the abandoned create is never sent");
         harness.submit(3, delete("slow"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
-use nodepool::actors::provider::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit, Ticket};
+use nodepool::actors::provider::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit};
 use nodepool::actors::provider::providers;
 use nodepool::actors::provider::task_manager::{RefreshMode, TaskManagerDeps};
 use nodepool::actors::runtime::dump;
@@ -72,24 +72,24 @@ impl Provider {
         Self::new(|deps| providers::start(&section, deps, None).expect("the provider starts"))
     }
 
-    pub fn submit(&self, ticket: u64, job: Job) {
-        self.handle.submit.do_send(Submit::new(Ticket(ticket), job, self.submitter.clone().recipient()));
+    pub fn submit(&self, job_id: u64, job: Job) {
+        self.handle.submit.do_send(Submit::new(JobId(job_id), job, self.submitter.clone().recipient()));
     }
 
-    pub fn abandon(&self, ticket: u64) {
-        self.handle.abandon.do_send(Abandon { ticket: Ticket(ticket), reply: self.submitter.clone().recipient() });
+    pub fn abandon(&self, job_id: u64) {
+        self.handle.abandon.do_send(Abandon { job_id: JobId(job_id), reply: self.submitter.clone().recipient() });
     }
 
     pub async fn next(&mut self) -> (u64, JobEvent) {
         let news = timeout(Duration::from_secs(3600), self.news.recv()).await.expect("news come").unwrap();
-        (news.ticket.0, news.event)
+        (news.job_id.0, news.event)
     }
 
     /// The end of the next job that ends.
     pub async fn end(&mut self) -> (u64, Result<Outcome, CloudError>) {
         loop {
-            if let (ticket, JobEvent::Finished(result)) = self.next().await {
-                return (ticket, result);
+            if let (job_id, JobEvent::Finished(result)) = self.next().await {
+                return (job_id, result);
             }
         }
     }

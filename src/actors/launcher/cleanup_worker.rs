@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::deletions::Deletions;
 use super::label_status_log;
-use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket, renew_facts};
+use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, update_facts};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{Dump, Shutdown};
@@ -24,7 +24,7 @@ use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, WriteError};
-use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::invariants::nodes::of_ledger;
 use nodepool_zk::txn::store::Store;
@@ -50,10 +50,10 @@ pub struct CleanupWorker {
     planner: CleanupPlanner,
     triggers: Triggers,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
-    checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
+    checks: BTreeMap<JobId, (ProviderName, Option<HostIdentity>)>,
     pub(crate) deletions: Deletions,
     pub(crate) actor_tasks: ActorTasks<Self>,
-    next_ticket: u64,
+    last_job_id: u64,
     registration: Option<Registration>,
 }
 
@@ -70,15 +70,13 @@ impl CleanupWorker {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(deps.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            planner: CleanupPlanner::new(deps.lock_age)
-                .with_rest(Seconds(deps.tick_interval.as_secs_f64()))
-                .with_name(&deps.name),
+            planner: CleanupPlanner::new(deps.lock_age).with_rest(Seconds(deps.tick_interval.as_secs_f64())).with_name(&deps.name),
             triggers,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
             deletions: Deletions::new(),
             actor_tasks: ActorTasks::default(),
-            next_ticket: 0,
+            last_job_id: 0,
             registration: None,
             deps,
         }
@@ -116,16 +114,14 @@ impl CleanupWorker {
                     return self.delete(key, log_context, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                self.actor_tasks
-                    .spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
                 let log_context = LogContext::node(&node, Some(&record), &self.triggers.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                self.actor_tasks
-                    .spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
@@ -153,16 +149,16 @@ impl CleanupWorker {
             self.checked(provider, host, ctx);
             return;
         };
-        let ticket = self.ticket();
+        let job_id = self.next_job_id();
         let job = host.clone().map_or(Job::Refresh, Job::Inspect);
-        self.checks.insert(ticket, (provider, host));
+        self.checks.insert(job_id, (provider, host));
         // One per host at a time; a provider that is gone answers by dropping the job.
-        handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+        handle.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()));
     }
 
-    pub(crate) fn ticket(&mut self) -> Ticket {
-        self.next_ticket += 1;
-        Ticket(self.next_ticket)
+    pub(crate) fn next_job_id(&mut self) -> JobId {
+        self.last_job_id += 1;
+        JobId(self.last_job_id)
     }
 
     fn checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
@@ -181,8 +177,7 @@ impl CleanupWorker {
             Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
             Repair::Delete { node: change, .. } => node(&change.id),
             Repair::Release { request, node: change } => {
-                LogContext { request: Some(request.clone()), ..node(&change.id) }
-            }
+                LogContext { request: Some(request.clone()), ..node(&change.id) }}
             Repair::Reset { request, .. } => LogContext::request(&request.id, request.record.event_id.as_deref()),
             Repair::RemoveRequestLock { request, .. } => LogContext::request(request, None),
         }
@@ -195,8 +190,7 @@ impl CleanupWorker {
         result: Result<(), WriteError>,
         ctx: &mut Context<Self>,
     ) {
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match &result {
             Ok(()) => {
                 debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "done")
@@ -275,7 +269,7 @@ impl Handler<JobUpdate> for CleanupWorker {
             return;
         }
         let JobEvent::Finished(result) = message.event else { return };
-        let Some((provider, host)) = self.checks.remove(&message.ticket) else { return };
+        let Some((provider, host)) = self.checks.remove(&message.job_id) else { return };
         if let Err(error) = &result {
             warn!(target: "nodepool.driver.static", %provider, ?host, %error, "Couldn't sync static node");
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
-use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit, Ticket};
+use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit};
 use crate::actors::runtime::invariant_guard;
 use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::error::CloudError;
@@ -39,7 +39,7 @@ pub struct UnderWay {
 }
 
 /// By the ticket of the job.
-pub type Deletions = BTreeMap<Ticket, UnderWay>;
+pub type Deletions = BTreeMap<JobId, UnderWay>;
 
 impl CleanupWorker {
     pub(crate) fn delete(
@@ -79,20 +79,17 @@ impl CleanupWorker {
             let error = WriteError::Failed("its provider has gone".to_owned());
             return self.repaired(deletion.key, log_context, Err(error), ctx);
         };
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
-        let (ticket, reply) = (self.ticket(), ctx.address().recipient());
-        handle
-            .submit
-            .do_send(Submit::new(ticket, Job::Delete(external_id), reply).with_log_context(log_context.clone()));
+        let (job_id, reply) = (self.next_job_id(), ctx.address().recipient());
+        handle.submit.do_send(Submit::new(job_id, Job::Delete(external_id), reply).with_log_context(log_context.clone()));
         let under_way = UnderWay {
             deletion,
             began: Instant::now(),
             abandon: handle.abandon.clone(),
             notify: handle.notify.clone(),
         };
-        self.deletions.insert(ticket, under_way);
+        self.deletions.insert(job_id, under_way);
     }
 
     /// Looks for deletions that take too long.
@@ -100,18 +97,18 @@ impl CleanupWorker {
         let reply = ctx.address().recipient();
         for (ticket, under_way) in &self.deletions {
             if under_way.began.elapsed() >= DELETE_TIMEOUT {
-                under_way.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
+                under_way.abandon.do_send(Abandon { job_id: *ticket, reply: reply.clone() });
             }
         }
     }
 
     /// False where the news are not of a deletion.
     pub(crate) fn on_deletion_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
-        if !self.deletions.contains_key(&message.ticket) {
+        if !self.deletions.contains_key(&message.job_id) {
             return false;
         }
         let JobEvent::Finished(result) = &message.event else { return true };
-        let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.ticket) else { return true };
+        let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else { return true ;};
         let Deletion { key, node, log_context, provider, lock } = deletion;
         let _span = log_context.span().entered();
         match result {
@@ -136,8 +133,7 @@ impl CleanupWorker {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                self.actor_tasks
-                    .spawn(ctx, releasing, move |(), act, ctx| act.repaired(key, &log_context, Err(error), ctx));
+                self.actor_tasks.spawn(ctx, releasing, move |(), act, ctx| act.repaired(key, &log_context, Err(error), ctx));
             }
         }
         true

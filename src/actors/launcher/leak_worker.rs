@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 
 use super::cleanup_worker::Reconfigure;
 use super::deletions::DELETE_TIMEOUT;
-use crate::actors::provider::jobs::{Abandon, Account, JobUpdate, ProviderHandle, SetLeakedUsage, Ticket, facts_of};
+use crate::actors::provider::jobs::{Abandon, Account, JobUpdate, ProviderHandle, SetLeakedUsage, Submit, facts_of};
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::registry::Registration;
@@ -22,7 +22,7 @@ use nodepool_model::config::Config;
 use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::metrics::statsd_metrics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
+use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Proof};
 use nodepool_policy::invariants::nodes::of_deletion;
 use nodepool_zk::txn::store::Store;
 use zookeeper_server::types::ZkError;
@@ -41,8 +41,8 @@ pub struct LeakWorkerDeps {
 pub struct LeakWorker {
     deps: LeakWorkerDeps,
     detector: Leaks,
-    jobs: BTreeMap<Ticket, OpenJob>,
-    next_ticket: u64,
+    jobs: BTreeMap<JobId, OpenJob>,
+    last_job_id: u64,
     registration: Option<Registration>,
 }
 
@@ -71,7 +71,7 @@ fn first_ids(candidates: &[LeakCandidate]) -> String {
 
 impl LeakWorker {
     pub fn new(deps: LeakWorkerDeps) -> Self {
-        Self { deps, detector: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
+        Self { deps, detector: Leaks::default(), jobs: BTreeMap::new(), last_job_id: 0, registration: None }
     }
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
@@ -138,12 +138,8 @@ impl LeakWorker {
                 );
             }
             Effect::CleanUnused { provider, ports, budget } => {
-                self.submit(
-                    provider,
-                    Job::CleanUnused { ports, mode: CleanMode::Delete { budget } },
-                    JobPurpose::CleanUnused,
-                    ctx,
-                );
+                self.submit(provider, Job::CleanUnused { ports, mode: CleanMode::Delete { budget } }, JobPurpose::CleanUnused,
+                    ctx,);
             }
         }
     }
@@ -153,26 +149,25 @@ impl LeakWorker {
             // It went while it was asked, and may be back before anybody sees that it was away.
             return self.on_job_end(provider, purpose, Err(CloudError::given_up("the provider is gone")), ctx);
         };
-        self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
+        self.last_job_id += 1;
+        let job_id = JobId(self.last_job_id);
         let abandon = handle.abandon.clone();
-        self.jobs.insert(ticket, OpenJob { provider, purpose, began: Instant::now(), abandon });
+        self.jobs.insert(job_id, OpenJob { provider, purpose, began: Instant::now(), abandon });
         // Bounded by the budget; a provider that is gone answers by dropping the job.
-        handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+        handle.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()));
     }
 
     fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
-        let is_this =
-            |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(suspect) if suspect.external_id == *id);
+        let is_this = |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(suspect) if suspect.external_id == *id);
         self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
     }
 
     /// While a deletion waits all instances are listed again and again, and a provider that was replaced cannot go.
     fn give_up_deletions(&self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
-        for (ticket, open_job) in &self.jobs {
+        for (job_id, open_job) in &self.jobs {
             if matches!(open_job.purpose, JobPurpose::Deletion(_)) && open_job.began.elapsed() >= DELETE_TIMEOUT {
-                open_job.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
+                open_job.abandon.do_send(Abandon { job_id: *job_id, reply: reply.clone() });
             }
         }
     }
@@ -264,7 +259,7 @@ impl Handler<JobUpdate> for LeakWorker {
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("JobNews");
         let JobEvent::Finished(result) = message.event else { return };
-        if let Some(OpenJob { provider, purpose, .. }) = self.jobs.remove(&message.ticket) {
+        if let Some(OpenJob { provider, purpose, .. }) = self.jobs.remove(&message.job_id) {
             self.on_job_end(provider, purpose, result, ctx);
         }
     }

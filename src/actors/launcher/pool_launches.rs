@@ -8,7 +8,7 @@ use tracing::{Instrument, debug, info, warn};
 
 use super::pool_worker::PoolWorker;
 use super::request_lease::Trying;
-use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit, Ticket};
+use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit};
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::error::CloudError;
@@ -37,9 +37,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Held {
     requests: BTreeMap<RequestId, Lock>,
     nodes: BTreeMap<NodeId, Lock>,
-    jobs: BTreeMap<Ticket, NodeId>,
+    jobs: BTreeMap<JobId, NodeId>,
     /// The job of a node that was submitted last, and the way to end it.
-    last: BTreeMap<NodeId, (Ticket, Recipient<Abandon>)>,
+    last: BTreeMap<NodeId, (JobId, Recipient<Abandon>)>,
     /// What nodes are for.
     log_contexts: BTreeMap<NodeId, LogContext>,
     /// Events of the requests.
@@ -129,12 +129,7 @@ impl PoolWorker {
             }
             let told = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
-            act.log_write(
-                "there is room",
-                &log_context,
-                format_args!("launching {nodes:?}, reusing {reused:?}"),
-                &told,
-            );
+            act.log_write("there is room", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
             act.tell(Event::Claimed(id, result), ctx);
         });
     }
@@ -277,34 +272,30 @@ impl PoolWorker {
     }
 
     pub(crate) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
-        let ticket = self.ticket();
+        let job_id = self.next_job_id();
         let (log_context, provider, job_name) = (self.held.log_context(&node), &self.deps.id.provider, job.name());
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
         if matches!(job, Job::Launch(_)) {
             self.traces.boots(&node);
         }
-        self.held.jobs.insert(ticket, node.clone());
-        self.held.last.insert(node, (ticket, self.deps.provider.abandon.clone()));
+        self.held.jobs.insert(job_id, node.clone());
+        self.held.last.insert(node, (job_id, self.deps.provider.abandon.clone()));
         // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
-        self.deps
-            .provider
-            .submit
-            .do_send(Submit::new(ticket, job, ctx.address().recipient()).with_log_context(log_context));
+        self.deps.provider.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()).with_log_context(log_context));
     }
 
     pub(crate) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
-        if let Some((ticket, way)) = self.held.last.get(node) {
-            way.do_send(Abandon { ticket: *ticket, reply: ctx.address().recipient() });
+        if let Some((job_id, way)) = self.held.last.get(node) {
+            way.do_send(Abandon { job_id: *job_id, reply: ctx.address().recipient() });
         }
     }
 
     /// News of a job of a launch. False where it is none of those.
     pub(crate) fn on_launch_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
-        let Some(node) = self.held.jobs.get(&message.ticket).cloned() else { return false };
+        let Some(node) = self.held.jobs.get(&message.job_id).cloned() else { return false };
         if let JobEvent::Finished(result) = &message.event {
-            self.held.jobs.remove(&message.ticket);
+            self.held.jobs.remove(&message.job_id);
             self.log_job_end(&node, result);
         }
         self.tell(Event::JobUpdate(node, message.event.clone()), ctx);
@@ -337,8 +328,8 @@ impl PoolWorker {
 
     /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
     pub(crate) fn refresh(&mut self, ctx: &mut Context<Self>) {
-        let ticket = self.ticket();
-        self.deps.provider.submit.do_send(Submit::new(ticket, Job::Refresh, ctx.address().recipient()));
+        let job_id = self.next_job_id();
+        self.deps.provider.submit.do_send(Submit::new(job_id, Job::Refresh, ctx.address().recipient()));
     }
 
     /// Its nodes are handed out.
@@ -361,8 +352,7 @@ impl PoolWorker {
 
     fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
         let (log_context, provider) = (self.held.log_context(node), &self.deps.id.provider);
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match result {
             Ok(_) => {
                 self.traces.booted(node, None);
@@ -377,8 +367,7 @@ impl PoolWorker {
 
     pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
         let (log_context, provider) = (self.held.log_context(node), &self.deps.id.provider);
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
         self.traces.attempt_ended(node, result);

@@ -12,7 +12,7 @@ use tracing::{debug, info, info_span, warn};
 
 use super::pool_launches::Held;
 use super::request_lease::Trying;
-use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket};
+use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
@@ -75,8 +75,8 @@ pub struct PoolWorker {
     clock: Option<(MonotonicTime, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     component: Component,
-    probes: BTreeMap<Ticket, (RequestId, NodeId)>,
-    next_ticket: u64,
+    probes: BTreeMap<JobId, (RequestId, NodeId)>,
+    last_job_id: u64,
     registrations: Vec<Registration>,
 }
 
@@ -126,7 +126,7 @@ impl PoolWorker {
             facts: BTreeMap::new(),
             component: Component::default(),
             probes: BTreeMap::new(),
-            next_ticket: 0,
+            last_job_id: 0,
             registrations: Vec::new(),
             deps,
         }
@@ -141,10 +141,7 @@ impl PoolWorker {
         self.tell_whether_paused(ctx);
         self.publish_pending_usage();
         if let Some(reservations) = self.pool.kept_for_tenants() {
-            let was_changed = self
-                .deps
-                .shared_pools
-                .send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
+            let was_changed = self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
             if was_changed {
                 // Our own change is no reason to look again; what others put up meanwhile is read with it.
                 self.read_shared_pools();
@@ -217,9 +214,9 @@ impl PoolWorker {
         });
     }
 
-    pub(crate) fn ticket(&mut self) -> Ticket {
-        self.next_ticket += 1;
-        Ticket(self.next_ticket)
+    pub(crate) fn next_job_id(&mut self) -> JobId {
+        self.last_job_id += 1;
+        JobId(self.last_job_id)
     }
 
     /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
@@ -314,11 +311,11 @@ impl PoolWorker {
     }
 
     fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
-        let ticket = self.ticket();
+        let job_id = self.next_job_id();
         let event = self.triggers.latest().request(&request).and_then(|known| known.record.event_id.clone());
         let log_context = LogContext { event, request: Some(request.clone()), node: Some(node.clone()) };
-        self.probes.insert(ticket, (request, node));
-        let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).with_log_context(log_context);
+        self.probes.insert(job_id, (request, node));
+        let submit = Submit::new(job_id, Job::Probe(host), ctx.address().recipient()).with_log_context(log_context);
         // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
         self.deps.provider.submit.do_send(submit);
     }
@@ -502,8 +499,7 @@ impl Actor for PoolWorker {
     fn started(&mut self, ctx: &mut Context<Self>) {
         let name = format!("{}/{}", self.deps.id.provider, self.deps.id.pool);
         let dumps = self.deps.dumps.register("PoolWorker", name.clone(), ctx.address().downgrade().recipient());
-        let explain_registry =
-            self.deps.explain_registry.register("PoolWorker", name, ctx.address().downgrade().recipient());
+        let explain_registry = self.deps.explain_registry.register("PoolWorker", name, ctx.address().downgrade().recipient());
         self.registrations = vec![dumps, explain_registry];
         self.register(ctx);
         Self::start_reconciler(ctx);
@@ -530,7 +526,7 @@ impl Handler<JobUpdate> for PoolWorker {
             return;
         }
         let JobEvent::Finished(result) = message.event else { return };
-        let Some((request, node)) = self.probes.remove(&message.ticket) else { return };
+        let Some((request, node)) = self.probes.remove(&message.job_id) else { return };
         let found = match result {
             Ok(Outcome::Inspected(_, HostCheck::Failed { reason, .. })) => Probe::Dead(reason),
             Ok(_) => Probe::Alive,

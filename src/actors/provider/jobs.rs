@@ -70,7 +70,7 @@ pub struct Account(pub Resources);
 
 /// The submitter's own number for a job; unique among the jobs it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct JobId(pub u64);
 
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -80,8 +80,9 @@ pub struct Submit {
 }
 
 impl Submit {
-    pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobUpdate>) -> Self {
-        Self { job, answer: Answer { ticket, reply: Some(reply), known: false, log_context: LogContext::default() } }
+    pub fn new(job_id: JobId, job: Job, reply: Recipient<JobUpdate>) -> Self {
+        Self { job, answer: Answer { job_id, reply: Some(reply), known: false, log_context: LogContext::default() ,
+            }, }
     }
 
     /// For the log lines of the job and of its calls.
@@ -96,7 +97,7 @@ impl Submit {
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Abandon {
-    pub ticket: Ticket,
+    pub job_id: JobId,
     /// The same as in the submit.
     pub reply: Recipient<JobUpdate>,
 }
@@ -109,14 +110,14 @@ pub struct Drain;
 #[derive(Clone, Debug, Message, PartialEq)]
 #[rtype(result = "()")]
 pub struct JobUpdate {
-    pub ticket: Ticket,
+    pub job_id: JobId,
     pub event: JobEvent,
 }
 
 /// The duty to answer one submit. Dropped unanswered, by a provider that stopped or a mailbox that was closed, it says
 /// so: nobody waits for ever.
 pub struct Answer {
-    ticket: Ticket,
+    job_id: JobId,
     /// `None` once the job has ended.
     reply: Option<Recipient<JobUpdate>>,
     known: bool,
@@ -152,13 +153,13 @@ impl Answer {
 
     /// Is this the job that an `Abandon` means?
     pub fn belongs_to(&self, abandon: &Abandon) -> bool {
-        self.ticket == abandon.ticket && self.reply.as_ref() == Some(&abandon.reply)
+        self.job_id == abandon.job_id && self.reply.as_ref() == Some(&abandon.reply)
     }
 
     fn tell(&self, news: JobEvent) {
         // Not bounded by the mailbox but by the protocol: at most two news for a job.
         if let Some(reply) = &self.reply {
-            reply.do_send(JobUpdate { ticket: self.ticket, news });
+            reply.do_send(JobUpdate { job_id: self.job_id, event: news });
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix::Recipient;
 use tokio::sync::mpsc;
 
-use super::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit, Ticket};
+use super::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::records::ids::ExternalId;
@@ -20,7 +20,7 @@ pub struct Asking {
 
 #[derive(Default)]
 struct State {
-    open: BTreeMap<Ticket, mpsc::UnboundedSender<JobEvent>>,
+    open: BTreeMap<JobId, mpsc::UnboundedSender<JobEvent>>,
     next: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Counter {
 /// A job that is under way; dropped before its end, it is abandoned.
 pub struct Asked {
     counter: Counter,
-    ticket: Ticket,
+    job_id: JobId,
     events: mpsc::UnboundedReceiver<JobEvent>,
     has_ended: bool,
 }
@@ -45,12 +45,12 @@ impl Asking {
     pub fn heard(&self, message: JobUpdate) {
         let mut state = self.lock();
         let has_ended = matches!(message.event, JobEvent::Finished(_));
-        if let Some(sender) = state.open.get(&message.ticket) {
+        if let Some(sender) = state.open.get(&message.job_id) {
             // Who waited may just have gone.
             let _ = sender.send(message.event);
         }
         if has_ended {
-            state.open.remove(&message.ticket);
+            state.open.remove(&message.job_id);
         }
     }
 
@@ -62,15 +62,15 @@ impl Asking {
 impl Counter {
     pub fn ask(&self, job: Job) -> Asked {
         let (sender, events) = mpsc::unbounded_channel();
-        let ticket = {
+        let job_id = {
             let mut state = self.asking.lock();
             state.next += 1;
-            let ticket = Ticket(state.next);
-            state.open.insert(ticket, sender);
-            ticket
+            let job_id = JobId(state.next);
+            state.open.insert(job_id, sender);
+            job_id
         };
-        self.provider.submit.do_send(Submit::new(ticket, job, self.reply.clone()));
-        Asked { counter: self.clone(), ticket, events, has_ended: false }
+        self.provider.submit.do_send(Submit::new(job_id, job, self.reply.clone()));
+        Asked { counter: self.clone(), job_id, events, has_ended: false }
     }
 
     /// A job of which nothing but the end matters.
@@ -108,8 +108,8 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.counter.asking.lock().open.remove(&self.ticket);
-            let abandon = Abandon { ticket: self.ticket, reply: self.counter.reply.clone() };
+            self.counter.asking.lock().open.remove(&self.job_id);
+            let abandon = Abandon { job_id: self.job_id, reply: self.counter.reply.clone() };
             self.counter.provider.abandon.do_send(abandon);
         }
     }
