@@ -40,14 +40,14 @@ fn main() {
     System::new().block_on(async {
         let registry = Registry::default();
         let arbiters: Vec<Arbiter> = (0..THREADS).map(|_| Arbiter::new()).collect();
-        let (tell, started) = mpsc::channel();
+        let (sender, started) = mpsc::channel();
         for number in 0..ACTORS {
-            let (registry, tell) = (registry.clone(), tell.clone());
+            let (registry, sender) = (registry.clone(), sender.clone());
             arbiters[number % THREADS].spawn_fn(move || {
                 let worker = Worker::create(|context| Worker {
                     _registration: registry.register("Worker", number.to_string(), context.address()),
                 });
-                tell.send(worker).unwrap();
+                sender.send(worker).unwrap();
             });
         }
         // An actor without an address ends.

@@ -94,13 +94,13 @@ async fn launcher_for(statsd: Option<u16>) -> (WorkDir, Coordinator, daemon::Dae
     (work_dir, coordinator, daemon)
 }
 
-async fn serve_one(work_dir: &WorkDir) {
+async fn serve_one_request(work_dir: &WorkDir) {
     let words = ["-c", "nodepool.yaml", "request", "--label", "a\"b", "--wait", "30", "--", "true"];
     let asked = tokio::process::Command::new(NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
     assert!(asked.status.success(), "{}", daemon::text(&asked.stderr));
 }
 
-async fn scraped(work_dir: &WorkDir, line: &str) {
+async fn wait_until_scraped(work_dir: &WorkDir, line: &str) {
     wait::until(line, TIMEOUT, async || {
         let (status, text) = work_dir.get("/metrics").await.unwrap();
         status == 200 && text.lines().any(|found| found == line)
@@ -111,7 +111,7 @@ async fn scraped(work_dir: &WorkDir, line: &str) {
 #[tokio::test]
 async fn a_request_is_seen_in_the_figures() {
     let (work_dir, _coordinator, _launcher) = launcher().await;
-    serve_one(&work_dir).await;
+    serve_one_request(&work_dir).await;
     for line in [
         "nodepool_launch_by_provider{provider=\"lab\",result=\"ready\"} 1",
         "nodepool_launch_by_provider_timer_count{provider=\"lab\",result=\"ready\"} 1",
@@ -124,7 +124,7 @@ async fn a_request_is_seen_in_the_figures() {
         "nodepool_zookeeper_connected 1",
         "nodepool_ready 1",
     ] {
-        scraped(&work_dir, line).await;
+        wait_until_scraped(&work_dir, line).await;
     }
     let (_, text) = work_dir.get("/metrics").await.unwrap();
     let documented = series();
@@ -140,7 +140,7 @@ async fn prometheus_scrapes_what_is_shown() {
         return;
     }
     let (work_dir, _coordinator, _launcher) = launcher().await;
-    serve_one(&work_dir).await;
+    serve_one_request(&work_dir).await;
     let port = ports::reserve();
     let configuration = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
@@ -195,7 +195,7 @@ fn keys(datagram: &str) -> Vec<String> {
 async fn statsd_hears_every_key_of_a_launcher() {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let (work_dir, _coordinator, _launcher) = launcher_for(Some(statsd.local_addr().unwrap().port())).await;
-    serve_one(&work_dir).await;
+    serve_one_request(&work_dir).await;
     let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let states = ["init", "building", "testing", "ready", "in-use", "used", "hold", "deleting", "failed", "aborted"];
     let mut wanted: BTreeSet<String> = states
@@ -231,12 +231,12 @@ async fn statsd_hears_every_key_of_a_launcher() {
     }
     // A server that vanishes costs nothing.
     drop(statsd);
-    serve_one(&work_dir).await;
-    scraped(&work_dir, "nodepool_statsd_samples_dropped 0").await;
+    serve_one_request(&work_dir).await;
+    wait_until_scraped(&work_dir, "nodepool_statsd_samples_dropped 0").await;
 }
 
 /// Keys that arrive within so many gauges of this launcher's own limits, which it sends every second.
-async fn heard(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
+async fn received_keys(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
     let (mut buffer, mut found, mut limits) = ([0; 2048], BTreeSet::new(), 0);
     while limits < seconds {
         let length = tokio::time::timeout(TIMEOUT, statsd.recv(&mut buffer)).await.unwrap().unwrap();
@@ -254,7 +254,8 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
         (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
     let is_global = |key: &String| key == "nodepool.nodes.ready|g";
-    wait::until("the first to be elected", TIMEOUT, async || heard(&first_ear, 1).await.iter().any(is_global)).await;
+    wait::until("the first to be elected", TIMEOUT, async || received_keys(&first_ear, 1).await.iter().any(is_global))
+        .await;
     let other = WorkDir::new("");
     other.configure(&format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\n\
@@ -266,17 +267,18 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
     let _second = other.start_command(command);
     other.becomes_ready().await;
     // Longer than what did not change is left unsaid.
-    let told = heard(&second_ear, 12).await;
+    let told = received_keys(&second_ear, 12).await;
     assert!(told.contains("nodepool.provider.other.max_servers|g") && !told.iter().any(is_global), "{told:?}");
     first.kill();
-    wait::until("the second to take over", TIMEOUT, async || heard(&second_ear, 1).await.iter().any(is_global)).await;
+    wait::until("the second to take over", TIMEOUT, async || received_keys(&second_ear, 1).await.iter().any(is_global))
+        .await;
 }
 
 /// However fast it goes: nothing of it lasts as long as the page's beat.
 #[tokio::test]
 async fn the_history_of_a_request_and_its_node_has_every_step() {
     let (work_dir, _coordinator, _launcher) = launcher().await;
-    serve_one(&work_dir).await;
+    serve_one_request(&work_dir).await;
     let states = |document: &str| -> Vec<String> {
         let document: Value = serde_json::from_str(document).unwrap();
         let events = document["events"].as_array().unwrap();

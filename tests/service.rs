@@ -14,16 +14,16 @@ use nix::sys::signal::Signal;
 const BUILDER: &str = env!("CARGO_BIN_EXE_nodepool-builder");
 
 /// A service manager, as far as it listens.
-struct Manager {
+struct ServiceManager {
     socket: UnixDatagram,
-    said: VecDeque<String>,
+    received: VecDeque<String>,
 }
 
-impl Manager {
-    fn listen(work_dir: &WorkDir) -> Manager {
+impl ServiceManager {
+    fn listen(work_dir: &WorkDir) -> ServiceManager {
         let socket = UnixDatagram::bind(work_dir.path("notify")).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
-        Manager { socket, said: VecDeque::new() }
+        ServiceManager { socket, received: VecDeque::new() }
     }
 
     fn command(&self, work_dir: &WorkDir, program: &str) -> Command {
@@ -33,31 +33,31 @@ impl Manager {
     }
 
     /// The next line that begins with one of these.
-    fn hears(&mut self, wanted: &[&str]) -> String {
+    fn expect_line(&mut self, wanted: &[&str]) -> String {
         loop {
-            while let Some(line) = self.said.pop_front() {
+            while let Some(line) = self.received.pop_front() {
                 if wanted.iter().any(|start| line.starts_with(start)) {
                     return line;
                 }
             }
             let mut message = [0; 4096];
             let length = self.socket.recv(&mut message).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
-            self.said.extend(String::from_utf8_lossy(&message[..length]).lines().map(str::to_owned));
+            self.received.extend(String::from_utf8_lossy(&message[..length]).lines().map(str::to_owned));
         }
     }
 }
 
 // Nobody else needs the thread, so the socket may block it.
-fn is_told_of_a_life(program: &str, work_dir: &WorkDir) {
-    let mut manager = Manager::listen(work_dir);
+fn assert_lifecycle_notified(program: &str, work_dir: &WorkDir) {
+    let mut manager = ServiceManager::listen(work_dir);
     let mut running = work_dir.start_command(manager.command(work_dir, program));
-    assert_eq!(manager.hears(&["STATUS="]), "STATUS=waiting for ZooKeeper");
-    manager.hears(&["READY=1"]);
+    assert_eq!(manager.expect_line(&["STATUS="]), "STATUS=waiting for ZooKeeper");
+    manager.expect_line(&["READY=1"]);
     for _ in 0..3 {
-        manager.hears(&["WATCHDOG=1"]);
+        manager.expect_line(&["WATCHDOG=1"]);
     }
     running.signal(Signal::SIGTERM);
-    manager.hears(&["STOPPING=1"]);
+    manager.expect_line(&["STOPPING=1"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(runtime.block_on(running.ends()).success());
 }
@@ -74,7 +74,7 @@ fn with_coordinator(rest: &str, test: impl FnOnce(&WorkDir)) {
 
 #[test]
 fn the_launcher_says_when_it_is_ready_that_it_lives_and_that_it_stops() {
-    with_coordinator("", |work_dir| is_told_of_a_life(LAUNCHER, work_dir));
+    with_coordinator("", |work_dir| assert_lifecycle_notified(LAUNCHER, work_dir));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn the_builder_says_the_same() {
     let images = "images-dir: images\n";
     with_coordinator(images, |work_dir| {
         std::fs::create_dir(work_dir.path("images")).unwrap();
-        is_told_of_a_life(BUILDER, work_dir);
+        assert_lifecycle_notified(BUILDER, work_dir);
     });
 }
 
@@ -90,10 +90,10 @@ fn the_builder_says_the_same() {
 fn who_waits_for_zookeeper_lives_but_is_not_ready() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let work_dir = WorkDir::new(&daemon::configuration(free));
-    let mut manager = Manager::listen(&work_dir);
+    let mut manager = ServiceManager::listen(&work_dir);
     let mut launcher = work_dir.start_command(manager.command(&work_dir, LAUNCHER));
     for _ in 0..3 {
-        assert_eq!(manager.hears(&["WATCHDOG=1", "READY=1"]), "WATCHDOG=1");
+        assert_eq!(manager.expect_line(&["WATCHDOG=1", "READY=1"]), "WATCHDOG=1");
     }
     // A process that does not run says nothing.
     launcher.signal(Signal::SIGSTOP);
@@ -107,9 +107,9 @@ fn who_waits_for_zookeeper_lives_but_is_not_ready() {
     assert!(received < 2, "it goes on saying that it lives");
     launcher.signal(Signal::SIGCONT);
     manager.socket.set_read_timeout(Some(SOON)).unwrap();
-    manager.hears(&["WATCHDOG=1"]);
+    manager.expect_line(&["WATCHDOG=1"]);
     launcher.signal(Signal::SIGTERM);
-    manager.hears(&["STOPPING=1"]);
+    manager.expect_line(&["STOPPING=1"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(runtime.block_on(launcher.ends()).success());
 }

@@ -131,9 +131,9 @@ async fn live(consumers: Consumers, lives: Arc<AtomicUsize>, time: Duration) -> 
         let (consumers, lives) = (consumers.clone(), lives.clone());
         under_way.spawn(async move {
             let request = consumers.ask().await.expect("a request is taken");
-            let fulfilled = consumers.fulfilled(&request).await.expect("a request is fulfilled");
+            let fulfilled = consumers.wait_until_fulfilled(&request).await.expect("a request is fulfilled");
             for node in &fulfilled.nodes {
-                consumers.use_up(&request, node).await.expect("a node is used");
+                consumers.use_node(&request, node).await.expect("a node is used");
             }
             lives.fetch_add(1, Ordering::Relaxed);
         });

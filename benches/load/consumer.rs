@@ -46,7 +46,7 @@ impl Consumers {
         }
         let watcher = client.watch(REQUESTS, AddWatchMode::PersistentRecursive).await?;
         let consumers = Self { client, label: label.to_owned(), slots: Arc::default() };
-        tokio::spawn(follow(consumers.client.clone(), watcher, consumers.slots.clone()));
+        tokio::spawn(watch_requests(consumers.client.clone(), watcher, consumers.slots.clone()));
         Ok(consumers)
     }
 
@@ -72,7 +72,7 @@ impl Consumers {
     }
 
     /// Resolves when the request is fulfilled.
-    pub async fn fulfilled(&self, id: &str) -> anyhow::Result<Fulfilled> {
+    pub async fn wait_until_fulfilled(&self, id: &str) -> anyhow::Result<Fulfilled> {
         let (sender, receiver) = oneshot::channel();
         let earlier = self.lock().insert(id.to_owned(), Slot::Waiting(sender));
         match earlier {
@@ -90,7 +90,7 @@ impl Consumers {
     }
 
     /// Everything Zuul does with a node that it was given: lock, remove the request, in-use, used, unlock.
-    pub async fn use_up(&self, request: &str, node: &str) -> anyhow::Result<()> {
+    pub async fn use_node(&self, request: &str, node: &str) -> anyhow::Result<()> {
         let contender = self.lock_node(node).await?;
         let path = format!("/nodepool/nodes/{node}");
         let read = self.client.get_data(&path).await;
@@ -139,7 +139,7 @@ impl Consumers {
 }
 
 /// Reads every request that changes, as a cache of requests does, and tells who waits for it.
-async fn follow(client: Arc<Client>, mut watcher: PersistentWatcher, slots: Arc<Mutex<HashMap<String, Slot>>>) {
+async fn watch_requests(client: Arc<Client>, mut watcher: PersistentWatcher, slots: Arc<Mutex<HashMap<String, Slot>>>) {
     let mut reads = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -160,14 +160,14 @@ async fn follow(client: Arc<Client>, mut watcher: PersistentWatcher, slots: Arc<
                 if record["state"] == "fulfilled" {
                     let nodes = record["nodes"].as_array().into_iter().flatten();
                     let nodes = nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect();
-                    tell(&slots, &path[REQUESTS.len() + 1..], Fulfilled { at: Instant::now(), nodes });
+                    notify_waiter(&slots, &path[REQUESTS.len() + 1..], Fulfilled { at: Instant::now(), nodes });
                 }
             }
         }
     }
 }
 
-fn tell(slots: &Mutex<HashMap<String, Slot>>, id: &str, fulfilled: Fulfilled) {
+fn notify_waiter(slots: &Mutex<HashMap<String, Slot>>, id: &str, fulfilled: Fulfilled) {
     let mut slots = slots.lock().expect("nothing panics while it holds the slots");
     match slots.remove(id) {
         // Whoever waited may have given up.

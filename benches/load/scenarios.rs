@@ -113,7 +113,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
         while Instant::now() < end {
             let id = consumers.ask().await?;
             let Fulfilled { nodes, at } = consumers.wait_until_fulfilled(&id).await?;
-            consumers.use_up(&id, &nodes[0]).await?;
+            consumers.use_node(&id, &nodes[0]).await?;
             rounds.push((nodes[0].clone(), [at, Instant::now()].map(time_of_day)));
         }
         anyhow::Ok(rounds)
@@ -192,7 +192,7 @@ async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(
 }
 
 async fn give_back(consumers: &Consumers, served: &[(String, Fulfilled)]) -> anyhow::Result<()> {
-    try_join_all(served.iter().map(|(id, fulfilled)| consumers.use_up(id, &fulfilled.nodes[0]))).await?;
+    try_join_all(served.iter().map(|(id, fulfilled)| consumers.use_node(id, &fulfilled.nodes[0]))).await?;
     Ok(())
 }
 

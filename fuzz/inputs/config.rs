@@ -23,8 +23,8 @@ const SECURE: &str = "secure.yaml";
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (main, secure) = text.split_once(SEPARATOR).map_or((text, None), |(main, secure)| (main, Some(secure)));
-    let said = validate(main, MAIN, DRIVERS);
-    check_diagnostics(&said, main, secure);
+    let diagnostics = validate(main, MAIN, DRIVERS);
+    check_diagnostics(&diagnostics, main, secure);
     let (first, second) = (loaded(main, secure), loaded(main, secure));
     match (first, second) {
         (Ok(first), Ok(second)) => {
@@ -33,12 +33,12 @@ pub fn check(data: &[u8]) {
             assert!(first.problems.iter().all(|problem| !problem.is_error()), "{:?}", first.problems);
             check_diagnostics(&first.problems, main, secure);
             let refused = first.config.out_of_service.iter();
-            refused.for_each(|(_, reason)| assert!(!tells_a_secret(reason, main, secure), "{reason}"));
+            refused.for_each(|(_, reason)| assert!(!leaks_secret(reason, main, secure), "{reason}"));
         }
         (Err(first), Err(second)) => {
             assert!(first.problems.iter().any(Diagnostic::is_error), "what is refused has an error");
             assert_eq!(first.problems, second.problems, "and the same each time");
-            assert!(!tells_a_secret(&first.to_string(), main, secure), "{first}");
+            assert!(!leaks_secret(&first.to_string(), main, secure), "{first}");
             check_diagnostics(&first.problems, main, secure);
         }
         _ => panic!("one file loads once and once it does not"),
@@ -66,12 +66,12 @@ fn check_diagnostics(problems: &[Diagnostic], main: &str, secure: Option<&str>) 
         // The end of the text is behind its last line.
         let lines = text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() + 1;
         assert!(problem.at.line as usize <= lines, "{shown} is beyond the last of {lines} lines");
-        assert!(!tells_a_secret(&shown, main, secure), "{shown}");
+        assert!(!leaks_secret(&shown, main, secure), "{shown}");
     }
 }
 
 /// Keys and names are no secrets.
-fn tells_a_secret(shown: &str, main: &str, secure: Option<&str>) -> bool {
+fn leaks_secret(shown: &str, main: &str, secure: Option<&str>) -> bool {
     let is_value = |at: usize, text: &str| {
         let is_key = text[at + SECRET.len()..].trim_start_matches(['\'', '"', ' ']).starts_with(':');
         let is_name = text[..at].trim_end_matches(['\'', '"', ' ']).ends_with("name:");

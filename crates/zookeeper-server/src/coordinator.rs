@@ -110,7 +110,7 @@ impl Coordinator {
 
     fn hello(&mut self, link: LinkId, hello: &Hello, new_password: [u8; 16], now: Moment) {
         if self.links.contains_key(&link) {
-            return self.say(link, Action::HangUp("it greeted twice"));
+            return self.push_output(link, Action::HangUp("it greeted twice"));
         }
         let timeout_ms = hello.timeout_ms.clamp(*TIMEOUTS_MS.start(), *TIMEOUTS_MS.end());
         let (session, password) = if hello.session == 0 {
@@ -124,11 +124,12 @@ impl Coordinator {
                 Some(session) if session.password == hello.password => {}
                 _ => {
                     let over = protocol::encode_welcome(hello, 0, 0, [0; 16]);
-                    return self.say(link, Action::LastReply(over));
+                    return self.push_output(link, Action::LastReply(over));
                 }
             }
             if hello.seen > self.tree.last_zxid() {
-                return self.say(link, Action::HangUp("it has seen transactions that this store does not have"));
+                return self
+                    .push_output(link, Action::HangUp("it has seen transactions that this store does not have"));
             }
             self.touched.extend(self.tree.set_timeout(hello.session, timeout_ms));
             (hello.session, hello.password)
@@ -139,10 +140,10 @@ impl Coordinator {
         if let Some(former) = presence.link.replace(link) {
             self.links.remove(&former);
             self.tree.forget_watches(session);
-            self.say(former, Action::HangUp("its session moved to another connection"));
+            self.push_output(former, Action::HangUp("its session moved to another connection"));
         }
         self.links.insert(link, session);
-        self.say(link, Action::Reply(protocol::encode_welcome(hello, session, timeout_ms, password)));
+        self.push_output(link, Action::Reply(protocol::encode_welcome(hello, session, timeout_ms, password)));
     }
 
     /// The connection is gone; the session may come back.
@@ -169,7 +170,7 @@ impl Coordinator {
             .collect();
         for session in over {
             if let Some(link) = self.end_session(session) {
-                self.say(link, Action::HangUp("its session expired"));
+                self.push_output(link, Action::HangUp("its session expired"));
             }
         }
     }
@@ -182,7 +183,7 @@ impl Coordinator {
         }
         let closed = self.tree.close_session(session);
         self.touched.extend(closed.touched);
-        self.tell(closed.events);
+        self.send_events(closed.events);
         presence.link
     }
 
@@ -199,7 +200,7 @@ impl Coordinator {
             Request::Close => {
                 self.end_session(session);
                 let reply = encode_reply(xid, self.tree.last_zxid(), code::OK, |_| {});
-                self.say(link, Action::LastReply(reply));
+                self.push_output(link, Action::LastReply(reply));
             }
             Request::Sync { path } => self.reply(link, xid, code::OK, |writer| {
                 writer.text(&path);
@@ -218,7 +219,7 @@ impl Coordinator {
                         writer.text("digest").text(user);
                     });
                 });
-                self.say(link, Action::Reply(reply));
+                self.push_output(link, Action::Reply(reply));
             }
             Request::SetWatches(_)
             | Request::AddWatch { .. }
@@ -233,7 +234,7 @@ impl Coordinator {
         let is_multi = matches!(write, Write::Multi(_));
         let applied = self.tree.apply(session, now.wall_ms, write);
         self.touched.extend(applied.touched);
-        self.tell(applied.events);
+        self.send_events(applied.events);
         match applied.result {
             Ok(written) => {
                 self.reply(link, xid, code::OK, |writer| protocol::write_written(writer, &written, operations));
@@ -310,7 +311,7 @@ impl Coordinator {
         match request {
             Request::SetWatches(list) => {
                 let fired = self.tree.set_watches(session, list);
-                self.tell(fired);
+                self.send_events(fired);
                 self.reply(link, xid, code::OK, |_| {});
             }
             Request::AddWatch { path, kind } => {
@@ -334,7 +335,7 @@ impl Coordinator {
 
     fn bound_watches(&mut self, link: LinkId, session: i64) {
         if self.tree.watches_of(session) > WATCH_LIMIT {
-            self.say(link, Action::HangUp("it set more watches than one session may have"));
+            self.push_output(link, Action::HangUp("it set more watches than one session may have"));
             self.detach(link);
         }
     }
@@ -352,26 +353,26 @@ impl Coordinator {
             }
             _ => {
                 let refusal = encode_reply(xid, self.tree.last_zxid(), code::AUTH_FAILED, |_| {});
-                self.say(link, Action::LastReply(refusal));
+                self.push_output(link, Action::LastReply(refusal));
                 self.detach(link);
             }
         }
     }
 
-    fn tell(&mut self, fired: Vec<Fired>) {
+    fn send_events(&mut self, fired: Vec<Fired>) {
         for Fired { session, event } in fired {
             if let Some(link) = self.present.get(&session).and_then(|presence| presence.link) {
-                self.say(link, Action::Event(encode_event(&event)));
+                self.push_output(link, Action::Event(encode_event(&event)));
             }
         }
     }
 
     fn reply(&mut self, link: LinkId, xid: i32, code: i32, body: impl FnOnce(&mut Writer)) {
         let reply = encode_reply(xid, self.tree.last_zxid(), code, body);
-        self.say(link, Action::Reply(reply));
+        self.push_output(link, Action::Reply(reply));
     }
 
-    fn say(&mut self, link: LinkId, action: Action) {
+    fn push_output(&mut self, link: LinkId, action: Action) {
         self.outputs.push(Output { link, action });
     }
 }

@@ -170,10 +170,10 @@ impl Store {
 fn builder() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
-    let is_told = Cell::new(false);
+    let is_logged = Cell::new(false);
     builder.set_repair_callback(move |_| {
         // It is called again as it goes on.
-        if !is_told.replace(true) {
+        if !is_logged.replace(true) {
             info!("the store was not closed in order: it is checked, and what was not finished is taken back");
         }
     });

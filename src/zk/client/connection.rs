@@ -225,7 +225,7 @@ impl Connected {
 async fn forward(mut watcher: PersistentWatcher, events: Events) {
     loop {
         let event = tokio::select! {
-            () = events.unread() => return,
+            () = events.reader_dropped() => return,
             event = watcher.changed() => event,
         };
         // Whatever happened to the session, this watch has seen its last event, and asking once more would panic.

@@ -114,9 +114,9 @@ impl RealConnection {
     /// Ends the session: its ephemerals are gone when this resolves, unless no server could be reached. Waits two
     /// seconds at most for each of finding a server and telling it.
     pub fn close(&self) -> BoxFuture<'static, ()> {
-        let (heard, closed) = oneshot::channel();
+        let (done, closed) = oneshot::channel();
         // A keeper that has ended drops the command, and with it the sender of the answer.
-        let _ = self.commands.send(Command::Close(heard));
+        let _ = self.commands.send(Command::Close(done));
         closed.map(|_| ()).boxed()
     }
 

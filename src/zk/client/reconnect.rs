@@ -198,12 +198,12 @@ enum Next {
 impl Keeper {
     pub async fn run(mut self, mut connection: SessionConnection) {
         loop {
-            if let Turn::Close(heard) = self.attend(&mut connection).await {
+            if let Turn::Close(done) = self.attend(&mut connection).await {
                 self.shared.end();
                 if !connection.close(CLOSE_TIMEOUT).await {
                     self.close_on_another_connection().await;
                 }
-                return acknowledge(heard);
+                return acknowledge(done);
             }
             self.shared.suspend();
             drop(connection);
@@ -217,10 +217,10 @@ impl Keeper {
                     warn!(session = %self.session.id(), "ZooKeeper session expired");
                     return self.shared.end();
                 }
-                Next::Closed(heard) => {
+                Next::Closed(done) => {
                     self.shared.end();
                     self.close_on_another_connection().await;
-                    return acknowledge(heard);
+                    return acknowledge(done);
                 }
             }
         }
@@ -232,7 +232,7 @@ impl Keeper {
                 biased;
                 command = self.commands.recv() => match command {
                     None => return Turn::Close(None),
-                    Some(Command::Close(heard)) => return Turn::Close(Some(heard)),
+                    Some(Command::Close(done)) => return Turn::Close(Some(done)),
                     Some(Command::Servers(servers)) if servers == self.options.servers => {}
                     Some(Command::Servers(servers)) => {
                         info!("the list of ZooKeeper servers changed, connecting anew");
@@ -258,7 +258,7 @@ impl Keeper {
                     biased;
                     command = self.commands.recv() => match command {
                         None => return Next::Closed(None),
-                        Some(Command::Close(heard)) => return Next::Closed(Some(heard)),
+                        Some(Command::Close(done)) => return Next::Closed(Some(done)),
                         Some(Command::Servers(servers)) => break servers,
                     },
                     found = &mut attempts => return found.map_or(Next::Expired, Next::Resumed),
@@ -337,10 +337,10 @@ pub fn failed<T: Send + 'static>(error: ZkError) -> Reply<T> {
     futures::future::ready(Err(error)).boxed()
 }
 
-fn acknowledge(heard: Option<oneshot::Sender<()>>) {
-    if let Some(heard) = heard {
+fn acknowledge(done: Option<oneshot::Sender<()>>) {
+    if let Some(done) = done {
         // Whoever asked may have stopped waiting.
-        let _ = heard.send(());
+        let _ = done.send(());
     }
 }
 

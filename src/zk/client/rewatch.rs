@@ -66,11 +66,11 @@ impl Events {
     }
 
     /// Resolves when nobody reads the stream any more.
-    pub async fn unread(&self) {
+    pub async fn reader_dropped(&self) {
         self.sender.closed().await;
     }
 
-    pub fn is_unread(&self) -> bool {
+    pub fn is_reader_dropped(&self) -> bool {
         self.sender.is_closed()
     }
 }
@@ -88,13 +88,13 @@ pub struct Watches {
 impl Watches {
     pub fn add(&self, events: Events) {
         let mut list = self.lock();
-        list.retain(|watch| !watch.is_unread());
+        list.retain(|watch| !watch.is_reader_dropped());
         list.push(events);
     }
 
     pub fn current(&self) -> Vec<Events> {
         let mut list = self.lock();
-        list.retain(|watch| !watch.is_unread());
+        list.retain(|watch| !watch.is_reader_dropped());
         list.clone()
     }
 

@@ -278,7 +278,7 @@ impl Subtree {
             snapshot.put_component(kind, name, stored);
         }
         self.images.merge_into(&mut snapshot.images);
-        let mut news = Vec::new();
+        let mut newly_unreadable = Vec::new();
         for (path, reason) in self.unreadable {
             // What it said before is no longer true.
             match paths::parse(&path) {
@@ -290,10 +290,10 @@ impl Subtree {
                 _ => {}
             }
             if snapshot.put_unreadable(&path, reason.clone()) {
-                news.push((path, reason));
+                newly_unreadable.push((path, reason));
             }
         }
-        news
+        newly_unreadable
     }
 
     /// As `replace_in`, where `known` was the picture when this began to be read: what we have done ourselves since stays. What others

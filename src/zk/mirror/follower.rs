@@ -334,7 +334,7 @@ impl State {
             Err(ZkError::NotPermitted(reason)) => {
                 let mut subtree = Subtree::default();
                 subtree.insert_unreadable(&path, reason);
-                tell_unreadable(subtree.merge_into(self.snapshot_mut()));
+                log_unreadable(subtree.merge_into(self.snapshot_mut()));
             }
             Err(_) => {} // The session is over.
         }
@@ -394,11 +394,11 @@ fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, s
     }
     let mut subtree = Subtree::default();
     subtree.insert(path, data, stat);
-    tell_unreadable(subtree.merge_into(snapshot));
+    log_unreadable(subtree.merge_into(snapshot));
 }
 
-fn tell_unreadable(news: Vec<(String, String)>) {
-    for (path, reason) in news {
+fn log_unreadable(newly_unreadable: Vec<(String, String)>) {
+    for (path, reason) in newly_unreadable {
         tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
     }
 }

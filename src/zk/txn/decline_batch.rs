@@ -81,19 +81,19 @@ impl Declines {
             let (fit, outdated): (Vec<_>, Vec<_>) =
                 waiting.into_iter().partition(|waiting| waiting.change.version == last.version);
             // Nobody may be waiting for an answer any more.
-            let tell = |waiting: Vec<Waiting>, result: &Result<(), WriteError>| {
+            let notify = |waiting: Vec<Waiting>, result: &Result<(), WriteError>| {
                 waiting.into_iter().for_each(|waiting| drop(waiting.answer.send(result.clone())));
             };
-            tell(outdated, &Err(WriteError::Conflict));
+            notify(outdated, &Err(WriteError::Conflict));
             match result {
                 Ok(()) if fit.is_empty() => {}
                 Ok(()) if last.record.state == RequestState::Requested => {
                     last = joined(last, &fit);
                     result = write(last.clone()).await;
-                    tell(fit, &result);
+                    notify(fit, &result);
                 }
-                Ok(()) => tell(fit, &Err(WriteError::Conflict)),
-                Err(_) => tell(fit, &result),
+                Ok(()) => notify(fit, &Err(WriteError::Conflict)),
+                Err(_) => notify(fit, &result),
             }
         }
         own
@@ -147,7 +147,7 @@ mod tests {
         pools: Vec<RequestChange>,
         answer: Result<(), WriteError>,
         written: &[&[&str]],
-        told: &[Result<(), WriteError>],
+        expected_results: &[Result<(), WriteError>],
     ) {
         let (declines, seen) = (Arc::new(Declines::default()), RefCell::new(Vec::new()));
         let write = |change: RequestChange| {
@@ -160,7 +160,7 @@ mod tests {
         };
         let first = pools[0].version;
         let results = join_all(pools.into_iter().map(|pool| declines.decline(pool, write))).await;
-        assert_eq!(results, told);
+        assert_eq!(results, expected_results);
         let expected = written.iter().zip(first..);
         let expected: Vec<(i32, Vec<_>)> =
             expected.map(|(names, version)| (version, names.iter().map(|name| (*name).into()).collect())).collect();
@@ -183,8 +183,8 @@ mod tests {
     async fn after_the_end_nobody_declines() {
         let mut last = change(3, "a");
         last.record.set_state(RequestState::Failed, Timestamp(1.0));
-        let told = [Ok(()), Err(WriteError::Conflict)];
-        check(vec![last, change(3, "b")], Ok(()), &[&["a"]], &told).await;
+        let expected_results = [Ok(()), Err(WriteError::Conflict)];
+        check(vec![last, change(3, "b")], Ok(()), &[&["a"]], &expected_results).await;
         let mut last = change(3, "b");
         last.record.set_state(RequestState::Failed, Timestamp(1.0));
         check(vec![change(3, "a"), last], Ok(()), &[&["a"], &["a", "b"]], &[Ok(()), Ok(())]).await;

@@ -232,7 +232,7 @@ fn each_kind_of_watch_hears_what_zookeeper_tells_it() {
     for (kind, expected) in all {
         let mut tree = tree();
         tree.add_watch(2, "/a", kind);
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         for write in [
             create("/a", CreateMode::Persistent),
             Op::set("/a", "", -1).into(),
@@ -241,10 +241,10 @@ fn each_kind_of_watch_hears_what_zookeeper_tells_it() {
             Op::delete("/a/b", -1).into(),
             Op::delete("/a", -1).into(),
         ] {
-            heard.extend(must(&mut tree, write).events.into_iter().map(|fired| (fired.event.kind, fired.event.path)));
+            events.extend(must(&mut tree, write).events.into_iter().map(|fired| (fired.event.kind, fired.event.path)));
         }
-        let heard: Vec<_> = heard.iter().map(|(kind, path)| (*kind, path.as_str())).collect();
-        assert_eq!(heard, expected, "{kind:?}");
+        let events: Vec<_> = events.iter().map(|(kind, path)| (*kind, path.as_str())).collect();
+        assert_eq!(events, expected, "{kind:?}");
     }
 }
 
