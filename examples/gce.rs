@@ -121,7 +121,7 @@ impl Gce {
     }
 
     /// One request below the project. Here, and only here, answers are classified by what the caller shall do next.
-    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, CloudError> {
+    async fn request(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, CloudError> {
         let url = format!("{}/compute/v1/projects/{}/{path}", self.endpoint, self.project);
         let mut request = self.http.request(method, url);
         if let Some(token) = &self.token {
@@ -170,7 +170,7 @@ impl SimpleAdapter for Gce {
             "metadata": {"items": items},
         });
         let id = ExternalId::text(order.hostname.clone());
-        match self.ask(Method::POST, &self.instances(), Some(body)).await {
+        match self.request(Method::POST, &self.instances(), Some(body)).await {
             Ok(_) => Ok(id),
             Err(CloudError::Failed { detail, .. }) if detail.starts_with("409") => Ok(id),
             Err(error) => Err(error),
@@ -178,13 +178,13 @@ impl SimpleAdapter for Gce {
     }
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.ask(Method::DELETE, &format!("{}/{id}", self.instances()), None).await.map(drop)
+        self.request(Method::DELETE, &format!("{}/{id}", self.instances()), None).await.map(drop)
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
         let (mut instances, mut page) = (Vec::new(), String::new());
         loop {
-            let answer = self.ask(Method::GET, &format!("{}?pageToken={page}", self.instances()), None).await?;
+            let answer = self.request(Method::GET, &format!("{}?pageToken={page}", self.instances()), None).await?;
             instances.extend(answer["items"].as_array().into_iter().flatten().filter_map(instance));
             match answer["nextPageToken"].as_str() {
                 Some(next) if next != page => page = next.to_owned(),
@@ -195,7 +195,7 @@ impl SimpleAdapter for Gce {
     }
 
     async fn quota_limits(&self) -> Result<Resources, CloudError> {
-        let answer = self.ask(Method::GET, &format!("regions/{}", self.region), None).await?;
+        let answer = self.request(Method::GET, &format!("regions/{}", self.region), None).await?;
         let mut limits = Resources::unlimited();
         for quota in answer["quotas"].as_array().into_iter().flatten() {
             if let (Some("INSTANCES"), Some(limit)) = (quota["metric"].as_str(), quota["limit"].as_f64()) {

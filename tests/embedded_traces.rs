@@ -106,7 +106,7 @@ impl Side {
         let mut sorted = false;
         let answer = match step {
             Step::Ask { session, operation, body } => {
-                let answer = self.clients[*session].ask(*operation, |writer| writer.raw(body)).await;
+                let answer = self.clients[*session].request(*operation, |writer| writer.raw(body)).await;
                 self.zxid = answer.zxid.max(self.zxid);
                 let shown = self.show(*operation, body, &answer).unwrap_or_else(|error| format!("unreadable: {error}"));
                 // The order of the zxid in the reply to `auth` is 0 there; nobody reads it.
@@ -114,7 +114,7 @@ impl Side {
             }
             Step::Close { session } => {
                 sorted = true; // ephemerals go in the order of a hash table there
-                let answer = self.clients[*session].ask(op::CLOSE, |_| {}).await;
+                let answer = self.clients[*session].request(op::CLOSE, |_| {}).await;
                 self.clients[*session] = self.session().await;
                 format!("zxid {} code {}", answer.zxid, answer.code)
             }

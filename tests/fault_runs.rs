@@ -148,7 +148,7 @@ async fn one_fault(
         };
         eprintln!("{} {fault:?}", now_ms());
         if dice.gen_bool(0.4) {
-            cluster.ask_for_build().await;
+            cluster.request_build().await;
         }
         let began = now_ms();
         let struck = fault.strike(cluster, zuul).await;

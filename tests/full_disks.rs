@@ -123,7 +123,7 @@ async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room
             if harness.trouble().await.is_none() {
                 disk.fill(left);
                 for image in IMAGES {
-                    harness.ask(image).await;
+                    harness.request_build(image).await;
                 }
             }
             builder.log().contains("No space left on device")

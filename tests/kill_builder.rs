@@ -42,7 +42,7 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
     for kill in 0..kills {
         for image in IMAGES {
             if random.gen_ratio(2, 3) {
-                harness.ask(image).await;
+                harness.request_build(image).await;
             }
         }
         let faults = match random.gen_range(0..6) {

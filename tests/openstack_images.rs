@@ -124,7 +124,7 @@ fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() 
             assert_eq!(image["owner_specified.openstack.sha256"].as_str().map(str::len), Some(64));
             let first = image["id"].clone();
             for number in 1..=2 {
-                harness.harness.ask("debian").await;
+                harness.harness.request_build("debian").await;
                 harness.harness.until_built("debian", if number == 1 { 2 } else { 3 }).await;
                 wait::until("its upload", CLOUD_TIMEOUT, async || harness.ids().await.len() > number).await;
                 if number == 1 {
@@ -232,7 +232,7 @@ fn a_server_boots_from_the_newest_upload_and_from_the_one_before_when_that_goes(
         for cloud in clouds(&[]).await {
             let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
             harness.until_ready(1).await;
-            harness.harness.ask("debian").await;
+            harness.harness.request_build("debian").await;
             harness.until_ready(2).await;
             let launcher = harness.launcher(&cloud);
             let booted = async || harness.booted_image(&launcher).await;

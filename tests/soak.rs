@@ -130,7 +130,7 @@ async fn live(consumers: Consumers, lives: Arc<AtomicUsize>, time: Duration) -> 
         ticks.tick().await;
         let (consumers, lives) = (consumers.clone(), lives.clone());
         under_way.spawn(async move {
-            let request = consumers.ask().await.expect("a request is taken");
+            let request = consumers.submit_request().await.expect("a request is taken");
             let fulfilled = consumers.wait_until_fulfilled(&request).await.expect("a request is fulfilled");
             for node in &fulfilled.nodes {
                 consumers.use_node(&request, node).await.expect("a node is used");

@@ -65,7 +65,7 @@ impl Consumers {
     }
 
     /// Creates a request, which ends with this program; returns its id.
-    pub async fn ask(&self) -> anyhow::Result<String> {
+    pub async fn submit_request(&self) -> anyhow::Result<String> {
         let prefix = format!("{REQUESTS}/200-");
         let (_, sequence) = self.client.create(&prefix, &self.record(), &EPHEMERAL_SEQUENTIAL).await?;
         Ok(format!("200-{sequence}"))

@@ -58,14 +58,14 @@ pub async fn one(target: &Target, count: usize) -> anyhow::Result<Value> {
     let (mut latencies, mut served) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for _ in 0..count {
         let began = Instant::now();
-        let id = consumers.ask().await?;
+        let id = consumers.submit_request().await?;
         let fulfilled = consumers.wait_until_fulfilled(&id).await?;
         latencies.push((fulfilled.at - began).as_secs_f64() * 1000.0);
         served.push((id, fulfilled));
     }
     let (transactions, computed) = meter.stop(count, count).await?;
     let ready = ready_nodes(&client).await?.len() + count;
-    give_back(&consumers, &served).await?;
+    release_nodes(&consumers, &served).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(300)).await?;
     latencies.sort_by(f64::total_cmp);
     let percentile = |percent: usize| latencies[(count * percent / 100).min(count - 1)];
@@ -87,7 +87,7 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
     ensure!(distinct.len() == count, "{count} requests got {} different nodes", distinct.len());
     let sample = bare::Sample::of(&client, &served[count / 2].0, &served[count / 2].1.nodes[0]).await?;
     let began = Instant::now();
-    give_back(&consumers, &served).await?;
+    release_nodes(&consumers, &served).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
     let given_back = began.elapsed().as_secs_f64();
     let mut report = json!({
@@ -111,10 +111,10 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
     let rounds = (0..count).map(|_| async {
         let mut rounds = Vec::new();
         while Instant::now() < end {
-            let id = consumers.ask().await?;
+            let id = consumers.submit_request().await?;
             let Fulfilled { nodes, at } = consumers.wait_until_fulfilled(&id).await?;
             consumers.use_node(&id, &nodes[0]).await?;
-            rounds.push((nodes[0].clone(), [at, Instant::now()].map(time_of_day)));
+            rounds.push((nodes[0].clone(), [at, Instant::now()].map(unix_time)));
         }
         anyhow::Ok(rounds)
     });
@@ -136,7 +136,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
 }
 
 /// Seconds since the Unix epoch.
-fn time_of_day(at: Instant) -> f64 {
+fn unix_time(at: Instant) -> f64 {
     nodepool::actors::runtime::clock::now().0 - at.elapsed().as_secs_f64()
 }
 
@@ -152,7 +152,7 @@ pub async fn launch(target: &Target, count: usize, leave: bool) -> anyhow::Resul
     });
     if !leave {
         let began = Instant::now();
-        give_back(&consumers, &served).await?;
+        release_nodes(&consumers, &served).await?;
         wait_for_no_nodes(&client, Duration::from_secs(1200)).await?;
         report["gone_s"] = json!(began.elapsed().as_secs_f64());
     }
@@ -182,7 +182,7 @@ pub async fn await_nodes(target: &Target, nodes: usize, seconds: u64) -> anyhow:
 async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(String, Fulfilled)>, f64)> {
     let began = Instant::now();
     let requests = (0..count).map(|_| async {
-        let id = consumers.ask().await?;
+        let id = consumers.submit_request().await?;
         let fulfilled = consumers.wait_until_fulfilled(&id).await?;
         anyhow::Ok((id, fulfilled))
     });
@@ -191,7 +191,7 @@ async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(
     Ok((served, (last - began).as_secs_f64()))
 }
 
-async fn give_back(consumers: &Consumers, served: &[(String, Fulfilled)]) -> anyhow::Result<()> {
+async fn release_nodes(consumers: &Consumers, served: &[(String, Fulfilled)]) -> anyhow::Result<()> {
     try_join_all(served.iter().map(|(id, fulfilled)| consumers.use_node(id, &fulfilled.nodes[0]))).await?;
     Ok(())
 }

@@ -74,7 +74,7 @@ impl BuilderProcessHarness {
         self.home.path()
     }
 
-    pub async fn ask(&self, image: &str) {
+    pub async fn request_build(&self, image: &str) {
         let path = paths::image_build_request(&image.into());
         make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
         // It may be there already.

@@ -106,7 +106,7 @@ impl Raw {
         }
     }
 
-    pub async fn ask(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> Answer {
+    pub async fn request(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> Answer {
         let xid = self.send(operation, body).await;
         let answer = self.answer().await.expect("an answer, not the end of the connection");
         assert_eq!(answer.xid, xid, "answers come in the order of the requests");
@@ -114,12 +114,12 @@ impl Raw {
     }
 
     pub async fn create(&mut self, path: &str, flags: i32) -> Answer {
-        self.ask(op::CREATE, |writer| write_create(writer, path, b"", flags)).await
+        self.request(op::CREATE, |writer| write_create(writer, path, b"", flags)).await
     }
 
     /// The error number of a look at a path, with a watch.
     pub async fn look(&mut self, path: &str) -> i32 {
-        self.ask(op::EXISTS, |writer| {
+        self.request(op::EXISTS, |writer| {
             writer.text(path).flag(true);
         })
         .await
@@ -127,7 +127,7 @@ impl Raw {
     }
 
     pub async fn ping(&mut self) -> Answer {
-        self.ask(op::PING, |_| {}).await
+        self.request(op::PING, |_| {}).await
     }
 
     /// Whether the server closes the connection, whatever it says before.

@@ -100,14 +100,14 @@ async fn what_is_not_served_is_answered_so() {
         writer.text("/a");
     };
     for operation in [10, 16, 19, 20, 21, 102, 103, 104, 4711, i32::MIN] {
-        assert_eq!(client.ask(operation, path).await.code, -6, "{operation}");
+        assert_eq!(client.request(operation, path).await.code, -6, "{operation}");
     }
     for (flags, code) in [(4, -6), (5, -6), (7, -8), (-1, -8)] {
         assert_eq!(client.create("/a", flags).await.code, code, "{flags}");
     }
     assert_eq!(
         client
-            .ask(op::CREATE, |writer| {
+            .request(op::CREATE, |writer| {
                 writer.text("/a").buffer(b"").count(0).int(0);
             })
             .await
@@ -116,7 +116,7 @@ async fn what_is_not_served_is_answered_so() {
     );
     assert_eq!(
         client
-            .ask(op::ADD_WATCH, |writer| {
+            .request(op::ADD_WATCH, |writer| {
                 writer.text("/a").int(9);
             })
             .await
@@ -155,7 +155,7 @@ async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once()
     assert_eq!(closing.timeout_ms, 40_000, "no more is granted");
     closing.create("/closing", 1).await;
     assert_eq!((observer.look("/silent").await, observer.look("/closing").await), (0, 0));
-    assert_eq!(closing.ask(op::CLOSE, |_| {}).await.code, 0);
+    assert_eq!(closing.request(op::CLOSE, |_| {}).await.code, 0);
     assert!(closing.is_closed().await);
     assert_eq!(observer.look("/closing").await, NO_NODE);
     assert!(silent.is_closed().await, "an expired session loses its connection");
@@ -216,7 +216,7 @@ async fn watches_set_after_a_reconnect_tell_what_was_missed() {
     let mut other = Raw::open(harness.address, 4_000).await;
     other.create("/new", 0).await;
     other
-        .ask(op::DELETE, |writer| {
+        .request(op::DELETE, |writer| {
             writer.text("/a").int(-1);
         })
         .await;
@@ -227,7 +227,7 @@ async fn watches_set_after_a_reconnect_tell_what_was_missed() {
             writer.text(path);
         });
     };
-    let set = client.ask(op::SET_WATCHES_2, |writer| {
+    let set = client.request(op::SET_WATCHES_2, |writer| {
         writer.long(seen);
         list(writer, &["/a", "/b"]);
         list(writer, &["/new", "/none"]);
@@ -252,7 +252,7 @@ async fn watches_are_found_and_removed_by_kind() {
     let mut client = Raw::open(harness.address, 4_000).await;
     client.look("/w").await;
     client
-        .ask(op::ADD_WATCH, |writer| {
+        .request(op::ADD_WATCH, |writer| {
             writer.text("/w").int(1);
         })
         .await;
@@ -270,7 +270,7 @@ async fn watches_are_found_and_removed_by_kind() {
     for (operation, kind) in steps {
         codes.push(
             client
-                .ask(operation, |writer| {
+                .request(operation, |writer| {
                     writer.text("/w").int(kind);
                 })
                 .await
@@ -292,25 +292,25 @@ async fn users_may_name_themselves_and_access_lists_are_kept() {
             writer.int(0).text(scheme).buffer(b"me:secret");
         }
     };
-    assert_eq!(client.ask(op::AUTH, auth("digest")).await.code, 0);
-    let body = client.ask(op::WHO_AM_I, |_| {}).await.body;
+    assert_eq!(client.request(op::AUTH, auth("digest")).await.code, 0);
+    let body = client.request(op::WHO_AM_I, |_| {}).await.body;
     let mut reader = Reader::new(&body);
     let users = reader.list(|reader| Ok((reader.text()?, reader.text()?))).unwrap();
     assert_eq!(users, [("ip".into(), "127.0.0.1".into()), ("digest".into(), "me".into())]);
     client.create("/a", 0).await;
-    let set = client.ask(op::SET_ACL, |writer| {
+    let set = client.request(op::SET_ACL, |writer| {
         writer.text("/a").count(1).int(1).text("digest").text("me:hash").int(0);
     });
     assert_eq!(set.await.code, 0);
     let body = client
-        .ask(op::GET_ACL, |writer| {
+        .request(op::GET_ACL, |writer| {
             writer.text("/a");
         })
         .await
         .body;
     let acl = Reader::new(&body).list(|reader| Ok((reader.int()?, reader.text()?, reader.text()?))).unwrap();
     assert_eq!(acl, [(1, "digest".into(), "me:hash".into())]);
-    assert_eq!(client.ask(op::AUTH, auth("kerberos")).await.code, -115);
+    assert_eq!(client.request(op::AUTH, auth("kerberos")).await.code, -115);
     assert!(client.is_closed().await);
     harness.server.stop().await;
 }
@@ -320,7 +320,7 @@ async fn one_request_may_read_many_znodes_but_not_without_end() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 4_000).await;
     let data = vec![b'x'; 500_000];
-    client.ask(op::CREATE, |writer| write_create(writer, "/big", &data, 0)).await;
+    client.request(op::CREATE, |writer| write_create(writer, "/big", &data, 0)).await;
     let read = |times: usize| {
         move |writer: &mut Writer| {
             for _ in 0..times {
@@ -330,12 +330,12 @@ async fn one_request_may_read_many_znodes_but_not_without_end() {
             writer.int(-1).flag(true).int(-1);
         }
     };
-    let Answer { code, body, .. } = client.ask(op::MULTI_READ, read(2)).await;
+    let Answer { code, body, .. } = client.request(op::MULTI_READ, read(2)).await;
     assert_eq!(code, 0);
     let mut reader = Reader::new(&body);
     assert_eq!((reader.int(), reader.flag(), reader.int()), (Ok(op::GET_DATA), Ok(false), Ok(0)));
     assert_eq!(reader.buffer().unwrap(), data);
-    assert_eq!(client.ask(op::MULTI_READ, read(1_000)).await.code, -8);
+    assert_eq!(client.request(op::MULTI_READ, read(1_000)).await.code, -8);
     harness.server.stop().await;
 }
 
@@ -343,7 +343,7 @@ async fn one_request_may_read_many_znodes_but_not_without_end() {
 async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
     let harness = start_server().await;
     let mut deaf = Raw::open(harness.address, 40_000).await;
-    deaf.ask(op::ADD_WATCH, |writer| {
+    deaf.request(op::ADD_WATCH, |writer| {
         writer.text("/").int(1);
     })
     .await;
@@ -354,7 +354,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
         let path = format!("/{name}{round}");
         assert_eq!(busy.create(&path, 0).await.code, 0);
         assert_eq!(
-            busy.ask(op::DELETE, |writer| {
+            busy.request(op::DELETE, |writer| {
                 writer.text(&path).int(-1);
             })
             .await
@@ -373,7 +373,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
 async fn a_flood_of_reads_that_nobody_collects_waits_in_the_clients_own_socket() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 40_000).await;
-    client.ask(op::CREATE, |writer| write_create(writer, "/big", &vec![b'x'; 900_000], 0)).await;
+    client.request(op::CREATE, |writer| write_create(writer, "/big", &vec![b'x'; 900_000], 0)).await;
     for _ in 0..500 {
         client
             .send(op::GET_DATA, |writer| {

@@ -291,7 +291,7 @@ impl Fault {
             Self::FullDisk { time } => {
                 let before = cluster.builds_without_room();
                 cluster.small.iter().for_each(|disk| disk.fill(0));
-                cluster.ask_for_build().await;
+                cluster.request_build().await;
                 sleep(time).await;
                 cluster.small.iter().for_each(SmallDisk::empty);
                 cluster.builds_without_room() > before

@@ -221,7 +221,7 @@ impl TestCluster {
     }
 
     /// A new build is wanted; nothing changes where one was asked for already, or nobody answers.
-    pub async fn ask_for_build(&self) {
+    pub async fn request_build(&self) {
         let path = paths::image_build_request(&IMAGE.into());
         let parent = paths::parent(&path).expect("it is below its image");
         if make_path(&self.zk, parent).await.is_ok() {

@@ -48,16 +48,16 @@ fn a_request_is_served_and_goes_only_when_its_build_is_there() {
         harness.put_build("debian", 10.0, &["raw"]).await;
         harness.set("fail");
         let _builder = harness.start(&["name: debian, formats: [raw]"]);
-        harness.ask("debian").await;
+        harness.request_build("debian").await;
         until("two failures", async || harness.count("debian", BuildState::Failed).await >= 2).await;
-        assert!(harness.is_asked("debian").await);
+        assert!(harness.is_build_requested("debian").await);
         let failed = harness.builds("debian").await.into_iter().find(|(_, build)| build.state == BuildState::Failed);
         assert!(failed.unwrap().1.formats.is_empty());
         harness.unset("fail");
         harness.until_built("debian", 2).await;
-        until("the request to go", async || !harness.is_asked("debian").await).await;
+        until("the request to go", async || !harness.is_build_requested("debian").await).await;
         let calls = harness.calls().len();
-        harness.ask("other").await;
+        harness.request_build("other").await;
         tokio::task::yield_now().await;
         assert_eq!(harness.calls().len(), calls);
     });
@@ -76,13 +76,13 @@ fn what_is_paused_is_not_built_until_it_is_let_go() {
             "name: never, formats: [raw], pause: true",
             "name: free, formats: [raw]",
         ]);
-        harness.ask("never").await;
+        harness.request_build("never").await;
         harness.until_built("free", 1).await;
         assert_eq!((harness.builds("held").await.len(), harness.builds("never").await.len()), (0, 0));
         harness.zk.delete(&pause, -1).await.unwrap();
         harness.until_built("held", 1).await;
         assert_eq!(harness.builds("never").await.len(), 0);
-        assert!(harness.is_asked("never").await);
+        assert!(harness.is_build_requested("never").await);
     });
 }
 

@@ -48,7 +48,7 @@ async fn until_gone(harness: &BuilderHarness, id: &BuildId) {
 /// Another build, uploaded to all providers.
 async fn build_again(harness: &BuilderHarness, providers: &[&str]) -> BuildId {
     let before: BTreeSet<BuildId> = harness.builds("debian").await.into_iter().map(|(id, _)| id).collect();
-    harness.ask("debian").await;
+    harness.request_build("debian").await;
     let newest = async || {
         let builds = harness.builds("debian").await;
         builds.into_iter().find(|(id, build)| !before.contains(id) && build.state == BuildState::Ready)

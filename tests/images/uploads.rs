@@ -281,7 +281,7 @@ fn an_upload_is_newer_than_one_that_is_dated_in_the_future() {
         harness.until_uploaded("debian", "one", 1).await;
         let (old, _) = harness.uploads("debian").await.remove(0);
         harness.set_upload(&old, |upload| upload.state_time = Timestamp(clock::now().0 + 3600.0)).await;
-        harness.ask("debian").await;
+        harness.request_build("debian").await;
         harness.until_uploaded("debian", "one", 2).await;
         let newest = harness.uploads("debian").await.into_iter().max_by_key(|(_, upload)| upload.state_time);
         assert_ne!(newest.expect("there are two").0.build, old.build);

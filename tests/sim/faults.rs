@@ -319,7 +319,7 @@ impl Stage {
             Fault::Erase { nth } => self.struck.note_later(operator::erase(zookeeper, book, nth)),
             Fault::Dismiss { nth } => self.struck.note_later(operator::dismiss_upload(zookeeper, book, nth)),
             Fault::Rebuild { image } => {
-                actix_rt::spawn(operator::ask_for_build(zookeeper, image));
+                actix_rt::spawn(operator::request_build(zookeeper, image));
                 return true;
             }
             _ => unreachable!("{fault:?} is nothing that people do"),

@@ -134,7 +134,7 @@ pub async fn end_forgotten(zookeeper: MemoryZooKeeper, provider: &'static str) {
 }
 
 /// Wants an image built anew.
-pub async fn ask_for_build(zookeeper: MemoryZooKeeper, image: &'static str) {
+pub async fn request_build(zookeeper: MemoryZooKeeper, image: &'static str) {
     let operator = Consumer::of(&zookeeper);
     let path = paths::image_build_request(&image.into());
     match operator.zk.create(&path, Bytes::new(), CreateMode::Persistent).await {

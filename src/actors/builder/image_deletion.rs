@@ -119,12 +119,7 @@ async fn end_stale_upload_of(
 }
 
 /// So many looks, one after the other.
-async fn delete_leftover_images(
-    store: &Store,
-    counter: &Counter,
-    key: &UploadKey,
-    passes: usize,
-) -> Result<(), WriteError> {
+async fn delete_leftover_images(store: &Store, counter: &Counter, key: &UploadKey, passes: usize,) -> Result<(), WriteError> {
     for pass in 0..passes {
         if pass > 0 {
             tokio::time::sleep(LATE_EFFECT_DELAY).await;
@@ -220,7 +215,7 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
         on_a_thread_that_may_wait(move || Ok(check(&images, &key))).await
     };
     let begun = Instant::now();
-    if run_check(ImagesDir::ask_to_end).await? {
+    if run_check(ImagesDir::request_termination).await? {
         while begun.elapsed() < process_group::GRACE_PERIOD && run_check(ImagesDir::is_being_made).await? {
             tokio::time::sleep(POLL_INTERVAL).await;
         }

@@ -46,7 +46,7 @@ impl Neighbours {
         let asking = others.into_iter().enumerate().map(async |(number, launcher)| {
             let asked = match address(&launcher, context) {
                 Ok(_) if number >= MAX_PEERS => Err(format!("only {MAX_PEERS} launchers are asked")),
-                Ok(address) => ask(client, &address).await,
+                Ok(address) => fetch_metrics(client, &address).await,
                 Err(missing) => Err(missing),
             };
             match asked {
@@ -90,7 +90,7 @@ fn address(launcher: &Component, context: &ProcessContext) -> Result<String, Str
 }
 
 /// The reason for there being no figures is for people.
-async fn ask(client: &reqwest::Client, address: &str) -> Result<Answer, String> {
+async fn fetch_metrics(client: &reqwest::Client, address: &str) -> Result<Answer, String> {
     let asking = client.get(format!("http://{address}/api/providers")).send();
     let mut response = asking.await.map_err(|_| format!("http://{address} does not answer"))?;
     if response.status() == reqwest::StatusCode::NOT_FOUND {

@@ -133,7 +133,7 @@ impl ImagesDir {
 
     /// Asks what still makes a build to end, so that it can take down what it has mounted; false where there is nothing. A builder that
     /// was killed leaves its build running.
-    pub fn ask_to_end(&self, key: &BuildKey) -> bool {
+    pub fn request_termination(&self, key: &BuildKey) -> bool {
         self.signal(key, Signal::SIGTERM)
     }
 

@@ -32,7 +32,7 @@ pub struct Keystone {
     token_url: Url,
     state: Mutex<State>,
     /// What Keystone wanted us to wait; the errors of `openstack` have no room for it.
-    wait: std::sync::Mutex<Option<Seconds>>,
+    retry_after: std::sync::Mutex<Option<Seconds>>,
     timings: Arc<Timings>,
 }
 
@@ -42,7 +42,7 @@ struct State {
     token: Option<Token>,
     refusal: Option<Refusal>,
     /// Another token is wanted, for what its catalogue may have that this one's has not.
-    wants_new: bool,
+    renewal_requested: bool,
 }
 
 /// Keystone does not let us in. Where it counts failures it locks who goes on trying out.
@@ -64,13 +64,13 @@ impl Refusal {
 struct Token {
     value: Secret,
     expires_at: Option<DateTime<FixedOffset>>,
-    catalog: Vec<Entry>,
+    catalog: Vec<CatalogEntry>,
     project: Option<String>,
 }
 
 /// One service of the catalogue. Clouds leave out what they like.
 #[derive(Clone, Debug, Deserialize)]
-struct Entry {
+struct CatalogEntry {
     #[serde(rename = "type", default)]
     service_type: String,
     #[serde(default)]
@@ -100,7 +100,7 @@ struct TokenBody {
     #[serde(default)]
     expires_at: Option<String>,
     #[serde(default)]
-    catalog: Vec<Entry>,
+    catalog: Vec<CatalogEntry>,
     #[serde(default)]
     project: Option<Project>,
 }
@@ -120,50 +120,50 @@ impl Keystone {
         let base = if url.ends_with("/v3") { url.to_owned() } else { format!("{}/v3", url.trim_end_matches("/v2.0")) };
         let token_url = Url::parse(&format!("{base}/auth/tokens"))
             .map_err(|error| format!("auth_url {} is no URL: {error}", settings.identity.auth_url))?;
-        Ok(Self { settings, token_url, state: Mutex::default(), wait: std::sync::Mutex::new(None), timings })
+        Ok(Self { settings, token_url, state: Mutex::default(), retry_after: std::sync::Mutex::new(None), timings })
     }
 
     /// A token was refused before its time: the next call asks for another one.
-    pub async fn forget(&self, refused: &Secret) {
+    pub async fn invalidate_token(&self, refused: &Secret) {
         let mut state = self.state.lock().await;
         state.token.take_if(|token| token.value == *refused);
     }
 
     /// The next call asks for another token, and gets the catalogue of then.
-    pub fn renew(&self) {
+    pub fn request_renewal(&self) {
         // Who holds it asks for a new one already.
         if let Ok(mut state) = self.state.try_lock() {
-            state.wants_new = true;
+            state.renewal_requested = true;
         }
     }
 
     /// How long Keystone wants us to wait, if it has just said so.
-    pub fn take_wait(&self) -> Option<Seconds> {
-        self.wait.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn take_retry_after(&self) -> Option<Seconds> {
+        self.retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub async fn token(&self, client: &Client) -> Result<Secret, Error> {
-        Ok(self.valid(client).await?.value)
+        Ok(self.valid_token(client).await?.value)
     }
 
     /// The id of the project that a token is for.
     pub async fn project(&self, client: &Client) -> Result<String, Error> {
         let none = || Error::new(ErrorKind::EndpointNotFound, "the token is for no project".to_owned());
-        self.valid(client).await?.project.ok_or_else(none)
+        self.valid_token(client).await?.project.ok_or_else(none)
     }
 
-    async fn valid(&self, client: &Client) -> Result<Token, Error> {
+    async fn valid_token(&self, client: &Client) -> Result<Token, Error> {
         let mut state = self.state.lock().await;
-        let usable = state.token.clone().filter(|token| !token.is_ending());
-        if let Some(token) = usable.clone().filter(|_| !state.wants_new) {
+        let usable = state.token.clone().filter(|token| !token.expires_soon());
+        if let Some(token) = usable.clone().filter(|_| !state.renewal_requested) {
             return Ok(token);
         }
         if let Some(refusal) = state.refusal.as_ref().filter(|refusal| refusal.at.elapsed() < refusal.rest()) {
             return usable.ok_or(refusal.error.clone());
         }
-        let asked = self.ask(client).await;
-        state.wants_new = false;
-        match &asked {
+        let result = self.request_token(client).await;
+        state.renewal_requested = false;
+        match &result {
             Ok(new) => *state = State { token: Some(new.clone()), ..State::default() },
             Err(error) if matches!(status_of(error), Some(401 | 403)) => {
                 let times = state.refusal.as_ref().map_or(0, |before| before.times) + 1;
@@ -173,18 +173,18 @@ impl Keystone {
         }
         // The one that there is serves as it did.
         match usable {
-            Some(token) if asked.is_err() => Ok(token),
-            _ => asked,
+            Some(token) if result.is_err() => Ok(token),
+            _ => result,
         }
     }
 
-    async fn ask(&self, client: &Client) -> Result<Token, Error> {
+    async fn request_token(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
         let limit = self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
-        let asking = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
-        let sent = asking.send().await;
-        let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
-        self.timings.record("identity.POST.tokens", answered, began.elapsed());
+        let request = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
+        let sent = request.send().await;
+        let status_code = sent.as_ref().ok().map(|answer| answer.status().as_u16());
+        self.timings.record("identity.POST.tokens", status_code, began.elapsed());
         let answer =
             sent.map_err(|error| Error::new(ErrorKind::ProtocolError, crate::openstack::errors::with_causes(&error)))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
@@ -198,7 +198,7 @@ impl Keystone {
                 408 | 413 | 429 => ErrorKind::InvalidInput,
                 _ => ErrorKind::InternalServerError,
             };
-            *self.wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
+            *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = wait;
             let url = &self.token_url;
             return Err(Error::new(kind, format!("Keystone at {url} answers {status}: {text}")).with_status(status));
         }
@@ -233,12 +233,12 @@ impl Keystone {
         Some((service, types))
     }
 
-    fn find(&self, token: &Token, service_type: &str) -> Result<Url, Error> {
+    fn find_endpoint(&self, token: &Token, service_type: &str) -> Result<Url, Error> {
         let not_found = |why: String| Error::new(ErrorKind::EndpointNotFound, why);
         let (service, types) =
             self.service(service_type).ok_or_else(|| not_found(format!("no service {service_type} is known")))?;
         let region = service.region.as_deref().or(self.settings.region.as_deref());
-        let is_named = |entry: &&Entry| service.service_name.is_none() || service.service_name == entry.name;
+        let is_named = |entry: &&CatalogEntry| service.service_name.is_none() || service.service_name == entry.name;
         let of_type = |wanted: &str| {
             let entries = token.catalog.iter().filter(move |entry| entry.service_type == wanted).filter(is_named);
             entries.flat_map(|entry| &entry.endpoints).collect::<Vec<_>>()
@@ -270,7 +270,7 @@ impl Keystone {
 }
 
 impl Token {
-    fn is_ending(&self) -> bool {
+    fn expires_soon(&self) -> bool {
         // A clock beside a machine's steady one is what the expiry is written in.
         self.expires_at.is_some_and(|end| (end.with_timezone(&Utc) - Utc::now()).num_seconds() < TOKEN_EXPIRY_MARGIN_S)
     }
@@ -307,12 +307,12 @@ impl AuthType for Login {
             return Url::parse(own)
                 .map_err(|_| Error::new(ErrorKind::InvalidConfig, format!("{service}_endpoint_override is no URL")));
         }
-        let token = self.0.valid(client).await?;
-        self.0.find(&token, service)
+        let token = self.0.valid_token(client).await?;
+        self.0.find_endpoint(&token, service)
     }
 
     async fn refresh(&self, client: &Client) -> Result<(), Error> {
-        self.0.valid(client).await.map(drop)
+        self.0.valid_token(client).await.map(drop)
     }
 }
 

@@ -146,7 +146,7 @@ impl Connection {
         let way = self.way(request).await?;
         let result = match self.send_once(request, way).await {
             Err(Refusal::Token(used)) => {
-                self.keystone.forget(&used).await;
+                self.keystone.invalidate_token(&used).await;
                 let way = self.way(request).await?;
                 gate.passed().await;
                 self.send_once(request, way).await
@@ -213,7 +213,7 @@ impl Connection {
     async fn with_token<T>(&self, attempt: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
         let result = match attempt().await {
             Err(Refusal::Token(used)) => {
-                self.keystone.forget(&used).await;
+                self.keystone.invalidate_token(&used).await;
                 attempt().await
             }
             ended => ended,
@@ -274,7 +274,7 @@ impl Connection {
             ErrorKind::AuthenticationFailed => Refusal::Token(token.clone()),
             // The catalogue may have been incomplete when it was asked for.
             ErrorKind::EndpointNotFound => {
-                self.keystone.renew();
+                self.keystone.request_renewal();
                 self.before_sending(error)
             }
             _ => self.before_sending(error),
@@ -291,7 +291,7 @@ impl Connection {
             // A status of which `openstack` has no kind of its own. Most of them stay however often we ask.
             ErrorKind::InvalidInput => match status_of(error) {
                 Some(408 | 413 | 429 | 503) => {
-                    CloudError::Throttled { retry_after: self.keystone.take_wait().unwrap_or(RETRY) }
+                    CloudError::Throttled { retry_after: self.keystone.take_retry_after().unwrap_or(RETRY) }
                 }
                 Some(status) => failed(format!("{text} ({status})")),
                 None => failed(text),
@@ -307,7 +307,7 @@ impl Connection {
 
     async fn discover_once(&self) -> Result<Services, Refusal> {
         if self.known().as_ref().is_some_and(|known| known.lacks) {
-            self.keystone.renew();
+            self.keystone.request_renewal();
         }
         let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
         let session = self.log_in().await.map_err(|error| self.before_sending(&error))?;

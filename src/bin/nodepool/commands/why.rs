@@ -71,7 +71,7 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
         .no_proxy()
         .build()?;
     let questions = stream::iter(launchers).map(|(address, name)| {
-        let answer = ask(client.clone(), address.clone(), id.clone());
+        let answer = fetch_verdicts(client.clone(), address.clone(), id.clone());
         async move { (format!("{name} ({address})"), answer.await) }
     });
     let answers: Vec<_> = questions.buffered(AT_A_TIME).collect().await;
@@ -118,7 +118,7 @@ async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Resu
     Ok((addresses, silent))
 }
 
-async fn ask(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<Why>, String> {
+async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<Why>, String> {
     if address.contains(|c: char| matches!(c, '/' | '@' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control()) {
         return Err("its record names no usable web address".to_owned());
     }

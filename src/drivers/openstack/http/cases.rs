@@ -150,7 +150,7 @@ async fn a_creation_that_is_answered_by_a_busy_gateway_may_have_worked() {
 }
 
 /// Waits on real time until so many calls of this beginning have come; from then on time goes by itself.
-async fn until_asked(cloud: &Cloud, call: &str, times: usize) {
+async fn wait_until_received(cloud: &Cloud, call: &str, times: usize) {
     while cloud.count(call) < times {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -163,11 +163,11 @@ async fn who_gets_no_token_or_no_version_document_waits_for_a_minute_at_most() {
         let cloud = Cloud::start(move |call| (call == silent).then(|| Said(SILENT, "", String::new()))).await;
         let (connection, request, gate) = (cloud.connection(), servers(), Gate::open());
         let sending = tokio::time::timeout(Duration::from_secs(3600), connection.send(&request, &gate));
-        let asked = async {
-            until_asked(&cloud, silent, 1).await;
+        let received = async {
+            wait_until_received(&cloud, silent, 1).await;
             tokio::time::Instant::now()
         };
-        let (ended, began) = tokio::join!(sending, asked);
+        let (ended, began) = tokio::join!(sending, received);
         let failure = ended.expect("it ends").unwrap_err();
         assert!(!failure.may_have_worked && text_of(&failure).starts_with("cloud c: "), "{failure:?}");
         assert!(began.elapsed() <= PREPARE_TIMEOUT + Duration::from_secs(1), "{silent}: {:?}", began.elapsed());
@@ -181,7 +181,7 @@ async fn a_silent_keystone_is_left_in_time_for_the_next_call() {
     let connection = cloud.connection();
     let asking = connection.keystone.token(&connection.client);
     let ended = async {
-        until_asked(&cloud, "POST", 1).await;
+        wait_until_received(&cloud, "POST", 1).await;
         tokio::time::sleep(Duration::from_secs(3600)).await;
     };
     tokio::select! {

@@ -44,7 +44,7 @@ pub async fn image_build_and_wait(
     let mirror = Mirror::start_images_only(zk.clone(), &Handle::current()).await?;
     let mut snapshots = mirror.subscribe();
     let before = snapshots.latest().images.image(image).map(before).unwrap_or_default();
-    images::ask_for_build(zk, config, image).await?;
+    images::request_build(zk, config, image).await?;
     let mut waiting = Waiting { image: image.clone(), before, begun: BTreeSet::new(), told_pause: false };
     loop {
         let snapshot = snapshots.latest_and_mark_seen();

@@ -68,11 +68,11 @@ fn ages(screen: &Output<'_>) -> Ages {
 
 /// Asks for a build; asking twice is asking once.
 pub async fn image_build(zk: &Zk, config: &Config, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
-    ask_for_build(zk, config, image).await?;
+    request_build(zk, config, image).await?;
     Ok(output.outcome(json!({"outcome": "requested", "image": image}))?)
 }
 
-pub async fn ask_for_build(zk: &Zk, config: &Config, image: &ImageName) -> anyhow::Result<()> {
+pub async fn request_build(zk: &Zk, config: &Config, image: &ImageName) -> anyhow::Result<()> {
     let Some(known) = config.diskimages.get(image) else {
         bail!("Trying to build a non disk-image-builder image: {image}");
     };

@@ -85,7 +85,7 @@ impl Consumer {
     }
 
     /// Puts the request where the launchers see it.
-    pub async fn ask(&mut self, order: &Order) -> anyhow::Result<RequestId> {
+    pub async fn submit(&mut self, order: &Order) -> anyhow::Result<RequestId> {
         let mut request = NodeRequest::new(order.labels.clone(), &order.requestor, clock::now());
         let event = uuid::Uuid::new_v4().simple().to_string();
         request.event_id = Some(event.clone());

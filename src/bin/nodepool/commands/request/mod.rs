@@ -83,7 +83,7 @@ async fn serve(
         biased;
         interrupt = interrupts.next() => return interrupted(output, interrupt),
         error = lost() => return Err(error),
-        asked = async { consumer.ask(&order(arguments)).await } => asked?,
+        asked = async { consumer.submit(&order(arguments)).await } => asked?,
     };
     let mut ended = tokio::select! {
         biased;
