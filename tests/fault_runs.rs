@@ -83,26 +83,26 @@ struct Times {
 
 /// All of it from a new stage to an empty one.
 async fn one_round(number: usize, seed: u64) -> RunStats {
-    let (dice, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
+    let (rng, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
     let mut cluster = TestCluster::start(&ClusterSpec { builders: 2, sync: SYNC, ..ClusterSpec::quick(&name) }).await;
     let limit = cluster.session + GRACE + LOOKED_FOR;
     // Before that nobody has the label, and who asks for it fails.
     soon(TIMEOUT, async || cluster.unrest_of_images().await).await;
     let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], Launchers::Twins));
     let crowd = Crowd::start(&cluster.zk, &checker, wishes(), seed).await;
-    let interpreter = Interpreter::ZUUL[dice.gen_range(0..2)];
+    let interpreter = Interpreter::ZUUL[rng.gen_range(0..2)];
     let zuul = Zuul::start(interpreter, &cluster.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
     let (mut stats, mut times) = (RunStats::default(), Times::default());
     for fault in 1..=number {
-        one_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), dice, &mut stats, &mut times).await;
+        one_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), rng, &mut stats, &mut times).await;
         if fault.is_multiple_of(QUIET) || fault == number {
             scene::all_end(&cluster.zk, limit + times.still_felt()).await;
-        } else if dice.gen_bool(0.6) {
+        } else if rng.gen_bool(0.6) {
             let before = checker.figures().served;
             let what = format!("more to be served after fault {fault}, seed {seed}");
             wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
         }
-        sleep(Duration::from_millis(dice.gen_range(0..400))).await;
+        sleep(Duration::from_millis(rng.gen_range(0..400))).await;
         assert_no_violations(&checker, &cluster, seed);
     }
     crowd.stop().await;
@@ -137,17 +137,17 @@ async fn one_fault(
     cluster: &mut TestCluster,
     zuul: &Zuul,
     kind: Option<&str>,
-    dice: &mut StdRng,
+    rng: &mut StdRng,
     stats: &mut RunStats,
     times: &mut Times,
 ) {
     loop {
         let fault = match kind {
-            Some(kind) => Fault::of_kind(kind, cluster, dice),
-            None => Fault::draw(cluster, dice),
+            Some(kind) => Fault::of_kind(kind, cluster, rng),
+            None => Fault::draw(cluster, rng),
         };
         eprintln!("{} {fault:?}", now_ms());
-        if dice.gen_bool(0.4) {
+        if rng.gen_bool(0.4) {
             cluster.request_build().await;
         }
         let began = now_ms();

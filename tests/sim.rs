@@ -43,7 +43,7 @@ fn whatever_fails_nothing_is_lost_and_nothing_is_given_twice() {
 
 async fn simulate(seed: u64) {
     let zookeeper = zookeeper();
-    let mut dice = StdRng::seed_from_u64(seed);
+    let mut rng = StdRng::seed_from_u64(seed);
     let (stop, stopped) = watch::channel(false);
     let sessions: Rc<std::cell::RefCell<BTreeMap<&str, i64>>> = Rc::default();
     for (name, nodes) in [("east", EAST), ("west", WEST)] {
@@ -57,7 +57,7 @@ async fn simulate(seed: u64) {
         .map(|_| {
             actix_rt::spawn(consume(
                 zookeeper.clone(),
-                StdRng::seed_from_u64(dice.r#gen()),
+                StdRng::seed_from_u64(rng.r#gen()),
                 stopped.clone(),
                 served.clone(),
             ))
@@ -65,10 +65,10 @@ async fn simulate(seed: u64) {
         .collect();
     let end = tokio::time::Instant::now() + Duration::from_secs(40);
     while tokio::time::Instant::now() < end {
-        tokio::time::sleep(Duration::from_millis(dice.gen_range(10..120))).await;
+        tokio::time::sleep(Duration::from_millis(rng.gen_range(10..120))).await;
         check_invariants(&watcher, seed).await;
-        if dice.gen_bool(0.08) {
-            fail_something(&zookeeper, &sessions, &mut dice).await;
+        if rng.gen_bool(0.08) {
+            fail_something(&zookeeper, &sessions, &mut rng).await;
         }
     }
     stop.send_replace(true);
@@ -105,26 +105,26 @@ async fn keep_running(
 async fn fail_something(
     zookeeper: &MemoryZooKeeper,
     sessions: &std::cell::RefCell<BTreeMap<&'static str, i64>>,
-    dice: &mut StdRng,
+    rng: &mut StdRng,
 ) {
-    let name = if dice.r#gen() { "east" } else { "west" };
+    let name = if rng.r#gen() { "east" } else { "west" };
     let Some(session) = sessions.borrow().get(name).copied() else { return };
-    match dice.gen_range(0..4) {
+    match rng.gen_range(0..4) {
         0 => zookeeper.expire(session),
         1 => {
             zookeeper.suspend(session);
-            tokio::time::sleep(Duration::from_millis(dice.gen_range(1..3000))).await;
+            tokio::time::sleep(Duration::from_millis(rng.gen_range(1..3000))).await;
             zookeeper.resume(session);
         }
-        2 => zookeeper.fail_next(session, dice.gen_range(1..6), Fault::BeforeApplying),
-        _ => zookeeper.fail_next(session, dice.gen_range(1..6), Fault::AfterApplying),
+        2 => zookeeper.fail_next(session, rng.gen_range(1..6), Fault::BeforeApplying),
+        _ => zookeeper.fail_next(session, rng.gen_range(1..6), Fault::AfterApplying),
     }
 }
 
 /// One consumer after another in the same place: some use their nodes, some change their mind, some die.
 async fn consume(
     zookeeper: MemoryZooKeeper,
-    mut dice: StdRng,
+    mut rng: StdRng,
     stopped: watch::Receiver<bool>,
     served: Rc<std::cell::Cell<usize>>,
 ) {
@@ -133,9 +133,9 @@ async fn consume(
         let session = connection.session_id();
         let consumer = Consumer { zk: connection };
         let requested: Vec<&str> =
-            (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
+            (0..rng.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][rng.gen_range(0..4)]).collect();
         let id = consumer.submit_labels(&requested).await;
-        let timeout = Duration::from_millis(dice.gen_range(100..8000));
+        let timeout = Duration::from_millis(rng.gen_range(100..8000));
         if !ends_within(&consumer, &id, timeout).await {
             // Changed its mind, whatever has come of the request meanwhile.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
@@ -147,11 +147,11 @@ async fn consume(
             continue;
         }
         assert_eq!(request.nodes.len(), requested.len());
-        tokio::time::sleep(Duration::from_millis(dice.gen_range(0..50))).await;
+        tokio::time::sleep(Duration::from_millis(rng.gen_range(0..50))).await;
         let nodes = consumer.accept(&id).await;
         served.set(served.get() + 1);
-        tokio::time::sleep(Duration::from_millis(dice.gen_range(0..500))).await;
-        match dice.gen_range(0..4) {
+        tokio::time::sleep(Duration::from_millis(rng.gen_range(0..500))).await;
+        match rng.gen_range(0..4) {
             0 => {
                 for (node, _) in &nodes {
                     consumer.set_state(node, NodeState::InUse).await;

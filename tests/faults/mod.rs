@@ -166,29 +166,29 @@ impl Fault {
     }
 
     /// One of this kind.
-    pub fn of_kind(kind: &str, cluster: &TestCluster, dice: &mut StdRng) -> Fault {
-        let (session, seat) = (cluster.session, dice.gen_range(0..cluster.seats.len()));
+    pub fn of_kind(kind: &str, cluster: &TestCluster, rng: &mut StdRng) -> Fault {
+        let (session, seat) = (cluster.session, rng.gen_range(0..cluster.seats.len()));
         // Shorter than a session, longer, and about as long.
-        let time = session.mul_f64(dice.gen_range(0.2..2.5));
+        let time = session.mul_f64(rng.gen_range(0.2..2.5));
         match KINDS.iter().position(|known| *known == kind).expect("a kind of faults") {
-            0 => Self::Kill { seat, pause: time.mul_f64(if dice.gen_ratio(3, 4) { 0.0 } else { 1.0 }) },
+            0 => Self::Kill { seat, pause: time.mul_f64(if rng.gen_ratio(3, 4) { 0.0 } else { 1.0 }) },
             1 => Self::Stop { seat, time },
             2 => {
-                let late = Duration::from_millis(dice.gen_range(20..400));
+                let late = Duration::from_millis(rng.gen_range(20..400));
                 let wires = [Wire::Cut, Wire::CutToServer, Wire::CutToClient, Wire::Reset, Wire::Slow(late)];
-                Self::Wire { seat, wire: wires[dice.gen_range(0..wires.len())], time }
+                Self::Wire { seat, wire: wires[rng.gen_range(0..wires.len())], time }
             }
             3 => Self::Leader { time },
             // Every second time long enough for another one to be elected.
-            4 => Self::Frozen { time: if dice.gen_bool(0.5) { cluster.sync + ELECTION + time } else { time } },
+            4 => Self::Frozen { time: if rng.gen_bool(0.5) { cluster.sync + ELECTION + time } else { time } },
             5 => Self::Blackout,
-            6 => Self::Storm { kind: Storm::ALL[dice.gen_range(0..Storm::ALL.len())], time: 2 * time },
+            6 => Self::Storm { kind: Storm::ALL[rng.gen_range(0..Storm::ALL.len())], time: 2 * time },
             7 => {
-                let seconds = [-3600, -30, -1, 1, 30, 120, 86_400][dice.gen_range(0..7)];
+                let seconds = [-3600, -30, -1, 1, 30, 120, 86_400][rng.gen_range(0..7)];
                 Self::Clock { seconds, time }
             }
             8 => Self::Consumer,
-            9 => Self::SlowDisk { milliseconds: [10, 100, 400, 1500][dice.gen_range(0..4)], time: 2 * time },
+            9 => Self::SlowDisk { milliseconds: [10, 100, 400, 1500][rng.gen_range(0..4)], time: 2 * time },
             _ => Self::FullDisk { time: 2 * time },
         }
     }

@@ -47,7 +47,7 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
     let files = ConfigFileSource::InMemory(Arc::default());
     let ConfigFileSource::InMemory(texts) = &files else { unreachable!("simulated files are in memory") };
     texts.lock().unwrap().insert("nodepool.yaml".into(), builders_yaml(folder.path()));
-    let (clouds, dice, luck) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), luck.clone());
+    let (clouds, rng, luck) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), luck.clone());
     let seat = keep_running(name, zookeeper, move |budget| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
@@ -55,7 +55,7 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
             options.config_check = Seconds(601.0);
         };
         let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.behind(budget)));
-        let maker = Arc::new(Model { dice: dice.clone(), luck: luck.clone(), budget: budget.clone() });
+        let maker = Arc::new(Model { rng: rng.clone(), luck: luck.clone(), budget: budget.clone() });
         let life = BuilderLife { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
         let run = move |process: &mut InProcessDaemon, zk| {
             let (shared, life) = (process.shared.clone(), life.clone());
@@ -95,8 +95,8 @@ impl Luck {
         });
     }
 
-    fn fate(&self, base: &str, dice: &mut StdRng) -> u32 {
-        let fate = dice.gen_range(0..=FINE);
+    fn fate(&self, base: &str, rng: &mut StdRng) -> u32 {
+        let fate = rng.gen_range(0..=FINE);
         if self.is_calm.load(Ordering::Relaxed) {
             return FINE;
         }
@@ -112,7 +112,7 @@ const FINE: u32 = 9;
 
 /// What makes images: it takes minutes, and fails, or hangs, now and then. It ends with its builder.
 struct Model {
-    dice: Arc<Mutex<StdRng>>,
+    rng: Arc<Mutex<StdRng>>,
     luck: Luck,
     budget: StepBudget,
 }
@@ -125,9 +125,9 @@ impl ImageMaker for Model {
         };
         let (base, formats) = (after("-o"), after("-t"));
         let (duration, fate) = {
-            let mut dice = self.dice.lock().unwrap();
-            let fate = self.luck.fate(&base, &mut dice);
-            (Duration::from_secs_f64(dice.gen_range(30.0..240.0)), fate)
+            let mut rng = self.rng.lock().unwrap();
+            let fate = self.luck.fate(&base, &mut rng);
+            (Duration::from_secs_f64(rng.gen_range(30.0..240.0)), fate)
         };
         let write =
             move |suffix: &str| fs::write(PathBuf::from(format!("{base}.{suffix}")), "image").expect("a small file");

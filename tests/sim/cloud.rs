@@ -55,7 +55,7 @@ pub struct Weather {
 pub struct Clouds(Arc<Mutex<State>>);
 
 struct State {
-    dice: StdRng,
+    rng: StdRng,
     /// With a number that grows with each change.
     weather: BTreeMap<ProviderName, (u64, Weather)>,
     servers: BTreeMap<Place, Server>,
@@ -89,9 +89,9 @@ enum Fate {
 
 impl Clouds {
     pub fn new(seed: u64, history: RunHistory) -> Self {
-        let dice = StdRng::seed_from_u64(seed ^ 0xc10d);
+        let rng = StdRng::seed_from_u64(seed ^ 0xc10d);
         let state = State {
-            dice,
+            rng,
             weather: BTreeMap::new(),
             servers: BTreeMap::new(),
             gone: Vec::new(),
@@ -155,7 +155,7 @@ impl State {
     }
 
     fn happens(&mut self, likelihood: f64) -> bool {
-        likelihood > 0.0 && self.dice.gen_bool(likelihood)
+        likelihood > 0.0 && self.rng.gen_bool(likelihood)
     }
 
     fn end(&mut self, place: &Place) {
@@ -212,7 +212,7 @@ impl State {
             metadata: order.metadata.clone(),
             zone: order.zone.clone(),
             made: now,
-            boots_at: now + Duration::from_secs_f64(self.dice.gen_range(5.0..60.0)),
+            boots_at: now + Duration::from_secs_f64(self.rng.gen_range(5.0..60.0)),
             fate,
             goes_at: None,
             told: false,
@@ -245,7 +245,7 @@ impl State {
         let weather = self.weather(&place.0);
         // Said to be done, and not done: that shows in later listings only.
         if !self.happens(weather.sticking_deletes) {
-            let ends = Instant::now() + Duration::from_secs_f64(self.dice.gen_range(0.5..20.0));
+            let ends = Instant::now() + Duration::from_secs_f64(self.rng.gen_range(0.5..20.0));
             self.servers.get_mut(place).expect("it was there a moment ago").goes_at.get_or_insert(ends);
             self.history.observe(Observation::Ending(place));
         }
@@ -386,13 +386,13 @@ impl Door {
         let (latency, slowness, trouble) = {
             let mut state = self.clouds.0.lock().unwrap();
             let weather = state.weather(&self.provider);
-            let slowness = if weather.slow_s > 0.0 { state.dice.gen_range(0.0..weather.slow_s) } else { 0.0 };
+            let slowness = if weather.slow_s > 0.0 { state.rng.gen_range(0.0..weather.slow_s) } else { 0.0 };
             let trouble = match () {
                 () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Seconds(2.0) }),
                 () if state.happens(weather.refused) => Some(failed("the cloud has hiccups")),
                 () => None,
             };
-            (state.dice.gen_range(0.05..0.6), slowness, trouble)
+            (state.rng.gen_range(0.05..0.6), slowness, trouble)
         };
         tokio::time::sleep(Duration::from_secs_f64(latency)).await;
         if let Some(trouble) = trouble {
@@ -434,7 +434,7 @@ impl Door {
     /// It takes its time, and a file that does not get there whole is no image.
     async fn upload(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
         self.check(|| format!("image {} is uploaded", order.name));
-        let duration = self.call(|state| Ok(state.dice.gen_range(10.0..120.0))).await?;
+        let duration = self.call(|state| Ok(state.rng.gen_range(10.0..120.0))).await?;
         tokio::time::sleep(Duration::from_secs_f64(duration)).await;
         if self.budget.is_exhausted() {
             std::future::pending::<()>().await;

@@ -74,16 +74,16 @@ pub const CORES: usize = 2;
 
 impl Cast {
     pub fn of(seed: u64) -> Self {
-        let mut dice = StdRng::seed_from_u64(seed ^ 0xca57);
+        let mut rng = StdRng::seed_from_u64(seed ^ 0xca57);
         Self {
-            builders: dice.gen_bool(0.3),
-            old: dice.gen_bool(0.2),
-            narrow: dice.gen_bool(0.2),
-            rack: dice.gen_bool(0.3),
-            cores: dice.gen_bool(0.3),
-            ages: dice.gen_bool(0.3),
-            tenant: dice.gen_bool(0.3),
-            annexe: dice.gen_bool(0.3),
+            builders: rng.gen_bool(0.3),
+            old: rng.gen_bool(0.2),
+            narrow: rng.gen_bool(0.2),
+            rack: rng.gen_bool(0.3),
+            cores: rng.gen_bool(0.3),
+            ages: rng.gen_bool(0.3),
+            tenant: rng.gen_bool(0.3),
+            annexe: rng.gen_bool(0.3),
         }
     }
 

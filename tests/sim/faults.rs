@@ -153,62 +153,62 @@ impl Fault {
 
 /// The faults of a seed: a dozen or more, in their order.
 pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
-    let dice = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
-    let (cast, number) = (Cast::of(seed), dice.gen_range(16..30));
-    let fault = |dice: &mut StdRng| loop {
-        let fault = draw(dice);
+    let rng = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
+    let (cast, number) = (Cast::of(seed), rng.gen_range(16..30));
+    let fault = |rng: &mut StdRng| loop {
+        let fault = draw(rng);
         if fault.strikes_somebody(cast) {
-            break (dice.gen_range(60.0..HOUR - 120.0), fault);
+            break (rng.gen_range(60.0..HOUR - 120.0), fault);
         }
     };
-    let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| fault(dice)).collect();
+    let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| fault(rng)).collect();
     faults.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     faults
 }
 
-fn draw(dice: &mut StdRng) -> Fault {
+fn draw(rng: &mut StdRng) -> Fault {
     // Launchers more often than builders. Whoever polls is killed and slow: what it still writes after a session is for its own account.
-    let process = [0, 0, 1, 1, 2, 3][dice.gen_range(0..6)];
-    let anybody = if dice.gen_ratio(1, 8) { OLD_SEAT } else { process };
-    match dice.gen_range(0..22) {
-        0..3 => Fault::Kill { process, steps: dice.gen_range(0..60) },
-        3 => Fault::Kill { process: OLD_SEAT, steps: dice.gen_range(0..60) },
+    let process = [0, 0, 1, 1, 2, 3][rng.gen_range(0..6)];
+    let anybody = if rng.gen_ratio(1, 8) { OLD_SEAT } else { process };
+    match rng.gen_range(0..22) {
+        0..3 => Fault::Kill { process, steps: rng.gen_range(0..60) },
+        3 => Fault::Kill { process: OLD_SEAT, steps: rng.gen_range(0..60) },
         4 => Fault::Expire { process },
-        5 => Fault::Cut { process, seconds: dice.gen_range(0.5..20.0) },
-        6 => Fault::Lose { process, requests: dice.gen_range(1..6), answers: dice.r#gen() },
+        5 => Fault::Cut { process, seconds: rng.gen_range(0.5..20.0) },
+        6 => Fault::Lose { process, requests: rng.gen_range(1..6), answers: rng.r#gen() },
         7..9 => Fault::Storm {
-            provider: PROVIDERS[dice.gen_range(0..PROVIDERS.len())],
-            weather: Storm::ALL[dice.gen_range(0..Storm::ALL.len())],
-            seconds: if dice.gen_ratio(1, 5) { dice.gen_range(400.0..2400.0) } else { dice.gen_range(30.0..400.0) },
+            provider: PROVIDERS[rng.gen_range(0..PROVIDERS.len())],
+            weather: Storm::ALL[rng.gen_range(0..Storm::ALL.len())],
+            seconds: if rng.gen_ratio(1, 5) { rng.gen_range(400.0..2400.0) } else { rng.gen_range(30.0..400.0) },
         },
-        9 => Fault::Vanish { nth: dice.gen_range(0..20) },
-        10 if dice.gen_ratio(1, 3) => Fault::Jump { seconds: dice.gen_range(-HOUR..HOUR) },
-        10 => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
+        9 => Fault::Vanish { nth: rng.gen_range(0..20) },
+        10 if rng.gen_ratio(1, 3) => Fault::Jump { seconds: rng.gen_range(-HOUR..HOUR) },
+        10 => Fault::Jump { seconds: rng.gen_range(-30.0..120.0) },
         11..13 => {
-            let most_ms = [5, 20, 100, 400, 1500][dice.gen_range(0..5)];
-            Fault::Slow { process: anybody, most_ms, seconds: dice.gen_range(60.0..900.0) }
+            let most_ms = [5, 20, 100, 400, 1500][rng.gen_range(0..5)];
+            Fault::Slow { process: anybody, most_ms, seconds: rng.gen_range(60.0..900.0) }
         }
-        13..15 => Fault::Delete { nth: dice.gen_range(0..20) },
-        15 => Fault::Dismiss { nth: dice.gen_range(0..12) },
+        13..15 => Fault::Delete { nth: rng.gen_range(0..20) },
+        15 => Fault::Dismiss { nth: rng.gen_range(0..12) },
         16 => {
-            let image = IMAGES[dice.gen_range(0..IMAGES.len())].0;
-            let seconds = dice.gen_range(300.0..HOUR);
-            if dice.r#gen() { Fault::Rebuild { image } } else { Fault::Doom { image, seconds } }
+            let image = IMAGES[rng.gen_range(0..IMAGES.len())].0;
+            let seconds = rng.gen_range(300.0..HOUR);
+            if rng.r#gen() { Fault::Rebuild { image } } else { Fault::Doom { image, seconds } }
         }
-        17 => Fault::Erase { nth: dice.gen_range(0..20) },
+        17 => Fault::Erase { nth: rng.gen_range(0..20) },
         19..21 => {
-            let most_ms = [5, 50, 300, 1500][dice.gen_range(0..4)];
-            Fault::Behind { process: anybody, most_ms, seconds: dice.gen_range(60.0..900.0) }
+            let most_ms = [5, 50, 300, 1500][rng.gen_range(0..4)];
+            Fault::Behind { process: anybody, most_ms, seconds: rng.gen_range(60.0..900.0) }
         }
-        18 => Fault::Hold { nth: dice.gen_range(0..20), seconds: dice.gen_range(1.0..300.0) },
+        18 => Fault::Hold { nth: rng.gen_range(0..20), seconds: rng.gen_range(1.0..300.0) },
         _ => Fault::Reload {
-            launcher: dice.gen_range(0..2),
+            launcher: rng.gen_range(0..2),
             sizes: Sizes {
-                max_servers: dice.gen_range(5..9),
-                min_ready: dice.gen_range(0..3),
-                lacks: [None, Some(Lack::Label), Some(Lack::Provider)][dice.gen_range(0..3)],
+                max_servers: rng.gen_range(5..9),
+                min_ready: rng.gen_range(0..3),
+                lacks: [None, Some(Lack::Label), Some(Lack::Provider)][rng.gen_range(0..3)],
             },
-            seconds: dice.gen_range(15.0..400.0),
+            seconds: rng.gen_range(15.0..400.0),
         },
     }
 }

@@ -112,7 +112,7 @@ pub fn live(seed: u64, chosen: &Chosen, history: RunHistory) -> Outcome {
 }
 
 async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcome {
-    let mut dice = StdRng::seed_from_u64(seed);
+    let mut rng = StdRng::seed_from_u64(seed);
     let zookeeper = MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64);
     let seen = history.clone();
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
@@ -129,7 +129,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcom
     let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &history);
     let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
     let luck = Luck::default();
-    let mut builder = |name: &&'static str| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &luck);
+    let mut builder = |name: &&'static str| builders::builder(name, rng.r#gen(), &zookeeper, &clouds, &luck);
     let builders: Vec<_> = BUILDERS.iter().filter(|_| cast.builders).map(&mut builder).collect();
     // Those who do not take part leave their seats empty.
     seats.extend(
@@ -138,7 +138,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcom
     seats.push(if cast.old { python::keep_running(&zookeeper, &clouds, &history) } else { Seat::empty() });
     let crowd = Crowd::of(&zookeeper, &history);
     for _ in 0..REQUESTS {
-        crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
+        crowd.join(Duration::from_secs_f64(rng.gen_range(20.0..HOUR)), rng.r#gen(), cast.wishes());
     }
     if cast.tenant {
         history.observe(Observation::TenantLimit(&TENANT.into(), TENANT_NODES));

@@ -23,7 +23,7 @@ use zookeeper_server::types::{WatchEvent, ZkError};
 pub struct SimLink(Arc<Mutex<State>>);
 
 struct State {
-    dice: StdRng,
+    rng: StdRng,
     /// The longest time for one way; none where it takes no time.
     max_delay: Duration,
     /// By how much the server is behind.
@@ -49,9 +49,9 @@ impl SimLink {
             }
         });
         let now = Instant::now();
-        let dice = StdRng::seed_from_u64(seed);
+        let rng = StdRng::seed_from_u64(seed);
         let state = State {
-            dice,
+            rng,
             max_delay: Duration::ZERO,
             lag: Duration::ZERO,
             last_event: now,
@@ -177,7 +177,7 @@ impl State {
     }
 
     fn delayed(&mut self, now: Instant) -> Instant {
-        if self.max_delay.is_zero() { now } else { now + self.max_delay.mul_f64(self.dice.r#gen()) }
+        if self.max_delay.is_zero() { now } else { now + self.max_delay.mul_f64(self.rng.r#gen()) }
     }
 
     /// None where nothing is on the wire, and it takes no time.
