@@ -192,10 +192,7 @@ impl ImageCleanupWorker {
             return;
         }
         let busy_provider = action.provider().cloned();
-        if busy_provider.is_some()
-            && self.in_progress.values().filter(|provider| **provider == busy_provider).count()
-                >= MAX_DELETIONS_PER_PROVIDER
-        {
+        if busy_provider.is_some() && self.in_progress.values().filter(|provider| **provider == busy_provider).count() >= MAX_DELETIONS_PER_PROVIDER {
             // It is looked at again when one of these has gone.
             self.reconcile_again |= scope == Pass::Whole;
             return;
@@ -209,13 +206,7 @@ impl ImageCleanupWorker {
         match action {
             RetentionAction::Upload(upload, stored) => {
                 let Some(counter) = counter(&upload.provider) else { return };
-                self.spawn(
-                    key,
-                    busy_provider,
-                    scope,
-                    image_deletion::delete_upload(store, counter, upload, stored),
-                    ctx,
-                );
+                self.spawn(key, busy_provider, scope, image_deletion::delete_upload(store, counter, upload, stored), ctx);
             }
             RetentionAction::Stale(upload) => {
                 if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace_period()) {
@@ -318,7 +309,7 @@ impl ImageCleanupWorker {
         let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
         let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
         let samples_due = samples_due.into_iter().chain(builder_metrics::busy(&self.deps.build_env.builder, &busy));
-        samples_due.for_each(|sample| samples.report(sample));
+        samples_due.for_each(|sample| samples.send_to_statsd(sample));
     }
 }
 

@@ -337,7 +337,7 @@ impl PoolWorker {
         let Some(created) = created else { return };
         let labels = [self.deps.id.provider.as_str(), self.deps.id.pool.as_str()].map(str::to_owned);
         let took = (clock::now() - created).0.max(0.0);
-        self.deps.samples.note(&prometheus_metrics::REQUEST_TIME, labels.into(), took);
+        self.deps.samples.record(&prometheus_metrics::REQUEST_TIME, labels.into(), took);
     }
 
     fn log_launches(&mut self, request: &RequestId, nodes: &[NodeId]) {
@@ -371,7 +371,7 @@ impl PoolWorker {
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
         self.traces.attempt_ended(node, result);
-        if !self.deps.samples.is_wanted() {
+        if !self.deps.samples.is_enabled() {
             return;
         }
         let snapshot = self.triggers.latest();

@@ -28,7 +28,7 @@ use crate::actors::provider::providers::ExtraDrivers;
 use crate::actors::runtime::panics::{PanicCounter, Recovery};
 use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::runtime::{clock, dump};
-use crate::actors::telemetry::metrics_registry::Tally;
+use crate::actors::telemetry::metrics_registry::MetricsRegistry;
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::statsd;
 use crate::actors::telemetry::traces::Tracer;
@@ -219,7 +219,7 @@ pub struct Control {
     registry: dump::Registry,
     shutdown: watch::Receiver<Option<StopRequest>>,
     /// One for all that runs in this process.
-    tally: Tally,
+    metrics: MetricsRegistry,
     /// Signals and dumps have a thread of their own.
     thread: Arbiter,
     /// Somebody of this process speaks to the service manager.
@@ -231,7 +231,7 @@ impl Control {
         let (registry, thread) = (dump::Registry::default(), Arbiter::new());
         let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-        Ok(Self { registry, shutdown, tally: Tally::default(), thread, is_spoken_for: Cell::default() })
+        Ok(Self { registry, shutdown, metrics: MetricsRegistry::default(), thread, is_spoken_for: Cell::default() })
     }
 }
 
@@ -362,7 +362,7 @@ impl Grown {
             options,
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
-            samples: statistics().with_tally(control.tally.clone()),
+            samples: statistics().with_metrics(control.metrics.clone()),
             snapshot_feed: SnapshotFeed::default(),
             tracer: Tracer::from_environment(&runtime),
             ready,

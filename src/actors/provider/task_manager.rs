@@ -204,8 +204,7 @@ impl<D: Driver> TaskManager<D> {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();
         let log_context = self.tasks.log_context(id).cloned().unwrap_or_default();
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let (provider, call) = (&self.provider, request.key());
         debug!(%provider, event_id, node_request_id, node_id, call, "API call");
         let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
@@ -234,8 +233,7 @@ impl<D: Driver> TaskManager<D> {
         }
         let Some((call, took_ms)) = self.tasks.timing(id) else { return };
         let log_context = self.tasks.log_context(id).cloned().unwrap_or_default();
-        let (event_id, node_request_id, node_id) =
-            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let (provider, took_ms) = (&self.provider, took_ms.round() as u64);
         match result {
             Ok(_) => debug!(%provider, event_id, node_request_id, node_id, call, took_ms, "API call ended"),
@@ -248,7 +246,7 @@ impl<D: Driver> TaskManager<D> {
     fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {
         self.log_end(id, &result);
         let samples = &self.deps.samples;
-        if samples.is_wanted()
+        if samples.is_enabled()
             && let Some((key, milliseconds)) = self.tasks.timing(id)
         {
             statsd_metrics::call_ended(&self.provider, key, milliseconds)
@@ -256,7 +254,7 @@ impl<D: Driver> TaskManager<D> {
                 .for_each(|sample| samples.send(sample));
             if let Err(error) = &result {
                 let labels = [self.provider.as_str(), key, error.kind()];
-                samples.note(&prometheus_metrics::TASK_FAILED, labels.map(str::to_owned).into(), 1.0);
+                samples.record(&prometheus_metrics::TASK_FAILED, labels.map(str::to_owned).into(), 1.0);
             }
         }
         self.driver.take_samples().into_iter().for_each(|sample| self.own_samples.send(sample));

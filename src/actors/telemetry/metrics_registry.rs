@@ -9,15 +9,15 @@ use nodepool_model::metrics::prometheus_text::{Distribution, Exposition, Prometh
 use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind};
 
 /// Names with their labels that are kept, at most. Labels come from records of others, and there is no end of those.
-const MOST_SERIES: usize = 20_000;
+const MAX_SERIES: usize = 20_000;
 
 #[derive(Clone, Default)]
-pub struct Tally(Arc<Kept>);
+pub struct MetricsRegistry(Arc<RegistryData>);
 
 #[derive(Default)]
-struct Kept {
+struct RegistryData {
     series: Mutex<HashMap<Key, MetricValue>>,
-    left_out: AtomicU64,
+    dropped_series: AtomicU64,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -26,20 +26,20 @@ struct Key {
     labels: Vec<String>,
 }
 
-impl Tally {
+impl MetricsRegistry {
     /// A sample on its way to statsd, where it has a meter; times are in seconds here.
-    pub fn take(&self, sample: &Sample) {
+    pub fn record_sample(&self, sample: &Sample) {
         let Some(reading) = &sample.reading else { return };
         let value = if sample.kind == SampleKind::Timer { sample.value / 1000.0 } else { sample.value };
-        self.note(reading.metric, reading.labels.clone(), value);
+        self.record(reading.metric, reading.labels.clone(), value);
     }
 
     /// Sets a gauge, adds to a counter, or to a distribution.
-    pub fn note(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
+    pub fn record(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
         let mut series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key { name: metric.name, labels };
-        if series.len() >= MOST_SERIES && !series.contains_key(&key) {
-            self.0.left_out.fetch_add(1, Ordering::Relaxed);
+        if series.len() >= MAX_SERIES && !series.contains_key(&key) {
+            self.0.dropped_series.fetch_add(1, Ordering::Relaxed);
             return;
         }
         match metric.kind {
@@ -59,7 +59,7 @@ impl Tally {
     }
 
     /// All of it, in the order of labels.
-    pub fn show(&self, exposition: &mut Exposition) {
+    pub fn export(&self, out: &mut Exposition) {
         let mut all: Vec<(&'static Metric, Vec<String>, MetricValue)> = {
             let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
             let metric = |name: &str| prometheus_metrics::ALL.iter().copied().find(|metric| metric.name == name);
@@ -69,8 +69,8 @@ impl Tally {
                 .collect()
         };
         all.sort_by(|one, other| (one.0.name, &one.1).cmp(&(other.0.name, &other.1)));
-        all.into_iter().for_each(|(metric, labels, value)| exposition.put(metric, labels, value));
-        exposition.plain(&prometheus_metrics::SERIES_LEFT_OUT, self.0.left_out.load(Ordering::Relaxed) as f64);
+        all.into_iter().for_each(|(metric, labels, value)| out.put(metric, labels, value));
+        out.plain(&prometheus_metrics::SERIES_LEFT_OUT, self.0.dropped_series.load(Ordering::Relaxed) as f64);
     }
 
     /// The numbers of one meter, with the values of their labels.
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn series_beyond_the_bound_are_left_out_and_counted() {
-        let tally = Tally::default();
-        for number in 0..MOST_SERIES + 5 {
-            tally.note(&prometheus_metrics::LAUNCH, vec![number.to_string()], 1.0);
+        let metrics = MetricsRegistry::default();
+        for number in 0..MAX_SERIES + 5 {
+            metrics.record(&prometheus_metrics::LAUNCH, vec![number.to_string()], 1.0);
         }
-        tally.note(&prometheus_metrics::LAUNCH, vec!["0".to_owned()], 1.0);
-        let mut exposition = Exposition::default();
-        tally.show(&mut exposition);
-        let text = exposition.text();
+        metrics.record(&prometheus_metrics::LAUNCH, vec!["0".to_owned()], 1.0);
+        let mut out = Exposition::default();
+        metrics.export(&mut out);
+        let text = out.text();
         assert!(text.contains("nodepool_launch{result=\"0\"} 2\n") && text.contains("nodepool_metrics_left_out 5\n"));
     }
 }

@@ -3,9 +3,9 @@
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::prometheus_text::Exposition;
 
-pub fn show(out: &mut Exposition) {
-    let Ok(own) = procfs::process::Process::myself() else { return };
-    if let Ok(stat) = own.stat() {
+pub fn export(out: &mut Exposition) {
+    let Ok(process) = procfs::process::Process::myself() else { return };
+    if let Ok(stat) = process.stat() {
         let ticks = procfs::ticks_per_second() as f64;
         out.plain(&prometheus_metrics::CPU, (stat.utime + stat.stime) as f64 / ticks);
         out.plain(&prometheus_metrics::VIRTUAL, stat.vsize as f64);
@@ -15,12 +15,12 @@ pub fn show(out: &mut Exposition) {
             out.plain(&prometheus_metrics::STARTED, boot as f64 + stat.starttime as f64 / ticks);
         }
     }
-    if let Ok(open) = own.fd_count() {
+    if let Ok(open) = process.fd_count() {
         out.plain(&prometheus_metrics::OPEN_FILES, open as f64);
     }
-    if let Ok(limits) = own.limits()
-        && let procfs::process::LimitValue::Value(most) = limits.max_open_files.soft_limit
+    if let Ok(limits) = process.limits()
+        && let procfs::process::LimitValue::Value(limit) = limits.max_open_files.soft_limit
     {
-        out.plain(&prometheus_metrics::MAX_OPEN_FILES, most as f64);
+        out.plain(&prometheus_metrics::MAX_OPEN_FILES, limit as f64);
     }
 }

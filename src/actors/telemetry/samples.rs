@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-use super::metrics_registry::Tally;
+use super::metrics_registry::MetricsRegistry;
 use nodepool_model::metrics::prometheus_metrics::Metric;
 use nodepool_model::metrics::statsd_metrics::Sample;
 
 /// Samples that may wait for the statsd socket. A server that is slow or gone costs these and nothing more.
-pub const WAITING_SAMPLES: usize = 20_000;
+pub const MAX_QUEUED_SAMPLES: usize = 20_000;
 
 /// Where everybody drops samples; cheap to clone.
 #[derive(Clone)]
@@ -19,32 +19,32 @@ pub struct SampleSink {
     sender: Option<mpsc::Sender<Sample>>,
     dropped: Arc<AtomicU64>,
     /// The same for Prometheus; `None` where nobody can ask for it.
-    tally: Option<Tally>,
+    metrics: Option<MetricsRegistry>,
 }
 
 impl SampleSink {
     /// Without a statsd server.
     pub fn discard() -> Self {
-        Self { sender: None, dropped: Arc::default(), tally: None }
+        Self { sender: None, dropped: Arc::default(), metrics: None }
     }
 
     pub fn channel() -> (Self, mpsc::Receiver<Sample>) {
-        let (sender, receiver) = mpsc::channel(WAITING_SAMPLES);
-        (Self { sender: Some(sender), dropped: Arc::default(), tally: None }, receiver)
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_SAMPLES);
+        (Self { sender: Some(sender), dropped: Arc::default(), metrics: None }, receiver)
     }
 
     /// Counted here as well.
-    pub fn with_tally(self, tally: Tally) -> Self {
-        Self { tally: Some(tally), ..self }
+    pub fn with_metrics(self, metrics: MetricsRegistry) -> Self {
+        Self { metrics: Some(metrics), ..self }
     }
 
-    pub fn tally(&self) -> Option<&Tally> {
-        self.tally.as_ref()
+    pub fn metrics(&self) -> Option<&MetricsRegistry> {
+        self.metrics.as_ref()
     }
 
     /// Whether anybody listens; what is costly to count need not be counted otherwise.
-    pub fn is_wanted(&self) -> bool {
-        self.sender.is_some() || self.tally.is_some()
+    pub fn is_enabled(&self) -> bool {
+        self.sender.is_some() || self.metrics.is_some()
     }
 
     /// Whether a statsd server listens.
@@ -53,21 +53,21 @@ impl SampleSink {
     }
 
     /// What has no name in statsd.
-    pub fn note(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
-        if let Some(tally) = &self.tally {
-            tally.note(metric, labels, value);
+    pub fn record(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
+        if let Some(metrics) = &self.metrics {
+            metrics.record(metric, labels, value);
         }
     }
 
     pub fn send(&self, sample: Sample) {
-        if let Some(tally) = &self.tally {
-            tally.take(&sample);
+        if let Some(metrics) = &self.metrics {
+            metrics.record_sample(&sample);
         }
-        self.report(sample);
+        self.send_to_statsd(sample);
     }
 
     /// What Prometheus gets from the picture of the moment when it asks.
-    pub fn report(&self, sample: Sample) {
+    pub fn send_to_statsd(&self, sample: Sample) {
         if let Some(sender) = &self.sender
             && sender.try_send(sample).is_err()
         {
@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn samples_beyond_the_bound_are_dropped_and_counted() {
         let (sink, mut receiver) = SampleSink::channel();
-        for number in 0..WAITING_SAMPLES + 3 {
+        for number in 0..MAX_QUEUED_SAMPLES + 3 {
             sink.send(Sample::gauge("nodepool.nodes.ready", number as f64));
         }
-        assert_eq!((sink.dropped(), receiver.len()), (3, WAITING_SAMPLES));
+        assert_eq!((sink.dropped(), receiver.len()), (3, MAX_QUEUED_SAMPLES));
         assert_eq!(receiver.try_recv().unwrap().value, 0.0);
     }
 
@@ -109,6 +109,6 @@ mod tests {
     fn without_a_server_nothing_is_kept_or_counted() {
         let sink = SampleSink::discard();
         sink.send(Sample::counter("nodepool.launch.ready", 1.0));
-        assert_eq!((sink.is_wanted(), sink.dropped()), (false, 0));
+        assert_eq!((sink.is_enabled(), sink.dropped()), (false, 0));
     }
 }

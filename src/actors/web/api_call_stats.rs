@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::live_view::CallFigures;
-use crate::actors::telemetry::metrics_registry::Tally;
+use crate::actors::telemetry::metrics_registry::MetricsRegistry;
 use nodepool_model::metrics::prometheus_metrics::{self, MetricKind};
 use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::ProviderName;
@@ -24,15 +24,15 @@ struct Reading {
 }
 
 impl Calls {
-    pub fn read(&mut self, tally: &Tally, now: Timestamp) {
+    pub fn read(&mut self, registry: &MetricsRegistry, now: Timestamp) {
         if self.readings.len() >= MAX_SAMPLES {
             self.readings.pop_front();
         }
-        self.readings.push_back((now, readings(tally)));
+        self.readings.push_back((now, readings(registry)));
     }
 
     /// From the oldest reading until now.
-    pub fn figures(&self, tally: &Tally, now: Timestamp) -> BTreeMap<ProviderName, CallFigures> {
+    pub fn figures(&self, registry: &MetricsRegistry, now: Timestamp) -> BTreeMap<ProviderName, CallFigures> {
         let first = self.readings.front();
         let window_s = first.map_or(0.0, |(at, _)| (now - *at).0);
         let figures = |(provider, newest): (ProviderName, Reading)| {
@@ -40,20 +40,20 @@ impl Calls {
             let figures = figures(&newest, before, window_s);
             (provider, figures)
         };
-        readings(tally).into_iter().map(figures).collect()
+        readings(registry).into_iter().map(figures).collect()
     }
 }
 
-fn readings(tally: &Tally) -> BTreeMap<ProviderName, Reading> {
+fn readings(registry: &MetricsRegistry) -> BTreeMap<ProviderName, Reading> {
     let mut readings: BTreeMap<ProviderName, Reading> = BTreeMap::new();
-    for (labels, found) in tally.distributions(&prometheus_metrics::TASK_TIME) {
+    for (labels, found) in registry.distributions(&prometheus_metrics::TASK_TIME) {
         let entry = readings.entry(ProviderName::from(labels[0].as_str()));
         let empty = || Reading { times: Distribution { counts: vec![0; found.counts.len()], sum: 0.0 }, failed: 0.0 };
         let reading = entry.or_insert_with(empty);
         reading.times.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
         reading.times.sum += found.sum;
     }
-    for (labels, failed) in tally.numbers(&prometheus_metrics::TASK_FAILED) {
+    for (labels, failed) in registry.numbers(&prometheus_metrics::TASK_FAILED) {
         // What is not there is often asked for: that is an answer.
         if labels[2] != "not-found"
             && let Some(reading) = readings.get_mut(labels[0].as_str())
@@ -88,26 +88,26 @@ mod tests {
 
     #[test]
     fn only_what_happened_within_the_window_counts() {
-        let (tally, mut calls) = (Tally::default(), Calls::default());
+        let (registry, mut calls) = (MetricsRegistry::default(), Calls::default());
         let call = |seconds: f64, failed: bool| {
             let labels = vec!["lab".to_owned(), "compute.GET.servers".to_owned()];
-            tally.note(&prometheus_metrics::TASK_TIME, labels.clone(), seconds);
+            registry.record(&prometheus_metrics::TASK_TIME, labels.clone(), seconds);
             if failed {
-                tally.note(&prometheus_metrics::TASK_FAILED, [labels, vec!["failed".to_owned()]].concat(), 1.0);
+                registry.record(&prometheus_metrics::TASK_FAILED, [labels, vec!["failed".to_owned()]].concat(), 1.0);
             }
         };
         call(50.0, true);
-        calls.read(&tally, Timestamp(0.0));
+        calls.read(&registry, Timestamp(0.0));
         for _ in 0..19 {
             call(0.004, false);
         }
         call(0.2, true);
-        let figures = calls.figures(&tally, Timestamp(60.0));
+        let figures = calls.figures(&registry, Timestamp(60.0));
         let lab = &figures[&ProviderName::from("lab")];
         assert_eq!((lab.count, lab.failed, lab.p95_s, lab.window_s), (20, 1, Some(0.005), 60.0));
         for round in 0..MAX_SAMPLES {
-            calls.read(&tally, Timestamp(60.0 + round as f64));
+            calls.read(&registry, Timestamp(60.0 + round as f64));
         }
-        assert_eq!(calls.figures(&tally, Timestamp(99.0))[&ProviderName::from("lab")].count, 0);
+        assert_eq!(calls.figures(&registry, Timestamp(99.0))[&ProviderName::from("lab")].count, 0);
     }
 }

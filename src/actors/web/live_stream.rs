@@ -107,8 +107,8 @@ async fn count(live: &Live, context: &ProcessContext) {
         ticks.tick().await;
         let (snapshot, now) = (lock(&live.shown).snapshot.clone(), clock::now());
         lock(&live.chronicle).count(&snapshot, now);
-        if let Some(tally) = context.samples.tally() {
-            lock(&live.calls).read(tally, now);
+        if let Some(registry) = context.samples.metrics() {
+            lock(&live.calls).read(registry, now);
         }
     }
 }
@@ -177,7 +177,7 @@ impl Live {
     fn own_providers(&self, context: &ProcessContext) -> Vec<ProviderFigures> {
         let Some(loaded) = context.active_config() else { return Vec::new() };
         let (shown, now) = (lock(&self.shown).snapshot.clone(), clock::now());
-        let calls = context.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
+        let calls = context.samples.metrics().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
         live_view::providers(&clock::inputs(&loaded.config, &shown, &context.snapshot_feed.facts()), &calls)
     }
 
@@ -308,7 +308,7 @@ pub async fn plots(live: Data<Live>, context: Data<ProcessContext>) -> HttpRespo
 fn all_of(context: &ProcessContext, meter: &'static Metric) -> Value {
     let MetricKind::Histogram(bounds) = meter.kind else { return Value::Null };
     let mut sum = Distribution::new(bounds);
-    for (labels, found) in context.samples.tally().map(|tally| tally.distributions(meter)).unwrap_or_default() {
+    for (labels, found) in context.samples.metrics().map(|tally| tally.distributions(meter)).unwrap_or_default() {
         if labels.iter().all(|label| !label.starts_with("error")) {
             sum.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
             sum.sum += found.sum;

@@ -45,8 +45,8 @@ pub async fn metrics(request: HttpRequest, context: Data<ProcessContext>, figure
 
 fn collect(context: &ProcessContext) -> String {
     let mut out = Exposition::default();
-    if let Some(tally) = context.samples.tally() {
-        tally.show(&mut out);
+    if let Some(registry) = context.samples.metrics() {
+        registry.export(&mut out);
     }
     if let Some(loaded) = context.active_config() {
         let snapshot = context.snapshot_feed.latest().unwrap_or_default();
@@ -58,6 +58,6 @@ fn collect(context: &ProcessContext) -> String {
     for (actor, number) in context.registry.by_actor() {
         out.number(&prometheus_metrics::ACTORS, [actor], number as f64);
     }
-    process_metrics::show(&mut out);
+    process_metrics::export(&mut out);
     out.text()
 }
