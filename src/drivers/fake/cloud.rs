@@ -35,9 +35,9 @@ pub struct Cloud {
 struct Server {
     order: Order,
     zone: Option<String>,
-    boots_until: Instant,
+    boot_ends_at: Instant,
     fate: Fate,
-    goes_at: Option<Instant>,
+    deleted_at: Option<Instant>,
 }
 
 /// What becomes of a server after its boot time.
@@ -115,7 +115,7 @@ impl Cloud {
 
     /// The server of an earlier creation of this name, or a new one.
     pub fn create(&mut self, order: Order) -> Result<ExternalId, CloudError> {
-        self.forget_gone();
+        self.remove_deleted();
         if let Some((id, _)) = self.servers.iter().find(|(_, server)| server.order.name == order.name) {
             return Ok(ExternalId::text(id.clone()));
         }
@@ -137,9 +137,9 @@ impl Cloud {
         let server = Server {
             zone: order.zone.clone().or_else(|| self.knobs.zones.first().cloned()),
             order,
-            boots_until: Instant::now() + self.knobs.boot_time.to_duration(),
+            boot_ends_at: Instant::now() + self.knobs.boot_time.to_duration(),
             fate: self.fate(),
-            goes_at: None,
+            deleted_at: None,
         };
         self.servers.insert(id.clone(), server);
         match is_nth(self.created, self.knobs.faults.create_answer_lost) {
@@ -163,20 +163,20 @@ impl Cloud {
     }
 
     pub fn delete(&mut self, id: &ExternalId) -> Result<(), CloudError> {
-        self.forget_gone();
+        self.remove_deleted();
         self.deleted += 1;
         if is_nth(self.deleted, self.knobs.faults.delete_fails) {
             return Err(failed("the fake cloud was told to keep this server"));
         }
-        let goes_at = Instant::now() + self.knobs.delete_time.to_duration();
+        let deleted_at = Instant::now() + self.knobs.delete_time.to_duration();
         let server = self.servers.get_mut(&id.to_string()).ok_or(CloudError::NotFound)?;
-        server.goes_at.get_or_insert(goes_at);
-        self.forget_gone();
+        server.deleted_at.get_or_insert(deleted_at);
+        self.remove_deleted();
         Ok(())
     }
 
     pub fn list(&mut self) -> Vec<Instance> {
-        self.forget_gone();
+        self.remove_deleted();
         self.servers.iter().map(|(id, server)| server.instance(id, &self.knobs.address)).collect()
     }
 
@@ -199,18 +199,18 @@ impl Cloud {
         }
     }
 
-    fn forget_gone(&mut self) {
+    fn remove_deleted(&mut self) {
         let now = Instant::now();
-        self.servers.retain(|_, server| server.goes_at.is_none_or(|goes_at| goes_at > now));
+        self.servers.retain(|_, server| server.deleted_at.is_none_or(|deleted_at| deleted_at > now));
     }
 }
 
 impl Server {
     fn instance(&self, id: &str, address: &str) -> Instance {
-        let boots = Instant::now() < self.boots_until;
+        let is_booting = Instant::now() < self.boot_ends_at;
         let state = match self.fate {
-            _ if self.goes_at.is_some() => InstanceState::Stopping,
-            _ if boots => InstanceState::Starting,
+            _ if self.deleted_at.is_some() => InstanceState::Stopping,
+            _ if is_booting => InstanceState::Starting,
             Fate::Hangs => InstanceState::Starting,
             Fate::Fails(fault) => InstanceState::Failed(fault.to_owned()),
             Fate::Runs => InstanceState::Running,

@@ -67,22 +67,22 @@ impl View<'_> {
         let external =
             server.addresses.iter().filter(|(name, _)| networks.external.contains(*name)).flat_map(|(_, all)| all);
         let of_external = external.clone().find(|address| is_ipv4(address)).map(|address| address.addr.clone());
-        let floating = all(server).find(|address| is_ipv4(address) && is_floating(address));
-        let named = server.addresses.get("public").and_then(|all| all.iter().find(|address| is_ipv4(address)));
-        let routable = || all(server).find(|address| routable(&address.addr));
+        let floating = all_addresses(server).find(|address| is_ipv4(address) && is_floating(address));
+        let public_network = server.addresses.get("public").and_then(|all| all.iter().find(|address| is_ipv4(address)));
+        let routable = || all_addresses(server).find(|address| routable(&address.addr));
         given(&server.access_ipv4)
             .or(of_external)
-            .or_else(|| floating.or(named).or_else(routable).map(|address| address.addr.clone()))
+            .or_else(|| floating.or(public_network).or_else(routable).map(|address| address.addr.clone()))
     }
 
     fn private_ipv4(&self, server: &Server) -> Option<String> {
-        let floating_mac = all(server).find(|address| is_floating(address)).and_then(|address| address.mac.clone());
+        let floating_mac = all_addresses(server).find(|address| is_floating(address)).and_then(|address| address.mac.clone());
         let internal = |(name, _): &(&String, &Vec<Address>)| self.stock.networks().internal.contains(*name);
         let fixed = server.addresses.iter().filter(internal).flat_map(|(_, all)| all);
         let fixed: Vec<&Address> = fixed.filter(|address| is_ipv4(address) && !is_floating(address)).collect();
         let with_floating = fixed.iter().find(|address| floating_mac.is_some() && address.mac == floating_mac);
-        let named = || server.addresses.get("private").and_then(|all| all.iter().find(|address| is_ipv4(address)));
-        let found = with_floating.or_else(|| fixed.first()).copied().or_else(named);
+        let private_network = || server.addresses.get("private").and_then(|all| all.iter().find(|address| is_ipv4(address)));
+        let found = with_floating.or_else(|| fixed.first()).copied().or_else(private_network);
         found.map(|address| address.addr.clone())
     }
 
@@ -90,7 +90,7 @@ impl View<'_> {
         if self.cloud.force_ipv4 {
             return None;
         }
-        let first = || all(server).find(|address| address.version == 6).map(|address| address.addr.clone());
+        let first = || all_addresses(server).find(|address| address.version == 6).map(|address| address.addr.clone());
         given(&server.access_ipv6).or_else(first)
     }
 
@@ -120,14 +120,14 @@ impl View<'_> {
 
 /// The floating addresses that Nova shows.
 pub fn floating_addresses(server: &Server) -> Vec<String> {
-    all(server).filter(|address| is_ipv4(address) && is_floating(address)).map(|address| address.addr.clone()).collect()
+    all_addresses(server).filter(|address| is_ipv4(address) && is_floating(address)).map(|address| address.addr.clone()).collect()
 }
 
 fn state(server: &Server) -> InstanceState {
-    let is_going = server.task_state.as_deref() == Some("deleting");
+    let is_deleting = server.task_state.as_deref() == Some("deleting");
     match server.status.to_ascii_uppercase().as_str() {
         "DELETED" | "SOFT_DELETED" => InstanceState::Stopping,
-        _ if is_going => InstanceState::Stopping,
+        _ if is_deleting => InstanceState::Stopping,
         "ACTIVE" => InstanceState::Running,
         "ERROR" => InstanceState::Failed(server.fault.as_ref().map_or_else(String::new, |fault| fault.message.clone())),
         // BUILD, and words of clouds to come.
@@ -135,7 +135,7 @@ fn state(server: &Server) -> InstanceState {
     }
 }
 
-fn all(server: &Server) -> impl Iterator<Item = &Address> {
+fn all_addresses(server: &Server) -> impl Iterator<Item = &Address> {
     server.addresses.values().flatten()
 }
 
@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// `interface_ip`, `private_ipv4`, `public_ipv4`, `public_ipv6`; `-` for none.
-    fn reached(keys: &str, has_ipv6: bool, server: Value) -> [String; 4] {
+    fn addresses_of(keys: &str, has_ipv6: bool, server: Value) -> [String; 4] {
         let Instance { interface_ip, private_ipv4, public_ipv4, public_ipv6, .. } = instance(keys, has_ipv6, server);
         [interface_ip, private_ipv4, public_ipv4, public_ipv6].map(|ip| ip.unwrap_or_else(|| "-".to_owned()))
     }
@@ -214,28 +214,28 @@ mod tests {
     #[test]
     fn a_private_address_is_the_last_resort_and_the_first_choice_of_a_private_cloud() {
         let server = json!({"addresses": {"net": [fixed("10.0.0.5"), floating("198.51.100.7")]}});
-        assert_eq!(reached("", false, server.clone()), ["198.51.100.7", "10.0.0.5", "198.51.100.7", "-"]);
-        assert_eq!(reached("private: true", false, server), ["10.0.0.5", "10.0.0.5", "198.51.100.7", "-"]);
+        assert_eq!(addresses_of("", false, server.clone()), ["198.51.100.7", "10.0.0.5", "198.51.100.7", "-"]);
+        assert_eq!(addresses_of("private: true", false, server), ["10.0.0.5", "10.0.0.5", "198.51.100.7", "-"]);
         let alone = json!({"addresses": {"net": [fixed("10.0.0.5")]}});
-        assert_eq!(reached("", false, alone), ["10.0.0.5", "10.0.0.5", "-", "-"]);
+        assert_eq!(addresses_of("", false, alone), ["10.0.0.5", "10.0.0.5", "-", "-"]);
     }
 
     #[test]
     fn ipv6_is_used_where_this_host_reaches_it_and_the_cloud_does_not_force_ipv4() {
         let server = json!({"addresses": {"outside": [fixed("2001:db8::5"), fixed("198.51.100.5")]}});
         let public = "198.51.100.5";
-        assert_eq!(reached("", true, server.clone()), ["2001:db8::5", public, public, "2001:db8::5"]);
-        assert_eq!(reached("", false, server.clone()), [public, public, public, "2001:db8::5"]);
-        assert_eq!(reached("force_ipv4: true", true, server), [public, public, public, "-"]);
+        assert_eq!(addresses_of("", true, server.clone()), ["2001:db8::5", public, public, "2001:db8::5"]);
+        assert_eq!(addresses_of("", false, server.clone()), [public, public, public, "2001:db8::5"]);
+        assert_eq!(addresses_of("force_ipv4: true", true, server), [public, public, public, "-"]);
     }
 
     #[test]
     fn the_address_that_a_server_names_itself_goes_first() {
         let server = json!({"addresses": {"outside": [fixed("198.51.100.5")]}, "accessIPv4": "203.0.113.1",
             "accessIPv6": "2001:db8::1"});
-        assert_eq!(reached("", true, server), ["2001:db8::1", "203.0.113.1", "203.0.113.1", "2001:db8::1"]);
+        assert_eq!(addresses_of("", true, server), ["2001:db8::1", "203.0.113.1", "203.0.113.1", "2001:db8::1"]);
         let empty = json!({"addresses": {"outside": [fixed("198.51.100.5")]}, "accessIPv4": "", "accessIPv6": ""});
-        assert_eq!(reached("", true, empty)[0], "198.51.100.5");
+        assert_eq!(addresses_of("", true, empty)[0], "198.51.100.5");
     }
 
     #[test]
@@ -244,12 +244,12 @@ mod tests {
             "outside": [fixed("198.51.100.5")]}});
         for named in ["other", "n2"] {
             let keys = format!("networks: [{{name: {named}, default_interface: true}}]");
-            assert_eq!(reached(&keys, false, server.clone())[0], "10.2.0.9", "{named}");
-            assert_eq!(reached(&keys, true, server.clone())[0], "fd00::9", "{named}");
-            assert_eq!(reached(&format!("{keys}\nforce_ipv4: true"), true, server.clone())[0], "10.2.0.9", "{named}");
+            assert_eq!(addresses_of(&keys, false, server.clone())[0], "10.2.0.9", "{named}");
+            assert_eq!(addresses_of(&keys, true, server.clone())[0], "fd00::9", "{named}");
+            assert_eq!(addresses_of(&format!("{keys}\nforce_ipv4: true"), true, server.clone())[0], "10.2.0.9", "{named}");
         }
-        let elsewhere = "networks: [{name: net, default_interface: true}]";
-        assert_eq!(reached(elsewhere, false, server)[0], "198.51.100.5");
+        let other_network = "networks: [{name: net, default_interface: true}]";
+        assert_eq!(addresses_of(other_network, false, server)[0], "198.51.100.5");
     }
 
     #[test]
@@ -260,21 +260,21 @@ mod tests {
         };
         let server = json!({"addresses": {"net": [with_mac(fixed("10.0.0.5"), "a")],
             "other": [with_mac(fixed("10.2.0.9"), "b"), with_mac(floating("198.51.100.7"), "b")]}});
-        assert_eq!(reached("", false, server), ["198.51.100.7", "10.2.0.9", "198.51.100.7", "-"]);
+        assert_eq!(addresses_of("", false, server), ["198.51.100.7", "10.2.0.9", "198.51.100.7", "-"]);
     }
 
     #[test]
-    fn networks_count_as_clouds_yaml_says_and_not_as_they_look() {
+    fn clouds_yaml_roles_override_network_attributes() {
         let server = json!({"addresses": {"net": [fixed("10.0.0.5")], "other": [fixed("10.2.0.9")]}});
         let keys = "networks: [{name: n2, routes_externally: true}]";
-        assert_eq!(reached(keys, false, server), ["10.2.0.9", "10.0.0.5", "10.2.0.9", "-"]);
+        assert_eq!(addresses_of(keys, false, server), ["10.2.0.9", "10.0.0.5", "10.2.0.9", "-"]);
     }
 
     #[test]
     fn without_a_hint_the_first_routable_address_is_public() {
         let server = json!({"addresses": {"unknown": [fixed("10.0.0.5"), fixed("8.8.8.8")]}});
-        assert_eq!(reached("", false, server), ["8.8.8.8", "8.8.8.8", "8.8.8.8", "-"]);
+        assert_eq!(addresses_of("", false, server), ["8.8.8.8", "8.8.8.8", "8.8.8.8", "-"]);
         let named = json!({"addresses": {"public": [fixed("10.0.0.5")], "private": [fixed("10.9.0.5")]}});
-        assert_eq!(reached("", false, named), ["10.0.0.5", "10.9.0.5", "10.0.0.5", "-"]);
+        assert_eq!(addresses_of("", false, named), ["10.0.0.5", "10.9.0.5", "10.0.0.5", "-"]);
     }
 }

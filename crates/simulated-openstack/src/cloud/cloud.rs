@@ -61,7 +61,7 @@ pub struct Cloud {
     pub tokens: HashMap<String, Token>,
     pub servers: BTreeMap<u64, Server>,
     /// Servers that are gone but still in lists that are stale.
-    pub departed: BTreeMap<u64, Server>,
+    pub deleted_servers: BTreeMap<u64, Server>,
     pub ports: BTreeMap<u64, Port>,
     pub floating_ips: BTreeMap<u64, FloatingIp>,
     pub volumes: BTreeMap<u64, Volume>,
@@ -112,7 +112,7 @@ impl Cloud {
             last_number: 0,
             tokens: HashMap::new(),
             servers: BTreeMap::new(),
-            departed: BTreeMap::new(),
+            deleted_servers: BTreeMap::new(),
             ports: BTreeMap::new(),
             floating_ips: BTreeMap::new(),
             volumes: BTreeMap::new(),
@@ -165,9 +165,9 @@ impl Cloud {
             let Reverse((at, server, due)) = self.due.pop().expect("it was just looked at");
             self.now = self.now.max(at);
             match due {
-                Due::Booted => self.booted(server),
-                Due::Deleted => self.deleted(server),
-                Due::Vanished => self.forget(server),
+                Due::Booted => self.on_booted(server),
+                Due::Deleted => self.on_deleted(server),
+                Due::Vanished => self.remove_server(server),
             }
         }
         self.now = self.now.max(now);
@@ -177,7 +177,7 @@ impl Cloud {
         &self.fixtures.flavors[server.flavor]
     }
 
-    fn booted(&mut self, number: u64) {
+    fn on_booted(&mut self, number: u64) {
         let now = self.now;
         let Some(server) = self.servers.get_mut(&number) else { return };
         if server.stage().deleting {
@@ -197,7 +197,7 @@ impl Cloud {
         }
     }
 
-    fn deleted(&mut self, number: u64) {
+    fn on_deleted(&mut self, number: u64) {
         let now = self.now;
         let Some(server) = self.servers.get_mut(&number) else { return };
         if server.delete_failures > 0 {
@@ -207,20 +207,20 @@ impl Cloud {
             server.fail(now, message);
             return;
         }
-        self.forget(number);
+        self.remove_server(number);
     }
 
     /// The server is no more, and what belongs to it goes with it.
-    pub fn forget(&mut self, number: u64) {
+    pub fn remove_server(&mut self, number: u64) {
         let Some(mut server) = self.servers.remove(&number) else { return };
         server.deleted_at = Some(self.now);
-        self.history.gone(number, self.now);
+        self.history.record_deleted(number, self.now);
         let flavor = &self.fixtures.flavors[server.flavor];
         self.usage.servers -= 1;
         self.usage.cores -= flavor.vcpus;
         self.usage.ram_mib -= flavor.ram_mib;
         assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was given back than taken");
-        self.stats.server_left(server.node.as_deref());
+        self.stats.server_deleted(server.node.as_deref());
         let port_stays = crate::faults::knobs::hits(self.knobs.port_stays_every, self.stats.servers_left);
         for port in std::mem::take(&mut server.ports) {
             if port_stays {
@@ -229,17 +229,17 @@ impl Cloud {
                 self.remove_port(port);
             }
         }
-        for (volume, goes) in std::mem::take(&mut server.volumes) {
-            if goes {
+        for (volume, delete_on_termination) in std::mem::take(&mut server.volumes) {
+            if delete_on_termination {
                 self.volumes.remove(&volume);
             } else if let Some(volume) = self.volumes.get_mut(&volume) {
                 volume.server = None;
             }
         }
         if self.knobs.stale_lists_s > 0.0 {
-            let kept = Duration::from_secs_f64(self.knobs.stale_lists_s);
-            self.departed.retain(|_, server| server.deleted_at.is_some_and(|gone| gone + kept > self.now));
-            self.departed.insert(number, server);
+            let retention = Duration::from_secs_f64(self.knobs.stale_lists_s);
+            self.deleted_servers.retain(|_, server| server.deleted_at.is_some_and(|gone| gone + retention > self.now));
+            self.deleted_servers.insert(number, server);
         }
     }
 

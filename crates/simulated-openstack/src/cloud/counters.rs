@@ -33,15 +33,15 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    pub fn call(&mut self, service: Service, call: &Call) {
+    pub fn count_call(&mut self, service: Service, call: &Call) {
         self.calls += 1;
         *self.calls_by_kind.entry(service).or_default().entry(call.kind()).or_default() += 1;
     }
 
     /// `at_once` servers exist now, this one included.
-    pub fn server_came(&mut self, node: Option<&str>, at_once: u64) {
+    pub fn server_created(&mut self, node: Option<&str>, concurrent: u64) {
         self.servers_created += 1;
-        self.servers_at_once_max = self.servers_at_once_max.max(at_once);
+        self.servers_at_once_max = self.servers_at_once_max.max(concurrent);
         let Some(node) = node else { return };
         *self.creates_by_node.entry(node.to_owned()).or_default() += 1;
         let present = self.present_by_node.entry(node.to_owned()).or_default();
@@ -51,7 +51,7 @@ impl RunStats {
         }
     }
 
-    pub fn server_left(&mut self, node: Option<&str>) {
+    pub fn server_deleted(&mut self, node: Option<&str>) {
         self.servers_left += 1;
         let Some(node) = node else { return };
         let present = self.present_by_node.get_mut(node).expect("a server that leaves has come");

@@ -35,8 +35,8 @@ struct Life {
     created: Moment,
     /// In the first answer that said so.
     shown_active: Option<Moment>,
-    delete_asked: Option<Moment>,
-    gone: Option<Moment>,
+    delete_requested: Option<Moment>,
+    deleted: Option<Moment>,
 }
 
 /// Of an image.
@@ -45,12 +45,12 @@ struct ImageLife {
     provider: Value,
     created: Moment,
     /// Its content was there.
-    filled: Option<Moment>,
-    gone: Option<Moment>,
+    uploaded: Option<Moment>,
+    deleted: Option<Moment>,
 }
 
 impl History {
-    pub fn created(&mut self, number: u64, server: &Server, now: Moment) {
+    pub fn record_created(&mut self, number: u64, server: &Server, now: Moment) {
         let said = |key| server.metadata.get(key).cloned().unwrap_or_default();
         let life = Life {
             id: server.id.clone(),
@@ -63,29 +63,29 @@ impl History {
         self.servers.insert(number, life);
     }
 
-    pub fn shown_active(&mut self, number: u64, now: Moment) {
+    pub fn record_shown_active(&mut self, number: u64, now: Moment) {
         self.note(number, |life| life.shown_active = life.shown_active.or(Some(now)));
     }
 
-    pub fn delete_asked(&mut self, number: u64, now: Moment) {
-        self.note(number, |life| life.delete_asked = life.delete_asked.or(Some(now)));
+    pub fn record_delete_requested(&mut self, number: u64, now: Moment) {
+        self.note(number, |life| life.delete_requested = life.delete_requested.or(Some(now)));
     }
 
-    pub fn gone(&mut self, number: u64, now: Moment) {
-        self.note(number, |life| life.gone = Some(now));
+    pub fn record_deleted(&mut self, number: u64, now: Moment) {
+        self.note(number, |life| life.deleted = Some(now));
     }
 
-    pub fn image_created(&mut self, number: u64, properties: &Map<String, Value>, now: Moment) {
+    pub fn record_image_created(&mut self, number: u64, properties: &Map<String, Value>, now: Moment) {
         let provider = properties.get("nodepool_provider_name").cloned().unwrap_or_default();
-        self.images.insert(number, ImageLife { provider, created: now, filled: None, gone: None });
+        self.images.insert(number, ImageLife { provider, created: now, uploaded: None, deleted: None });
     }
 
-    pub fn image_filled(&mut self, number: u64, now: Moment) {
-        self.images.entry(number).and_modify(|life| life.filled = Some(now));
+    pub fn record_image_uploaded(&mut self, number: u64, now: Moment) {
+        self.images.entry(number).and_modify(|life| life.uploaded = Some(now));
     }
 
-    pub fn image_gone(&mut self, number: u64, now: Moment) {
-        self.images.entry(number).and_modify(|life| life.gone = Some(now));
+    pub fn record_image_deleted(&mut self, number: u64, now: Moment) {
+        self.images.entry(number).and_modify(|life| life.deleted = Some(now));
     }
 
     fn note(&mut self, number: u64, change: impl FnOnce(&mut Life)) {
@@ -114,13 +114,13 @@ impl Cloud {
         let servers = self.history.servers.values().map(|life| {
             json!({
                 "id": life.id, "name": life.name, "provider": life.provider, "node": life.node, "created": at(life.created), "shown_active": life.shown_active.map(at),
-                "delete_asked": life.delete_asked.map(at), "gone": life.gone.map(at),
+                "delete_asked": life.delete_requested.map(at), "gone": life.deleted.map(at),
             })
         });
         let images = self.history.images.iter().map(|(number, life)| {
             json!({
-                "id": id(Kind::Image, *number), "provider": life.provider, "created": at(life.created), "filled": life.filled.map(at),
-                "gone": life.gone.map(at),
+                "id": id(Kind::Image, *number), "provider": life.provider, "created": at(life.created), "filled": life.uploaded.map(at),
+                "gone": life.deleted.map(at),
             })
         });
         let changes = self

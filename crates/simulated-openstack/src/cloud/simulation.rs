@@ -43,7 +43,7 @@ impl Simulation {
     pub fn receive(&mut self, call: &Call) -> (Duration, Fate) {
         self.advance();
         let Some(service) = call.service else { return (Duration::ZERO, Fate::CarriedOut(Vec::new())) };
-        self.cloud.stats.call(service, call);
+        self.cloud.stats.count_call(service, call);
         self.cloud.note_change(service, call);
         let (knobs, number) = (&self.cloud.knobs, self.cloud.stats.calls);
         let delay = knobs.latency_ms.of(service, knobs.seed, number);

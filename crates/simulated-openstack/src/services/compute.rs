@@ -83,7 +83,7 @@ impl Cloud {
             return Response::empty(204);
         }
         self.stats.deletes_accepted += 1;
-        self.history.delete_asked(number, now);
+        self.history.record_delete_requested(number, now);
         let on_no_host = stage.status == Status::Error && server.launched_at.is_none() && server.delete_failures == 0;
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);
@@ -92,7 +92,7 @@ impl Cloud {
         }
         if on_no_host {
             // Nobody has to be asked to take it down.
-            self.forget(number);
+            self.remove_server(number);
         } else {
             self.schedule(time, number, Due::Deleted);
         }

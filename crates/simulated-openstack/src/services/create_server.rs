@@ -67,7 +67,7 @@ impl Cloud {
     pub fn create_servers(&mut self, call: &Call, body: &[u8]) -> Response {
         match self.parse_order(call, body) {
             Ok((order, least, most)) => match self.count_within_quota(&order, least, most) {
-                Ok(count) => self.come(&order, count),
+                Ok(count) => self.create_all(&order, count),
                 Err(answer) => {
                     self.stats.quota_refusals += 1;
                     answer
@@ -229,7 +229,7 @@ impl Cloud {
         Ok(count)
     }
 
-    fn come(&mut self, order: &Order, count: i64) -> Response {
+    fn create_all(&mut self, order: &Order, count: i64) -> Response {
         let mut first = None;
         for index in 1..=count {
             let name = if count == 1 { order.name.clone() } else { format!("{}-{index}", order.name) };
@@ -255,7 +255,7 @@ impl Cloud {
         self.usage.cores += flavor.vcpus;
         self.usage.ram_mib += flavor.ram_mib;
         let at_once = u64::try_from(self.usage.servers).expect("a count of servers is not negative");
-        self.stats.server_came(server.node.as_deref(), at_once);
+        self.stats.server_created(server.node.as_deref(), at_once);
 
         let of_flavor = |key: &str| flavor.extra.iter().find(|(extra, _)| *extra == key).map(|(_, value)| *value);
         let error = server.metadata.get("loopback:spawn_error").and_then(Value::as_str);
@@ -280,7 +280,7 @@ impl Cloud {
                 }
             }
         }
-        self.history.created(number, &server, self.now);
+        self.history.record_created(number, &server, self.now);
         self.servers.insert(number, server);
         if !hits(self.knobs.boot_sticks_every, self.stats.servers_created) {
             self.schedule(boot_time, number, Due::Booted);

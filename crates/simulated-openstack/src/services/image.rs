@@ -89,9 +89,9 @@ impl Cloud {
 
     fn add_image(&mut self, properties: Map<String, Value>, content: Option<ImageContent>) -> u64 {
         let number = self.next_number();
-        self.history.image_created(number, &properties, self.now);
+        self.history.record_image_created(number, &properties, self.now);
         if content.is_some() {
-            self.history.image_filled(number, self.now);
+            self.history.record_image_uploaded(number, self.now);
         }
         self.images.insert(number, Image { properties, content, created: self.now, updated: self.now });
         number
@@ -115,7 +115,7 @@ impl Cloud {
                 let known = number_of(Kind::Image, id).filter(|number| self.images.remove(number).is_some());
                 match known {
                     Some(number) => {
-                        self.history.image_gone(number, self.now);
+                        self.history.record_image_deleted(number, self.now);
                         Response::empty(204)
                     }
                     None => Response::error(Service::Image, 404, &format!("Failed to find image {id} to delete")),

@@ -106,7 +106,9 @@ impl Cloud {
         let before = match call.parameter("marker") {
             None => u64::MAX,
             Some(marker) => match number_of(Kind::Server, marker) {
-                Some(number) if self.servers.contains_key(&number) || self.departed.contains_key(&number) => number,
+                Some(number) if self.servers.contains_key(&number) || self.deleted_servers.contains_key(&number) => {
+                    number
+                }
                 _ => return Response::error(Service::Compute, 400, &format!("marker [{marker}] not found")),
             },
         };
@@ -143,7 +145,7 @@ impl Cloud {
             return present.take(max_count).collect();
         }
         let then = self.now.saturating_sub(Duration::from_secs_f64(self.knobs.stale_lists_s));
-        let all = present.chain(self.departed.range(..before));
+        let all = present.chain(self.deleted_servers.range(..before));
         let mut found: Vec<_> =
             all.filter_map(|(number, server)| passing((number, server.stage_at(then)), server)).collect();
         found.sort_by_key(|(number, _)| Reverse(*number));
@@ -153,7 +155,7 @@ impl Cloud {
 
     fn server_entry(&mut self, number: u64, stage: Stage, detailed: bool, minor: u32) -> Bytes {
         let present = self.servers.get(&number);
-        let server = present.or_else(|| self.departed.get(&number)).expect("what is listed is known");
+        let server = present.or_else(|| self.deleted_servers.get(&number)).expect("what is listed is known");
         if !detailed {
             let entry = json!({"id": server.id, "name": server.name, "links": server.links(&self.base)});
             return entry.to_string().into();

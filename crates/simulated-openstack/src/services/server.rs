@@ -166,7 +166,7 @@ impl Cloud {
         let server = self.servers.get(&number)?;
         let wanted = shape(minor);
         if server.stage().status == Status::Active {
-            self.history.shown_active(number, self.now);
+            self.history.record_shown_active(number, self.now);
         }
         if let Some((_, bytes)) = server.rendered_json.iter().find(|(shape, _)| *shape == wanted) {
             return Some(bytes.clone());
