@@ -16,7 +16,7 @@ use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
-use python_yaml::tree::{Place, YamlNode, YamlValue};
+use python_yaml::tree::{Position, YamlNode, YamlValue};
 use serde::Deserialize;
 
 pub const NOW: Timestamp = Timestamp(10_000.0);
@@ -265,7 +265,7 @@ fn lock_state(line: &Line<'_>) -> LockState {
 }
 
 fn provider_section(line: &Line<'_>, hosts: &[StaticHost]) -> ProviderConfig {
-    let section = YamlNode { at: Place::default(), value: YamlValue::Null };
+    let section = YamlNode { at: Position::default(), value: YamlValue::Null };
     let labels: BTreeSet<_> = hosts.iter().flat_map(|host| host.labels.iter().cloned()).collect();
     let pool = PoolConfig {
         name: PoolName::from("main"),

@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use crate::error::CloudsError;
 use python_yaml::diagnostics::Diagnostic;
-use python_yaml::tree::Place;
+use python_yaml::tree::Position;
 
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 
@@ -124,6 +124,6 @@ fn first(paths: &[PathBuf]) -> Result<Option<FileText>, CloudsError> {
 
 fn unreadable(path: &Path, error: &std::io::Error) -> CloudsError {
     let help = format!("{error}; let the user of this program read it, as text in UTF-8, or move it away");
-    let problem = Diagnostic::error(Place::default(), "cannot read the file").help(help);
+    let problem = Diagnostic::error(Position::default(), "cannot read the file").help(help);
     CloudsError::Unreadable(problem.in_file(&path.display().to_string()))
 }

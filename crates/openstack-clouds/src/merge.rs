@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::error::CloudsError;
 use python_yaml::diagnostics::Diagnostic;
-use python_yaml::tree::{Place, YamlNode, YamlValue};
+use python_yaml::tree::{Position, YamlNode, YamlValue};
 
 /// Where a value was written: a file, an environment variable or a table of this program.
 #[derive(Clone)]
 pub struct Origin {
     pub file: Arc<str>,
-    pub at: Place,
+    pub at: Position,
 }
 
 /// Not `Debug`: it may hold a password.
@@ -38,7 +38,7 @@ pub struct Map(pub Vec<(String, Node)>);
 impl Origin {
     /// A place that has no lines.
     pub fn named(name: impl AsRef<str>) -> Self {
-        Self { file: name.as_ref().into(), at: Place::default() }
+        Self { file: name.as_ref().into(), at: Position::default() }
     }
 
     pub fn diagnostic(&self, message: impl Into<String>, help: impl Into<String>) -> Diagnostic {
@@ -84,7 +84,7 @@ impl Node {
                 Value::Map(Map(entries.into_iter().map(|(key, item)| (key, Self::from_json(item, file))).collect()))
             }
         };
-        Self { origin: Origin { file: file.clone(), at: Place::default() }, value }
+        Self { origin: Origin { file: file.clone(), at: Position::default() }, value }
     }
 
     pub fn is_null(&self) -> bool {

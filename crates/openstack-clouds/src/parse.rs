@@ -7,7 +7,7 @@ use crate::field_paths::FileText;
 use crate::merge::{Map, Node, Origin, Value};
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::parse;
-use python_yaml::tree::Place;
+use python_yaml::tree::Position;
 
 /// An empty file is an empty map. Warnings are added to `warnings`.
 pub fn parse(file: &FileText, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
@@ -43,7 +43,7 @@ fn yaml(name: &str, text: &str, warnings: &mut Vec<Diagnostic>) -> Result<Node, 
 fn json(name: &str, text: &str) -> Result<Node, CloudsError> {
     let value = serde_json::from_str(text).map_err(|error| {
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-        let at = Place { line: number(error.line()), column: number(error.column()) };
+        let at = Position { line: number(error.line()), column: number(error.column()) };
         let what = if error.is_eof() { "the text ends too early" } else { "not JSON at or before this place" };
         let diagnostic =
             Diagnostic::error(at, "file is not JSON").help(format!("{what}; a name in .yaml makes it YAML"));

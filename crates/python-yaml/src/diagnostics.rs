@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::scalar::Place;
+use crate::scalar::Position;
 
 /// Whether a file can still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub struct Diagnostic {
     /// Empty until the reader of the file has named it.
     pub file: String,
     /// Line 0 is the file as a whole.
-    pub at: Place,
+    pub at: Position,
     /// The key in question as scripts know it, e.g. `data['labels'][0]['min-ready']`; may be empty.
     pub path: String,
     /// What scripts look for: the text of Nodepool 11 where there is one.
@@ -32,19 +32,19 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    pub fn new(severity: Severity, at: Place, message: impl Into<String>) -> Self {
+    pub fn new(severity: Severity, at: Position, message: impl Into<String>) -> Self {
         Self { severity, file: String::new(), at, path: String::new(), message: message.into(), help: String::new() }
     }
 
-    pub fn error(at: Place, message: impl Into<String>) -> Self {
+    pub fn error(at: Position, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, at, message)
     }
 
-    pub fn warning(at: Place, message: impl Into<String>) -> Self {
+    pub fn warning(at: Position, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, at, message)
     }
 
-    pub fn notice(at: Place, message: impl Into<String>) -> Self {
+    pub fn notice(at: Position, message: impl Into<String>) -> Self {
         Self::new(Severity::Notice, at, message)
     }
 
@@ -149,11 +149,11 @@ mod tests {
 
     #[test]
     fn a_diagnostic_reads_message_position_help() {
-        let at = Place { line: 3, column: 5 };
+        let at = Position { line: 3, column: 5 };
         let problem = Diagnostic::error(at, "extra keys not allowed @ data['x']").help("unknown key");
         assert_eq!(problem.to_string(), "extra keys not allowed @ data['x'] (line 3, column 5): unknown key");
         let named = problem.in_file("np.yaml");
         assert_eq!(named.to_string(), "extra keys not allowed @ data['x'] (np.yaml:3:5): unknown key");
-        assert_eq!(Diagnostic::error(Place::default(), "gone").in_file("np.yaml").to_string(), "gone (np.yaml)");
+        assert_eq!(Diagnostic::error(Position::default(), "gone").in_file("np.yaml").to_string(), "gone (np.yaml)");
     }
 }

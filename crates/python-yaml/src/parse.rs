@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_saphyr::granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, Tag};
 
 use crate::diagnostics::Diagnostic;
-use crate::scalar::{Place, Scalar, resolve};
+use crate::scalar::{Position, Scalar, resolve};
 use crate::tabs::Texts;
 use crate::tree::{KeyKind, YamlKey, YamlNode, YamlValue};
 
@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 100;
 pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Diagnostic> {
     if text.len() > MAX_BYTES {
         let help = format!("{} bytes, and {MAX_BYTES} is the most this program reads", text.len());
-        return Err(Diagnostic::error(Place::default(), "file is too large").help(help));
+        return Err(Diagnostic::error(Position::default(), "file is too large").help(help));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     refuse_control_characters(text)?;
@@ -32,7 +32,7 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
     let with_tabs: Option<Vec<char>> = text.contains('\t').then(|| text.chars().collect());
     let mut texts = Texts::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| match (error.kind(), place_of(error.marker())) {
+        let (event, span) = event.map_err(|error| match (error.kind(), position_of(error.marker())) {
             (ErrorKind::RecursionLimitExceeded, place) => too_deep(place),
             (kind, place) => Diagnostic::error(place, kind.to_string()).help(syntax_help(text, place)),
         })?;
@@ -45,12 +45,12 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
             }
         }
         let ends_unbroken = open_end == Some(span.end.index());
-        builder.take(if ends_unbroken { without_last_break(event) } else { event }, place_of(&span.start))?;
+        builder.take(if ends_unbroken { without_last_break(event) } else { event }, position_of(&span.start))?;
     }
     if let Some(letters) = with_tabs {
         texts.refuse_other_tabs(&letters)?;
     }
-    Ok(builder.root.unwrap_or(YamlNode::new(Place { line: 1, column: 1 }, YamlValue::Null)))
+    Ok(builder.root.unwrap_or(YamlNode::new(Position { line: 1, column: 1 }, YamlValue::Null)))
 }
 
 /// PyYAML gives a block of text that ends with the file no line break of its own.
@@ -65,8 +65,8 @@ fn without_last_break(event: Event<'_>) -> Event<'_> {
 }
 
 /// The two mistakes that every user of environment substitution and every editor makes once.
-fn syntax_help(text: &str, place: Place) -> String {
-    let line = text.lines().nth(place.line.saturating_sub(1) as usize).unwrap_or_default();
+fn syntax_help(text: &str, position: Position) -> String {
+    let line = text.lines().nth(position.line.saturating_sub(1) as usize).unwrap_or_default();
     if line.contains("%(") {
         return "is the environment variable in %(…) set? Only names that start with NODEPOOL_ are replaced".to_owned();
     }
@@ -76,9 +76,9 @@ fn syntax_help(text: &str, place: Place) -> String {
     "not YAML at or before this place".to_owned()
 }
 
-fn place_of(marker: &Marker) -> Place {
+fn position_of(marker: &Marker) -> Position {
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-    Place { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
+    Position { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
 }
 
 fn refuse_control_characters(text: &str) -> Result<(), Diagnostic> {
@@ -90,8 +90,9 @@ fn refuse_control_characters(text: &str) -> Result<(), Diagnostic> {
     let before = &text[..at];
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    let place = Place { line: line as u32, column: column as u32 };
-    Err(Diagnostic::error(place, "special characters are not allowed").help("there is a control character in the text"))
+    let position = Position { line: line as u32, column: column as u32 };
+    Err(Diagnostic::error(position, "special characters are not allowed")
+        .help("there is a control character in the text"))
 }
 
 /// What a value costs: its own nodes, its text, and how deep it is.
@@ -128,7 +129,7 @@ enum Collection {
 }
 
 struct Frame {
-    at: Place,
+    at: Position,
     anchor: usize,
     size: Size,
     collection: Collection,
@@ -145,7 +146,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn take(&mut self, event: Event<'_>, at: Place) -> Result<(), Diagnostic> {
+    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Diagnostic> {
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
                 let help = "a second document starts here; put everything into one";
@@ -184,7 +185,7 @@ impl Builder<'_> {
         text: &str,
         style: ScalarStyle,
         tag: Option<&Tag>,
-        at: Place,
+        at: Position,
     ) -> Result<YamlValue, Diagnostic> {
         let meaning = match tag {
             None if style == ScalarStyle::Plain => resolve(text),
@@ -206,7 +207,7 @@ impl Builder<'_> {
         })
     }
 
-    fn start(&mut self, at: Place, anchor: usize, collection: Collection) -> Result<(), Diagnostic> {
+    fn start(&mut self, at: Position, anchor: usize, collection: Collection) -> Result<(), Diagnostic> {
         if self.open.len() >= MAX_DEPTH {
             return Err(too_deep(at));
         }
@@ -252,7 +253,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn spend(&mut self, size: Size, at: Place) -> Result<(), Diagnostic> {
+    fn spend(&mut self, size: Size, at: Position) -> Result<(), Diagnostic> {
         self.spent.nodes += size.nodes;
         self.spent.text += size.text;
         if self.spent.nodes > MAX_NODES || self.spent.text > MAX_TEXT {
@@ -275,7 +276,7 @@ impl Builder<'_> {
                 result.set(key, node);
             }
         }
-        let mut seen: HashMap<(String, KeyKind), Place> = HashMap::with_capacity(own.len());
+        let mut seen: HashMap<(String, KeyKind), Position> = HashMap::with_capacity(own.len());
         for (key, node) in own {
             if let Some(first) = seen.insert((key.text.clone(), key.kind), key.at) {
                 let message = format!("duplicate key {}", key.in_path());
@@ -331,7 +332,7 @@ fn key_of(node: YamlNode) -> Result<YamlKey, Diagnostic> {
 }
 
 /// A scalar with an explicit tag such as `!!str`.
-fn tagged(tag: &Tag, text: &str, at: Place) -> Result<Scalar, Diagnostic> {
+fn tagged(tag: &Tag, text: &str, at: Position) -> Result<Scalar, Diagnostic> {
     let meaning = match tag.core_suffix() {
         Some("str") => Some(Scalar::Text),
         Some("null") => Some(Scalar::Null),
@@ -348,19 +349,19 @@ fn tagged(tag: &Tag, text: &str, at: Place) -> Result<Scalar, Diagnostic> {
     meaning.ok_or_else(|| Diagnostic::error(at, "value does not fit its tag").help("drop the !! before it"))
 }
 
-fn expect_tag(tag: Option<&Tag>, expected: &str, at: Place) -> Result<(), Diagnostic> {
+fn expect_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(), Diagnostic> {
     match tag {
         Some(tag) if !tag.is_yaml_core_schema_tag(expected) && tag.original() != "!" => Err(unknown_tag(at)),
         _ => Ok(()),
     }
 }
 
-fn unknown_tag(at: Place) -> Diagnostic {
+fn unknown_tag(at: Position) -> Diagnostic {
     Diagnostic::error(at, "could not determine a constructor for the tag")
         .help("tags (words after !) are not supported")
 }
 
-fn too_deep(at: Place) -> Diagnostic {
+fn too_deep(at: Position) -> Diagnostic {
     Diagnostic::error(at, "nested too deeply")
         .help(format!("more than {MAX_DEPTH} lists and mappings inside each other"))
 }

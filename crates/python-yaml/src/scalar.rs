@@ -2,7 +2,7 @@
 
 /// Line and column in a file, both from 1; line 0 is no place in particular.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Position {
     pub line: u32,
     pub column: u32,
 }

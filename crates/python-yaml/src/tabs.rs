@@ -1,7 +1,7 @@
 //! Tabs where YAML 1.1 as PyYAML reads it has none. Later versions of YAML, and our parser, take them for blanks there.
 
 use crate::diagnostics::Diagnostic;
-use crate::scalar::Place;
+use crate::scalar::Position;
 
 /// The parts of a text in which tabs are text: quoted scalars and blocks, as ranges of characters in their order.
 #[derive(Default)]
@@ -23,7 +23,7 @@ impl Texts {
     /// The first tab that stands neither in these nor in a comment.
     pub fn refuse_other_tabs(&self, letters: &[char]) -> Result<(), Diagnostic> {
         let mut texts = self.0.iter().peekable();
-        let (mut place, mut before, mut in_comment) = (Place { line: 1, column: 1 }, ' ', false);
+        let (mut position, mut before, mut in_comment) = (Position { line: 1, column: 1 }, ' ', false);
         for (index, &letter) in letters.iter().enumerate() {
             while texts.next_if(|(_, end)| *end <= index).is_some() {}
             let in_text = texts.peek().is_some_and(|(start, _)| *start <= index);
@@ -34,12 +34,12 @@ impl Texts {
             };
             if letter == '\t' && !in_text && !in_comment {
                 let help = "use blanks; tabs may stand in quotes, in blocks of text and in comments only";
-                return Err(Diagnostic::error(place, "found character '\\t' that cannot start any token").help(help));
+                return Err(Diagnostic::error(position, "found character '\\t' that cannot start any token").help(help));
             }
             before = letter;
-            place = match letter {
-                '\n' => Place { line: place.line.saturating_add(1), column: 1 },
-                _ => Place { line: place.line, column: place.column.saturating_add(1) },
+            position = match letter {
+                '\n' => Position { line: position.line.saturating_add(1), column: 1 },
+                _ => Position { line: position.line, column: position.column.saturating_add(1) },
             };
         }
         Ok(())

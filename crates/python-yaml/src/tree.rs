@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::diagnostics::Diagnostic;
-pub use crate::scalar::Place;
+pub use crate::scalar::Position;
 
 /// A value and where it stands. Two nodes are equal when their values are, wherever they stand.
 #[derive(Clone, Debug)]
 pub struct YamlNode {
-    pub at: Place,
+    pub at: Position,
     pub value: YamlValue,
 }
 
@@ -29,7 +29,7 @@ pub enum YamlValue {
 /// A key of a map. `text` is the key as JSON would write it: `on: 1` has the key `true`.
 #[derive(Clone, Debug)]
 pub struct YamlKey {
-    pub at: Place,
+    pub at: Position,
     pub text: String,
     pub kind: KeyKind,
 }
@@ -77,7 +77,7 @@ fn by_key(entries: &[(YamlKey, YamlNode)]) -> BTreeMap<(&str, KeyKind), &YamlNod
 }
 
 impl YamlKey {
-    pub fn text(at: Place, text: impl Into<String>) -> Self {
+    pub fn text(at: Position, text: impl Into<String>) -> Self {
         Self { at, text: text.into(), kind: KeyKind::Text }
     }
 
@@ -122,7 +122,7 @@ impl YamlValue {
 }
 
 impl YamlNode {
-    pub fn new(at: Place, value: YamlValue) -> Self {
+    pub fn new(at: Position, value: YamlValue) -> Self {
         Self { at, value }
     }
 
@@ -289,7 +289,7 @@ mod tests {
     use YamlValue::*;
 
     fn map(entries: Vec<(&str, YamlValue)>) -> YamlNode {
-        let at = Place::default();
+        let at = Position::default();
         let entries = entries.into_iter();
         YamlNode::new(at, Map(entries.map(|(key, value)| (YamlKey::text(at, key), YamlNode::new(at, value))).collect()))
     }
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn maps_are_equal_in_any_order_and_place() {
         let mut moved = map(vec![("b", Int(2)), ("a", Int(1))]);
-        moved.at = Place { line: 7, column: 7 };
+        moved.at = Position { line: 7, column: 7 };
         assert_eq!(map(vec![("a", Int(1)), ("b", Int(2))]), moved);
         assert_ne!(map(vec![("a", Int(1)), ("b", Int(2))]), map(vec![("a", Int(1)), ("b", Int(3))]));
         assert_ne!(map(vec![("a", Int(1))]), map(vec![("a", Int(1)), ("b", Int(2))]));
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn one_text_and_a_list_of_texts_read_alike() {
-        let at = Place::default();
+        let at = Position::default();
         let list = List(vec![YamlNode::new(at, Text("a".into())), YamlNode::new(at, Int(5))]);
         let node = map(vec![("one", Text("a".into())), ("list", list), ("map", Map(vec![]))]);
         assert_eq!(node.texts("one"), Ok(vec!["a".to_owned()]));

@@ -14,7 +14,7 @@ use nodepool_model::records::ids::ProviderName;
 use nodepool_zk::client::ConnectOptions;
 use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
-use python_yaml::tree::{Place, YamlNode, YamlValue};
+use python_yaml::tree::{Position, YamlNode, YamlValue};
 
 /// The logger of the process as a whole.
 const LOG_TARGET: &str = "nodepool.NodePool";
@@ -113,7 +113,7 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
                 if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
                     check_with_drivers(&config, &name, &mut problems);
                     if let Err(error) = ConnectOptions::from_config(&config.zookeeper) {
-                        let problem = Diagnostic::error(Place::default(), error.to_string());
+                        let problem = Diagnostic::error(Position::default(), error.to_string());
                         let problem = problem.help("nodepool-launcher would not start with this file");
                         problems.push(problem.at_most(Severity::Warning).in_file(&name));
                     }
@@ -125,7 +125,7 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
         Err(problem) => {
             let cause =
                 format!("{}{}{}", problem.message, if problem.help.is_empty() { "" } else { ": " }, problem.help);
-            vec![Diagnostic::error(Place::default(), "YAML parsing failed").help(cause).in_file(&name)]
+            vec![Diagnostic::error(Position::default(), "YAML parsing failed").help(cause).in_file(&name)]
         }
     }
 }

@@ -23,7 +23,7 @@ use nodepool_model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::client::ConnectOptions;
 use python_yaml::diagnostics::Diagnostic;
-use python_yaml::tree::Place;
+use python_yaml::tree::Position;
 
 /// What we call ourselves in records, logs and on the command line.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -158,7 +158,7 @@ impl LauncherOptions {
         match ConnectOptions::from_config(&loaded.config.zookeeper) {
             Ok(_) => Ok(loaded),
             Err(error) => {
-                let diagnostic = Diagnostic::error(Place::default(), error.to_string());
+                let diagnostic = Diagnostic::error(Position::default(), error.to_string());
                 let diagnostics = vec![diagnostic.in_file(&self.config.display().to_string())];
                 Err(LoadError { file: self.config.clone(), problems: diagnostics, stamp: loaded.stamp })
             }

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 
 use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse::MAX_BYTES;
-use python_yaml::tree::{Place, python_quoted};
+use python_yaml::tree::{Position, python_quoted};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -88,7 +88,7 @@ pub struct FileRead {
 /// Outside: the system refused. Inside: the system gave something that is no configuration.
 async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
     let refuse = |message: &str, help: &str| {
-        Ok(Err(Diagnostic::error(Place::default(), message).help(help).in_file(&path.display().to_string())))
+        Ok(Err(Diagnostic::error(Position::default(), message).help(help).in_file(&path.display().to_string())))
     };
     let metadata = tokio::fs::metadata(path).await?;
     // A pipe that nobody writes to would be waited for without end, unless the shell has just made it.
@@ -119,5 +119,5 @@ fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
         Some(code) => format!("[Errno {code}] {plain}: {shown}"),
         None => format!("{plain}: {shown}"),
     };
-    Diagnostic::new(Severity::Error, Place::default(), message)
+    Diagnostic::new(Severity::Error, Position::default(), message)
 }

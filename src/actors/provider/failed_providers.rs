@@ -71,14 +71,14 @@ impl NotStarted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use python_yaml::tree::Place;
+    use python_yaml::tree::Position;
 
     #[test]
     fn a_reason_is_news_until_it_is_known() {
         let (mut not_started, provider) = (NotStarted::default(), ProviderName::from("lab"));
-        let mut failed = |message: &str| not_started.failed(&provider, &[Diagnostic::error(Place::default(), message)]);
+        let mut failed = |message: &str| not_started.failed(&provider, &[Diagnostic::error(Position::default(), message)])};
         assert_eq!(["no file", "no file", "no cloud", "no file"].map(&mut failed), [true, false, true, true]);
         not_started.forget(&provider);
-        assert!(not_started.failed(&provider, &[Diagnostic::error(Place::default(), "no file")]));
+        assert!(not_started.failed(&provider, &[Diagnostic::error(Position::default(), "no file")]));
     }
 }

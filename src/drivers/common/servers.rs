@@ -11,7 +11,7 @@ use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
-use python_yaml::tree::{Place, YamlNode};
+use python_yaml::tree::{Position, YamlNode};
 
 /// The name of an uploaded image where the section does not say.
 const IMAGE_NAME: &str = "{image_name}-{timestamp}";
@@ -38,7 +38,7 @@ pub struct Section {
 /// One label of one pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Label {
-    pub at: Place,
+    pub at: Position,
     pub image: LabelImage,
     /// The same as the cloud knows it.
     pub source: Image,

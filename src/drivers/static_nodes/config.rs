@@ -9,7 +9,7 @@ use nodepool_model::records::ids::LabelName;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
-use python_yaml::tree::{Place, YamlNode, YamlValue};
+use python_yaml::tree::{Position, YamlNode, YamlValue};
 
 const DEFAULT_PORT: i64 = 22;
 const DEFAULT_TIMEOUT_S: i64 = 5;
@@ -31,7 +31,7 @@ pub fn diagnostics(provider: &ProviderConfig) -> Vec<Diagnostic> {
 fn read(provider: &ProviderConfig) -> (Vec<Arc<StaticHost>>, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
     let mut hosts = Vec::new();
-    let mut defined: BTreeMap<HostIdentity, Place> = BTreeMap::new();
+    let mut defined: BTreeMap<HostIdentity, Position> = BTreeMap::new();
     for pool in provider.pools.values() {
         for node in diagnostics.mappings(&pool.section, "nodes", "a static node") {
             let Some(host) = host(node, pool, &mut diagnostics) else { continue };
@@ -145,7 +145,7 @@ fn report_out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, diag
     diagnostics.error(at, format!("{key} of a static node is out of range"), format!("it is {value}, it may be {range}"),);
 }
 
-fn report_duplicate(identity: &HostIdentity, at: Place, first: Place, diagnostics: &mut Diagnostics) {
+fn report_duplicate(identity: &HostIdentity, at: Position, first: Position, diagnostics: &mut Diagnostics) {
     let help = format!(
         "line {} has a node with the same name, username and connection-port; give one node several labels, or \
          several slots with max-parallel-jobs",

@@ -1,7 +1,7 @@
 //! Collects what is wrong while a configuration is resolved, so that everything is reported at once.
 
 use python_yaml::diagnostics::Diagnostic;
-use python_yaml::tree::{Place, YamlNode, python_quoted};
+use python_yaml::tree::{Position, YamlNode, python_quoted};
 
 /// A parsed file and the name to call it by in messages.
 #[derive(Clone, Copy, Debug)]
@@ -19,19 +19,19 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    pub fn error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn error(&mut self, at: Position, message: impl Into<String>, help: impl Into<String>) {
         self.items.push(Diagnostic::error(at, message).help(help));
     }
 
-    pub fn warning(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn warning(&mut self, at: Position, message: impl Into<String>, help: impl Into<String>) {
         self.items.push(Diagnostic::warning(at, message).help(help));
     }
 
-    pub fn notice(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn notice(&mut self, at: Position, message: impl Into<String>, help: impl Into<String>) {
         self.items.push(Diagnostic::notice(at, message).help(help));
     }
 
-    pub fn loader_error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn loader_error(&mut self, at: Position, message: impl Into<String>, help: impl Into<String>) {
         self.loader_only.push(Diagnostic::error(at, message).help(help));
     }
 
@@ -59,12 +59,12 @@ impl Diagnostics {
     }
 
     /// The reference stops with a bare `KeyError` where a key is missing.
-    pub fn missing_key(&mut self, at: Place, key: &str, help: impl Into<String>) {
+    pub fn missing_key(&mut self, at: Position, key: &str, help: impl Into<String>) {
         self.error(at, format!("KeyError: {}", python_quoted(key)), help);
     }
 
     /// The same where something is named that does not exist. Its validator looks at few of these names.
-    pub fn unknown_name(&mut self, at: Place, name: &str, help: impl Into<String>) {
+    pub fn unknown_name(&mut self, at: Position, name: &str, help: impl Into<String>) {
         self.loader_error(at, format!("KeyError: {}", python_quoted(name)), help);
     }
 

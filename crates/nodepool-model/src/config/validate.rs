@@ -8,7 +8,7 @@ use super::resolve::load;
 use super::schema::check;
 use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
-use python_yaml::tree::Place;
+use python_yaml::tree::Position;
 
 /// The line before all that the schema finds, as scripts know it. It stands for no problem of its own.
 const HEADLINE: &str = "Schema validation failed";
@@ -41,7 +41,7 @@ pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Diagn
         problem.at_most(Severity::Warning)
     });
     // What the schema has said of a place need not be said again in the loader's words, unless that is worse.
-    let mut reported: BTreeMap<Place, Severity> = BTreeMap::new();
+    let mut reported: BTreeMap<Position, Severity> = BTreeMap::new();
     for problem in &problems {
         let worst = reported.entry(problem.at).or_insert(problem.severity);
         *worst = problem.severity.max(*worst);

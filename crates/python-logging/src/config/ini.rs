@@ -98,24 +98,24 @@ fn raw_sections(text: &str) -> Result<RawSections, String> {
             value.push_str(trimmed);
             continue;
         }
-        let place = format!("line {}", number + 1);
+        let position = format!("line {}", number + 1);
         if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             let name = name.0.to_owned();
             if sections.contains_key(&name) && name != "DEFAULT" {
-                return Err(format!("{place}: the section [{name}] is there twice"));
+                return Err(format!("{position}: the section [{name}] is there twice"));
             }
             sections.entry(name.clone()).or_default();
             current = Some(name);
             last = None;
             continue;
         }
-        let section = current.as_ref().ok_or_else(|| format!("{place}: a section such as [loggers] is expected"))?;
+        let section = current.as_ref().ok_or_else(|| format!("{position}: a section such as [loggers] is expected"))?;
         let (key, value) =
-            trimmed.split_once(['=', ':']).ok_or_else(|| format!("{place}: `key = value` is expected"))?;
+            trimmed.split_once(['=', ':']).ok_or_else(|| format!("{position}: `key = value` is expected"))?;
         let key = key.trim().to_lowercase();
         let before = sections.entry(section.clone()).or_default().insert(key.clone(), value.trim().to_owned());
         if before.is_some() {
-            return Err(format!("{place}: `{key}` is in [{section}] twice"));
+            return Err(format!("{position}: `{key}` is in [{section}] twice"));
         }
         last = Some((key, indent));
     }
@@ -138,20 +138,20 @@ fn with_arguments(handler: &str, mut section: Section, notices: &mut Vec<String>
     };
     for key in ["args", "kwargs"] {
         let Some(text) = section.remove(key).filter(|text| !text.is_empty()) else { continue };
-        let place = format!("[handler_{handler}] {key}");
-        match Literal::parse(&text).map_err(|error| format!("{place}: {error}"))? {
+        let position = format!("[handler_{handler}] {key}");
+        match Literal::parse(&text).map_err(|error| format!("{position}: {error}"))? {
             // Whose arguments nobody knows is named as unknown anyway.
             Literal::List(_) if names.is_empty() => {}
             Literal::List(items) => {
                 if items.len() > names.len() {
-                    notices.push(format!("{place}: arguments after the {}. are ignored", names.len()));
+                    notices.push(format!("{position}: arguments after the {}. are ignored", names.len()));
                 }
                 for (name, value) in names.iter().zip(items) {
                     section.insert((*name).to_owned(), value.text());
                 }
             }
             Literal::Map(entries) => section.extend(entries.into_iter().map(|(name, value)| (name, value.text()))),
-            Literal::Text(text) => return Err(format!("{place}: `{text}` is neither a tuple nor a dict")),
+            Literal::Text(text) => return Err(format!("{position}: `{text}` is neither a tuple nor a dict")),
         }
     }
     Ok(section)

@@ -142,7 +142,7 @@ fn percent(text: &str) -> Result<Vec<Piece>, FormatError> {
     let mut rest = text;
     while let Some(at) = rest.find('%') {
         pieces.literal.push_str(&rest[..at]);
-        let malformed = || FormatError::Malformed(place(text, &rest[at..]));
+        let malformed = || FormatError::Malformed(position_of(text, &rest[at..]));
         let after = &rest[at + 1..];
         if let Some(after) = after.strip_prefix('%') {
             pieces.literal.push('%');
@@ -205,7 +205,7 @@ fn brace(text: &str) -> Result<Vec<Piece>, FormatError> {
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
         pieces.literal.push_str(&rest[..at]);
-        let wrong = || FormatError::Brace(place(text, &rest[at..]));
+        let wrong = || FormatError::Brace(position_of(text, &rest[at..]));
         let (opening, after) = rest[at..].split_at(1);
         if let Some(after) = after.strip_prefix(opening) {
             pieces.literal.push_str(opening);
@@ -290,7 +290,7 @@ fn dollar(text: &str) -> Result<Vec<Piece>, FormatError> {
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         pieces.literal.push_str(&rest[..at]);
-        let wrong = || FormatError::Dollar(place(text, &rest[at..]));
+        let wrong = || FormatError::Dollar(position_of(text, &rest[at..]));
         let after = &rest[at + 1..];
         if let Some(after) = after.strip_prefix('$') {
             pieces.literal.push('$');
@@ -315,7 +315,7 @@ fn dollar(text: &str) -> Result<Vec<Piece>, FormatError> {
 }
 
 /// The number of the first character of a rest, from 1.
-fn place(text: &str, rest: &str) -> usize {
+fn position_of(text: &str, rest: &str) -> usize {
     text[..text.len() - rest.len()].chars().count() + 1
 }
 

@@ -15,7 +15,7 @@ use crate::records::ids::{LabelName, TenantName};
 use crate::records::resources::Resources;
 use crate::records::time::Seconds;
 use python_yaml::diagnostics::{Diagnostic, Severity};
-use python_yaml::tree::{Place, YamlNode, YamlValue};
+use python_yaml::tree::{Position, YamlNode, YamlValue};
 
 /// Either a configuration, perhaps with warnings, or the errors that prevent it.
 #[derive(Clone, Debug)]
@@ -32,13 +32,13 @@ pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: 
     let (config, diagnostics) = load(main, secure, available_drivers);
     let found: Vec<Diagnostic> = diagnostics.items.into_iter().chain(diagnostics.loader_only).collect();
     // An error says it better than the warning about the same place of the same file.
-    let errors: BTreeSet<Place> = found
+    let errors: BTreeSet<Position> = found
         .iter()
         .filter(|problem| problem.is_error() && problem.file.is_empty())
         .map(|problem| problem.at)
         .collect();
     problems.retain(|problem| !errors.contains(&problem.at));
-    let mut reported: BTreeSet<(String, Place, String)> = BTreeSet::new();
+    let mut reported: BTreeSet<(String, Position, String)> = BTreeSet::new();
     problems.extend(found);
     problems.retain(|problem| reported.insert((problem.file.clone(), problem.at, problem.message.clone())));
     let problems: Vec<Diagnostic> = problems.into_iter().map(|problem| problem.in_file(main.file)).collect();

@@ -10,7 +10,7 @@ use crate::config::{DiskImage, Label, PoolConfig, ProviderConfig};
 use crate::records::ids::{ImageName, LabelName, PoolName, ProviderName};
 use crate::records::resources::Resources;
 use python_yaml::diagnostics::nearest;
-use python_yaml::tree::{Place, YamlKey, YamlNode, YamlValue};
+use python_yaml::tree::{Position, YamlKey, YamlNode, YamlValue};
 
 /// What the section `providers` comes to.
 #[derive(Debug, Default)]
@@ -254,7 +254,7 @@ fn labels(
     labels
 }
 
-fn named_labels(pool: &YamlNode, facts: &DriverFacts, diagnostics: &mut Diagnostics) -> Vec<(String, Place)> {
+fn named_labels(pool: &YamlNode, facts: &DriverFacts, diagnostics: &mut Diagnostics) -> Vec<(String, Position)> {
     let mut named = Vec::new();
     match facts.label_style {
         LabelStyle::Maps => {
@@ -277,7 +277,7 @@ fn named_labels(pool: &YamlNode, facts: &DriverFacts, diagnostics: &mut Diagnost
     named
 }
 
-fn labels_of_static_node(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<(String, Place)> {
+fn labels_of_static_node(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<(String, Position)> {
     let Some(labels) = node.given("labels") else {
         diagnostics.missing_key(node.at, "labels", "a static node needs `labels`");
         return Vec::new();
@@ -293,7 +293,7 @@ fn labels_of_static_node(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<
     }
 }
 
-fn label_text(item: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(String, Place)> {
+fn label_text(item: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(String, Position)> {
     let name = item.scalar_text();
     if name.is_none() {
         let help = format!("a label is text, this is {}", item.value.type_name());
