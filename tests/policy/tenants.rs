@@ -7,7 +7,7 @@ use crate::worlds::{FixtureSpec, Spec, node_id, request_id};
 use nodepool_model::records::ids::{LauncherId, PoolId};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::invariants::nodes::of_ledger;
+use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::tenant_usage::Taking;
 
@@ -100,7 +100,7 @@ fn idle_nodes_are_nobodys_whoever_had_them_last() {
         given.record.allocated_to = owner.map(request_id);
         harness.apply(&given);
         assert_eq!(harness.built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances"), expected);
-        assert_eq!(of_ledger(&harness.built.snapshot), None);
+        assert_eq!(check_usage_totals(&harness.built.snapshot), None);
     }
 }
 

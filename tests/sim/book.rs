@@ -315,7 +315,7 @@ const READ_AGAIN: u64 = 8;
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
     // The place of a record may be made before it.
     let keys = keys::needed(&paths::parse(path)).filter(|_| !data.is_empty());
-    keys.map_or_else(Vec::new, |keys| nodes::readable(path, keys, data))
+    keys.map_or_else(Vec::new, |keys| nodes::check_readable(path, keys, data))
 }
 
 /// One that holds nothing yet is none: its writer has made the place for it first.

@@ -415,7 +415,7 @@ impl Door {
             return;
         };
         let what = format!("{} at {}", what(), self.provider);
-        if let Some(violation) = nodes::of_call(what, Some(Seconds(over_for.as_secs_f64())), MOMENT) {
+        if let Some(violation) = nodes::check_call(what, Some(Seconds(over_for.as_secs_f64())), MOMENT) {
             self.clouds.0.lock().unwrap().history.accuse(violation);
         }
     }

@@ -8,7 +8,7 @@ use nodepool::actors::process::context::ProcessContext;
 use nodepool::actors::runtime::messages::AskWhy;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
-use nodepool_policy::invariants::nodes::{Place, Violation, of_ledger};
+use nodepool_policy::invariants::nodes::{Place, Violation, check_usage_totals};
 
 use super::book::RunHistory;
 use super::cloud::Clouds;
@@ -30,7 +30,7 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
         }
         let before = std::mem::replace(&mut session, budget.live_session());
         let Some(snapshot) = shared.snapshot_feed.latest() else { continue };
-        if let Some(Violation(text)) = of_ledger(&snapshot) {
+        if let Some(Violation(text)) = check_usage_totals(&snapshot) {
             history.accuse(Violation(format!("{name}: {text}")));
         }
         let is_open = |state| matches!(state, RequestState::Requested | RequestState::Pending);

@@ -205,7 +205,7 @@ impl Witness {
             let over_for = Seconds(over_for as f64 / 1000.0);
             judge.note(
                 at_ms,
-                nodes::of_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),
+                nodes::check_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),
             );
         }
     }
@@ -385,7 +385,7 @@ impl Judge {
             // The place of a record may be made before it.
             let of_program = self.programs.contains(&transaction.session);
             if let Some(written) = data.filter(|data| of_program && !data.is_empty()) {
-                self.note(at_ms, nodes::readable(path, keys, written));
+                self.note(at_ms, nodes::check_readable(path, keys, written));
             }
         }
         match znode {

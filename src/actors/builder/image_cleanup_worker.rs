@@ -32,7 +32,7 @@ use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_policy::images::pending_uploads::{self, Shipment};
 use nodepool_policy::images::retention::{self, Pass, RetentionScope};
 use nodepool_policy::inputs::Inputs;
-use nodepool_policy::invariants::images::of_retirement;
+use nodepool_policy::invariants::images::check_upload_deletions;
 use nodepool_zk::txn::store::Store;
 
 /// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
@@ -132,7 +132,7 @@ impl ImageCleanupWorker {
             let uploading = inputs.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
-        let may_delete_uploads = invariant_guard::kept(of_retirement(in_progress, &snapshot.images, takes)).is_ok();
+        let may_delete_uploads = invariant_guard::kept(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
         for action in due {
             if may_delete_uploads || !matches!(action, RetentionAction::Upload(..)) {
                 self.start(action, scope, ctx);

@@ -18,7 +18,7 @@ use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState}
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_model::snapshot::{Versioned, WriteError};
-use nodepool_policy::invariants::images::of_image_deletion;
+use nodepool_policy::invariants::images::check_image_deletion;
 use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::txn::store::Store;
 
@@ -64,7 +64,7 @@ async fn delete_from_cloud(
     let deleted = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
-            invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(id, key, &snapshot.images)))?;
+            invariant_guard::kept(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)),)?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             counter.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
@@ -138,7 +138,7 @@ async fn delete_marked_images(store: &Store, counter: &Counter, key: &UploadKey)
         Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
     };
     for image in listed.iter().filter(|image| image.bears(&marks)) {
-        invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(&image.id, key, &snapshot.images)))?;
+        invariant_guard::kept(store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),)?;
         counter.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }
     Ok(())

@@ -26,7 +26,7 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, WriteError};
 use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
-use nodepool_policy::invariants::nodes::of_ledger;
+use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_zk::txn::store::Store;
 
 pub struct CleanupWorkerDeps {
@@ -92,7 +92,7 @@ impl CleanupWorker {
         };
         if matches!(event, Event::Sweep) {
             // What was counted wrong is found out and told; the next session counts anew.
-            let _ = invariant_guard::kept(of_ledger(&snapshot));
+            let _ = invariant_guard::kept(check_usage_totals(&snapshot));
         }
         if let Some(before) = update_facts(&mut self.facts, &self.deps.providers) {
             label_status_log::tell(&before, &self.facts);

@@ -15,7 +15,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Notification};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::snapshot::{NodeChange, Snapshot, WriteError};
-use nodepool_policy::invariants::nodes::of_retirement;
+use nodepool_policy::invariants::nodes::check_node_deletion;
 use nodepool_zk::locks::lock::Lock;
 
 /// A deletion that takes longer is given up, and begun anew a little later.
@@ -56,7 +56,7 @@ impl CleanupWorker {
         let is_as_decided =
             |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
         let found =
-            store.mirror().look(|snapshot| is_as_decided(snapshot).then(|| of_retirement(&node, snapshot)).flatten());
+            store.mirror().look(|snapshot| is_as_decided(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
         if let Err(error) = invariant_guard::kept(found) {
             return self.repaired(key, &log_context, Err(error), ctx);
         }

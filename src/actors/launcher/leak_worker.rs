@@ -23,7 +23,7 @@ use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::metrics::statsd_metrics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Proof};
-use nodepool_policy::invariants::nodes::of_deletion;
+use nodepool_policy::invariants::nodes::check_server_deletion;
 use nodepool_zk::txn::store::Store;
 use zookeeper_server::types::ZkError;
 
@@ -114,7 +114,7 @@ impl LeakWorker {
                 // ZooKeeper was asked for the proof; the mirror has its own way to know.
                 let snapshot = self.deps.store.mirror().snapshot();
                 let record = snapshot.node(&node).map(|node| &*node.record);
-                if invariant_guard::kept(of_deletion(&external_id.to_string(), &node, record)).is_err() {
+                if invariant_guard::kept(check_server_deletion(&external_id.to_string(), &node, record)).is_err() {
                     return;
                 }
                 let why = why.text();

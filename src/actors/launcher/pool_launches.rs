@@ -21,7 +21,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{NodeChange, Snapshot, Versioned, WriteError};
-use nodepool_policy::invariants::nodes::of_fulfilled;
+use nodepool_policy::invariants::nodes::check_fulfilled;
 use nodepool_policy::pool::Event;
 use nodepool_policy::request::fulfillment::{Adoption, Claim, Finish};
 use nodepool_policy::request::launch::ScanTarget;
@@ -227,7 +227,7 @@ impl PoolWorker {
         let changes = finish.nodes.iter().filter_map(|(_, change)| change.as_ref());
         let changed: BTreeMap<&NodeId, &Node> = changes.map(|change| (&change.id, &change.record)).collect();
         let shown = |node: &NodeId| snapshot.node(node).map(|stored| &*stored.record);
-        let found = of_fulfilled(id, &request.record, |node| changed.get(node).copied().or_else(|| shown(node)));
+        let found = check_fulfilled(id, &request.record, |node| changed.get(node).copied().or_else(|| shown(node)));
         if let Err(error) = invariant_guard::kept(found) {
             self.held.refused.insert(id.clone(), error);
         }

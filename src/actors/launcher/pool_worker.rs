@@ -32,8 +32,8 @@ use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::report::status::Why;
 use nodepool_model::snapshot::{RequestChange, Snapshot, WriteError};
-use nodepool_policy::invariants::nodes::of_fulfilled;
-use nodepool_policy::pool::{Effect, Event, Pool, Probe};
+use nodepool_policy::invariants::nodes::check_fulfilled;
+use nodepool_policy::pool::{Effect, Event, LivenessResult, Probe};
 use nodepool_policy::request::handler::HandOut;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_policy::scheduler::tenant_usage::{Kept, Taking};
@@ -277,7 +277,7 @@ impl PoolWorker {
         let log_context = LogContext::request(&id, plan.request.record.event_id.as_deref());
         let (store, created) = (self.deps.store.clone(), plan.request.record.created_time);
         let given = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
-        let kept = invariant_guard::kept(of_fulfilled(&id, &plan.request.record, given));
+        let kept = invariant_guard::kept(check_fulfilled(&id, &plan.request.record, given));
         let writing = async move {
             kept?;
             store.hand_out(plan.request, plan.nodes).await

@@ -26,7 +26,7 @@ pub enum ImageObservation<'a> {
 
 /// What is wrong with letting all of these uploads go: where an image is wanted, the last one that is ready stays, unless somebody lets
 /// its build go by hand.
-pub fn of_retirement<'a>(
+pub fn check_upload_deletions<'a>(
     going: impl IntoIterator<Item = &'a UploadKey>,
     images: &Images,
     is_wanted: impl Fn(&ProviderName, &ImageName) -> bool,
@@ -50,7 +50,7 @@ pub fn of_retirement<'a>(
 }
 
 /// What is wrong with deleting this image for the sake of an upload: another one that is ready may name it.
-pub fn of_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<Violation> {
+pub fn check_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<Violation> {
     let mut uploads = images.uploads_to(&of.provider, &of.image);
     let names_it =
         |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.as_ref() == Some(image);
@@ -229,7 +229,7 @@ mod tests {
         use UploadState::{Deleting, Ready};
         let broken = |states: &[(&str, UploadState)], going: &[&str], is_wanted: bool| {
             let going: Vec<UploadKey> = going.iter().map(|upload| key(upload)).collect();
-            of_retirement(&going, &images(states), |_, _| is_wanted).len()
+            check_upload_deletions(&going, &images(states), |_, _| is_wanted).len()
         };
         let two = [("1", Ready), ("2", Ready), ("3", Deleting)];
         assert_eq!(broken(&two, &["1"], true), 0);
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(broken(&[("3", Deleting)], &["3"], true), 0, "it was not ready");
         let mut let_go = images(&[("1", Ready)]);
         let_go.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
-        assert_eq!(of_retirement(&[key("1")], &let_go, |_, _| true), []);
+        assert_eq!(check_upload_deletions(&[key("1")], &let_go, |_, _| true), []);
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         use UploadState::{Deleting, Ready};
         let broken = |image: &str, of: &str| {
             let images = images(&[("1", Ready), ("2", Deleting)]);
-            of_image_deletion(&ExternalId::text(image), &key(of), &images).is_some()
+            check_image_deletion(&ExternalId::text(image), &key(of), &images).is_some()
         };
         assert!(broken("image-1", "2"));
         assert!(!broken("image-1", "1"), "its own record says ready for a moment longer, where the picture is late");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 pub use super::records::{
-    KEYS_OF_BUILDS, KEYS_OF_COMPONENTS, KEYS_OF_NODES, KEYS_OF_REQUESTS, KEYS_OF_UPLOADS, readable,
+    KEYS_OF_BUILDS, KEYS_OF_COMPONENTS, KEYS_OF_NODES, KEYS_OF_REQUESTS, KEYS_OF_UPLOADS, check_readable,
 };
 use nodepool_model::records::ids::{NodeId, PoolId, ProviderName, RequestId, TenantName};
 use nodepool_model::records::node::{Node, NodeState};
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
 }
 
 /// What is wrong with a request that is fulfilled, or is about to be: its list, and its nodes.
-pub fn of_fulfilled<'a>(
+pub fn check_fulfilled<'a>(
     id: &RequestId,
     request: &NodeRequest,
     node: impl Fn(&NodeId) -> Option<&'a Node>,
@@ -96,7 +96,7 @@ pub fn of_fulfilled<'a>(
 }
 
 /// What is wrong with beginning to end a node: one of a fulfilled request is not ours any more.
-pub fn of_retirement(id: &NodeId, snapshot: &Snapshot) -> Option<Violation> {
+pub fn check_node_deletion(id: &NodeId, snapshot: &Snapshot) -> Option<Violation> {
     let node = &snapshot.node(id)?.record;
     let request = node.allocated_to.as_ref()?;
     let is_given = |given: &NodeRequest| given.state == RequestState::Fulfilled && given.nodes.contains(id);
@@ -105,7 +105,7 @@ pub fn of_retirement(id: &NodeId, snapshot: &Snapshot) -> Option<Violation> {
 }
 
 /// What is wrong with ending this server, which bears the number of this node.
-pub fn of_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Violation> {
+pub fn check_server_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Violation> {
     let node = node.filter(|node| node.external_id.as_str() == Some(server))?;
     let is_wanted = matches!(node.state, NodeState::Ready | NodeState::InUse | NodeState::Hold);
     is_wanted.then(|| Violation(format!("server {server} of node {id} is deleted while it is {}", node.state)))
@@ -113,13 +113,13 @@ pub fn of_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Vio
 
 /// What is wrong with a call that makes or deletes something, by whose session has been over for so long: it may have been on its way
 /// since before, for that time at most.
-pub fn of_call(what: impl fmt::Display, over_for: Option<Seconds>, on_its_way: Seconds) -> Option<Violation> {
+pub fn check_call(what: impl fmt::Display, over_for: Option<Seconds>, on_its_way: Seconds) -> Option<Violation> {
     let since = over_for.filter(|over| *over > on_its_way)?;
     Some(Violation(format!("{what} by whose session has been over for {:.1} s", since.0)))
 }
 
 /// Whether running totals are what there is.
-pub fn of_ledger(snapshot: &Snapshot) -> Option<Violation> {
+pub fn check_usage_totals(snapshot: &Snapshot) -> Option<Violation> {
     let mut recount = Ledger::default();
     snapshot.nodes().for_each(|(_, node)| recount.add(&node.record));
     let counted = &snapshot.ledger;
@@ -481,7 +481,7 @@ impl Watcher {
     }
 
     fn fulfilled(&self, id: &RequestId, request: &NodeRequest) -> Vec<String> {
-        let found = of_fulfilled(id, request, |node| self.nodes.get(node));
+        let found = check_fulfilled(id, request, |node| self.nodes.get(node));
         let mut found: Vec<String> = found.into_iter().map(|violation| violation.0).collect();
         for node in &request.nodes {
             if self.makers.contains_key(node) {
@@ -531,7 +531,7 @@ impl Watcher {
 
     fn deleting(&self, place: &Place) -> Vec<String> {
         let Some(server) = self.servers.get(place) else { return Vec::new() };
-        let wrong = of_deletion(&place.1, &server.node, self.nodes.get(&server.node));
+        let wrong = check_server_deletion(&place.1, &server.node, self.nodes.get(&server.node));
         wrong.into_iter().map(|violation| violation.0).collect()
     }
 }

@@ -50,7 +50,7 @@ pub const KEYS_OF_UPLOADS: &[&str] =
     &["state", "state_time", "external_id", "external_name", "format", "username", "python_path", "shell_type"];
 
 /// Whether a peer can read a record: a JSON object with all the keys that it has to have, and lists where lists are gone through.
-pub fn readable(what: &str, keys: &[&str], data: &[u8]) -> Vec<Violation> {
+pub fn check_readable(what: &str, keys: &[&str], data: &[u8]) -> Vec<Violation> {
     let record = match serde_json::from_slice::<serde_json::Value>(data) {
         Ok(record) => record,
         Err(error) => return vec![Violation(format!("{what} is no JSON: {error}"))],

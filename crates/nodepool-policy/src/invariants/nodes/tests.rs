@@ -6,7 +6,7 @@ use nodepool_model::records::time::Timestamp;
 #[test]
 fn a_record_without_what_its_readers_need_is_told() {
     let check = |data: &str, expected: &[&str]| {
-        let found = readable("a request", &["state", "node_types"], data.as_bytes());
+        let found = check_readable("a request", &["state", "node_types"], data.as_bytes());
         assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
     };
     check(r#"{"state": "requested", "node_types": ["a"], "more": 1}"#, &[]);
@@ -34,7 +34,7 @@ fn a_request_is_fulfilled_with_what_it_asked_for() {
         let nodes = given.iter().map(|(id, _)| (*id).into()).collect();
         let request = NodeRequest { nodes, ..NodeRequest::new(labels, "tester", Timestamp(0.0)) };
         let known = |id: &NodeId| given.iter().find(|(given, _)| *given == id.as_str()).map(|(_, node)| node);
-        let found = of_fulfilled(&"200-1".into(), &request, known);
+        let found = check_fulfilled(&"200-1".into(), &request, known);
         assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
     };
     let good = node(NodeState::Ready, "200-1", "a");
@@ -53,34 +53,34 @@ fn a_request_is_fulfilled_with_what_it_asked_for() {
 }
 
 #[test]
-fn no_server_goes_that_is_wanted() {
+fn no_server_in_use_is_deleted() {
     let check = |server: &str, state: NodeState, expected: Option<&str>| {
-        let found = of_deletion(server, &"1".into(), Some(&node(state, "200-1", "a")));
+        let found = check_server_deletion(server, &"1".into(), Some(&node(state, "200-1", "a")));
         assert_eq!(found.as_ref().map(|violation| &*violation.0), expected);
     };
     check("server", NodeState::Deleting, None);
     check("server", NodeState::InUse, Some("server server of node 1 is deleted while it is in-use"));
     check("server", NodeState::Hold, Some("server server of node 1 is deleted while it is hold"));
     check("another", NodeState::InUse, None);
-    assert_eq!(of_deletion("server", &"1".into(), None), None);
+    assert_eq!(check_server_deletion("server", &"1".into(), None), None);
 }
 
 // zookeeper.md R46: whoever asked may want to lock them at once
 #[test]
-fn nodes_are_let_go_of_before_their_request_is_fulfilled() {
-    let check = |sights: &[(&str, bool)], expected: &[&str]| {
-        let mut watcher = Watcher::default();
+fn nodes_are_unlocked_before_their_request_is_fulfilled() {
+    let check = |observations: &[(&str, bool)], expected: &[&str]| {
+        let mut checker = InvariantChecker::default();
         let id = NodeId::from("1");
-        watcher.see(Sight::Node(&id, Some(&node(NodeState::Building, "200-1", "a"))));
-        for (name, has_come) in sights {
-            watcher.see(Sight::Contender(&id, name, *has_come));
+        checker.observe(Observation::Node(&id, Some(&node(NodeState::Building, "200-1", "a"))));
+        for (name, is_present) in observations {
+            checker.observe(Observation::NodeContender(&id, name, *is_present));
         }
-        watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
-        watcher.see(Sight::Contender(&id, "who looks later", true));
+        checker.observe(Observation::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+        checker.observe(Observation::NodeContender(&id, "who looks later", true));
         let state = RequestState::Fulfilled;
         let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
         let request = NodeRequest { nodes: vec![id], state, ..asked };
-        let found = watcher.see(Sight::Request(&"200-1".into(), Some(&request)));
+        let found = checker.observe(Observation::Request(&"200-1".into(), Some(&request)));
         assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
     };
     let broken = "request 200-1 is fulfilled with node 1, which is still locked by who made it";
@@ -95,95 +95,99 @@ fn nodes_are_let_go_of_before_their_request_is_fulfilled() {
 fn a_limit_that_falls_binds_nodes_that_come_after_it() {
     let (pool, record) = (PoolId::new("south", "main"), node(NodeState::Building, "200-1", "a"));
     let record = Node { provider: Some(pool.provider.clone()), pool: Some(pool.pool.clone()), ..record };
-    let mut watcher = Watcher::default();
+    let mut checker = InvariantChecker::default();
     let place = |server: &str| (pool.provider.clone(), server.to_owned());
     for (id, server) in [("1", "s-1"), ("2", "s-2")] {
-        watcher.see(Sight::Node(&id.into(), Some(&record)));
-        assert_eq!(watcher.see(Sight::Created(&place(server), &id.into())), []);
+        checker.observe(Observation::Node(&id.into(), Some(&record)));
+        assert_eq!(checker.observe(Observation::Created(&place(server), &id.into())), []);
     }
-    watcher.see(Sight::Limit(&pool, 2));
-    watcher.see(Sight::Limit(&pool, 1));
-    watcher.see(Sight::Gone(&place("s-2")));
-    assert_eq!(watcher.see(Sight::Created(&place("s-3"), &"2".into())), []);
-    watcher.see(Sight::Node(&"3".into(), Some(&record)));
-    let found = watcher.see(Sight::Created(&place("s-4"), &"3".into()));
+    checker.observe(Observation::PoolLimit(&pool, 2));
+    checker.observe(Observation::PoolLimit(&pool, 1));
+    checker.observe(Observation::Removed(&place("s-2")));
+    assert_eq!(checker.observe(Observation::Created(&place("s-3"), &"2".into())), []);
+    checker.observe(Observation::Node(&"3".into(), Some(&record)));
+    let found = checker.observe(Observation::Created(&place("s-4"), &"3".into()));
     assert_eq!(found, [Violation("south-main has 3 servers where 1 are allowed".to_owned())]);
     // What another pool of the provider has is another matter.
-    watcher.see(Sight::Node(&"4".into(), Some(&Node { pool: Some("annexe".into()), ..record })));
-    assert_eq!(watcher.see(Sight::Created(&place("s-5"), &"4".into())), []);
+    checker.observe(Observation::Node(&"4".into(), Some(&Node { pool: Some("annexe".into()), ..record })));
+    assert_eq!(checker.observe(Observation::Created(&place("s-5"), &"4".into())), []);
 }
 
 #[test]
 fn a_tenant_gets_no_more_nodes_than_it_may_have() {
-    let mut watcher = Watcher::default();
-    watcher.see(Sight::Share(&"small".into(), 1));
+    let mut checker = InvariantChecker::default();
+    checker.observe(Observation::TenantLimit(&"small".into(), 1));
     let of_small = |state: NodeState, launcher: &str| {
         let (tenant_name, launcher) = (Some("small".into()), Some(launcher.to_owned()));
         Node { tenant_name, launcher, ..node(state, "200-1", "a") }
     };
-    let mut see = |id: &str, record: Node| watcher.see(Sight::Node(&id.into(), Some(&record))).len();
-    assert_eq!(see("1", of_small(NodeState::Building, "east")), 0);
-    assert_eq!(see("2", of_small(NodeState::Init, "east")), 1);
-    assert_eq!(see("2", of_small(NodeState::Building, "east")), 0, "it has it already");
+    let mut observe = |id: &str, record: Node| checker.observe(Observation::Node(&id.into(), Some(&record))).len();
+    assert_eq!(observe("1", of_small(NodeState::Building, "east")), 0);
+    assert_eq!(observe("2", of_small(NodeState::Init, "east")), 1);
+    assert_eq!(observe("2", of_small(NodeState::Building, "east")), 0, "it has it already");
     // Given back unused they are nobody's.
-    assert_eq!(see("1", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
-    assert_eq!(see("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
-    assert_eq!(see("1", of_small(NodeState::Ready, "east")), 0);
-    assert_eq!(see("2", of_small(NodeState::Ready, "east")), 1);
-    assert_eq!(see("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
-    assert_eq!(see("1", Node { tenant_name: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(observe("1", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(observe("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(observe("1", of_small(NodeState::Ready, "east")), 0);
+    assert_eq!(observe("2", of_small(NodeState::Ready, "east")), 1);
+    assert_eq!(observe("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(observe("1", Node { tenant_name: None, ..of_small(NodeState::Ready, "east") }), 0);
     // Who made it begins it; somebody else does not know what it takes.
-    assert_eq!(see("3", of_small(NodeState::Init, "east")), 0);
-    assert_eq!(see("4", of_small(NodeState::Init, "west")), 0);
-    assert_eq!(see("5", of_small(NodeState::Init, "west")), 1);
+    assert_eq!(observe("3", of_small(NodeState::Init, "east")), 0);
+    assert_eq!(observe("4", of_small(NodeState::Init, "west")), 0);
+    assert_eq!(observe("5", of_small(NodeState::Init, "west")), 1);
 }
 
 #[test]
-fn a_request_is_neglected_that_nobody_holds_though_somebody_should() {
-    let mut watcher = Watcher::default();
-    let neglected = |watcher: &Watcher| -> Vec<(String, bool)> {
-        watcher.neglected().map(|(id, idle)| (id.to_string(), idle.is_some())).collect()
+fn an_unlocked_request_is_neglected_where_a_launcher_should_hold_it() {
+    let mut checker = InvariantChecker::default();
+    let neglected = |checker: &InvariantChecker| -> Vec<(String, bool)> {
+        checker.neglected_requests().map(|(id, idle)| (id.to_string(), idle.is_some())).collect()
     };
     let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
-    watcher.see(Sight::Request(&"200-2".into(), Some(&asked)));
-    assert_eq!(neglected(&watcher), [], "there is nothing that it could have");
-    watcher.see(Sight::Node(&"1".into(), Some(&Node { allocated_to: None, ..node(NodeState::Ready, "", "a") })));
-    assert_eq!(neglected(&watcher), [("200-2".to_owned(), true)]);
-    watcher.see(Sight::Contender(&"1".into(), "somebody", true));
-    assert_eq!(neglected(&watcher), [], "somebody has that");
-    watcher.see(Sight::Contender(&"1".into(), "somebody", false));
+    checker.observe(Observation::Request(&"200-2".into(), Some(&asked)));
+    assert_eq!(neglected(&checker), [], "there is nothing that it could have");
+    checker
+        .observe(Observation::Node(&"1".into(), Some(&Node { allocated_to: None, ..node(NodeState::Ready, "", "a") })));
+    assert_eq!(neglected(&checker), [("200-2".to_owned(), true)]);
+    checker.observe(Observation::NodeContender(&"1".into(), "somebody", true));
+    assert_eq!(neglected(&checker), [], "somebody has that");
+    checker.observe(Observation::NodeContender(&"1".into(), "somebody", false));
     // There is one before it, which somebody lets down.
     let pending = NodeRequest { state: RequestState::Pending, node_types: vec!["b".into()], ..asked.clone() };
-    watcher.see(Sight::Request(&"100-1".into(), Some(&pending)));
-    assert_eq!(neglected(&watcher), [("100-1".to_owned(), false)]);
-    watcher.see(Sight::Attends(&"100-1".into(), true));
-    assert_eq!(neglected(&watcher), [("200-2".to_owned(), true)]);
-    watcher.see(Sight::Attends(&"200-2".into(), true));
-    assert_eq!(neglected(&watcher), []);
-    watcher.see(Sight::Attends(&"200-2".into(), false));
+    checker.observe(Observation::Request(&"100-1".into(), Some(&pending)));
+    assert_eq!(neglected(&checker), [("100-1".to_owned(), false)]);
+    checker.observe(Observation::RequestContender(&"100-1".into(), true));
+    assert_eq!(neglected(&checker), [("200-2".to_owned(), true)]);
+    checker.observe(Observation::RequestContender(&"200-2".into(), true));
+    assert_eq!(neglected(&checker), []);
+    checker.observe(Observation::RequestContender(&"200-2".into(), false));
     // Who wants a new one, or may have few, waits for good reasons.
-    watcher.see(Sight::Request(&"200-2".into(), Some(&NodeRequest { reuse: false, ..asked.clone() })));
-    assert_eq!(neglected(&watcher), []);
-    watcher.see(Sight::Request(
+    checker.observe(Observation::Request(&"200-2".into(), Some(&NodeRequest { reuse: false, ..asked.clone() })));
+    assert_eq!(neglected(&checker), []);
+    checker.observe(Observation::Request(
         &"200-2".into(),
         Some(&NodeRequest { tenant_name: Some("small".into()), ..asked.clone() }),
     ));
-    assert_eq!(neglected(&watcher), []);
-    watcher.see(Sight::Request(&"200-2".into(), Some(&NodeRequest { declined_by: vec!["east".into()], ..asked })));
-    assert_eq!(neglected(&watcher), []);
+    assert_eq!(neglected(&checker), []);
+    checker.observe(Observation::Request(
+        &"200-2".into(),
+        Some(&NodeRequest { declined_by: vec!["east".into()], ..asked }),
+    ));
+    assert_eq!(neglected(&checker), []);
 }
 
 #[test]
 fn a_node_of_a_fulfilled_request_stays_as_it_is() {
     let check = |request: &str, state: NodeState, owner: Option<&str>, expected: &[&str]| {
         let (id, owned) = (NodeId::from("1"), RequestId::from(request));
-        let mut watcher = Watcher::default();
-        watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, request, "a"))));
+        let mut checker = InvariantChecker::default();
+        checker.observe(Observation::Node(&id, Some(&node(NodeState::Ready, request, "a"))));
         let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
         let given = NodeRequest { nodes: vec![id.clone()], state: RequestState::Fulfilled, ..asked };
-        assert_eq!(watcher.see(Sight::Request(&owned, Some(&given))), []);
+        assert_eq!(checker.observe(Observation::Request(&owned, Some(&given))), []);
         let now = Node { allocated_to: owner.map(RequestId::from), ..node(state, request, "a") };
-        let found = watcher.see(Sight::Node(&id, Some(&now)));
+        let found = checker.observe(Observation::Node(&id, Some(&now)));
         assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
     };
     let is = |what: &str| format!("node 1 of 200-1, which is fulfilled, is {what}");
@@ -195,33 +199,34 @@ fn a_node_of_a_fulfilled_request_stays_as_it_is() {
 }
 
 #[test]
-fn what_is_used_is_taken_from_nobody_and_never_ready_again() {
-    let told = |watcher: &mut Watcher, state| {
-        let found = watcher.see(Sight::Node(&"1".into(), Some(&node(state, "200-1", "a"))));
+fn a_used_node_is_never_reassigned_or_ready_again() {
+    let observe = |checker: &mut InvariantChecker, state| {
+        let found = checker.observe(Observation::Node(&"1".into(), Some(&node(state, "200-1", "a"))));
         found.into_iter().map(|violation| violation.0).collect::<Vec<_>>()
     };
-    let mut watcher = Watcher::default();
+    let mut checker = InvariantChecker::default();
     let id = NodeId::from("1");
-    assert!(told(&mut watcher, NodeState::Ready).is_empty());
-    watcher.see(Sight::Contender(&id, "user", true));
-    watcher.see(Sight::Contender(&id, "who waits", true));
-    assert!(told(&mut watcher, NodeState::InUse).is_empty());
-    assert_eq!(told(&mut watcher, NodeState::Deleting), ["node 1 is deleting while it is used"]);
-    assert_eq!(told(&mut watcher, NodeState::Ready), ["node 1 was used and is ready again"]);
-    assert!(told(&mut watcher, NodeState::InUse).is_empty());
-    watcher.see(Sight::Contender(&id, "user", false));
-    assert!(told(&mut watcher, NodeState::Deleting).is_empty());
+    assert!(observe(&mut checker, NodeState::Ready).is_empty());
+    checker.observe(Observation::NodeContender(&id, "user", true));
+    checker.observe(Observation::NodeContender(&id, "who waits", true));
+    assert!(observe(&mut checker, NodeState::InUse).is_empty());
+    assert_eq!(observe(&mut checker, NodeState::Deleting), ["node 1 is deleting while it is used"]);
+    assert_eq!(observe(&mut checker, NodeState::Ready), ["node 1 was used and is ready again"]);
+    assert!(observe(&mut checker, NodeState::InUse).is_empty());
+    checker.observe(Observation::NodeContender(&id, "user", false));
+    assert!(observe(&mut checker, NodeState::Deleting).is_empty());
 }
 
 #[test]
 fn a_server_that_its_node_does_not_name_is_left_over() {
-    let (mut watcher, place) = (Watcher::default(), |server: &str| (ProviderName::from("north"), server.to_owned()));
+    let (mut checker, place) =
+        (InvariantChecker::default(), |server: &str| (ProviderName::from("north"), server.to_owned()));
     let id = NodeId::from("1");
-    watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
-    watcher.see(Sight::Request(&"200-1".into(), None));
-    assert_eq!(watcher.see(Sight::Created(&place("server"), &id)), []);
-    assert_eq!(watcher.see(Sight::Doubled(&place("twin"), &id)), []);
-    let found = watcher.at_rest().into_iter().map(|violation| violation.0).collect::<Vec<_>>();
+    checker.observe(Observation::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+    checker.observe(Observation::Request(&"200-1".into(), None));
+    assert_eq!(checker.observe(Observation::Created(&place("server"), &id)), []);
+    assert_eq!(checker.observe(Observation::Duplicated(&place("twin"), &id)), []);
+    let found = checker.at_quiescence().into_iter().map(|violation| violation.0).collect::<Vec<_>>();
     let twin = "server twin of north is left over, node 1 has server";
     assert_eq!(found, [twin, "node 1 is kept for 200-1, which has gone"]);
 }
@@ -232,12 +237,12 @@ fn what_is_ready_has_a_server_of_its_own_that_runs() {
     let place = |server: &str| (north.clone(), server.to_owned());
     let ready = Node { provider: Some(north.clone()), ..node(NodeState::Ready, "200-1", "a") };
     let building = Node { state: NodeState::Building, ..ready.clone() };
-    let check = |sights: &[Sight<'_>], expected: &str| {
-        let mut watcher = Watcher::default();
-        watcher.see(Sight::Node(&id, Some(&building)));
-        watcher.see(Sight::Node(&"2".into(), Some(&building)));
-        sights.iter().for_each(|sight| drop(watcher.see(sight.clone())));
-        let found = watcher.see(Sight::Node(&id, Some(&ready)));
+    let check = |observations: &[Observation<'_>], expected: &str| {
+        let mut checker = InvariantChecker::default();
+        checker.observe(Observation::Node(&id, Some(&building)));
+        checker.observe(Observation::Node(&"2".into(), Some(&building)));
+        observations.iter().for_each(|observation| drop(checker.observe(observation.clone())));
+        let found = checker.observe(Observation::Node(&id, Some(&ready)));
         let told = found.iter().map(|violation| violation.0.as_str()).collect::<Vec<_>>().join("; ");
         assert_eq!(told, expected, "{observations:?}");
     };
