@@ -14,7 +14,7 @@ use super::image_deletion::{self, FilesView};
 use super::upload_worker::Reconfigure;
 use super::work_queue::WorkQueue;
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
-use crate::actors::provider::provider_client::{Asking, Counter};
+use crate::actors::provider::provider_client::{PendingJobs, ProviderClient};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
@@ -58,7 +58,7 @@ pub struct ImageCleanupDeps {
 pub struct ImageCleanupWorker {
     deps: ImageCleanupDeps,
     triggers: Triggers,
-    asking: Asking,
+    pending_jobs: PendingJobs,
     actor_tasks: ActorTasks<Self>,
     /// What is going right now, with the provider whose cloud is asked for that.
     in_progress: BTreeMap<String, Option<ProviderName>>,
@@ -90,7 +90,7 @@ impl ImageCleanupWorker {
         Self {
             deps,
             triggers,
-            asking: Asking::default(),
+            pending_jobs: PendingJobs::default(),
             actor_tasks: ActorTasks::default(),
             in_progress: BTreeMap::new(),
             backed_off: BTreeSet::new(),
@@ -199,21 +199,21 @@ impl ImageCleanupWorker {
         }
         let store = self.deps.store.clone();
         let reply = ctx.address().recipient();
-        let counter = |provider: &ProviderName| {
+        let client = |provider: &ProviderName| {
             let provider = self.deps.providers.get(provider).cloned()?;
-            Some(Counter { asking: self.asking.clone(), provider, reply: reply.clone() })
+            Some(ProviderClient { pending_jobs: self.pending_jobs.clone(), provider, reply: reply.clone() })
         };
         match action {
             RetentionAction::Upload(upload, stored) => {
-                let Some(counter) = counter(&upload.provider) else { return };
-                self.spawn(key, busy_provider, scope, image_deletion::delete_upload(store, counter, upload, stored), ctx);
+                let Some(client) = client(&upload.provider) else { return };
+                self.spawn(key, busy_provider, scope, image_deletion::delete_upload(store, client, upload, stored), ctx,);
             }
             RetentionAction::Stale(upload) => {
                 if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace_period()) {
                     return;
                 }
-                let Some(counter) = counter(&upload.provider) else { return };
-                self.spawn(key, busy_provider, scope, image_deletion::end_stale_upload(store, counter, upload), ctx);
+                let Some(client) = client(&upload.provider) else { return };
+                self.spawn(key, busy_provider, scope, image_deletion::end_stale_upload(store, client, upload), ctx);
             }
             RetentionAction::Build(build, stored) => {
                 self.spawn(key, busy_provider, scope, image_deletion::mark_build(store, build, stored), ctx);
@@ -339,7 +339,7 @@ impl Handler<JobUpdate> for ImageCleanupWorker {
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("JobNews");
-        self.asking.heard(message);
+        self.pending_jobs.on_update(message);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::actors::provider::provider_client::Counter;
+use crate::actors::provider::provider_client::ProviderClient;
 use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
 use crate::actors::runtime::{clock, invariant_guard};
 use nodepool_driver::job::{Job, Outcome};
@@ -35,7 +35,7 @@ const RECENT_FAILURE_AGE: Seconds = Seconds(60.0);
 /// as it is until its cloud has said that there is none: the next attempt goes on with its record (`Store::begin_upload`).
 pub async fn delete_upload(
     store: Store,
-    counter: Counter,
+    client: ProviderClient,
     key: UploadKey,
     stored: Versioned<ImageUpload>,
 ) -> Result<(), WriteError> {
@@ -50,12 +50,12 @@ pub async fn delete_upload(
     // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
     let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT_FAILURE_AGE;
     let passes = if is_recent { 2 } else { 1 };
-    delete_from_cloud(&store, &counter, lock, &key, &record, passes).await
+    delete_from_cloud(&store, &client, lock, &key, &record, passes).await
 }
 
 async fn delete_from_cloud(
     store: &Store,
-    counter: &Counter,
+    client: &ProviderClient,
     lock: Lock,
     key: &UploadKey,
     record: &ImageUpload,
@@ -66,7 +66,7 @@ async fn delete_from_cloud(
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
             invariant_guard::kept(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)),)?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
-            counter.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
+            client.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
                 warn!(target: "nodepool.builder.CleanupWorker.0", "Unable to delete image {name} from {provider}: {error}");
                 WriteError::Failed(error)
@@ -75,7 +75,7 @@ async fn delete_from_cloud(
         None => Ok(()),
     };
     let leftovers_deleted = match &deleted {
-        Ok(()) => delete_leftover_images(store, counter, key, passes).await,
+        Ok(()) => delete_leftover_images(store, client, key, passes).await,
         Err(_) => Ok(()),
     };
     match deleted.and(leftovers_deleted) {
@@ -89,10 +89,10 @@ async fn delete_from_cloud(
 }
 
 /// Ends what a dead builder has begun. Nobody goes on with it meanwhile: its lock is held here.
-pub async fn end_stale_upload(store: Store, counter: Counter, key: UploadKey) -> Result<(), WriteError> {
+pub async fn end_stale_upload(store: Store, client: ProviderClient, key: UploadKey) -> Result<(), WriteError> {
     let place = UploadPlace::of(&key);
     let lock = store.lock_uploads(&place).await?;
-    let ended = end_stale_upload_of(&store, &counter, &place, &key).await;
+    let ended = end_stale_upload_of(&store, &client, &place, &key).await;
     // Where that fails, it goes on in the background.
     let _ = lock.release().await;
     ended
@@ -100,7 +100,7 @@ pub async fn end_stale_upload(store: Store, counter: Counter, key: UploadKey) ->
 
 async fn end_stale_upload_of(
     store: &Store,
-    counter: &Counter,
+    client: &ProviderClient,
     place: &UploadPlace,
     key: &UploadKey,
 ) -> Result<(), WriteError> {
@@ -115,23 +115,23 @@ async fn end_stale_upload_of(
     );
     let lock = store.retire_upload(key, stored.version, None).await?;
     let passes = if stored.record.external_id.is_some() { 1 } else { 2 };
-    delete_from_cloud(store, counter, lock, key, &stored.record, passes).await
+    delete_from_cloud(store, client, lock, key, &stored.record, passes).await
 }
 
 /// So many looks, one after the other.
-async fn delete_leftover_images(store: &Store, counter: &Counter, key: &UploadKey, passes: usize,) -> Result<(), WriteError> {
+async fn delete_leftover_images(store: &Store, client: &ProviderClient, key: &UploadKey, passes: usize,) -> Result<(), WriteError> {
     for pass in 0..passes {
         if pass > 0 {
             tokio::time::sleep(LATE_EFFECT_DELAY).await;
         }
-        delete_marked_images(store, counter, key).await?;
+        delete_marked_images(store, client, key).await?;
     }
     Ok(())
 }
 
-async fn delete_marked_images(store: &Store, counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
+async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &UploadKey) -> Result<(), WriteError> {
     let marks = key.marks();
-    let listed = match tokio::time::timeout(CLOUD_TIMEOUT, counter.run(Job::ListImages)).await {
+    let listed = match tokio::time::timeout(CLOUD_TIMEOUT, client.run(Job::ListImages)).await {
         Ok(Ok(Outcome::Images(images))) => images,
         Ok(Ok(_)) => Vec::new(),
         Ok(Err(error)) => return Err(WriteError::Failed(format!("cannot list images: {error}"))),
@@ -139,7 +139,7 @@ async fn delete_marked_images(store: &Store, counter: &Counter, key: &UploadKey)
     };
     for image in listed.iter().filter(|image| image.bears(&marks)) {
         invariant_guard::kept(store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),)?;
-        counter.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
+        client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }
     Ok(())
 }

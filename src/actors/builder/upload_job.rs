@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 
 use super::build_job::BuildEnvironment;
 use super::write_retry;
-use crate::actors::provider::provider_client::Counter;
+use crate::actors::provider::provider_client::ProviderClient;
 use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::builder_metrics;
@@ -43,7 +43,7 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct UploadContext {
     pub store: Store,
     pub build_env: BuildEnvironment,
-    pub counter: Counter,
+    pub client: ProviderClient,
     /// As the configuration describes it.
     pub image: Arc<DiskImage>,
     pub hook_timeout: Seconds,
@@ -259,12 +259,12 @@ async fn send(
     known_id: &mut Option<ExternalId>,
 ) -> Result<ExternalId, CloudError> {
     let (progress, size) = (order.progress.clone(), order.size);
-    let mut asked = context.counter.ask(Job::Upload(Arc::new(order)));
+    let mut job = context.client.submit(Job::Upload(Arc::new(order)));
     let (mut reported, mut most, mut progressed_at) = (u64::MAX, 0, Instant::now());
     loop {
         tokio::select! {
             biased;
-            event = asked.next() => match event {
+            event = job.next() => match event {
                 JobEvent::InstanceKnown(id) => {
                     *known_id = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
@@ -323,9 +323,9 @@ async fn call_hook(context: &UploadContext, shipment: &Shipment, image_file: &Im
 
 /// False where the image is still there.
 async fn remove(context: &UploadContext, id: &ExternalId) -> bool {
-    let deleted = context.counter.delete_image(id, REMOVAL_TIMEOUT).await;
+    let deleted = context.client.delete_image(id, REMOVAL_TIMEOUT).await;
     if let Err(error) = &deleted {
-        let provider = &context.counter.provider.provider;
+        let provider = &context.client.provider.provider;
         warn!(target: "nodepool.builder.UploadWorker", %provider, "Unable to delete image {id}: {error}");
     }
     deleted.is_ok()

@@ -11,7 +11,7 @@ use super::build_job::BuildEnvironment;
 use super::upload_job::{self, UploadContext, UploadOutcome};
 use super::work_queue::{WorkItem, WorkLease, WorkQueue};
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
-use crate::actors::provider::provider_client::{Asking, Counter};
+use crate::actors::provider::provider_client::{PendingJobs, ProviderClient};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
@@ -49,7 +49,7 @@ pub struct UploadWorkerDeps {
 pub struct UploadWorker {
     deps: UploadWorkerDeps,
     triggers: Triggers,
-    asking: Asking,
+    pending_jobs: PendingJobs,
     actor_tasks: ActorTasks<Self>,
     uploading: Option<(UploadPlace, Timestamp)>,
     registration: Option<Registration>,
@@ -70,7 +70,7 @@ impl UploadWorker {
         Self {
             deps,
             triggers,
-            asking: Asking::default(),
+            pending_jobs: PendingJobs::default(),
             actor_tasks: ActorTasks::default(),
             uploading: None,
             registration: None,
@@ -87,7 +87,7 @@ impl UploadWorker {
         let context = UploadContext {
             store: self.deps.store.clone(),
             build_env: self.deps.build_env.clone(),
-            counter: Counter { asking: self.asking.clone(), provider, reply: ctx.address().recipient() },
+            client: ProviderClient { pending_jobs: self.pending_jobs.clone(), provider, reply: ctx.address().recipient() ,},
             image,
             hook_timeout: self.deps.hook_timeout,
         };
@@ -163,7 +163,7 @@ impl Handler<JobUpdate> for UploadWorker {
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("JobNews");
-        self.asking.heard(message);
+        self.pending_jobs.on_update(message);
     }
 }
 

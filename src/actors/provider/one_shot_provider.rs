@@ -6,7 +6,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System, WrapFu
 use tokio::sync::{oneshot, watch};
 
 use super::jobs::{JobUpdate, ProviderHandle};
-use super::provider_client::{Asking, Counter};
+use super::provider_client::{PendingJobs, ProviderClient};
 use super::providers;
 use super::task_manager::{RefreshMode, TaskManagerDeps};
 use crate::actors::runtime::panics::PanicWatch;
@@ -49,7 +49,7 @@ impl Single {
                 };
                 let started = providers::start(&section, deps, None).map(|provider| {
                     let facts = provider.facts.clone();
-                    let clerk = Clerk { provider, asking: Asking::default() }.start();
+                    let clerk = Clerk { provider, pending_jobs: PendingJobs::default() }.start();
                     Self { clerk, system: System::current(), facts }
                 });
                 let has_failed = started.is_err();
@@ -89,7 +89,7 @@ impl Drop for Single {
 /// Submits jobs and keeps who asked.
 struct Clerk {
     provider: ProviderHandle,
-    asking: Asking,
+    pending_jobs: PendingJobs,
 }
 
 #[derive(Message)]
@@ -109,10 +109,10 @@ impl Handler<Ask> for Clerk {
     fn handle(&mut self, ask: Ask, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Ask");
         let reply = ctx.address().recipient();
-        let counter = Counter { asking: self.asking.clone(), provider: self.provider.clone(), reply };
+        let client = ProviderClient { pending_jobs: self.pending_jobs.clone(), provider: self.provider.clone(), reply };
         let running = async move {
             // Who asked may have given up.
-            let _ = ask.reply.send(counter.run(ask.job).await);
+            let _ = ask.reply.send(client.run(ask.job).await);
         };
         ctx.spawn(running.into_actor(self));
     }
@@ -123,6 +123,6 @@ impl Handler<JobUpdate> for Clerk {
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("JobNews");
-        self.asking.heard(message);
+        self.pending_jobs.on_update(message);
     }
 }

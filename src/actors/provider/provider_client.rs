@@ -14,7 +14,7 @@ use nodepool_model::records::ids::ExternalId;
 
 /// The jobs that an actor has asked for on behalf of others.
 #[derive(Clone, Default)]
-pub struct Asking {
+pub struct PendingJobs {
     state: Arc<Mutex<State>>,
 }
 
@@ -26,23 +26,23 @@ struct State {
 
 /// Where to ask: one provider, and the actor that hears its news.
 #[derive(Clone)]
-pub struct Counter {
-    pub asking: Asking,
+pub struct ProviderClient {
+    pub pending_jobs: PendingJobs,
     pub provider: ProviderHandle,
     pub reply: Recipient<JobUpdate>,
 }
 
 /// A job that is under way; dropped before its end, it is abandoned.
-pub struct Asked {
-    counter: Counter,
+pub struct JobHandle {
+    client: ProviderClient,
     job_id: JobId,
     events: mpsc::UnboundedReceiver<JobEvent>,
     has_ended: bool,
 }
 
-impl Asking {
+impl PendingJobs {
     /// To be told of all news that the actor hears.
-    pub fn heard(&self, message: JobUpdate) {
+    pub fn on_update(&self, message: JobUpdate) {
         let mut state = self.lock();
         let has_ended = matches!(message.event, JobEvent::Finished(_));
         if let Some(sender) = state.open.get(&message.job_id) {
@@ -59,32 +59,32 @@ impl Asking {
     }
 }
 
-impl Counter {
-    pub fn ask(&self, job: Job) -> Asked {
+impl ProviderClient {
+    pub fn submit(&self, job: Job) -> JobHandle {
         let (sender, events) = mpsc::unbounded_channel();
         let job_id = {
-            let mut state = self.asking.lock();
+            let mut state = self.pending_jobs.lock();
             state.next += 1;
             let job_id = JobId(state.next);
             state.open.insert(job_id, sender);
             job_id
         };
         self.provider.submit.do_send(Submit::new(job_id, job, self.reply.clone()));
-        Asked { counter: self.clone(), job_id, events, has_ended: false }
+        JobHandle { client: self.clone(), job_id, events, has_ended: false }
     }
 
     /// A job of which nothing but the end matters.
     pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
-        let mut asked = self.ask(job);
+        let mut handle = self.submit(job);
         loop {
-            if let JobEvent::Finished(result) = asked.next().await {
+            if let JobEvent::Finished(result) = handle.next().await {
                 return result;
             }
         }
     }
 }
 
-impl Counter {
+impl ProviderClient {
     /// One that is not there is as good as deleted.
     pub async fn delete_image(&self, id: &ExternalId, within: Duration) -> Result<(), String> {
         match tokio::time::timeout(within, self.run(Job::DeleteImage(id.clone()))).await {
@@ -95,7 +95,7 @@ impl Counter {
     }
 }
 
-impl Asked {
+impl JobHandle {
     /// The next news; after the end there are none to be asked for.
     pub async fn next(&mut self) -> JobEvent {
         let stopped = || JobEvent::Finished(Err(CloudError::given_up("the provider has stopped")));
@@ -105,12 +105,12 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for JobHandle {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.counter.asking.lock().open.remove(&self.job_id);
-            let abandon = Abandon { job_id: self.job_id, reply: self.counter.reply.clone() };
-            self.counter.provider.abandon.do_send(abandon);
+            self.client.pending_jobs.lock().open.remove(&self.job_id);
+            let abandon = Abandon { job_id: self.job_id, reply: self.client.reply.clone() };
+            self.client.provider.abandon.do_send(abandon);
         }
     }
 }
