@@ -17,7 +17,7 @@ use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
-use nodepool_policy::scheduler::pool_context::{Hosts, PoolContext, Reservations};
+use nodepool_policy::scheduler::pool_context::{PoolContext, Reservations, StaticHostIndex};
 use python_yaml::parse;
 
 const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];
@@ -141,7 +141,7 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     let harness = DecisionHarness::new(nodes, 1, "bench");
     let inputs = harness.inputs();
     let provider = &harness.config.providers[&harness.id.provider];
-    let hosts = Hosts::of(harness.facts[&harness.id.provider].clone(), &harness.id);
+    let hosts = StaticHostIndex::new(harness.facts[&harness.id.provider].clone(), &harness.id);
     let pool_context = PoolContext {
         id: &harness.id,
         launcher: &harness.launcher,
@@ -166,8 +166,8 @@ fn look(bencher: Bencher<'_, '_>, nodes: usize) {
     let mut pool = Pool::new(harness.id.clone(), harness.launcher.clone());
     bencher.bench_local(|| {
         let effects = pool.step(Event::Wake, &inputs);
-        let [Effect::HandOut(plan)] = &effects[..] else { panic!("{effects:?}") };
-        pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &inputs)
+        let [Effect::Fulfill(plan)] = &effects[..] else { panic!("{effects:?}") };
+        pool.step(Event::Fulfilled(plan.request.id.clone(), Ok(())), &inputs)
     });
 }
 

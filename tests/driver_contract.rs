@@ -167,7 +167,7 @@ fn upload(file: PathBuf, number: &str) -> Job {
 /// Every job a provider may be given.
 fn jobs(case: &Case) -> Vec<Job> {
     let Job::Launch(order) = launch("contract-0000000001") else { unreachable!("launch makes a launch") };
-    let found = LaunchOrder { found: Some(ExternalId::text("no-such-id")), ..LaunchOrder::clone(&order) };
+    let found = LaunchOrder { prior_instance: Some(ExternalId::text("no-such-id")), ..LaunchOrder::clone(&order) };
     let stranger = HostIdentity { name: String::from("stranger"), username: String::from("nobody"), port: 22 };
     let mut jobs = vec![
         Job::Refresh,

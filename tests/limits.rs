@@ -254,7 +254,11 @@ fn ten_thousand_images() {
             monotonic_now: nodepool::actors::runtime::clock::monotonic_now(),
         };
         assert_eq!(build_schedule::due(&inputs).len(), 0, "all of them are there");
-        assert_eq!(retention::due(&inputs, retention::Pass::Whole, &Default::default()).len(), 0, "and none too many");
+        assert_eq!(
+            retention::due(&inputs, retention::RetentionScope::All, &Default::default()).len(),
+            0,
+            "and none too many"
+        );
         measured.then("decided on");
         let rows = image_status::uploads(&snapshot.images, Ages::Since);
         assert_eq!(rows.len(), images);

@@ -245,7 +245,7 @@ async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
         record.set_state(RequestState::Fulfilled, Timestamp(2.0));
         record.nodes = nodes.clone();
     });
-    store.hand_out(fulfilled, changes.collect()).await.unwrap();
+    store.fulfill(fulfilled, changes.collect()).await.unwrap();
     for id in &nodes {
         let (data, _) = zk.get(&paths::node(id)).await.unwrap();
         assert_eq!(json::from_bytes::<Node>(&data).unwrap().allocated_to.as_ref(), Some(&request));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
-use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageObservation};
 use nodepool_zk::locks::lock::make_path;
 use nodepool_zk::tools::transfer;
 use nodepool_zk::{Zk, paths};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use zookeeper_server::types::CreateMode;
 
-use super::proxy::{Proxy, Seen, Wire};
+use super::proxy::{LinkState, Seen, Wire};
 use super::seat::{Post, Role, Seat};
 use crate::crowd::again;
 use crate::crowd::scene::{self, WorkloadHarness, children, left_over};
@@ -191,17 +191,17 @@ impl TestCluster {
             return None;
         }
         let Ok((records, _)) = transfer::images(&self.zk).await else { return Some("no answer".into()) };
-        let mut watcher = ImageWatcher::default();
+        let mut checker = ImageInvariantChecker::default();
         for (key, stored) in records.builds() {
-            watcher.observe(ImageObservation::Build(&key, Some(&stored.record)));
+            checker.observe(ImageObservation::Build(&key, Some(&stored.record)));
         }
         for (key, stored) in records.uploads() {
-            watcher.observe(ImageObservation::Upload(key, Some(&stored.record)));
+            checker.observe(ImageObservation::Upload(key, Some(&stored.record)));
         }
         for image in witness::image_lives(&self.cloud.history().await).iter().filter(|image| image.gone.is_none()) {
-            watcher.observe(ImageObservation::Created(&image.place));
+            checker.observe(ImageObservation::Created(&image.place));
         }
-        if let Some(violation) = watcher.at_rest(&[(IMAGE.into(), "lab".into())]).first() {
+        if let Some(violation) = checker.at_quiescence(&[(IMAGE.into(), "lab".into())]).first() {
             return Some(violation.to_string());
         }
         if records.image(&IMAGE.into()).is_some_and(|image| image.requested_ms.is_some()) {

@@ -8,7 +8,7 @@ use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
-use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
+use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, Proof};
 use nodepool_policy::inputs::Inputs;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -77,7 +77,7 @@ pub struct History<'a> {
     zookeeper: ZooKeeper,
     backup: Option<Tree>,
     lives: Vec<Life>,
-    leaks: Leaks,
+    detector: LeakDetector,
     pending: Vec<Pending>,
     built: Built,
     is_in_service: bool,
@@ -120,7 +120,7 @@ impl<'a> History<'a> {
             zookeeper: ZooKeeper::default(),
             backup: None,
             lives: Vec::new(),
-            leaks: Leaks::default(),
+            detector: LeakDetector::default(),
             pending: Vec::new(),
             built,
             is_in_service: true,
@@ -333,7 +333,7 @@ impl<'a> History<'a> {
     }
 
     fn begin_session(&mut self) {
-        self.leaks = Leaks::default();
+        self.detector = LeakDetector::default();
         self.pending.clear();
         self.told.clear();
         self.zookeeper.connect();
@@ -413,7 +413,7 @@ impl<'a> History<'a> {
             now: *now,
             monotonic_now: MonotonicTime::at(now.0),
         };
-        let effects = self.leaks.step(event, &world);
+        let effects = self.detector.step(event, &world);
         let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
         let budget = ours.map_or(0, |ours| (ours / 10).max(10));
         if deletions > budget {
@@ -429,7 +429,7 @@ impl<'a> History<'a> {
             Effect::Prove(_, nodes) => self.pending.push(Pending::Read(nodes)),
             Effect::Delete { candidate: suspect, .. } => self.delete(&suspect.external_id),
             Effect::Exceeded { .. } => self.stats.count("too many at once, and told"),
-            Effect::NeverGiven(_, suspects) => {
+            Effect::UnissuedId(_, suspects) => {
                 self.stats.count("servers of an unknown number left alone");
                 for suspect in suspects {
                     self.told.insert(suspect.external_id.to_string());
@@ -438,7 +438,7 @@ impl<'a> History<'a> {
                     }
                 }
             }
-            Effect::Account(..) | Effect::CleanUnused { .. } => {}
+            Effect::SetLeakedUsage(..) | Effect::CleanUnused { .. } => {}
         }
     }
 
@@ -527,7 +527,7 @@ impl<'a> History<'a> {
             (!is_partial || self.chance.gen_bool(0.7)).then_some(said)
         };
         let nodes = nodes.into_iter().filter_map(known).collect();
-        Proof { nodes, numbers_given: self.zookeeper.tree.given }
+        Proof { nodes, issued_ids_below: self.zookeeper.tree.given }
     }
 
     /// Nothing is late, lost or a lie any more: what is forgotten goes within a few sweeps, or an operator is told.

@@ -85,7 +85,7 @@ async fn what_went_before_the_answer_to_a_write_came_stays_gone() {
             .await;
         harness.release_replies.send_replace(true);
     };
-    let (written, ()) = join(harness.store.hand_out(fulfilled, vec![given]), others).await;
+    let (written, ()) = join(harness.store.fulfill(fulfilled, vec![given]), others).await;
     written.unwrap();
     let snapshot = harness.store.mirror().snapshot();
     assert!(snapshot.request(&request).is_none() && snapshot.node(&node).is_none());

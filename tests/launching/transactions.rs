@@ -99,7 +99,7 @@ fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
             case.wait_for_mirror().await;
             let (request, nodes) = case.hand_out();
             let before = case.zookeeper.last_zxid();
-            case.store.hand_out(request, nodes).await.unwrap();
+            case.store.fulfill(request, nodes).await.unwrap();
             assert_eq!(case.zookeeper.last_zxid() - before, 1, "{directories:?}");
             case.assert_handed_out().await;
             let kept = case.other.zk.exists(&paths::request_lock(&case.request)).await.unwrap().is_some();
@@ -113,7 +113,7 @@ fn a_writer_sees_its_own_write_at_once() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
-        case.store.hand_out(request, nodes).await.unwrap();
+        case.store.fulfill(request, nodes).await.unwrap();
         let snapshot = case.store.mirror().snapshot();
         assert_eq!(snapshot.request(&case.request).unwrap().record.state, RequestState::Fulfilled);
         assert!(!snapshot.node(&case.node).unwrap().record.is_idle());
@@ -162,7 +162,7 @@ fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
                 if known {
                     case.wait_for_mirror().await;
                 }
-                let error = case.store.hand_out(request, nodes).await.unwrap_err();
+                let error = case.store.fulfill(request, nodes).await.unwrap_err();
                 assert_eq!(error, WriteError::Contended, "{what}, known to the mirror: {known}");
                 case.assert_untouched().await;
                 assert_eq!(lock::contenders(&case.other.zk, &path).await.unwrap().len(), 1, "ours left again");
@@ -182,7 +182,7 @@ fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
         }
         case.wait_for_mirror().await;
         let (request, nodes) = case.hand_out();
-        case.store.hand_out(request, nodes).await.unwrap();
+        case.store.fulfill(request, nodes).await.unwrap();
         case.assert_handed_out().await;
     });
 }
@@ -201,7 +201,7 @@ fn a_request_that_ended_meanwhile_is_neither_handed_out_nor_claimed() {
         failed.set_state(RequestState::Failed, clock::now());
         let (path, failed) = (paths::request(&case.request), Bytes::from(json::to_bytes(&failed)));
         case.other.zk.set(&path, failed.clone(), -1).await.unwrap();
-        assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
+        assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict));
         let new = Node::new(NodeState::Init, clock::now());
         assert_eq!(case.store.claim(claimed, Vec::new(), vec![new]).await.unwrap_err(), WriteError::Conflict);
         assert_eq!(case.other.zk.get(&path).await.unwrap().0, failed);
@@ -220,7 +220,7 @@ fn a_record_that_changed_meanwhile_is_a_conflict() {
         let mut held = case.other.node(&case.node).await.unwrap();
         held.state = NodeState::Hold;
         case.other.zk.set(&paths::node(&case.node), Bytes::from(json::to_bytes(&held)), -1).await.unwrap();
-        assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
+        assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict));
         case.assert_untouched().await;
     });
 }
@@ -249,7 +249,7 @@ fn a_node_is_released_only_when_its_request_is_really_gone() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
-        case.store.hand_out(request, nodes).await.unwrap();
+        case.store.fulfill(request, nodes).await.unwrap();
         let release = || {
             let snapshot = case.store.mirror().snapshot();
             snapshot.node(&case.node).unwrap().change(case.node.clone(), |record| record.allocated_to = None)
@@ -288,7 +288,7 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
             if is_known {
                 case.wait_for_mirror().await;
             }
-            assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict), "{about}");
+            assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict), "{about}");
             case.wait_for_mirror().await;
             assert!(case.other.request(&case.request).await.is_none(), "{about}");
             assert!(case.other.node(&case.node).await.unwrap().is_idle(), "{about}");
@@ -364,7 +364,7 @@ fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
                 }
             }
         });
-        assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
+        assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict));
         meddling.await.unwrap();
         assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Pending);
     });
@@ -379,7 +379,7 @@ fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
         let (request, nodes) = case.hand_out();
         let (frames, mut shown) = tokio::sync::mpsc::channel(100);
         case.store.mirror().film(frames);
-        case.store.hand_out(request, nodes).await.unwrap();
+        case.store.fulfill(request, nodes).await.unwrap();
         case.wait_for_mirror().await;
         let mut pending = 0;
         while let Ok(frame) = shown.try_recv() {

@@ -439,8 +439,8 @@ fn who_lacks_room_lacks_it_still_when_a_write_failed() {
 
     let mut shared_pools = SharedPoolState::default();
     let other_pool = PoolId::new("elsewhere", "main");
-    shared_pools.begin_try(&other_pool, &harness.request);
-    harness.pool.set_tried(&shared_pools);
+    shared_pools.begin_lease(&other_pool, &harness.request);
+    harness.pool.update_leases(&shared_pools);
     harness.built.snapshot.revision += 1;
     assert_eq!(harness.step(Event::Wake), [], "another pool of this process is about to take it");
     assert!(harness.pool.is_paused());

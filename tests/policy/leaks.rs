@@ -12,7 +12,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
-use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Why};
+use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, LeakReason, Proof};
 
 fn inputs(nodes: &[&str]) -> Built {
     let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
@@ -51,11 +51,11 @@ fn ids_listed(instances: &[Instance]) -> Event {
 
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
     let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
-    Event::Proven(lab_provider(), Some(Proof { nodes: nodes.collect(), numbers_given: 1000 }))
+    Event::Proven(lab_provider(), Some(Proof { nodes: nodes.collect(), issued_ids_below: 1000 }))
 }
 
 /// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
-fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
+fn sweep(leaks: &mut LeakDetector, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
     let mut listing = leaks.step(Event::Sweep, &built.inputs());
     if listing == [Effect::CallTheRoll(lab_provider())] {
         listing = leaks.step(ids_listed(instances), &built.inputs());
@@ -69,9 +69,9 @@ fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) 
     effects
 }
 
-fn deleted(effects: &[Effect]) -> Vec<(String, Why)> {
+fn deleted(effects: &[Effect]) -> Vec<(String, LeakReason)> {
     let deletion = |effect: &Effect| match effect {
-        Effect::Delete { candidate: suspect, .. } => Some((suspect.external_id.to_string(), suspect.why)),
+        Effect::Delete { candidate: suspect, .. } => Some((suspect.external_id.to_string(), suspect.reason)),
         _ => None,
     };
     effects.iter().filter_map(deletion).collect()
@@ -82,12 +82,12 @@ const GONE: &str = "0000000099";
 // zookeeper.md check 78, drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
 #[test]
 fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
-    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     let first = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
     assert_eq!(first, [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]);
     let second = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
-    assert_eq!(deleted(&second), [("a".to_owned(), Why::NoNode)]);
+    assert_eq!(deleted(&second), [("a".to_owned(), LeakReason::NoNode)]);
 }
 
 /// A node of the world "1 ready", with this instance.
@@ -106,7 +106,7 @@ fn ready_with(id: &str) -> Built {
 #[test]
 fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
     for by in [Seconds(-3600.0), Seconds(3600.0)] {
-        let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
+        let (mut leaks, mut built) = (LeakDetector::default(), ready_with("a"));
         let known = [instance("a", "lab", "0000000001")];
         leaks.step(Event::Sweep, &built.inputs());
         leaks.step(listed(&known), &built.inputs());
@@ -120,7 +120,7 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
 
 #[test]
 fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
-    let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
+    let (mut leaks, mut built) = (LeakDetector::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001"), instance("b", "other", GONE)];
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "nothing is known yet");
     assert_eq!(leaks.step(listed(&known), &built.inputs()), []);
@@ -152,7 +152,7 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
 // A reload took the provider away between the two, and it was back before the next sweep.
 #[test]
 fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
-    let (mut leaks, built) = (Leaks::default(), ready_with("a"));
+    let (mut leaks, built) = (LeakDetector::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001")];
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(listed(&known), &built.inputs());
@@ -169,7 +169,7 @@ fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
 fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
     let node = Node::new(NodeState::Ready, Timestamp(1.0));
     for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab_provider(), None)] {
-        let (mut leaks, built) = (Leaks::default(), inputs(&[]));
+        let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
         let instances = [instance("a", "lab", GONE)];
         for _ in 0..3 {
             let effects = sweep(&mut leaks, &built, &instances, answer.clone());
@@ -180,7 +180,7 @@ fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
 
 #[test]
 fn a_listing_that_failed_between_two_takes_the_proof_away() {
-    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
     leaks.step(Event::Sweep, &built.inputs());
@@ -191,7 +191,7 @@ fn a_listing_that_failed_between_two_takes_the_proof_away() {
 
 #[test]
 fn nothing_is_done_while_zookeeper_is_out_of_reach() {
-    let (mut leaks, mut built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, mut built) = (LeakDetector::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
     built.snapshot.connected = false;
@@ -203,7 +203,7 @@ fn nothing_is_done_while_zookeeper_is_out_of_reach() {
 // zookeeper.md check 78, drivers.md 1.7.6
 #[test]
 fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
-    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let mut going = instance("b", "lab", GONE);
     going.state = InstanceState::Stopping;
     let instances = [instance("a", "other", GONE), going, Instance::new(ExternalId::text("c"))];
@@ -215,13 +215,13 @@ fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
 // drivers.md 1.7.7: what leaked instances take is no room; but the one of a node that has just gone may be seen once more
 #[test]
 fn leaked_instances_take_of_the_limits_until_they_are_gone() {
-    let (mut leaks, mut built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, mut built) = (LeakDetector::default(), inputs(&[]));
     let amounts = Resources::none().with("cores", 4.0).with("instances", 1.0);
     let mut leaked = Instance { resources: amounts.clone(), ..instance("a", "lab", GONE) };
     let another = Instance { resources: amounts.clone(), ..instance("b", "other", GONE) };
     let accounted = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
-            Effect::Account(provider, amounts) => Some((provider.clone(), amounts.clone())),
+            Effect::SetLeakedUsage(provider, amounts) => Some((provider.clone(), amounts.clone())),
             _ => None,
         })
     };
@@ -239,14 +239,14 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
 
 #[test]
 fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
-    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     // One from before ZooKeeper was restored, one of a number that nobody gives, and a leak.
     let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
     let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
         ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
-    let say = |numbers_given| {Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), numbers_given }));
+    let say = |numbers_given| {Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below: numbers_given }));
     let told = |effects: &[Effect]| match effects {
-        [Effect::NeverGiven(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
+        [Effect::UnissuedId(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
         _ => Vec::new(),
     };
     leaks.step(Event::Sweep, &built.inputs());
@@ -254,7 +254,7 @@ fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
     assert_eq!(told(&leaks.step(say(100), &built.inputs())), ["a", "b"]);
     for _ in 0..2 {
         leaks.step(Event::Sweep, &built.inputs());
-        assert_eq!(deleted(&leaks.step(listed(&instances), &built.inputs())), [("c".to_owned(), Why::NoNode)]);
+        assert_eq!(deleted(&leaks.step(listed(&instances), &built.inputs())), [("c".to_owned(), LeakReason::NoNode)]);
         // Another node has got the number since.
         assert_eq!(told(&leaks.step(say(101), &built.inputs())), ["a", "b"]);
     }
@@ -267,7 +267,7 @@ fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
     for (state, expected) in
         [(NodeState::Ready, 1), (NodeState::InUse, 1), (NodeState::Building, 0), (NodeState::Init, 0)]
     {
-        let (mut leaks, mut built) = (Leaks::default(), inputs(&["1 ready"]));
+        let (mut leaks, mut built) = (LeakDetector::default(), inputs(&["1 ready"]));
         let id = built.snapshot.nodes().next().expect("the world has a node").0.clone();
         node.state = state;
         let mut stored = built.snapshot.node(&id).expect("it is there").clone();
@@ -279,13 +279,13 @@ fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
         sweep(&mut leaks, &built, &instances, say());
         let effects = deleted(&sweep(&mut leaks, &built, &instances, say()));
         assert_eq!(effects.len(), expected, "{state:?}");
-        assert!(effects.iter().all(|(id, why)| id == "b" && *why == Why::NotItsNodes), "{effects:?}");
+        assert!(effects.iter().all(|(id, why)| id == "b" && *why == LeakReason::OtherInstance), "{effects:?}");
     }
 }
 
 #[test]
 fn more_than_the_budget_is_told_and_left_alone() {
-    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
+    let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let ids: Vec<String> = (100..120).map(|number| format!("{number:010}")).collect();
     let instances: Vec<Instance> = ids.iter().map(|id| instance(id, "lab", id)).collect();
     let gone: Vec<(&str, Option<Node>)> = ids.iter().map(|id| (id.as_str(), None)).collect();

@@ -21,7 +21,7 @@ fn plan(built: &Built) -> String {
     pool.update_shared_state(&built.shared_pools);
     let effects = pool.step(pool::Event::Wake, &inputs);
     for (id, _) in built.snapshot.requests() {
-        match pool.why(id, &built.snapshot) {
+        match pool.last_verdict(id, &built.snapshot) {
             Some(why) => writeln!(text, "{id}: {:?}: {}", why.verdict, why.reason).unwrap(),
             None => writeln!(text, "{id}: not looked at").unwrap(),
         }
@@ -41,7 +41,7 @@ fn plan(built: &Built) -> String {
 
 fn describe_effect(effect: &pool::Effect) -> String {
     match effect {
-        pool::Effect::HandOut(plan) => {
+        pool::Effect::Fulfill(plan) => {
             assert_eq!(plan.request.record.nodes, plan.nodes.iter().map(|node| node.id.clone()).collect::<Vec<_>>());
             format!("hands out {:?} to {}", plan.request.record.nodes, plan.request.id)
         }
@@ -69,7 +69,7 @@ fn describe_cleanup_effect(effect: &planner::Effect) -> String {
         }
         planner::Effect::Inspect { host, .. } => format!("inspects {host}"),
         planner::Effect::Refresh(provider) => format!("surveys {provider}"),
-        planner::Effect::Stranded { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
+        planner::Effect::Undeletable { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
     }
 }
 
@@ -105,19 +105,19 @@ fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
     let mut built = build(&serde_yaml::from_str(spec).unwrap());
     let (id, other) = (RequestId::from("200-0000000001"), PoolId::new("lab", "another"));
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-    built.shared_pools.begin_try(&other, &id);
+    built.shared_pools.begin_lease(&other, &id);
     pool.update_shared_state(&built.shared_pools);
-    pool.set_tried(&built.shared_pools);
+    pool.update_leases(&built.shared_pools);
     assert_eq!(pool.step(pool::Event::Wake, &built.inputs()), []);
-    let why = pool.why(&id, &built.snapshot).unwrap();
+    let why = pool.last_verdict(&id, &built.snapshot).unwrap();
     assert_eq!(why.reason, "another pool of this launcher is about to take it");
 
-    built.shared_pools.begin_try(&pool_id(), &id);
-    built.shared_pools.end_try(&other, &id);
-    assert_eq!(built.shared_pools.tried().get(&id), Some(&pool_id()), "nobody ends what another one does");
-    pool.set_tried(&built.shared_pools);
+    built.shared_pools.begin_lease(&pool_id(), &id);
+    built.shared_pools.end_lease(&other, &id);
+    assert_eq!(built.shared_pools.leases().get(&id), Some(&pool_id()), "nobody ends what another one does");
+    pool.update_leases(&built.shared_pools);
     let effects = pool.step(pool::Event::Wake, &built.inputs());
-    assert!(matches!(effects[..], [pool::Effect::HandOut(_)]), "{effects:?}");
+    assert!(matches!(effects[..], [pool::Effect::Fulfill(_)]), "{effects:?}");
 }
 
 /// Of pools that decline at the same time one writes first, and its write may end the request.
@@ -132,7 +132,7 @@ fn a_decline_that_was_overtaken_keeps_its_reason() {
         let effects = pool.step(pool::Event::Wake, &inputs);
         assert!(matches!(effects[..], [pool::Effect::Decline { .. }]), "{effects:?}");
         pool.step(pool::Event::Declined(id.clone(), Err(error)), &inputs);
-        pool.why(&id, &built.snapshot).unwrap().reason
+        pool.last_verdict(&id, &built.snapshot).unwrap().reason
     };
     for error in [WriteError::Conflict, WriteError::Contended] {
         assert_eq!(answered(error), "node type(s) [zebra] not available");

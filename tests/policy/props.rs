@@ -15,7 +15,7 @@ use nodepool_model::snapshot::usage_totals::Ledger;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::pool::{Effect, Event, Pool};
-use nodepool_policy::request::handler::HandOut;
+use nodepool_policy::request::handler::ImmediateFulfillment;
 use proptest::prelude::*;
 
 const LABELS: [&str; 4] = ["a", "b", "c", "d"];
@@ -90,7 +90,7 @@ fn scheduling_pass(built: &Built) -> (Pool, Vec<Effect>) {
 
 /// Nodes by request, of hand-outs and of those of which a host is still being probed.
 fn assigned(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
-    let handlers = pool.observe(NOW, MonotonicTime::at(NOW.0)).requests.into_iter();
+    let handlers = pool.view(NOW, MonotonicTime::at(NOW.0)).requests.into_iter();
     handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
 }
 
@@ -104,7 +104,7 @@ fn lacking_labels(reason: &str) -> Vec<LabelName> {
     named.split(',').map(LabelName::from).collect()
 }
 
-fn apply(built: &mut Built, plan: &HandOut, mzxid: i64) {
+fn apply(built: &mut Built, plan: &ImmediateFulfillment, mzxid: i64) {
     let request = Versioned { record: plan.request.record.clone().into(), version: 1, mzxid, mtime_ms: 0 };
     built.snapshot.put_request(plan.request.id.clone(), request);
     for node in &plan.nodes {
@@ -127,7 +127,7 @@ proptest! {
             prop_assert!(record.is_idle() && !built.snapshot.is_node_locked(&node));
         }
         for effect in effects {
-            let Effect::HandOut(plan) = effect else { continue };
+            let Effect::Fulfill(plan) = effect else { continue };
             prop_assert_eq!(plan.request.record.nodes.len(), plan.request.record.node_types.len());
             for (label, node) in plan.request.record.node_types.iter().zip(&plan.nodes) {
                 prop_assert!(node.record.labels.contains(label));
@@ -149,14 +149,14 @@ proptest! {
         let (mut pool, effects) = scheduling_pass(&built);
         let mut served = BTreeSet::new();
         for (index, effect) in effects.iter().enumerate() {
-            if let Effect::HandOut(plan) = effect {
+            if let Effect::Fulfill(plan) = effect {
                 apply(&mut built, plan, 1000 + index as i64);
-                pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &built.inputs());
+                pool.step(Event::Fulfilled(plan.request.id.clone(), Ok(())), &built.inputs());
                 served.insert(plan.request.id.clone());
             }
         }
         for effect in pool.step(Event::Wake, &built.inputs()) {
-            if let Effect::HandOut(plan) = effect {
+            if let Effect::Fulfill(plan) = effect {
                 prop_assert!(!served.contains(&plan.request.id), "{} was served twice", plan.request.id);
             }
         }
@@ -169,7 +169,7 @@ proptest! {
         let (pool, _) = scheduling_pass(&built);
         let given = assigned(&pool);
         for (rank, _) in built.snapshot.waiting_requests() {
-            let Some(why) = pool.why(&rank.id, &built.snapshot) else { continue };
+            let Some(why) = pool.last_verdict(&rank.id, &built.snapshot) else { continue };
             let short = lacking_labels(&why.reason);
             for (behind, nodes) in &given {
                 let other = Rank::of(behind, &built.snapshot.request(behind).unwrap().record);
@@ -192,12 +192,12 @@ proptest! {
         let (pool, _) = scheduling_pass(&built);
         let given: BTreeSet<NodeId> = assigned(&pool).into_values().flatten().collect();
         let first_waiting = built.snapshot.waiting_requests().find(|(rank, request)| {
-            let waits = pool.why(&rank.id, &built.snapshot).is_some_and(|why| why.reason.contains("idle node"));
+            let waits = pool.last_verdict(&rank.id, &built.snapshot).is_some_and(|why| why.reason.contains("idle node"));
             waits && request.record.node_types.len() == 1
         });
         let Some((rank, request)) = first_waiting else { return Ok(()) };
         let kept_for_others = built.snapshot.waiting_requests().take_while(|(other, _)| *other != rank).any(|(other, _)| {
-            pool.why(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
+            pool.last_verdict(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
         });
         let label = &request.record.node_types[0];
         let hosts = built.facts["lab"].static_hosts.iter();
@@ -219,7 +219,7 @@ proptest! {
         let (pool, _) = scheduling_pass(&built);
         for (id, request) in built.snapshot.requests() {
             if matches!(request.record.state, RequestState::Requested | RequestState::Pending) {
-                let why = pool.why(id, &built.snapshot);
+                let why = pool.last_verdict(id, &built.snapshot);
                 prop_assert!(why.is_some_and(|why| !why.reason.is_empty()), "{id} has none");
             }
         }

@@ -205,7 +205,7 @@ fn servers_of_the_driver_that_a_provider_had_before_keep_their_records_and_are_t
     for node in ["1 host=h1 slot=0", "1 host=h1 slot=0 used", "1 host=h1 slot=0 deleting", "1 host=h9 slot=0"] {
         let mut launcher = launcher_with_a_server(node);
         let effects = launcher.planner.step(Event::Sweep, &launcher.built.inputs());
-        let is_told = |effect: &Effect| matches!(effect, Effect::Stranded { nodes, .. } if *nodes == [node_id("1")]);
+        let is_told = |effect: &Effect| matches!(effect, Effect::Undeletable { nodes, .. } if *nodes == [node_id("1")]);
         let is_registered = |effect: &Effect| matches!(effect, Effect::Register { .. });
         assert!(
             effects.iter().any(is_told) && effects.iter().any(is_registered) && effects.len() == 2,

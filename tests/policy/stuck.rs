@@ -15,8 +15,8 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{Versioned, WriteError};
 use nodepool_policy::cleanup::rules::{self, Repair};
-use nodepool_policy::pool::{Effect, Event, LivenessResult, Probe};
-use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
+use nodepool_policy::pool::{Effect, Event, LivenessResult, Pool};
+use nodepool_policy::scheduler::min_ready::{self, MinReady, MinReadyAction};
 
 /// Of a label one node shall always be ready.
 fn with_one_min_ready() -> (LabelName, PoolHarness, MinReady) {
@@ -89,7 +89,7 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
     for pause in [1.0, 2.0, 4.0] {
         let plan = |mind: &mut MinReady, harness: &PoolHarness| {
             min_ready.plan(&Default::default(), &harness.built.inputs())};
-        assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
+        assert_eq!(plan(&mut mind, &harness), [MinReadyAction::Submit(label.clone())]);
         mind.submitted(&label, "event", None, harness.built.monotonic_now());
         assert_eq!(plan(&mut mind, &harness), []);
         let due = mind.due(harness.built.monotonic_now()).expect("it is tried again");
@@ -121,7 +121,7 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
     };
     {
         let inputs = harness.built.inputs();
-        let again: Vec<Repair> = rules::spent_nodes(&"lab".into(), |_, _| true, &inputs).collect();
+        let again: Vec<Repair> = rules::finished_nodes(&"lab".into(), |_, _| true, &inputs).collect();
         let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
         assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
     }
@@ -135,7 +135,7 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
 fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
     let (label, mut harness, mut mind) = with_one_min_ready();
     let plan = |mind: &mut MinReady, harness: &PoolHarness| mind.plan(&Default::default(), &harness.built.inputs());
-    assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
+    assert_eq!(plan(&mut mind, &harness), [MinReadyAction::Submit(label.clone())]);
     mind.submitted(&label, "event", None, harness.built.monotonic_now());
     harness.built.snapshot.connected = false;
     for _ in 0..3 {
@@ -151,7 +151,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
         .put_request(id.clone(), Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
     harness.built.snapshot.connected = true;
     let wishes = plan(&mut mind, &harness);
-    assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");
+    assert!(wishes.contains(&MinReadyAction::Finish { request: id, nodes: Vec::new() }), "{actions:?}");
 }
 
 // One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
@@ -173,10 +173,10 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
     harness.built.snapshot.put_request(id, stored);
     let wishes = mind.plan(&Default::default(), &harness.built.inputs());
     let finished = wishes.iter().find_map(|wish| match wish {
-        Wish::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
+        MinReadyAction::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
         _ => None,
     });
-    assert_eq!(finished, Some(vec![NodeState::Deleting, NodeState::Ready]), "{wishes:?}");
+    assert_eq!(finished, Some(vec![NodeState::Deleting, NodeState::Ready]), "{actions:?}");
 }
 
 // Its last write did not fit what ZooKeeper takes, so it was served, and not fulfilled, again and again.
@@ -185,7 +185,7 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
     let ask = |nodes: usize| {
         let mut harness = PoolHarness::new(&vec!["a"; nodes].join(","));
         let effects = harness.step(Event::Wake);
-        let why = harness.pool.why(&harness.request, &harness.built.snapshot).expect("it was looked at");
+        let why = harness.pool.last_verdict(&harness.request, &harness.built.snapshot).expect("it was looked at");
         (effects, why.reason)
     };
     let (effects, _) = ask(MAX_NODES);
@@ -234,7 +234,7 @@ fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out()
     pool.update_shared_state(&built.shared_pools);
     let effects = pool.step(Event::Wake, &built.inputs());
     assert!(matches!(&effects[..], [Effect::Probe { .. }, Effect::Probe { .. }]), "{effects:?}");
-    let probed = |node: &str| Event::Probed(request_id("200-1"), node_id(node), Probe::Alive);
+    let probed = |node: &str| Event::Probed(request_id("200-1"), node_id(node), LivenessResult::Alive);
     assert_eq!(pool.step(probed("1"), &built.inputs()), []);
     let stored = built.snapshot.node(&node_id("1")).unwrap();
     let changed = stored.change(node_id("1"), |record| record.labels = vec!["b".into()]);

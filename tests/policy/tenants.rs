@@ -9,7 +9,7 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_policy::pool::{Effect, Event, Pool};
-use nodepool_policy::scheduler::tenant_usage::Taking;
+use nodepool_policy::scheduler::tenant_usage::PendingTenantUsage;
 
 /// Three requests for one node each, of a tenant that may have two.
 fn three_requests_for_two() -> PoolHarness {
@@ -30,7 +30,7 @@ fn claims(effects: &[Effect]) -> usize {
 fn requests_that_come_at_once_do_not_exceed_the_limit_of_their_tenant() {
     let mut harness = three_requests_for_two();
     assert_eq!(claims(&harness.step(Event::Wake)), 2);
-    let why = harness.pool.why(&request_id("200-3"), &harness.built.snapshot).unwrap();
+    let why = harness.pool.last_verdict(&request_id("200-3"), &harness.built.snapshot).unwrap();
     assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
     assert_eq!(claims(&harness.step(Event::Wake)), 0, "nothing has changed");
     // Of one it is known that it takes nothing after all.
@@ -44,7 +44,7 @@ fn what_a_request_takes_counts_once_its_nodes_are_there() {
     harness.built.snapshot.remove_request(&request_id("200-3"));
     harness.built.snapshot.remove_request(&request_id("200-2"));
     harness.start_launches();
-    assert!(harness.pool.taking().is_empty(), "the picture shows it");
+    assert!(harness.pool.pending_usage().is_empty(), "the picture shows it");
     let tenant = "t".into();
     assert_eq!(harness.built.snapshot.ledger.used_by_tenant(&tenant).get("instances"), 1.0);
 }
@@ -54,21 +54,21 @@ fn what_a_request_takes_counts_once_its_nodes_are_there() {
 fn pools_of_one_process_do_not_exceed_the_limit_together() {
     let mut harness = three_requests_for_two();
     let other = LauncherId::from("launcher-other-main");
-    let taking: Taking =
+    let taking: PendingTenantUsage =
         [(request_id("200-9"), ("t".into(), Resources::none().with("instances", 1.0)))].into_iter().collect();
-    assert!(!harness.built.shared_pools.put_taking(&other, &taking), "nobody needs to look again");
-    harness.pool.set_tried(&harness.built.shared_pools);
+    assert!(!harness.built.shared_pools.publish_pending_usage(&other, &taking), "nobody needs to look again");
+    harness.pool.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
-    assert!(harness.built.shared_pools.put_taking(&other, &Taking::new()), "there is room for others");
-    harness.pool.set_tried(&harness.built.shared_pools);
+    assert!(harness.built.shared_pools.publish_pending_usage(&other, &PendingTenantUsage::new()), "there is room for others");
+    harness.pool.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
 
     // And the other way round.
     let mut second = Pool::new(PoolId::new("lab", "second"), other);
-    let ours = Arc::new(harness.pool.taking().clone());
+    let ours = Arc::new(harness.pool.pending_usage().clone());
     assert_eq!(ours.len(), 2);
-    harness.built.shared_pools.put_taking(&LauncherId::from(LAUNCHER), &ours);
-    second.set_tried(&harness.built.shared_pools);
+    harness.built.shared_pools.publish_pending_usage(&LauncherId::from(LAUNCHER), &ours);
+    second.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&second.step(Event::Wake, &harness.built.inputs())), 0);
 }
 
@@ -109,7 +109,7 @@ fn idle_nodes_are_nobodys_whoever_had_them_last() {
 fn what_goes_is_no_part_of_what_its_request_takes() {
     let mut harness = one_request_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
     assert_eq!(claims(&harness.step(Event::Wake)), 1, "one goes, one comes, and that is all that the tenant may have");
-    let why = harness.pool.why(&request_id("200-2"), &harness.built.snapshot).unwrap();
+    let why = harness.pool.last_verdict(&request_id("200-2"), &harness.built.snapshot).unwrap();
     assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
 }
 

@@ -139,7 +139,7 @@ pub fn launch(hostname: &str) -> Job {
         image: None,
         request: Arc::default(),
         metadata: BTreeMap::new(),
-        found: None,
+        prior_instance: None,
         may_exist: false,
         may_appear: false,
     }))

@@ -19,8 +19,8 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Timestamp;
-use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
-use nodepool_policy::invariants::nodes::{self, InvariantChecker, Observation, Place, Watcher};
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageObservation};
+use nodepool_policy::invariants::nodes::{self, CloudObjectKey, InvariantChecker, Observation, Violation};
 use nodepool_zk::paths;
 use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
@@ -34,8 +34,8 @@ pub struct RunHistory(Arc<Mutex<RunState>>);
 
 #[derive(Default)]
 struct RunState {
-    watcher: Watcher,
-    images: ImageWatcher,
+    checker: InvariantChecker,
+    images: ImageInvariantChecker,
     data: FxHashMap<String, Bytes>,
     /// As the files have them, and as the watcher was told.
     limits: BTreeMap<PoolId, usize>,
@@ -73,7 +73,7 @@ impl RunHistory {
         if pages.tale.is_some() && !matches!(observation, Observation::Node(..) | Observation::Request(..)) {
             pages.tell(&format!("{sight:?}"));
         }
-        let found = pages.watcher.observe(observation);
+        let found = pages.checker.observe(observation);
         pages.note(found);
     }
 
@@ -116,13 +116,13 @@ impl RunHistory {
             paths::ZnodePath::Node(id) => {
                 let node =
                     if pages.keeps_checked_fields_only { record::<Gist>(data).map(Node::from) } else { record(data) };
-                pages.watcher.observe(Observation::Node(&id, node.as_ref()))
+                pages.checker.observe(Observation::Node(&id, node.as_ref()))
             }
             paths::ZnodePath::Request(id) => {
                 let checked_fields_only = pages.keeps_checked_fields_only;
                 let request =
                     if checked_fields_only { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
-                pages.watcher.observe(Observation::Request(&id, request.as_ref()))
+                pages.checker.observe(Observation::Request(&id, request.as_ref()))
             }
             paths::ZnodePath::NodeContender(id, name) => {
                 pages.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))
@@ -145,14 +145,14 @@ impl RunHistory {
     /// The nodes of this kind, as who follows all changes has them.
     pub fn nodes(&self, is_meant: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
         let pages = self.0.lock().unwrap();
-        let meant = pages.watcher.nodes().iter().filter(|(_, node)| is_meant(node));
+        let meant = pages.checker.nodes().iter().filter(|(_, node)| is_meant(node));
         meant.map(|(id, node)| (id.clone(), node.clone())).collect()
     }
 
     /// The same of requests, in the order in which they are served.
     pub fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<(RequestId, NodeRequest)> {
         let pages = self.0.lock().unwrap();
-        let meant = pages.watcher.requests().iter().filter(|(_, request)| is_meant(request));
+        let meant = pages.checker.requests().iter().filter(|(_, request)| is_meant(request));
         meant.map(|(id, request)| (id.clone(), request.clone())).collect()
     }
 
@@ -196,13 +196,13 @@ impl RunHistory {
     /// What keeps all from being at rest.
     pub fn unrest(&self, cast: Cast) -> Vec<Violation> {
         let pages = self.0.lock().unwrap();
-        let mut left = pages.watcher.at_rest();
+        let mut left = pages.checker.at_quiescence();
         // Nobody who asked is there any more, and who held a node has let it go.
-        let requests = pages.watcher.requests().keys();
+        let requests = pages.checker.requests().keys();
         left.extend(requests.map(|id| Violation(format!("request {id} is left over"))));
-        let held = pages.watcher.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
+        let held = pages.checker.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
         left.extend(held.map(|(id, _)| Violation(format!("node {id} is still held"))));
-        left.extend(pages.images.at_rest(&cast.wanted_images()));
+        left.extend(pages.images.at_quiescence(&cast.wanted_images()));
         // What kazoo made anew by locking what had gone (K10).
         let empty = pages.data.iter().filter(|(_, data)| data.is_empty());
         let ghosts = empty.filter_map(|(path, _)| match paths::parse(path) {
@@ -222,23 +222,23 @@ impl RunHistory {
     }
 
     /// Servers of our providers that are nobody's.
-    pub fn strays(&self) -> Vec<Place> {
+    pub fn strays(&self) -> Vec<CloudObjectKey> {
         let pages = self.0.lock().unwrap();
-        let strays = pages.watcher.strays().map(|(place, _)| place.clone());
+        let strays = pages.checker.stray_servers().map(|(place, _)| place.clone());
         strays.filter(|(provider, _)| PROVIDERS.contains(&provider.as_str())).collect()
     }
 
     /// Requests that somebody should look after, with the provider of a node that each could have.
     pub fn neglected(&self) -> Vec<(RequestId, Option<ProviderName>)> {
         let pages = self.0.lock().unwrap();
-        let neglected = pages.watcher.neglected();
+        let neglected = pages.checker.neglected_requests();
         neglected.map(|(id, idle)| (id.clone(), idle.and_then(|node| node.provider.clone()))).collect()
     }
 
     /// Whether somebody waits for this request.
     pub fn is_open(&self, id: &RequestId) -> bool {
         let pages = self.0.lock().unwrap();
-        let state = pages.watcher.requests().get(id).map(|request| request.state);
+        let state = pages.checker.requests().get(id).map(|request| request.state);
         state.is_some_and(|state| matches!(state, RequestState::Requested | RequestState::Pending))
     }
 

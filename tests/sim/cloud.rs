@@ -21,7 +21,7 @@ use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::ImageObservation;
-use nodepool_policy::invariants::nodes::{self, Observation, Place, Violation};
+use nodepool_policy::invariants::nodes::{self, CloudObjectKey, Observation, Violation};
 use python_yaml::diagnostics::Diagnostic;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -58,11 +58,11 @@ struct State {
     rng: StdRng,
     /// With a number that grows with each change.
     weather: BTreeMap<ProviderName, (u64, Weather)>,
-    servers: BTreeMap<Place, Server>,
+    servers: BTreeMap<CloudObjectKey, Server>,
     /// What has gone, and since when: listings that are behind have it still.
-    gone: Vec<(Place, Instance, Instant)>,
+    gone: Vec<(CloudObjectKey, Instance, Instant)>,
     /// With the time since when.
-    images: BTreeMap<Place, (StoredImage, Instant)>,
+    images: BTreeMap<CloudObjectKey, (StoredImage, Instant)>,
     history: RunHistory,
     numbers: u64,
 }
@@ -158,7 +158,7 @@ impl State {
         likelihood > 0.0 && self.rng.gen_bool(likelihood)
     }
 
-    fn end(&mut self, place: &Place) {
+    fn end(&mut self, place: &CloudObjectKey) {
         if let Some(server) = self.servers.remove(place) {
             let now = Instant::now();
             self.gone.retain(|(_, _, since)| *since + LONGEST_LAG > now);
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    fn delete(&mut self, place: &Place) -> Result<(), CloudError> {
+    fn delete(&mut self, place: &CloudObjectKey) -> Result<(), CloudError> {
         self.go_on();
         if place.1.starts_with(OF_OTHERS) {
             self.history.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
@@ -273,7 +273,7 @@ impl State {
         }
     }
 
-    fn delete_image(&mut self, place: &Place) -> Result<(), CloudError> {
+    fn delete_image(&mut self, place: &CloudObjectKey) -> Result<(), CloudError> {
         self.history.observe_image(ImageObservation::Deleting(place));
         self.images.remove(place).ok_or(CloudError::NotFound)?;
         self.history.observe_image(ImageObservation::Removed(place));

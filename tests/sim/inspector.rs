@@ -8,7 +8,7 @@ use nodepool::actors::process::context::ProcessContext;
 use nodepool::actors::runtime::messages::AskWhy;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
-use nodepool_policy::invariants::nodes::{Place, Violation, check_usage_totals};
+use nodepool_policy::invariants::nodes::{CloudObjectKey, Violation, check_usage_totals};
 
 use super::book::RunHistory;
 use super::cloud::Clouds;
@@ -91,7 +91,7 @@ const MOST_LOOKS: u32 = 10;
 
 /// Sees servers that are nobody's, as long as anybody lives.
 pub async fn seek_strays(clouds: Clouds, book: RunHistory) {
-    let mut seen: BTreeMap<Place, u32> = BTreeMap::new();
+    let mut seen: BTreeMap<CloudObjectKey, u32> = BTreeMap::new();
     loop {
         tokio::time::sleep(INTERVAL).await;
         let strays = book.strays().into_iter().filter(|(provider, _)| clouds.is_fair(provider));

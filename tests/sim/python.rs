@@ -548,7 +548,7 @@ fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
         image: None,
         request: Arc::default(),
         metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
-        found: None,
+        prior_instance: None,
         may_exist,
         may_appear: false,
     }

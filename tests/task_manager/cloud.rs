@@ -56,7 +56,7 @@ impl ApiCall for Call {
         }
     }
     fn lane(&self) -> Lane {
-        if *self == Call::List { Lane::Look } else { Lane::Change }
+        if *self == Call::List { Lane::Read } else { Lane::Change }
     }
     fn deadline(&self) -> Seconds {
         Seconds(30.0)
@@ -159,7 +159,7 @@ impl StateMachine for Machine {
                 Next::Done(Outcome::Refreshed(Arc::new(ProviderFacts::initial()), inventory))
             }
             (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
-            (Input::Seen(inventory), _) => {
+            (Input::Observed(inventory), _) => {
                 let active =
                     inventory.instances().iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
                 active.map_or(Next::Observe, |instance| Next::Done(Outcome::Launched(Box::new(instance.clone()))))

@@ -14,8 +14,8 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Seconds;
-use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageWatcher};
-use nodepool_policy::invariants::nodes::{self, Place, InvariantChecker, Observation, Watcher};
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageObservation};
+use nodepool_policy::invariants::nodes::{self, CloudObjectKey, InvariantChecker, Observation, Violation};
 use nodepool_zk::paths;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -63,7 +63,7 @@ pub struct Asked {
 
 /// A server that the cloud has or had; times in microseconds since the Unix epoch.
 pub struct Life {
-    pub place: Place,
+    pub place: CloudObjectKey,
     pub node: NodeId,
     pub created: i64,
     /// The first answer that said it runs.
@@ -74,7 +74,7 @@ pub struct Life {
 
 /// An image that a provider has or had in the cloud; times as above.
 pub struct ImageLife {
-    pub place: Place,
+    pub place: CloudObjectKey,
     pub created: i64,
     /// Its content was there.
     pub filled: Option<i64>,
@@ -310,10 +310,10 @@ fn lives(history: &Value) -> Vec<Life> {
 
 #[derive(Default)]
 struct Judge {
-    watcher: Watcher,
+    checker: InvariantChecker,
     /// Of these sessions every record has what other readers of it need. What Zuul writes is its own affair.
     programs: BTreeSet<i64>,
-    images: ImageWatcher,
+    image_checker: ImageInvariantChecker,
     broken: Vec<String>,
     stays: BTreeMap<RequestId, Stay>,
     nodes: BTreeSet<NodeId>,
@@ -323,12 +323,12 @@ struct Judge {
 
 impl Judge {
     fn observe(&mut self, at_ms: i64, observation: Observation<'_>) {
-        let found = self.watcher.observe(observation);
+        let found = self.checker.observe(observation);
         self.note(at_ms, found);
     }
 
     fn observe_image(&mut self, at_ms: i64, sight: ImageObservation<'_>) {
-        let found = self.images.observe(sight);
+        let found = self.image_checker.observe(sight);
         self.note(at_ms, found);
     }
 
@@ -438,9 +438,9 @@ impl Judge {
     }
 
     fn end(self, wanted: &[(ImageName, ProviderName)]) -> Findings {
-        let of_images = self.images.at_rest(wanted);
+        let of_images = self.image_checker.at_quiescence(wanted);
         Findings {
-            unrest: self.watcher.at_rest().iter().chain(&of_images).map(ToString::to_string).collect(),
+            unrest: self.checker.at_quiescence().iter().chain(&of_images).map(ToString::to_string).collect(),
             changes: self.changes,
             broken: self.broken,
             requests: self.stays.into_values().collect(),

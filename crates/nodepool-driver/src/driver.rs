@@ -82,7 +82,7 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
     fn lane(&self) -> Lane;
     /// Whether something is another afterwards. Such a call is held back until the session is known to live.
     fn changes(&self) -> bool {
-        self.lane() != Lane::Look
+        self.lane() != Lane::Read
     }
     /// No default: a call without a deadline cannot be written.
     fn deadline(&self) -> Seconds;

@@ -82,7 +82,7 @@ pub struct LaunchOrder {
     /// Put on the resource at creation, so that an inventory tells whose it is.
     pub metadata: BTreeMap<String, String>,
     /// Continue with this instance of an earlier life instead of creating one.
-    pub found: Option<ExternalId>,
+    pub prior_instance: Option<ExternalId>,
     /// An earlier creation may have succeeded though nobody heard of it: look for an instance of this node before
     /// creating one.
     pub may_exist: bool,

@@ -189,7 +189,7 @@ impl ApiCall for Call {
     fn lane(&self) -> Lane {
         match self.request {
             Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) | Request::DeleteImage(_) => Lane::Change,
-            Request::List | Request::Limits | Request::Ports | Request::Console(_) | Request::Images => Lane::Look,
+            Request::List | Request::Limits | Request::Ports | Request::Console(_) | Request::Images => Lane::Read,
             Request::Upload(_) => Lane::Bulk,
         }
     }
@@ -220,7 +220,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
 
     fn begin(&self, job: &Job) -> Machine {
         let (step, external_id) = match job {
-            Job::Launch(order) if order.found.is_some() => (Step::Booting, order.found.clone()),
+            Job::Launch(order) if order.prior_instance.is_some() => (Step::Booting, order.prior_instance.clone()),
             Job::Launch(order) => (Step::Create(order.clone()), None),
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Refresh => (Step::Refresh(Box::new(self.facts.clone()), self.provider.clone()), None),
@@ -315,10 +315,10 @@ impl StateMachine for Machine {
                 self.observe(Step::Booting)
             }
             (Step::Booting, Input::Start) => self.observe(Step::Booting),
-            (Step::Booting, Input::Seen(inventory)) => self.check_boot(inventory),
+            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
             (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
             (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted))) => self.observe(Step::AwaitingDeletion(id)),
-            (Step::AwaitingDeletion(id), Input::Seen(inventory)) => match inventory.find(&id) {
+            (Step::AwaitingDeletion(id), Input::Observed(inventory)) => match inventory.find(&id) {
                 Some(_) => self.observe(Step::AwaitingDeletion(id)),
                 None => Next::Done(Outcome::Deleted),
             },

@@ -26,7 +26,7 @@ pub enum Input<'a, R> {
     Start,
     Reply(Result<R, CloudError>),
     /// The inventory that followed `Next::Observe`.
-    Seen(&'a Inventory),
+    Observed(&'a Inventory),
 }
 
 /// What a machine wants next.
@@ -44,7 +44,7 @@ pub enum Next<C> {
 pub enum Lane {
     /// Changes something, or somebody waits for it right now.
     Change,
-    Look,
+    Read,
     /// Long transfers: spaced as all calls are, but not counted as in flight.
     Bulk,
 }
@@ -84,8 +84,8 @@ type Finish<R> = Box<dyn FnOnce(R) -> Result<Outcome, CloudError> + Send>;
 enum OneCallState<C, R> {
     Ready(C, Finish<R>),
     Calling(Finish<R>),
-    Known(Result<Outcome, CloudError>),
-    Over,
+    Immediate(Result<Outcome, CloudError>),
+    Finished,
 }
 
 impl<C, R> OneCall<C, R> {
@@ -98,8 +98,8 @@ impl<C, R> OneCall<C, R> {
     }
 
     /// A job whose end is known without asking anybody.
-    pub fn ended(result: Result<Outcome, CloudError>) -> Self {
-        Self { state: OneCallState::Known(result), label: "ended" }
+    pub fn finished(result: Result<Outcome, CloudError>) -> Self {
+        Self { state: OneCallState::Immediate(result), label: "ended" }
     }
 }
 
@@ -108,14 +108,14 @@ impl<C, R> StateMachine for OneCall<C, R> {
     type Reply = R;
 
     fn step(&mut self, input: Input<'_, R>) -> Next<C> {
-        let state = std::mem::replace(&mut self.state, OneCallState::Over);
+        let state = std::mem::replace(&mut self.state, OneCallState::Finished);
         let result = match (state, input) {
             (OneCallState::Ready(call, finish), Input::Start) => {
                 self.state = OneCallState::Calling(finish);
                 return Next::Call(call);
             }
             (OneCallState::Calling(finish), Input::Reply(reply)) => reply.and_then(finish),
-            (OneCallState::Known(result), Input::Start) => result,
+            (OneCallState::Immediate(result), Input::Start) => result,
             _ => unreachable!("a machine of one call is told `Start` and then at most one reply"),
         };
         match result {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_call_asks_once_and_ends_with_what_came_of_it() {
+    fn one_call_calls_once_and_ends_with_its_outcome() {
         let mut machine = OneCall::new("deleting", "DELETE", |code: u16| match code {
             204 => Ok(Outcome::Deleted),
             _ => Err(CloudError::NotFound),
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn a_known_end_needs_no_call() {
-        let mut machine: OneCall<&str, u16> = OneCall::ended(Err(CloudError::NotFound));
+    fn an_immediate_result_needs_no_call() {
+        let mut machine: OneCall<&str, u16> = OneCall::finished(Err(CloudError::NotFound));
         assert_eq!(machine.step(Input::Start), Next::Failed(CloudError::NotFound));
     }
 }

@@ -67,18 +67,18 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     if old.tenant_limits != new.tenant_limits || old.max_hold_age != new.max_hold_age {
         changes.push(Change::LimitsChanged);
     }
-    let are_others = old.zookeeper.servers != new.zookeeper.servers;
+    let servers_differ = old.zookeeper.servers != new.zookeeper.servers;
     let chroots = |config: &Config| config.zookeeper.servers.iter().map(|server| server.chroot.clone()).max();
     let tls = |config: &Config| (config.zookeeper.tls.clone(), config.zookeeper.host_names);
     // The session would go on asking in its old way, of servers that understand the new one alone.
-    let speaks_otherwise = tls(old) != tls(new);
-    if are_others && !speaks_otherwise {
+    let tls_differs = tls(old) != tls(new);
+    if servers_differ && !tls_differs {
         changes.push(Change::ServersChanged);
     }
     let restarts = [
-        ("zookeeper-servers, with zookeeper-tls,", are_others && speaks_otherwise),
+        ("zookeeper-servers, with zookeeper-tls,", servers_differ && tls_differs),
         ("the chroot in zookeeper-servers", chroots(old) != chroots(new)),
-        ("zookeeper-tls", speaks_otherwise && !are_others),
+        ("zookeeper-tls", tls_differs && !servers_differ),
         ("zookeeper-timeout", old.zookeeper.session_timeout != new.zookeeper.session_timeout),
         ("webapp", old.webapp != new.webapp),
     ];
@@ -103,7 +103,7 @@ mod tests {
 
     // It spoke plain text to the new servers, which understand TLS alone, and never heard that it was over.
     #[test]
-    fn a_session_does_not_move_to_servers_that_it_cannot_talk_to() {
+    fn a_session_does_not_move_to_servers_with_other_tls_settings() {
         let plain = "zookeeper-servers: [{host: zk1, port: 2181}]\n";
         let others = "zookeeper-servers: [{host: zk2, port: 2181}]\n";
         let secure = "zookeeper-servers: [{host: zk1, port: 2281}]\nzookeeper-tls: {cert: c, key: k, ca: a}\n";

@@ -21,7 +21,7 @@ use nodepool_model::records::ids::BuildId;
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::images::build_schedule::{Order, Why};
+use nodepool_policy::images::build_schedule::{BuildOrder, BuildReason};
 use nodepool_zk::txn::image_build::Asked;
 use nodepool_zk::txn::store::Store;
 
@@ -55,16 +55,12 @@ pub enum BuildOutcome {
     Failed,
 }
 
-pub async fn build(
-    store: Store,
-    build_env: BuildEnvironment,
-    order: Order,
-    recipe: Recipe,
-    claim: &Claim,
-) -> BuildOutcome {
+pub async fn build(store: Store, build_env: BuildEnvironment, order: BuildOrder,
+    spec: BuildSpec,
+    lease: &WorkLease,) -> BuildOutcome {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
     let begun = ImageBuild::begun(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
-    let asked = if order.why == Why::Asked { Asked::Yes } else { Asked::No };
+    let asked = if order.reason == BuildReason::Requested { Asked::Yes } else { Asked::No };
     let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {
         Ok(grant) => grant,
         Err(WriteError::Contended | WriteError::Conflict) => return BuildOutcome::Skipped,
@@ -74,7 +70,7 @@ pub async fn build(
         }
     };
     lease.record_build(&key.build);
-    info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.why.text(), "building");
+    info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.reason.text(), "building");
     let built = run_dib(&store, &build_env, &key, &order, &spec).await;
     let image = &spec.image;
     let record = match &built {
@@ -119,7 +115,7 @@ async fn run_dib(
     store: &Store,
     build_env: &BuildEnvironment,
     key: &BuildKey,
-    order: &Order,
+    order: &BuildOrder,
     spec: &BuildSpec,
 ) -> Result<(), String> {
     let base = build_env.images.base(key);
@@ -202,7 +198,7 @@ async fn prepare(build_env: &BuildEnvironment, key: &BuildKey, spec: &BuildSpec)
 }
 
 /// The bytes on disk of each format; a format without a file is no build. What has no checksums gets them.
-async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &Order) -> Result<Vec<(String, u64)>, String> {
+async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &BuildOrder,) -> Result<Vec<(String, u64)>, String> {
     let (images, key, formats) = (build_env.images.clone(), key.clone(), order.formats.clone());
     let stop_on_drop = StopOnDrop::default();
     let stop = stop_on_drop.0.clone();

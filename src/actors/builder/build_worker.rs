@@ -21,7 +21,7 @@ use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_policy::images::build_schedule::{self, Order};
+use nodepool_policy::images::build_schedule::{self, BuildOrder};
 use nodepool_zk::txn::store::Store;
 
 /// Before an image that somebody else has taken up is asked for again.
@@ -49,7 +49,7 @@ pub struct BuildWorker {
     deps: BuildWorkerDeps,
     triggers: Triggers,
     actor_tasks: ActorTasks<Self>,
-    building: Option<(Order, Timestamp)>,
+    building: Option<(BuildOrder, Timestamp)>,
     /// Images that cannot be built under their name; told once.
     unbuildable: BTreeMap<String, &'static str>,
     registration: Option<Registration>,
@@ -67,18 +67,11 @@ impl BuildWorker {
     pub fn new(deps: BuildWorkerDeps) -> Self {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(deps.facts.values().cloned().collect());
-        Self {
-            deps,
-            triggers,
-            actor_tasks: ActorTasks::default(),
-            building: None,
-            unbuildable: BTreeMap::new(),
-            registration: None,
-        }
+        Self { deps, triggers, actor_tasks: ActorTasks::default(), building: None, unbuildable: BTreeMap::new(), registration: None ,}
     }
 
-    fn is_unbuildable(&mut self, order: &Order) -> bool {
-        let trouble = build_schedule::name_trouble(&order.image);
+    fn is_unbuildable(&mut self, order: &BuildOrder) -> bool {
+        let trouble = build_schedule::name_problem(&order.image);
         if let Some(trouble) = trouble
             && self.unbuildable.insert(order.image.to_string(), trouble).is_none()
         {
@@ -90,7 +83,7 @@ impl BuildWorker {
         trouble.is_some()
     }
 
-    fn begin(&mut self, order: Order, lease: WorkLease, ctx: &mut Context<Self>) {
+    fn begin(&mut self, order: BuildOrder, lease: WorkLease, ctx: &mut Context<Self>) {
         let config = &self.deps.config;
         let mut image = config.diskimages[&order.image].clone();
         if let Some(command) = &self.deps.dib_cmd {
@@ -108,8 +101,7 @@ impl BuildWorker {
         let (store, build_env) = (self.deps.store.clone(), self.deps.build_env.clone());
         let building = async move { (build_job::build(store, build_env, order, spec, &lease).await, lease) };
         self.actor_tasks.spawn(ctx, building.instrument(span), |(outcome, lease), act, ctx| {
-            act.on_build_finished(outcome, lease, ctx)
-        });
+            act.on_build_finished(outcome, lease, ctx)});
     }
 
     fn on_build_finished(&mut self, outcome: BuildOutcome, lease: WorkLease, ctx: &mut Context<Self>) {
@@ -195,7 +187,7 @@ impl Handler<Dump> for BuildWorker {
         let building = self
             .building
             .as_ref()
-            .map(|(order, since)| json!({"image": order.image, "why": order.why, "for_s": (clock::now() - *since).0}));
+            .map(|(order, since)| json!({"image": order.image, "why": order.reason, "for_s": (clock::now() - *since).0}),);
         Some(json!({"actor": "BuildWorker", "name": self.deps.number.to_string(), "building": building}))
     }
 }

@@ -30,7 +30,7 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_policy::images::pending_uploads::{self, Shipment};
-use nodepool_policy::images::retention::{self, Pass, RetentionScope};
+use nodepool_policy::images::retention::{self, RetentionAction, RetentionScope};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::invariants::images::check_upload_deletions;
 use nodepool_zk::txn::store::Store;
@@ -105,25 +105,25 @@ impl ImageCleanupWorker {
 
     fn sweep(&mut self, ctx: &mut Context<Self>) {
         self.backed_off.clear();
-        self.reconcile_scope(Pass::Whole, ctx);
+        self.reconcile_scope(RetentionScope::All, ctx);
         self.scan_files(ctx);
         self.report();
     }
 
-    fn reconcile_scope(&mut self, scope: Pass, ctx: &mut Context<Self>) {
+    fn reconcile_scope(&mut self, scope: RetentionScope, ctx: &mut Context<Self>) {
         let (snapshot, facts, config) =
             (self.triggers.snapshot(), facts_of(&self.deps.providers), self.deps.config.clone());
         if !snapshot.connected {
             return;
         }
         let inputs = clock::inputs(&config, &snapshot, &facts);
-        if scope == Pass::Whole {
+        if scope == RetentionScope::All {
             self.reconcile_again = false;
         }
         let begun = self.deps.work_queue.running_builds();
-        let all = retention::due(&inputs, Pass::Whole, &begun);
+        let all = retention::due(&inputs, RetentionScope::All, &begun);
         self.track_stale_uploads(&all, &inputs, ctx);
-        let due = if scope == Pass::Whole { all } else { retention::due(&inputs, scope, &begun) };
+        let due = if scope == RetentionScope::All { all } else { retention::due(&inputs, scope, &begun) };
         let in_progress = due.iter().filter_map(|action| match action {
             RetentionAction::Upload(key, _) => Some(key),
             _ => None,
@@ -177,7 +177,7 @@ impl ImageCleanupWorker {
         let due = self.stale.values().map(|since| *since + self.grace_period()).filter(|due| *due > now).min();
         if let Some(due) = due {
             let wait = due - now + Duration::from_millis(10);
-            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.reconcile_scope(Pass::Whole, ctx)));
+            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.reconcile_scope(RetentionScope::All, ctx)));
         }
     }
 
@@ -186,7 +186,7 @@ impl ImageCleanupWorker {
         self.deps.interval.to_duration().max(STALE_GRACE_PERIOD)
     }
 
-    fn start(&mut self, action: RetentionAction, scope: Pass, ctx: &mut Context<Self>) {
+    fn start(&mut self, action: RetentionAction, scope: RetentionScope, ctx: &mut Context<Self>) {
         let key = action.key();
         if self.in_progress.contains_key(&key) || self.backed_off.contains(&key) {
             return;
@@ -194,7 +194,7 @@ impl ImageCleanupWorker {
         let busy_provider = action.provider().cloned();
         if busy_provider.is_some() && self.in_progress.values().filter(|provider| **provider == busy_provider).count() >= MAX_DELETIONS_PER_PROVIDER {
             // It is looked at again when one of these has gone.
-            self.reconcile_again |= scope == Pass::Whole;
+            self.reconcile_again |= scope == RetentionScope::All;
             return;
         }
         let store = self.deps.store.clone();
@@ -228,7 +228,7 @@ impl ImageCleanupWorker {
         &mut self,
         key: String,
         busy_provider: Option<ProviderName>,
-        scope: Pass,
+        scope: RetentionScope,
         in_progress: impl Future<Output = Result<(), WriteError>> + 'static,
         ctx: &mut Context<Self>,
     ) {
@@ -236,10 +236,10 @@ impl ImageCleanupWorker {
         self.actor_tasks.spawn(ctx, in_progress, move |result, act, ctx| act.on_retired(key, scope, result, ctx));
     }
 
-    fn on_retired(&mut self, key: String, scope: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+    fn on_retired(&mut self, key: String, scope: RetentionScope, result: Result<(), WriteError>, ctx: &mut Context<Self>,) {
         self.in_progress.remove(&key);
         match result {
-            Ok(()) => self.reconcile_again |= scope == Pass::Whole,
+            Ok(()) => self.reconcile_again |= scope == RetentionScope::All,
             // Somebody else minds it, or it is decided again on a newer picture.
             Err(WriteError::Conflict | WriteError::Contended) => {
                 debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
@@ -251,9 +251,9 @@ impl ImageCleanupWorker {
             }
         }
         if self.reconcile_again && self.in_progress.is_empty() {
-            self.reconcile_scope(Pass::Whole, ctx);
+            self.reconcile_scope(RetentionScope::All, ctx);
         } else {
-            self.reconcile_scope(Pass::Marked, ctx);
+            self.reconcile_scope(RetentionScope::Marked, ctx);
         }
     }
 
@@ -319,7 +319,7 @@ impl Reconcile for ImageCleanupWorker {
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        self.reconcile_scope(Pass::Marked, ctx);
+        self.reconcile_scope(RetentionScope::Marked, ctx);
     }
 }
 

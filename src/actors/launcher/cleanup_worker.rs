@@ -70,7 +70,7 @@ impl CleanupWorker {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(deps.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            planner: CleanupPlanner::new(deps.lock_age).with_rest(Seconds(deps.tick_interval.as_secs_f64())).with_name(&deps.name),
+            planner: CleanupPlanner::new(deps.lock_age).with_deletion_backoff(Seconds(deps.tick_interval.as_secs_f64())).with_name(&deps.name),
             triggers,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
@@ -139,7 +139,7 @@ impl CleanupWorker {
             }
             Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
             Effect::Refresh(provider) => self.check(provider, None, ctx),
-            Effect::Stranded { provider, nodes } => log_undeletable(&provider, &nodes),
+            Effect::Undeletable { provider, nodes } => log_undeletable(&provider, &nodes),
         }
     }
 
@@ -302,6 +302,6 @@ impl Handler<Dump> for CleanupWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        serde_json::to_value(self.planner.observe(clock::monotonic_now())).ok()
+        serde_json::to_value(self.planner.view(clock::monotonic_now())).ok()
     }
 }

@@ -33,7 +33,7 @@ use nodepool_model::records::ids::{LabelName, PoolId, ProviderName, RequestId};
 use nodepool_model::report::status::Why;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::reload::{self, Change};
-use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
+use nodepool_policy::scheduler::min_ready::{self, MinReady, MinReadyAction};
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::txn::store::Store;
@@ -399,8 +399,8 @@ impl Reconcile for Launcher {
         let wishes = self.min_ready.plan(self.shared_pools.borrow().started_pools(), &inputs);
         for wish in wishes {
             match wish {
-                Wish::Submit(label) => self.submit_min_ready(label, ctx),
-                Wish::Finish { request, nodes } => {
+                MinReadyAction::Submit(label) => self.submit_min_ready(label, ctx),
+                MinReadyAction::Finish { request, nodes } => {
                     let (store, id) = (self.store.clone(), request.clone());
                     let finishing = async move { store.finish_min_ready(&id, nodes).await };
                     ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
@@ -492,7 +492,7 @@ impl Handler<Dump> for Launcher {
             "out_of_service": self.config.out_of_service,
             "not_started": self.not_started.observe(),
             "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
-            "min_ready": self.min_ready.observe(),
+            "min_ready": self.min_ready.open_requests(),
             "connected": self.triggers.snapshot().connected,
             "nodes": self.triggers.snapshot().node_count(),
             "config_broken": self.watch.is_broken(),

@@ -22,7 +22,7 @@ use nodepool_model::config::Config;
 use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::metrics::statsd_metrics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Proof};
+use nodepool_policy::cleanup::leaks::{Effect, Event, LeakCandidate, LeakDetector, Proof};
 use nodepool_policy::invariants::nodes::check_server_deletion;
 use nodepool_zk::txn::store::Store;
 use zookeeper_server::types::ZkError;
@@ -40,7 +40,7 @@ pub struct LeakWorkerDeps {
 
 pub struct LeakWorker {
     deps: LeakWorkerDeps,
-    detector: Leaks,
+    detector: LeakDetector,
     jobs: BTreeMap<JobId, OpenJob>,
     last_job_id: u64,
     registration: Option<Registration>,
@@ -71,7 +71,7 @@ fn first_ids(candidates: &[LeakCandidate]) -> String {
 
 impl LeakWorker {
     pub fn new(deps: LeakWorkerDeps) -> Self {
-        Self { deps, detector: Leaks::default(), jobs: BTreeMap::new(), last_job_id: 0, registration: None }
+        Self { deps, detector: LeakDetector::default(), jobs: BTreeMap::new(), last_job_id: 0, registration: None }
     }
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
@@ -91,7 +91,7 @@ impl LeakWorker {
                 let store = self.deps.store.clone();
                 let reading = async move {
                     let nodes = store.read_latest(&nodes).await?;
-                    Ok(Proof { nodes, numbers_given: store.issued_id_count().await? })
+                    Ok(Proof { nodes, issued_ids_below: store.issued_id_count().await? })
                 };
                 ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
                     let proof = result.map_err(|error| {
@@ -100,13 +100,13 @@ impl LeakWorker {
                     act.feed(Event::Proven(provider, proof.ok()), ctx);
                 }));
             }
-            Effect::Account(provider, amounts) => {
+            Effect::SetLeakedUsage(provider, amounts) => {
                 if let Some(handle) = self.deps.providers.get(&provider) {
                     handle.account.do_send(Account(amounts));
                 }
             }
             Effect::Delete { provider, candidate } => {
-                let LeakCandidate { external_id, node, why } = candidate.clone();
+                let LeakCandidate { external_id, node, reason: why } = candidate.clone();
                 // A cloud may show it as before though it has said that it goes.
                 if self.is_deleting(&provider, &external_id) {
                     return;
@@ -129,7 +129,7 @@ impl LeakWorker {
                      `nodepool alien-list` shows them all"
                 );
             }
-            Effect::NeverGiven(provider, candidates) => {
+            Effect::UnissuedId(provider, candidates) => {
                 error!(
                     target: "nodepool.LeakWorker",
                     %provider, count = candidates.len(), first = first_ids(&candidates),
@@ -289,6 +289,6 @@ impl Handler<Dump> for LeakWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.detector.observe()})).ok()
+        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.detector.candidates()})).ok()
     }
 }

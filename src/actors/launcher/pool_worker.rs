@@ -33,10 +33,10 @@ use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::report::status::Why;
 use nodepool_model::snapshot::{RequestChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::check_fulfilled;
-use nodepool_policy::pool::{Effect, Event, LivenessResult, Probe};
-use nodepool_policy::request::handler::HandOut;
+use nodepool_policy::pool::{Effect, Event, LivenessResult, Pool};
+use nodepool_policy::request::handler::ImmediateFulfillment;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
-use nodepool_policy::scheduler::tenant_usage::{Kept, Taking};
+use nodepool_policy::scheduler::tenant_usage::{PendingTenantUsage, TenantReservations};
 use nodepool_zk::txn::store::Store;
 
 /// What a PoolWorker is given at its start.
@@ -135,12 +135,12 @@ impl PoolWorker {
     pub(crate) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
         self.read_shared_pools();
-        self.pool.set_tried(&self.deps.shared_pools.borrow());
+        self.pool.update_leases(&self.deps.shared_pools.borrow());
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
         self.tell_whether_paused(ctx);
         self.publish_pending_usage();
-        if let Some(reservations) = self.pool.kept_for_tenants() {
+        if let Some(reservations) = self.pool.tenant_reservations() {
             let was_changed = self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
             if was_changed {
                 // Our own change is no reason to look again; what others put up meanwhile is read with it.
@@ -151,8 +151,8 @@ impl PoolWorker {
 
     /// Who takes less for tenants than before wakes the others: what they lacked may be there.
     fn publish_pending_usage(&self) {
-        let (launcher, pending_usage) = (&self.deps.launcher, self.pool.taking());
-        self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.put_taking(launcher, pending_usage));
+        let (launcher, pending_usage) = (&self.deps.launcher, self.pool.pending_usage());
+        self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.publish_pending_usage(launcher, pending_usage));
     }
 
     fn read_shared_pools(&mut self) {
@@ -228,7 +228,7 @@ impl PoolWorker {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         let store = self.deps.store.clone();
         match effect {
-            Effect::HandOut(plan) => self.hand_out(*plan, ctx),
+            Effect::Fulfill(plan) => self.fulfill(*plan, ctx),
             Effect::Decline { request, reasons } => self.decline(*request, reasons, ctx),
             Effect::Probe { request, node, host } => self.probe(request, node, host, ctx),
             Effect::Claim(claim) => self.claim(*claim, ctx),
@@ -271,16 +271,16 @@ impl PoolWorker {
         }
     }
 
-    fn hand_out(&mut self, plan: HandOut, ctx: &mut Context<Self>) {
+    fn fulfill(&mut self, plan: ImmediateFulfillment, ctx: &mut Context<Self>) {
         let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
         let record = self.traces.copy(&plan.request.record);
         let log_context = LogContext::request(&id, plan.request.record.event_id.as_deref());
         let (store, created) = (self.deps.store.clone(), plan.request.record.created_time);
-        let given = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
-        let kept = invariant_guard::kept(check_fulfilled(&id, &plan.request.record, given));
+        let assigned = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
+        let kept = invariant_guard::kept(check_fulfilled(&id, &plan.request.record, assigned));
         let writing = async move {
             kept?;
-            store.hand_out(plan.request, plan.nodes).await
+            store.fulfill(plan.request, plan.nodes).await
         };
         let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
@@ -292,7 +292,7 @@ impl PoolWorker {
                 act.traces.ended(&id, "fulfilled");
             }
             act.log_write("hand-out", &log_context, format_args!("{nodes:?}"), &result);
-            act.answer(Event::HandedOut(id, result), ctx);
+            act.answer(Event::Fulfilled(id, result), ctx);
         });
     }
 
@@ -464,8 +464,8 @@ impl PoolWorker {
     fn release_reservations(&self) {
         let launcher = &self.deps.launcher;
         self.deps.shared_pools.send_if_modified(|shared_pools| {
-            let has_released = shared_pools.publish_reservations(launcher, &Kept::new());
-            shared_pools.put_taking(launcher, &Taking::new()) || has_released
+            let has_released = shared_pools.publish_reservations(launcher, &TenantReservations::new());
+            shared_pools.publish_pending_usage(launcher, &PendingTenantUsage::new()) || has_released
         });
     }
 
@@ -528,9 +528,9 @@ impl Handler<JobUpdate> for PoolWorker {
         let JobEvent::Finished(result) = message.event else { return };
         let Some((request, node)) = self.probes.remove(&message.job_id) else { return };
         let found = match result {
-            Ok(Outcome::Inspected(_, HostCheck::Failed { reason, .. })) => Probe::Dead(reason),
-            Ok(_) => Probe::Alive,
-            Err(error) => Probe::NotMade(error.to_string()),
+            Ok(Outcome::Inspected(_, HostCheck::Failed { reason, .. })) => LivenessResult::Dead(reason),
+            Ok(_) => LivenessResult::Alive,
+            Err(error) => LivenessResult::NotChecked(error.to_string()),
         };
         self.feed(Event::Probed(request, node, found), ctx);
         self.triggers.requeue_now();
@@ -576,7 +576,7 @@ impl Handler<AskWhy> for PoolWorker {
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
         let _measured = profile::time_handler::<Self>("AskWhy");
-        self.pool.why(&message.0, &self.triggers.latest())
+        self.pool.last_verdict(&message.0, &self.triggers.latest())
     }
 }
 
@@ -585,6 +585,6 @@ impl Handler<Dump> for PoolWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        serde_json::to_value(self.pool.observe(clock::now(), clock::monotonic_now())).ok()
+        serde_json::to_value(self.pool.view(clock::now(), clock::monotonic_now())).ok()
     }
 }

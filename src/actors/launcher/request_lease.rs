@@ -18,7 +18,7 @@ impl Trying {
     /// Nobody is woken for it: whoever looks sees it.
     pub fn begin(shared_pools: &watch::Sender<SharedPoolState>, pool: &PoolId, request: &RequestId) -> Self {
         shared_pools.send_if_modified(|shared_pools| {
-            shared_pools.begin_try(pool, request);
+            shared_pools.begin_lease(pool, request);
             false
         });
         Self { shared_pools: shared_pools.clone(), pool: pool.clone(), request: request.clone(), succeeded: false }
@@ -33,7 +33,7 @@ impl Trying {
 impl Drop for Trying {
     fn drop(&mut self) {
         self.shared_pools.send_if_modified(|shared_pools| {
-            shared_pools.end_try(&self.pool, &self.request);
+            shared_pools.end_lease(&self.pool, &self.request);
             !self.succeeded
         });
     }

@@ -29,7 +29,7 @@ use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
-use nodepool_policy::provider::task_queue::{CallId, QueueStep, Turn};
+use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
 
 /// Whether a provider is looked at as a whole, again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,14 +150,14 @@ impl<D: Driver> TaskManager<D> {
             ctx.cancel_future(timer);
         }
         loop {
-            match self.tasks.turn() {
-                Turn::Start(id) => self.start_call(id, ctx),
-                Turn::WaitUntil(time) => {
+            match self.tasks.next_step() {
+                QueueStep::Start(id) => self.start_call(id, ctx),
+                QueueStep::WaitUntil(time) => {
                     let wait = self.duration_until(time);
                     self.timer = Some(ctx.run_later(wait, |act, ctx| act.schedule(ctx)));
                     break;
                 }
-                Turn::WaitForEnd | Turn::Empty => break,
+                QueueStep::WaitForEnd | QueueStep::Empty => break,
             }
         }
         if self.lifecycle == Lifecycle::Draining && self.tasks.is_empty() {

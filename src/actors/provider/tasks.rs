@@ -23,7 +23,7 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
-use nodepool_policy::provider::task_queue::{CallId, QueueStep, Turn};
+use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
 
 pub struct Tasks<D: Driver> {
     provider: ProviderName,
@@ -204,7 +204,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Which call may start now.
-    pub fn turn(&mut self) -> Turn {
+    pub fn next_step(&mut self) -> QueueStep {
         let now = self.now();
         self.queue.next(now)
     }
@@ -499,7 +499,7 @@ impl<D: Driver> Tasks<D> {
             self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
         for id in waiting {
             if let Some(RunningTask { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
-                self.advance(id, task, machine, Input::Seen(inventory));
+                self.advance(id, task, machine, Input::Observed(inventory));
             }
         }
     }

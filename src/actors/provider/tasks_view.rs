@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::static_host::HostCheck;
-use nodepool_policy::provider::task_queue::Queued;
+use nodepool_policy::provider::task_queue::QueueLengths;
 
 /// Jobs and hosts shown in a dump; a provider with more of them is described well enough by the first.
 pub(super) const MAX_SHOWN: usize = 50;
@@ -15,7 +15,7 @@ pub(super) const MAX_SHOWN: usize = 50;
 #[derive(Serialize)]
 pub struct TasksView {
     pub(super) in_flight: Vec<CallView>,
-    pub(super) queued: Queued,
+    pub(super) queued: QueueLengths,
     pub(super) tasks: usize,
     pub(super) jobs: Vec<JobView>,
     /// `null` before the first survey.

@@ -67,7 +67,7 @@ impl StateMachine for CreateVm {
                 Next::Call(Call::Create(self.order.clone()))
             }
             (State::Creating, Input::Reply(Ok(_))) | (State::Booting, Input::Start) => self.observe(),
-            (State::Booting, Input::Seen(inventory)) => self.booting(inventory),
+            (State::Booting, Input::Observed(inventory)) => self.booting(inventory),
             // The framework deletes what may be there under the id, and tries again.
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (_, input) => unreachable!("{input:?} is no answer to a vm that is {}", self.label()),

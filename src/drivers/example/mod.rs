@@ -80,7 +80,7 @@ impl ApiCall for Call {
     fn lane(&self) -> Lane {
         match self {
             Call::Create(_) | Call::Delete(_) => Lane::Change,
-            Call::List => Lane::Look,
+            Call::List => Lane::Read,
         }
     }
 
@@ -109,10 +109,10 @@ impl Driver for Example {
 
     fn begin(&self, job: &Job) -> Machine {
         Machine::OneCall(match job {
-            Job::Launch(order) => match (self.vm_order(order), &order.found) {
+            Job::Launch(order) => match (self.vm_order(order), &order.prior_instance) {
                 (Ok(vm), None) => return Machine::Create(CreateVm::new(vm)),
                 (Ok(vm), Some(found)) => return Machine::Create(CreateVm::of_found(vm, found.clone())),
-                (Err(error), _) => OneCall::ended(Err(error)),
+                (Err(error), _) => OneCall::finished(Err(error)),
             },
             Job::Delete(id) => OneCall::new("deleting vm", Call::Delete(id.clone()), |_| Ok(Outcome::Deleted)),
             Job::List | Job::RollCall => {
@@ -133,7 +133,7 @@ impl Driver for Example {
             | Job::DeleteImage(_)
             | Job::ListImages
             | Job::Inspect(_)
-            | Job::Probe(_) => OneCall::ended(Err(CloudError::NotFound)),
+            | Job::Probe(_) => OneCall::finished(Err(CloudError::NotFound)),
         })
     }
 

@@ -83,13 +83,7 @@ const LIST_DEADLINE: Seconds = Seconds(120.0);
 const TRANSFER_DEADLINE: Seconds = Seconds(72_000.0);
 
 pub fn discover() -> Call {
-    Call {
-        key: "identity.GET.discovery",
-        lane: Lane::Look,
-        deadline: SHORT_DEADLINE,
-        delay: Seconds::ZERO,
-        what: What::Discover,
-    }
+    Call { key: "identity.GET.discovery", lane: Lane::Read, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, what: What::Discover }
 }
 
 /// A listing, one page of it: the entries after `marker`.
@@ -139,7 +133,7 @@ impl Listing {
         };
         Call {
             key: self.key,
-            lane: Lane::Look,
+            lane: Lane::Read,
             deadline: LIST_DEADLINE,
             delay: Seconds::ZERO,
             what: What::Send(Box::new(request), shape),
@@ -149,23 +143,11 @@ impl Listing {
 
 fn look(key: &'static str, api: Api, path: &[&str]) -> Call {
     let request = Box::new(Request::new(api, Method::GET, path));
-    Call {
-        key,
-        lane: Lane::Look,
-        deadline: SHORT_DEADLINE,
-        delay: Seconds::ZERO,
-        what: What::Send(request, Shape::Json),
-    }
+    Call { key, lane: Lane::Read, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, what: What::Send(request, Shape::Json) }
 }
 
 fn change(key: &'static str, request: Request, shape: Shape) -> Call {
-    Call {
-        key,
-        lane: Lane::Change,
-        deadline: SHORT_DEADLINE,
-        delay: Seconds::ZERO,
-        what: What::Send(Box::new(request), shape),
-    }
+    Call { key, lane: Lane::Change, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, what: What::Send(Box::new(request), shape) }
 }
 
 fn create(key: &'static str, request: Request) -> Call {
@@ -290,7 +272,7 @@ pub fn server(id: &str) -> Call {
 
 /// The same where nobody waits for it.
 pub fn is_there(id: &str) -> Call {
-    Call { lane: Lane::Look, ..server(id) }
+    Call { lane: Lane::Read, ..server(id) }
 }
 
 /// Servers of exactly this name.

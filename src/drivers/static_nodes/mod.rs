@@ -58,7 +58,7 @@ impl ApiCall for Call {
 
     fn lane(&self) -> Lane {
         match self {
-            Call::Check(_) => Lane::Look,
+            Call::Check(_) => Lane::Read,
             // Somebody waits for the node.
             Call::Probe(_) => Lane::Change,
         }
@@ -110,22 +110,22 @@ impl Driver for StaticNodes {
         match job {
             Job::Launch(_) => {
                 let reason = String::from("static nodes are registered by configuration, they are not launched");
-                OneCall::ended(Err(CloudError::Denied(reason)))
+                OneCall::finished(Err(CloudError::Denied(reason)))
             }
             // The host stays; that its record goes is all there is to do.
-            Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
-            Job::Upload(_) => OneCall::ended(Err(CloudError::Denied("static nodes take no images".to_owned()))),
-            Job::ListImages => OneCall::ended(Ok(Outcome::Images(Vec::new()))),
-            Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {OneCall::ended(Err(CloudError::NotFound)),
-            Job::List | Job::RollCall => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
-            Job::Refresh => OneCall::ended(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
+            Job::Delete(_) => OneCall::finished(Ok(Outcome::Deleted)),
+            Job::Upload(_) => OneCall::finished(Err(CloudError::Denied("static nodes take no images".to_owned()))),
+            Job::ListImages => OneCall::finished(Ok(Outcome::Images(Vec::new()))),
+            Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {OneCall::finished(Err(CloudError::NotFound))}
+            Job::List | Job::RollCall => OneCall::finished(Ok(Outcome::Listed(Arc::default()))),
+            Job::Refresh => OneCall::finished(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
-                None => OneCall::ended(Err(CloudError::NotFound)),
+                None => OneCall::finished(Err(CloudError::NotFound)),
             },
             Job::Probe(identity) => match self.hosts.get(identity) {
                 Some(host) => probe(host.clone()),
-                None => OneCall::ended(Err(CloudError::NotFound)),
+                None => OneCall::finished(Err(CloudError::NotFound)),
             },
         }
     }
@@ -167,7 +167,7 @@ fn inspect(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     if host.skips_connection_check()
         && let Some(address) = address_without_lookup(&identity.name)
     {
-        return OneCall::ended(Ok(Outcome::Inspected(identity, HostCheck::NotNeeded { address })));
+        return OneCall::finished(Ok(Outcome::Inspected(identity, HostCheck::NotNeeded { address })));
     }
     OneCall::new("checking", Call::Check(host), move |check| Ok(Outcome::Inspected(identity, check)))
 }
@@ -176,7 +176,7 @@ fn inspect(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
 fn probe(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     let identity = host.identity.clone();
     if !host.host_key_checking {
-        return OneCall::ended(Ok(Outcome::Alive(identity)));
+        return OneCall::finished(Ok(Outcome::Alive(identity)));
     }
     OneCall::new("probing", Call::Probe(host), move |_| Ok(Outcome::Alive(identity)))
 }

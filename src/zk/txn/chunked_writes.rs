@@ -38,17 +38,17 @@ pub(crate) fn write(node: &NodeChange) -> Op {
 }
 
 /// Requested, pending, nodes allocated step by step, fulfilled.
-pub(crate) async fn hand_out(
+pub(crate) async fn fulfill(
     store: &Store,
     request: RequestChange,
     nodes: Writes<NodeChange>,
 ) -> Result<(), WriteError> {
     let lock = lock_request(store, &request).await?;
-    let result = hand_out_locked(store, &lock, request, nodes).await;
+    let result = fulfill_locked(store, &lock, request, nodes).await;
     release_and_back_off(lock, result).await
 }
 
-async fn hand_out_locked(
+async fn fulfill_locked(
     store: &Store,
     lock: &Lock,
     mut request: RequestChange,

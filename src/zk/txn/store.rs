@@ -62,10 +62,10 @@ impl Store {
     }
 
     /// Ready nodes to a request: allocated and fulfilled in one transaction, seen by nobody half done.
-    pub async fn hand_out(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+    pub async fn fulfill(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if self.is_too_large(chunked_writes::size(&nodes)) {
-            return chunked_writes::hand_out(self, request, nodes).await;
+            return chunked_writes::fulfill(self, request, nodes).await;
         }
         self.write_all(&[], Some(request), nodes).await
     }

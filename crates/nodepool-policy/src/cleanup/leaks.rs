@@ -22,12 +22,12 @@ use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::Snapshot;
 
 /// So many may always be deleted in one sweep.
-const LEAST_BUDGET: usize = 10;
+const MIN_BUDGET: usize = 10;
 /// And so many of a hundred instances of ours.
 const BUDGET_PERCENT: usize = 10;
 
 /// Between two listings though the ids alone show nothing: marks of instances can be changed.
-const LISTING_EVERY: Seconds = Seconds(600.0);
+const FULL_LISTING_INTERVAL: Seconds = Seconds(600.0);
 
 /// Ports, and floating addresses, that may be deleted in one sweep.
 const CLEAN_UNUSED_BUDGET: usize = 100;
@@ -51,7 +51,7 @@ pub struct Proof {
     /// `None` is a node that is gone; of one that is left out nothing is known.
     pub nodes: BTreeMap<NodeId, Option<Box<Node>>>,
     /// All numbers that nodes were ever given are smaller.
-    pub numbers_given: u64,
+    pub issued_ids_below: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,7 @@ pub enum Effect {
     List(ProviderName),
     Prove(ProviderName, Vec<NodeId>),
     /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
-    Account(ProviderName, Resources),
+    SetLeakedUsage(ProviderName, Resources),
     /// Nobody waits for its end: the next listing tells.
     Delete {
         provider: ProviderName,
@@ -74,7 +74,7 @@ pub enum Effect {
         budget: usize,
     },
     /// Their numbers have not been given here.
-    NeverGiven(ProviderName, Vec<LeakCandidate>),
+    UnissuedId(ProviderName, Vec<LeakCandidate>),
     /// Ports and floating addresses, at most so many of each.
     CleanUnused {
         provider: ProviderName,
@@ -88,44 +88,44 @@ pub enum Effect {
 pub struct LeakCandidate {
     pub external_id: ExternalId,
     pub node: NodeId,
-    pub why: Why,
+    pub reason: LeakReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum LeakReason {
     NoNode,
     /// Its node has another instance.
-    NotItsNodes,
+    OtherInstance,
 }
 
-impl Why {
+impl LeakReason {
     pub fn text(self) -> &'static str {
         match self {
-            Why::NoNode => "its node is gone",
-            Why::NotItsNodes => "its node has another instance",
+            LeakReason::NoNode => "its node is gone",
+            LeakReason::OtherInstance => "its node has another instance",
         }
     }
 }
 
 /// By their ids, with the number of listings in a row that lacked them.
-type Strangers = HashMap<String, u32>;
+type ForeignServers = HashMap<String, u32>;
 
 /// What so many listings lacked is gone: one of them may be partial, or behind. Others' servers come and go as ours do.
-const LISTINGS_WITHOUT: u32 = 100;
+const FORGET_AFTER_LISTINGS: u32 = 100;
 
 #[derive(Debug, Default)]
-pub struct Leaks {
-    watches: BTreeMap<ProviderName, Watch>,
+pub struct LeakDetector {
+    providers: BTreeMap<ProviderName, ProviderState>,
     /// Instances whose numbers had not been given when they were looked at. After a while there may be other nodes of these
     /// numbers, which proves nothing.
-    strangers: BTreeMap<ProviderName, Strangers>,
+    foreign: BTreeMap<ProviderName, ForeignServers>,
     /// Proofs that were asked for: each is about the suspects of its own listing.
-    awaited: BTreeMap<ProviderName, u32>,
+    pending_proofs: BTreeMap<ProviderName, u32>,
 }
 
 #[derive(Debug, Default)]
-struct Watch {
+struct ProviderState {
     is_listing: bool,
     /// By the last listing, and whether ZooKeeper has confirmed it since.
     suspects: Vec<LeakCandidate>,
@@ -139,7 +139,7 @@ struct Watch {
     ports_cleaned_at: Option<MonotonicTime>,
 }
 
-impl Leaks {
+impl LeakDetector {
     pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
         match event {
             Event::Sweep => self.sweep(world),
@@ -147,7 +147,7 @@ impl Leaks {
             Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
             Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
             Event::UnusedCleaned(provider) => {
-                if let Some(watch) = self.watches.get_mut(&provider) {
+                if let Some(watch) = self.providers.get_mut(&provider) {
                     watch.is_cleaning = false;
                 }
                 Vec::new()
@@ -157,21 +157,21 @@ impl Leaks {
 
     fn sweep(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let launches = |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launching.clone());
-        self.watches.retain(|provider, _| launches(provider).is_some());
+        self.providers.retain(|provider, _| launches(provider).is_some());
         if !world.snapshot.connected {
             // What was seen before says nothing about what is when it comes back.
-            self.watches.values_mut().for_each(|watch| *watch = Watch { is_listing: watch.is_listing, ..watch.anew() });
+            self.providers.values_mut().for_each(|watch| *watch = ProviderState { is_listing: watch.is_listing, ..watch.reset() });
             return Vec::new();
         }
         let mut effects = Vec::new();
         for provider in world.config.providers.keys() {
             let Some(launching) = launches(provider) else { continue };
-            let watch = self.watches.entry(provider.clone()).or_default();
+            let watch = self.providers.entry(provider.clone()).or_default();
             if !watch.is_listing {
                 watch.is_listing = true;
                 let is_quiet = watch.was_clean() && !watch.listing_is_due(world.monotonic_now);
-                let look = if is_quiet { Effect::CallTheRoll } else { Effect::List };
-                effects.push(look(provider.clone()));
+                let listing = if is_quiet { Effect::CallTheRoll } else { Effect::List };
+                effects.push(listing(provider.clone()));
             }
             let ports = launching.unused_resources.ports.is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
             if (ports || launching.unused_resources.floating_ips) && !watch.is_cleaning {
@@ -186,7 +186,7 @@ impl Leaks {
     }
 
     fn called(&mut self, provider: ProviderName, ids: &[String], world: &Inputs<'_>) -> Vec<Effect> {
-        let Some(watch) = self.watches.get_mut(&provider) else { return Vec::new() };
+        let Some(watch) = self.providers.get_mut(&provider) else { return Vec::new() };
         let own = world.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
         let own: HashSet<&str> = own.collect();
         let is_known = |id: &String| own.contains(id.as_str()) || watch.others.contains(id);
@@ -198,10 +198,10 @@ impl Leaks {
     }
 
     fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &Inputs<'_>) -> Vec<Effect> {
-        let Some(watch) = self.watches.get_mut(provider) else { return Vec::new() };
+        let Some(watch) = self.providers.get_mut(provider) else { return Vec::new() };
         watch.is_listing = false;
         let Some(inventory) = inventory.filter(|_| world.snapshot.connected) else {
-            *watch = watch.anew();
+            *watch = watch.reset();
             return Vec::new();
         };
         let found = leak_candidates(provider, inventory, |node| node_of(world.snapshot, node));
@@ -209,20 +209,20 @@ impl Leaks {
         watch.proven.clear();
         watch.suspects = found;
         watch.listed_at = Some(world.monotonic_now);
-        if let Some(strangers) = self.strangers.get_mut(provider).filter(|strangers| !strangers.is_empty()) {
+        if let Some(foreign) = self.foreign.get_mut(provider).filter(|strangers| !strangers.is_empty()) {
             let shown: HashSet<String> =
                 inventory.instances().iter().map(|instance| instance.external_id.to_string()).collect();
-            strangers.retain(|id, missed| {
+            foreign.retain(|id, missed| {
                 *missed = if shown.contains(id) { 0 } else { *missed + 1 };
-                *missed < LISTINGS_WITHOUT
+                *missed < FORGET_AFTER_LISTINGS
             });
         }
         let others = inventory.instances().iter().filter(|instance| !instance.is_of(provider));
         watch.others = others.map(|instance| instance.external_id.to_string()).collect();
         let mut effects = Vec::new();
-        let taken = watch.account(provider, inventory, |node| node_of(world.snapshot, node));
-        if world.facts.get(provider).is_some_and(|facts| facts.leaked != taken) {
-            effects.push(Effect::Account(provider.clone(), taken));
+        let leaked = watch.leaked_usage(provider, inventory, |node| node_of(world.snapshot, node));
+        if world.facts.get(provider).is_some_and(|facts| facts.leaked != leaked) {
+            effects.push(Effect::SetLeakedUsage(provider.clone(), leaked));
         }
         let budget = budget(inventory, provider);
         if confirmed.len() > budget {
@@ -234,44 +234,44 @@ impl Leaks {
         if !watch.suspects.is_empty() {
             let nodes: BTreeSet<NodeId> = watch.suspects.iter().map(|suspect| suspect.node.clone()).collect();
             effects.push(Effect::Prove(provider.clone(), nodes.into_iter().collect()));
-            *self.awaited.entry(provider.clone()).or_default() += 1;
+            *self.pending_proofs.entry(provider.clone()).or_default() += 1;
         }
         effects
     }
 
     fn proven(&mut self, provider: ProviderName, proof: &Proof) -> Vec<Effect> {
-        let awaited = self.awaited.entry(provider.clone()).or_default();
-        *awaited = awaited.saturating_sub(1);
-        let is_newest = *awaited == 0;
-        let Some(watch) = self.watches.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
-        let strangers = self.strangers.entry(provider.clone()).or_default();
-        watch.prove(proof, strangers);
-        let is_stranger = |suspect: &&LeakCandidate| strangers.contains_key(&suspect.external_id.to_string());
-        let never_given: Vec<LeakCandidate> = watch.suspects.iter().filter(is_stranger).cloned().collect();
-        if never_given.is_empty() { Vec::new() } else { vec![Effect::NeverGiven(provider, never_given)] }
+        let pending_proofs = self.pending_proofs.entry(provider.clone()).or_default();
+        *pending_proofs = pending_proofs.saturating_sub(1);
+        let is_newest = *pending_proofs == 0;
+        let Some(watch) = self.providers.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
+        let foreign = self.foreign.entry(provider.clone()).or_default();
+        watch.prove(proof, foreign);
+        let is_foreign = |suspect: &&LeakCandidate| foreign.contains_key(&suspect.external_id.to_string());
+        let unissued: Vec<LeakCandidate> = watch.suspects.iter().filter(is_foreign).cloned().collect();
+        if unissued.is_empty() { Vec::new() } else { vec![Effect::UnissuedId(provider, unissued)] }
     }
 
     /// For dumps: what is suspected, by provider.
-    pub fn observe(&self) -> BTreeMap<&ProviderName, &Vec<LeakCandidate>> {
-        self.watches.iter().map(|(provider, watch)| (provider, &watch.suspects)).collect()
+    pub fn candidates(&self) -> BTreeMap<&ProviderName, &Vec<LeakCandidate>> {
+        self.providers.iter().map(|(provider, watch)| (provider, &watch.suspects)).collect()
     }
 }
 
-impl Watch {
+impl ProviderState {
     /// One that has seen no instances. Ports have their own time: somebody else's that is seen twice within it is deleted.
-    fn anew(&self) -> Self {
+    fn reset(&self) -> Self {
         Self { ports_cleaned_at: self.ports_cleaned_at, is_cleaning: self.is_cleaning, ..Self::default() }
     }
 
-    fn prove(&mut self, proof: &Proof, strangers: &mut Strangers) {
+    fn prove(&mut self, proof: &Proof, foreign: &mut ForeignServers) {
         self.proven.clear();
         for candidate in &self.suspects {
             // It could not be asked.
             let Some(node) = proof.nodes.get(&candidate.node) else { continue };
             let id = candidate.external_id.to_string();
-            if number(&candidate.node).is_none_or(|number| number >= proof.numbers_given) {
-                strangers.insert(id, 0);
-            } else if !strangers.contains_key(&id) && why(&candidate.external_id, node.as_deref()) == Some(candidate.why) {
+            if number(&candidate.node).is_none_or(|number| number >= proof.issued_ids_below) {
+                foreign.insert(id, 0);
+            } else if !foreign.contains_key(&id) && leak_reason(&candidate.external_id, node.as_deref()) == Some(candidate.reason) {
                 self.proven.push(candidate.clone());
             }
         }
@@ -279,22 +279,22 @@ impl Watch {
 
     /// What instances take that were nobody's at the last look as well, those that are going among them. One look is not
     /// enough: of a node that has just been deleted, a listing may still show the instance.
-    fn account<'a>(
+    fn leaked_usage<'a>(
         &mut self,
         provider: &ProviderName,
         inventory: &Inventory,
         node: impl Fn(&NodeId) -> Option<&'a Node>,
     ) -> Resources {
-        let is_nobodys = |instance: &&Instance| {
+        let is_unowned = |instance: &&Instance| {
             let id = instance.node().filter(|_| instance.is_of(provider)).map(NodeId::from);
-            id.is_some_and(|id| why(&instance.external_id, node(&id)).is_some())
+            id.is_some_and(|id| leak_reason(&instance.external_id, node(&id)).is_some())
         };
-        let nobodys: Vec<&Instance> = inventory.instances().iter().filter(is_nobodys).collect();
-        let still = nobodys.iter().filter(|instance| self.unowned.contains(&instance.external_id.to_string()));
-        let mut taken = Resources::none();
-        still.for_each(|instance| taken.add(&instance.resources));
-        self.unowned = nobodys.into_iter().map(|instance| instance.external_id.to_string()).collect();
-        taken
+        let unowned: Vec<&Instance> = inventory.instances().iter().filter(is_unowned).collect();
+        let still = unowned.iter().filter(|instance| self.unowned.contains(&instance.external_id.to_string()));
+        let mut leaked = Resources::none();
+        still.for_each(|instance| leaked.add(&instance.resources));
+        self.unowned = unowned.into_iter().map(|instance| instance.external_id.to_string()).collect();
+        leaked
     }
 
     /// Whether the last listing showed nothing to be looked at again.
@@ -303,7 +303,7 @@ impl Watch {
     }
 
     fn listing_is_due(&self, now: MonotonicTime) -> bool {
-        self.listed_at.is_none_or(|last| (now - last).0 >= LISTING_EVERY.0)
+        self.listed_at.is_none_or(|last| (now - last).0 >= FULL_LISTING_INTERVAL.0)
     }
 
     fn ports_are_due(&self, interval: Seconds, now: MonotonicTime) -> bool {
@@ -327,21 +327,21 @@ pub fn leak_candidates<'a>(
             return None;
         }
         let id = NodeId::from(instance.node()?.to_owned());
-        let why = why(&instance.external_id, node(&id))?;
-        Some(LeakCandidate { external_id: instance.external_id.clone(), node: id, why })
+        let reason = leak_reason(&instance.external_id, node(&id))?;
+        Some(LeakCandidate { external_id: instance.external_id.clone(), node: id, reason })
     };
     inventory.instances().iter().filter_map(candidate).collect()
 }
 
 /// Why an instance seems to belong to nobody, by the record of its node.
-fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
-    let Some(node) = node else { return Some(Why::NoNode) };
+fn leak_reason(instance: &ExternalId, node: Option<&Node>) -> Option<LeakReason> {
+    let Some(node) = node else { return Some(LeakReason::NoNode) };
     // Of a node that is being made, either instance may turn out to be the right one.
     if matches!(node.state, NodeState::Init | NodeState::Building) {
         return None;
     }
     let own = ExternalId::of(&node.external_id);
-    own.is_some_and(|own| own != *instance).then_some(Why::NotItsNodes)
+    own.is_some_and(|own| own != *instance).then_some(LeakReason::OtherInstance)
 }
 
 /// As ZooKeeper gives them: ten digits.
@@ -352,5 +352,5 @@ fn number(node: &NodeId) -> Option<u64> {
 
 fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
     let ours = inventory.instances().iter().filter(|instance| instance.is_of(provider)).count();
-    LEAST_BUDGET.max(ours * BUDGET_PERCENT / 100)
+    MIN_BUDGET.max(ours * BUDGET_PERCENT / 100)
 }

@@ -50,7 +50,7 @@ pub enum Effect {
     /// All hosts of a provider, once after it started.
     Refresh(ProviderName),
     /// Servers of another driver that a provider of hosts had before: somebody has to know of them.
-    Stranded {
+    Undeletable {
         provider: ProviderName,
         nodes: Vec<NodeId>,
     },
@@ -67,7 +67,7 @@ const MAX_DELETIONS_IN_FLIGHT: usize = 10_000;
 const MAX_RETRIED_HOSTS: usize = 50;
 
 /// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
-const REST: Seconds = Seconds(5.0);
+const DELETION_BACKOFF: Seconds = Seconds(5.0);
 
 #[derive(Debug)]
 pub struct CleanupPlanner {
@@ -86,18 +86,18 @@ pub struct CleanupPlanner {
     /// How long slots are left to others who emptied them.
     slot_cooldown: Seconds,
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
-    stood: BTreeMap<ProviderName, (Arc<ProviderFacts>, usize)>,
+    last_plans: BTreeMap<ProviderName, (Arc<ProviderFacts>, usize)>,
     /// When the next node reaches its age.
     due: Option<MonotonicTime>,
     /// Deletions of instances among them.
     deleting: BTreeSet<String>,
     /// Those that failed a moment ago, and when they may be tried again.
-    resting: BTreeMap<String, MonotonicTime>,
-    rest: Seconds,
+    backoff_until: BTreeMap<String, MonotonicTime>,
+    deletion_backoff: Seconds,
     /// Nodes that cannot go, as they were seen last.
-    stranded: BTreeMap<ProviderName, BTreeSet<NodeId>>,
+    undeletable: BTreeMap<ProviderName, BTreeSet<NodeId>>,
     /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
-    left: BTreeMap<RequestId, (MonotonicTime, Seconds)>,
+    resumable: BTreeMap<RequestId, (MonotonicTime, Seconds)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
@@ -114,21 +114,21 @@ impl CleanupPlanner {
             slots: BTreeMap::new(),
             slot_writes: BTreeMap::new(),
             slot_cooldown: slots::cooldown_for(""),
-            stood: BTreeMap::new(),
+            last_plans: BTreeMap::new(),
             due: None,
             deleting: BTreeSet::new(),
-            resting: BTreeMap::new(),
-            rest: REST,
-            stranded: BTreeMap::new(),
-            left: BTreeMap::new(),
+            backoff_until: BTreeMap::new(),
+            deletion_backoff: DELETION_BACKOFF,
+            undeletable: BTreeMap::new(),
+            resumable: BTreeMap::new(),
             counts: BTreeMap::new(),
             failed: BTreeMap::new(),
         }
     }
 
     /// How long an instance that could not be deleted is left alone.
-    pub fn with_rest(self, rest: Seconds) -> Self {
-        Self { rest, ..self }
+    pub fn with_deletion_backoff(self, deletion_backoff: Seconds) -> Self {
+        Self { deletion_backoff, ..self }
     }
 
     /// Who we are, for slots that others wait for as well.
@@ -152,7 +152,7 @@ impl CleanupPlanner {
             }
             Event::Refreshed(provider) => {
                 self.refreshing.remove(&provider);
-                self.stood.remove(&provider);
+                self.last_plans.remove(&provider);
                 Vec::new()
             }
             Event::Inspected(provider, host) => {
@@ -171,25 +171,26 @@ impl CleanupPlanner {
 
     fn reconcile(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.resting.retain(|_, until| *until > world.monotonic_now);
-        self.due = self.resting.values().copied().min();
+        self.backoff_until.retain(|_, until| *until > world.monotonic_now);
+        self.due = self.backoff_until.values().copied().min();
         if !world.snapshot.connected {
             return effects;
         }
-        self.see_left(world);
-        let is_left_to_pools =
-            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.monotonic_now < *since + *grace)};
+        self.update_resumable(world);
+        let may_be_resumed =
+            |request: &RequestId| {
+            self.resumable.get(request).is_some_and(|(since, grace)| world.monotonic_now < *since + *grace)};
         // More cannot begin now, and what is under way needs no second time.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
-            let is_free = !self.in_flight.contains_key(&key) && !self.resting.contains_key(&key);
-            is_free && !node.allocation().is_some_and(is_left_to_pools)
+            let is_free = !self.in_flight.contains_key(&key) && !self.backoff_until.contains_key(&key);
+            is_free && !node.allocation().is_some_and(may_be_resumed)
         };
-        let mut repairs = rules::lost_requests(|request| !is_left_to_pools(request), world);
+        let mut repairs = rules::lost_requests(|request| !may_be_resumed(request), world);
         repairs.extend(rules::orphaned_nodes(is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
         let mut due = self.due;
         for provider in world.config.providers.keys() {
-            repairs.extend(rules::spent_nodes(provider, is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
+            repairs.extend(rules::finished_nodes(provider, is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
             for (old, next) in [rules::old_ready_nodes(provider, world), rules::old_held_nodes(provider, world)] {
                 repairs.extend(old);
                 due = [due, next.map(|next| world.monotonic_time_of(next))].into_iter().flatten().min();
@@ -197,18 +198,18 @@ impl CleanupPlanner {
         }
         self.due = due;
         self.start(repairs, world, &mut effects);
-        self.stand(world, &mut effects);
+        self.plan_static_hosts(world, &mut effects);
         effects
     }
 
     /// Requests that pools can go on with, and their nodes, are theirs for a while.
-    fn see_left(&mut self, world: &Inputs<'_>) {
-        let left = world.snapshot.unheld_requests();
-        let left = left.filter_map(|(id, request)| Some((id.clone(), resumable::grace(id, request, world)?)));
-        let before = std::mem::take(&mut self.left);
+    fn update_resumable(&mut self, world: &Inputs<'_>) {
+        let resumable = world.snapshot.unheld_requests();
+        let resumable = resumable.filter_map(|(id, request)| Some((id.clone(), resumable::grace_period(id, request, world)?)));
+        let before = std::mem::take(&mut self.resumable);
         let since = |id: &RequestId| before.get(id).map_or(world.monotonic_now, |(since, _)| *since);
-        self.left = left.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
-        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.monotonic_now).min();
+        self.resumable = resumable.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
+        let ends = self.resumable.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.monotonic_now).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
@@ -217,28 +218,28 @@ impl CleanupPlanner {
         if !world.snapshot.connected {
             return effects;
         }
-        self.stood.clear();
+        self.last_plans.clear();
         let mut repairs = rules::stale_request_locks(self.lock_age, world);
         repairs.extend(rules::empty_nodes(world));
         self.start(repairs, world, &mut effects);
         self.note_failed(world);
         self.retry_failed(world, &mut effects);
-        self.see_stranded(world, &mut effects);
+        self.report_undeletable(world, &mut effects);
         effects.extend(self.reconcile(world));
         effects
     }
 
     /// Says once for each that it is there.
-    fn see_stranded(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
-        let before = std::mem::take(&mut self.stranded);
+    fn report_undeletable(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+        let before = std::mem::take(&mut self.undeletable);
         for (provider, node) in static_hosts::launched_nodes(world) {
-            self.stranded.entry(provider.clone()).or_default().insert(node.clone());
+            self.undeletable.entry(provider.clone()).or_default().insert(node.clone());
         }
-        for (provider, nodes) in &self.stranded {
+        for (provider, nodes) in &self.undeletable {
             let is_new = |id: &&NodeId| !before.get(provider).is_some_and(|known| known.contains(*id));
             let nodes: Vec<_> = nodes.iter().filter(is_new).cloned().collect();
             if !nodes.is_empty() {
-                effects.push(Effect::Stranded { provider: provider.clone(), nodes });
+                effects.push(Effect::Undeletable { provider: provider.clone(), nodes });
             }
         }
     }
@@ -313,7 +314,7 @@ impl CleanupPlanner {
     }
 
     fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &Inputs<'_>) {
-        self.stood.remove(&provider);
+        self.last_plans.remove(&provider);
         let key = (provider, host);
         self.retried.remove(&key);
         let Some(begun) = self.inspecting.remove(&key) else { return };
@@ -323,14 +324,14 @@ impl CleanupPlanner {
         }
     }
 
-    fn stand(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    fn plan_static_hosts(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         self.slots.retain(|name, _| world.config.providers.contains_key(name));
-        self.stand_all(world, effects);
+        self.plan_all_providers(world, effects);
         let ends = self.slots.values().filter_map(|slots| slots.next_cooldown_end(world.monotonic_now)).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
-    fn stand_all(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    fn plan_all_providers(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
@@ -338,11 +339,11 @@ impl CleanupPlanner {
                 effects.push(Effect::Refresh(name.clone()));
             }
             if self.slots.get_mut(name).is_some_and(|slots| slots.has_cooldown_ended(world.monotonic_now)) {
-                self.stood.remove(name);
+                self.last_plans.remove(name);
             }
-            let picture = (facts.clone(), world.snapshot.node_count_of(name));
-            let same = |last: &(Arc<ProviderFacts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
-            if self.stood.get(name).is_some_and(same) {
+            let plan_inputs = (facts.clone(), world.snapshot.node_count_of(name));
+            let same = |last: &(Arc<ProviderFacts>, usize)| Arc::ptr_eq(&last.0, &plan_inputs.0) && last.1 == plan_inputs.1;
+            if self.last_plans.get(name).is_some_and(same) {
                 continue;
             }
             // A plan looks at every slot: it is made when a good part of what may be under way can be begun.
@@ -354,18 +355,18 @@ impl CleanupPlanner {
             let slots_by_host = facts.static_hosts.iter().map(|host| (&host.identity, table.slots_of(host)));
             slots.observe(slots_by_host, self.slot_cooldown, world);
             let free_slots = slots.free_slots().clone();
-            for step in static_hosts::plan(provider, facts, table, &free_slots, world) {
+            for action in static_hosts::plan(provider, facts, table, &free_slots, world) {
                 if self.is_write_limit_reached() {
                     return;
                 }
-                self.take_step(name, step, world, effects);
+                self.start_action(name, action, world, effects);
             }
-            self.stood.insert(name.clone(), picture);
+            self.last_plans.insert(name.clone(), plan_inputs);
         }
     }
 
-    fn take_step(&mut self, provider: &ProviderName, step: StaticHostAction, world: &Inputs<'_>, effects: &mut Vec<Effect>,) {
-        match step {
+    fn start_action(&mut self, provider: &ProviderName, action: StaticHostAction, world: &Inputs<'_>, effects: &mut Vec<Effect>,) {
+        match action {
             StaticHostAction::Register(node) => {
                 let host = static_hosts::identity_of(&node).expect("a node that is registered names its host");
                 let slot = node.slot.and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
@@ -394,7 +395,7 @@ impl CleanupPlanner {
 
     /// False where the same is under way already, or failed a moment ago.
     fn begin(&mut self, key: String, world: &Inputs<'_>) -> bool {
-        if self.resting.contains_key(&key) {
+        if self.backoff_until.contains_key(&key) {
             return false;
         }
         match self.in_flight.entry(key) {
@@ -409,7 +410,7 @@ impl CleanupPlanner {
     fn answered(&mut self, key: String, error: Option<WriteError>, world: &Inputs<'_>) {
         let (revision, was_deletion) = (self.in_flight.remove(&key), self.deleting.remove(&key));
         assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
-        self.stood.clear();
+        self.last_plans.clear();
         let Some(error) = error else {
             *self.counts.entry("done").or_insert(0) += 1;
             self.failed.remove(&key);
@@ -418,8 +419,8 @@ impl CleanupPlanner {
         *self.counts.entry("refused").or_insert(0) += 1;
         if was_deletion && matches!(error, WriteError::Failed(_)) {
             // The lock that is given back would wake us at once.
-            let until = world.monotonic_now + self.rest;
-            self.resting.insert(key.clone(), until);
+            let until = world.monotonic_now + self.deletion_backoff;
+            self.backoff_until.insert(key.clone(), until);
             self.due = [self.due, Some(until)].into_iter().flatten().min();
         }
         if self.failed.len() < MAX_WRITES_IN_FLIGHT {
@@ -443,20 +444,20 @@ pub struct CleanupView {
     pub counts: BTreeMap<&'static str, u64>,
     pub failed: BTreeMap<String, String>,
     /// Servers that nobody can delete, as another driver made them.
-    pub stranded: Vec<String>,
+    pub undeletable: Vec<String>,
     /// When it looks again though nothing changes.
     pub due_in_s: Option<f64>,
 }
 
 impl CleanupPlanner {
-    pub fn observe(&self, now: MonotonicTime) -> CleanupView {
+    pub fn view(&self, now: MonotonicTime) -> CleanupView {
         CleanupView {
             actor: "CleanupWorker",
             in_flight: self.in_flight.keys().cloned().collect(),
             inspecting: self.inspecting.keys().map(|(provider, host)| format!("{host} of {provider}")).collect(),
             counts: self.counts.clone(),
             failed: self.failed.clone(),
-            stranded: self.stranded.values().flatten().map(|id| format!("node {id}")).collect(),
+            undeletable: self.undeletable.values().flatten().map(|id| format!("node {id}")).collect(),
             due_in_s: self.due.map(|due| (due - now).0),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::static_hosts;
 use crate::inputs::Inputs;
-use crate::request::node_updates::freed;
+use crate::request::node_updates::deallocate_or_delete;
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
@@ -41,20 +41,20 @@ impl Repair {
 }
 
 /// D3: unlocked nodes whose use is over, as far as they are wanted. There may be thousands, of which few can begin now.
-pub fn spent_nodes<'a>(
+pub fn finished_nodes<'a>(
     provider: &ProviderName,
     is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
     world: &'a Inputs<'_>,
 ) -> impl Iterator<Item = Repair> + 'a {
     let nodes = world.snapshot.spent_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
-    let nodes = nodes.filter(|(_, node)| !is_part_of_held(&node.record, world.snapshot));
+    let nodes = nodes.filter(|(_, node)| !may_be_resumed(&node.record, world.snapshot));
     nodes.filter_map(|(id, node)| removal(id, node, world))
 }
 
 /// The locks of somebody who died are seen to go one after the other. What boots for a request is not given up while one of that
 /// request's locks is there: when the last has gone it may be gone on with. What boots since before the request was taken up is of an
 /// earlier life of it: nobody goes on with that, and who holds the request now may wait for the room that it takes.
-fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
+fn may_be_resumed(node: &Node, snapshot: &Snapshot) -> bool {
     let Some(request) = node.allocation().filter(|_| node.state == NodeState::Building) else { return false };
     let is_served_by_it = |stored: &Versioned<NodeRequest>| {
         stored.record.state == RequestState::Pending && stored.record.state_time <= node.state_time
@@ -104,7 +104,7 @@ pub fn orphaned_nodes<'a>(
         match node.record.state {
             // The request may have been taken up a moment ago, and the picture lack it: its absence there is no proof.
             NodeState::Ready | NodeState::Init => {
-                let node = Box::new(node.change(id.clone(), |record| freed(record, world.now)));
+                let node = Box::new(node.change(id.clone(), |record| deallocate_or_delete(record, world.now)));
                 Some(Repair::Release { request: request.clone(), node })
             }
             _ => None,
@@ -124,7 +124,7 @@ pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &Inputs<'_>)
             if !matches!(node.record.state, NodeState::Ready | NodeState::Init) {
                 continue;
             }
-            nodes.push(node.change(id.clone(), |record| freed(record, world.now)));
+            nodes.push(node.change(id.clone(), |record| deallocate_or_delete(record, world.now)));
         }
         let request = Box::new(request.change(id.clone(), |record| {
             record.set_state(RequestState::Requested, world.now);
@@ -147,11 +147,11 @@ pub fn old_ready_nodes(provider: &ProviderName, world: &Inputs<'_>) -> (Vec<Repa
         let pool = nodepool_model::records::ids::PoolId { provider: provider.clone(), pool: pool.clone() };
         for (label, limit) in &limited {
             for id in world.snapshot.idle_nodes(&pool, label) {
-                ages.see(id, unlocked(id, world.snapshot), *limit);
+                ages.add(id, unlocked(id, world.snapshot), *limit);
             }
         }
     }
-    (ages.over, ages.next)
+    (ages.expired, ages.next)
 }
 
 /// C5: nodes held longer than their own limit or the general one, whichever is smaller.
@@ -164,10 +164,10 @@ pub fn old_held_nodes(provider: &ProviderName, world: &Inputs<'_>) -> (Vec<Repai
             (own, general) => own.or(general),
         };
         if let Some(limit) = limit {
-            ages.see(id, unlocked(id, world.snapshot), limit);
+            ages.add(id, unlocked(id, world.snapshot), limit);
         }
     }
-    (ages.over, ages.next)
+    (ages.expired, ages.next)
 }
 
 /// C6: node znodes without data, locked or not.
@@ -190,20 +190,20 @@ fn unlocked<'a>(id: &NodeId, snapshot: &'a Snapshot) -> Option<&'a Versioned<Nod
 /// Sorts nodes by whether their time is over, and finds the next one whose time will be.
 struct Ages<'a> {
     world: &'a Inputs<'a>,
-    over: Vec<Repair>,
+    expired: Vec<Repair>,
     next: Option<Timestamp>,
 }
 
 impl<'a> Ages<'a> {
     fn new(world: &'a Inputs<'a>) -> Self {
-        Self { world, over: Vec::new(), next: None }
+        Self { world, expired: Vec::new(), next: None }
     }
 
-    fn see(&mut self, id: &NodeId, node: Option<&Versioned<Node>>, limit: Seconds) {
+    fn add(&mut self, id: &NodeId, node: Option<&Versioned<Node>>, limit: Seconds) {
         let Some(node) = node else { return };
         let due = node.record.state_time + limit;
         if due <= self.world.now {
-            self.over.extend(removal(id, node, self.world));
+            self.expired.extend(removal(id, node, self.world));
         } else if self.next.is_none_or(|next| due < next) {
             self.next = Some(due);
         }

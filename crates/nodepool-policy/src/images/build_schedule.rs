@@ -13,57 +13,57 @@ use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::Image;
 
 /// What is dated further ahead than this was dated by a clock that was wrong, or is the next build after such a one.
-const AHEAD: Seconds = Seconds(600.0);
+const MAX_CLOCK_SKEW: Seconds = Seconds(600.0);
 
 /// One image to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct BuildOrder {
     pub image: ImageName,
     pub formats: BTreeSet<String>,
-    pub why: Why,
+    pub reason: BuildReason,
     /// The build that was the newest when this was decided: where there is another one, it is decided again.
     pub newest: Option<BuildId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum BuildReason {
     Missing,
     Old,
     LacksFormats,
-    Asked,
+    Requested,
 }
 
-impl Why {
+impl BuildReason {
     pub fn text(self) -> &'static str {
         match self {
-            Why::Missing => "there is no build that can be used",
-            Why::Old => "the newest build is older than rebuild-age",
-            Why::LacksFormats => "the newest build lacks a format",
-            Why::Asked => "a build was asked for",
+            BuildReason::Missing => "there is no build that can be used",
+            BuildReason::Old => "the newest build is older than rebuild-age",
+            BuildReason::LacksFormats => "the newest build lacks a format",
+            BuildReason::Requested => "a build was asked for",
         }
     }
 }
 
 /// All that may be built now: scheduled builds first, then those that somebody asked for.
-pub fn due(world: &Inputs<'_>) -> Vec<Order> {
-    let order = |image: &DiskImage, why: Why, newest: Option<BuildId>| Order {
+pub fn due(world: &Inputs<'_>) -> Vec<BuildOrder> {
+    let order = |image: &DiskImage, reason: BuildReason, newest: Option<BuildId>| BuildOrder {
         image: image.name.clone(),
         formats: wanted_formats(image, world),
-        why,
+        reason,
         newest,
     };
-    let (mut scheduled, mut asked) = (Vec::new(), Vec::new());
+    let (mut scheduled, mut requested) = (Vec::new(), Vec::new());
     for image in world.config.diskimages.values().filter(|image| may_be_built(image, world)) {
         let view = world.snapshot.images.image(&image.name);
         let newest = view.and_then(|view| view.ready().first().map(|(id, _)| (*id).clone()));
-        if let Some(why) = why_scheduled(image, view, world) {
-            scheduled.push(order(image, why, newest));
+        if let Some(reason) = schedule_reason(image, view, world) {
+            scheduled.push(order(image, reason, newest));
         } else if view.is_some_and(|view| view.requested_ms.is_some()) {
-            asked.push(order(image, Why::Asked, newest));
+            requested.push(order(image, BuildReason::Requested, newest));
         }
     }
-    scheduled.extend(asked);
+    scheduled.extend(requested);
     scheduled
 }
 
@@ -80,9 +80,9 @@ pub fn next_due(world: &Inputs<'_>) -> Option<MonotonicTime> {
 
 /// Those of the image itself, and those of all providers that take it, paused or not.
 pub fn wanted_formats(image: &DiskImage, world: &Inputs<'_>) -> BTreeSet<String> {
-    let takers = world.facts.values().filter_map(|facts| facts.uploading.as_ref());
-    let takers = takers.filter(|uploading| uploading.images.contains_key(&image.name));
-    image.formats.iter().cloned().chain(takers.map(|uploading| uploading.format.clone())).collect()
+    let uploading_providers = world.facts.values().filter_map(|facts| facts.uploading.as_ref());
+    let uploading_providers = uploading_providers.filter(|uploading| uploading.images.contains_key(&image.name));
+    image.formats.iter().cloned().chain(uploading_providers.map(|uploading| uploading.format.clone())).collect()
 }
 
 fn may_be_built(image: &DiskImage, world: &Inputs<'_>) -> bool {
@@ -91,24 +91,24 @@ fn may_be_built(image: &DiskImage, world: &Inputs<'_>) -> bool {
     is_free && !image.pause && !wanted_formats(image, world).is_empty()
 }
 
-fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &Inputs<'_>) -> Option<Why> {
+fn schedule_reason(image: &DiskImage, view: Option<&Image>, world: &Inputs<'_>) -> Option<BuildReason> {
     let ready = view.map(Image::ready).unwrap_or_default();
-    let Some((_, newest)) = ready.first() else { return Some(Why::Missing) };
+    let Some((_, newest)) = ready.first() else { return Some(BuildReason::Missing) };
     if world.now - ready_since(newest, world) >= image.rebuild_age {
-        return Some(Why::Old);
+        return Some(BuildReason::Old);
     }
     let lacks = !newest.record.formats.is_superset(&wanted_formats(image, world));
-    lacks.then_some(Why::LacksFormats)
+    lacks.then_some(BuildReason::LacksFormats)
 }
 
 /// As its record says, or where that cannot be, as ZooKeeper does: it would not come of age before that time.
 fn ready_since(build: &Versioned<ImageBuild>, world: &Inputs<'_>) -> Timestamp {
-    let said = build.record.state_time;
-    if said - world.now > AHEAD { Timestamp(build.mtime_ms as f64 / 1000.0) } else { said }
+    let recorded = build.record.state_time;
+    if recorded - world.now > MAX_CLOCK_SKEW { Timestamp(build.mtime_ms as f64 / 1000.0) } else { recorded }
 }
 
 /// Whether an image's name can be part of a file's name and of a znode's path; else what is wrong with it.
-pub fn name_trouble(name: &ImageName) -> Option<&'static str> {
+pub fn name_problem(name: &ImageName) -> Option<&'static str> {
     let text = name.as_str();
     if text.is_empty() || text == "." || text == ".." {
         return Some("it names a folder");
@@ -134,7 +134,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_000_000.0);
 
     #[test]
-    fn a_build_that_is_dated_in_the_future_comes_of_age_like_others() {
+    fn a_build_dated_in_the_future_reaches_rebuild_age_like_others() {
         let text =
             "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, formats: [qcow2], rebuild-age: 3600}]";
         let root = parse::parse(text, &mut Vec::new()).unwrap();
@@ -158,8 +158,8 @@ mod tests {
             let facts = Default::default();
             let world =
                 Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, monotonic_now: MonotonicTime::at(5.0) ,};
-            let due: Vec<Why> = due(&world).iter().map(|order| order.why).collect();
-            assert_eq!(due, if good_for.is_none() { vec![Why::Old] } else { vec![] }, "{said:?} {written:?}");
+            let due: Vec<BuildReason> = due(&world).iter().map(|order| order.reason).collect();
+            assert_eq!(due, if good_for.is_none() { vec![BuildReason::Old] } else { vec![] }, "{said:?} {written:?}");
             assert_eq!(next_due(&world), good_for.map(|wait| MonotonicTime::at(5.0) + wait), "{said:?} {written:?}");
         }
     }

@@ -8,7 +8,7 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::UploadPlace;
 
-use super::build_schedule::name_trouble;
+use super::build_schedule::name_problem;
 
 /// One build to be uploaded. Whether this builder has its file is for the disk to say.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub fn due(world: &Inputs<'_>) -> Vec<Shipment> {
     for (provider, facts) in world.facts {
         let Some(uploading) = facts.uploading.as_deref() else { continue };
         for (image, entry) in &uploading.images {
-            if entry.paused || !world.config.diskimages.contains_key(image) || name_trouble(image).is_some() {
+            if entry.paused || !world.config.diskimages.contains_key(image) || name_problem(image).is_some() {
                 continue;
             }
             let Some(view) = world.snapshot.images.image(image) else { continue };

@@ -29,11 +29,11 @@ pub enum RetentionAction {
 
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum RetentionScope {
     /// What somebody has marked, and what follows from it.
     Marked,
     /// Everything. Failed builds and uploads are shown until then.
-    Whole,
+    All,
 }
 
 impl RetentionAction {
@@ -55,7 +55,7 @@ impl RetentionAction {
 }
 
 /// `begun` has the build of each image that this builder has the lock of.
-pub fn due(world: &Inputs<'_>, pass: Pass, own_builds: &BTreeMap<ImageName, BuildId>,) -> Vec<RetentionAction> {
+pub fn due(world: &Inputs<'_>, scope: RetentionScope, own_builds: &BTreeMap<ImageName, BuildId>,) -> Vec<RetentionAction> {
     let images = &world.snapshot.images;
     let uploads = by_build(images);
     let none = Vec::new();
@@ -81,11 +81,11 @@ pub fn due(world: &Inputs<'_>, pass: Pass, own_builds: &BTreeMap<ImageName, Buil
             for (upload, record) in uploads {
                 let Some(action) = upload_action(world, upload, record, is_retained, &recent) else { continue };
                 let is_marked = record.record.state == UploadState::Deleting;
-                if pass == Pass::Whole || is_marked || stored.record.state == BuildState::Deleting {
+                if scope == RetentionScope::All || is_marked || stored.record.state == BuildState::Deleting {
                     actions.push(action);
                 }
             }
-            if is_retained || (pass == Pass::Marked && stored.record.state != BuildState::Deleting) {
+            if is_retained || (scope == RetentionScope::Marked && stored.record.state != BuildState::Deleting) {
                 continue;
             }
             if uploads.is_empty() {
@@ -231,7 +231,7 @@ mod tests {
             Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), monotonic_now: MonotonicTime::at(2.0) ,};
         let actions = |begun: &[(&str, &str)]| {
             let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
-            due(&world, Pass::Whole, &begun).iter().map(RetentionAction::key).collect::<Vec<_>>()
+            due(&world, RetentionScope::All, &begun).iter().map(RetentionAction::key).collect::<Vec<_>>()
         };
         assert_eq!(actions(&[]), Vec::<String>::new(), "either may be built elsewhere");
         assert_eq!(actions(&[("debian", "ours")]), ["debian-left"], "and who began after us has the lock by now");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::nodes::{Place, Violation};
+use super::nodes::{CloudObjectKey, Violation};
 use nodepool_model::records::ids::{BuildId, ExternalId, ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -15,11 +15,11 @@ pub enum ImageObservation<'a> {
     Build(&'a BuildKey, Option<&'a ImageBuild>),
     Upload(&'a UploadKey, Option<&'a ImageUpload>),
     /// An image came to a cloud.
-    Created(&'a Place),
+    Created(&'a CloudObjectKey),
     /// A call of ours asks for its end.
-    Deleting(&'a Place),
+    Deleting(&'a CloudObjectKey),
     /// It exists no more.
-    Removed(&'a Place),
+    Removed(&'a CloudObjectKey),
     /// Somebody lets this upload go by hand, whatever there is besides.
     ManuallyDeleted(&'a UploadKey),
 }
@@ -40,13 +40,13 @@ pub fn check_upload_deletions<'a>(
         let build = images.build(&BuildKey::new(&key.image, &key.build));
         build.is_some_and(|build| build.record.state == BuildState::Ready)
     };
-    let another_stays = |key: &UploadKey| {
+    let another_remains = |key: &UploadKey| {
         let mut uploads = images.uploads_to(&key.provider, &key.image);
         uploads.any(|(upload, stored)| stored.record.state == UploadState::Ready && !going.contains(upload))
     };
     let counts = |key: &&UploadKey| is_wanted(&key.provider, &key.image) && is_ready(key) && is_built(key);
-    let lasts = going.iter().copied().filter(counts).filter(|key| !another_stays(key));
-    lasts.map(goes_last).map(Violation).collect()
+    let lasts = going.iter().copied().filter(counts).filter(|key| !another_remains(key));
+    lasts.map(last_upload_text).map(Violation).collect()
 }
 
 /// What is wrong with deleting this image for the sake of an upload: another one that is ready may name it.
@@ -58,20 +58,20 @@ pub fn check_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images)
     Some(Violation(format!("image {image} is deleted for {} while {} is ready", of.image_id(), owner.image_id())))
 }
 
-fn goes_last(key: &UploadKey) -> String {
+fn last_upload_text(key: &UploadKey) -> String {
     format!("{} goes, the last upload of {} to {} that was ready", key.image_id(), key.image, key.provider)
 }
 
 /// The picture of who watches.
 #[derive(Debug, Default)]
-pub struct ImageWatcher {
+pub struct ImageInvariantChecker {
     builds: BTreeMap<BuildKey, ImageBuild>,
     uploads: BTreeMap<UploadKey, ImageUpload>,
-    images: BTreeSet<Place>,
+    images: BTreeSet<CloudObjectKey>,
     manually_deleted: BTreeSet<UploadKey>,
 }
 
-impl ImageWatcher {
+impl ImageInvariantChecker {
     /// Takes the change into the picture.
     pub fn observe(&mut self, observation: ImageObservation<'_>) -> Vec<Violation> {
         let found = match observation {
@@ -105,14 +105,14 @@ impl ImageWatcher {
     }
 
     /// What is left when nothing fails any more, where these images are wanted at these providers.
-    pub fn at_rest(&self, wanted: &[(ImageName, ProviderName)]) -> Vec<Violation> {
+    pub fn at_quiescence(&self, wanted: &[(ImageName, ProviderName)]) -> Vec<Violation> {
         let unfinished = self.builds.iter().filter(|(_, build)| build.state != BuildState::Ready);
         let mut found: Vec<String> = unfinished
             .map(|(key, build)| format!("build {} is still {}", key.file_name(), build.state.as_str()))
             .collect();
         let unfinished = self.uploads.iter().filter(|(_, upload)| upload.state != UploadState::Ready);
         found.extend(unfinished.map(|(key, upload)| format!("{} is still {}", key.image_id(), upload.state.as_str())));
-        let recorded: BTreeSet<Place> = self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
+        let recorded: BTreeSet<CloudObjectKey> = self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
         let left = self.images.difference(&recorded);
         found.extend(left.map(|(provider, image)| format!("image {image} of {provider} is left over")));
         for (image, provider) in wanted {
@@ -165,7 +165,7 @@ impl ImageWatcher {
         let mut found = Vec::new();
         let is_dismissed = self.manually_deleted.contains(key);
         if was_ready && !is_ready && !is_dismissed && self.ready(&key.image, &key.provider).next().is_none() {
-            found.push(goes_last(key));
+            found.push(last_upload_text(key));
         }
         if let (false, true, Some(now)) = (was_ready, is_ready, record)
             && !place(key, now).is_some_and(|place| self.images.contains(&place))
@@ -181,7 +181,7 @@ impl ImageWatcher {
         found
     }
 
-    fn deleting(&self, (provider, image): &Place) -> Vec<String> {
+    fn deleting(&self, (provider, image): &CloudObjectKey) -> Vec<String> {
         let is_it = |(key, upload): &(&UploadKey, &ImageUpload)| {
             place(key, upload).is_some_and(|(of, id)| of == *provider && id == *image)
         };
@@ -191,7 +191,7 @@ impl ImageWatcher {
 }
 
 /// Where the image of an upload is, as its record says.
-fn place(key: &UploadKey, upload: &ImageUpload) -> Option<Place> {
+fn place(key: &UploadKey, upload: &ImageUpload) -> Option<CloudObjectKey> {
     Some((key.provider.clone(), upload.external_id.as_ref()?.to_string()))
 }
 
@@ -238,9 +238,9 @@ mod tests {
         assert_eq!(broken(&two, &["1", "2"], false), 0);
         assert_eq!(broken(&[("1", Ready), ("3", Deleting)], &["1"], true), 1);
         assert_eq!(broken(&[("3", Deleting)], &["3"], true), 0, "it was not ready");
-        let mut let_go = images(&[("1", Ready)]);
-        let_go.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
-        assert_eq!(check_upload_deletions(&[key("1")], &let_go, |_, _| true), []);
+        let mut without_build = images(&[("1", Ready)]);
+        without_build.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
+        assert_eq!(check_upload_deletions(&[key("1")], &without_build, |_, _| true), []);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
 
     /// What a step does, in a word: `stored`, `deleting` and `gone` of an image, or the state of the record of its upload.
     fn check(steps: &[(&str, &str)], expected: &[&str]) {
-        let mut watcher = ImageWatcher::default();
+        let mut checker = ImageInvariantChecker::default();
         let mut found = Vec::new();
         for (upload, step) in steps {
             let key = key(upload);
@@ -279,15 +279,15 @@ mod tests {
                 "gone" => ImageObservation::Removed(&place),
                 _ => ImageObservation::Upload(&key, record.as_ref()),
             };
-            found.extend(watcher.observe(observation).into_iter().map(|violation| violation.0));
+            found.extend(checker.observe(observation).into_iter().map(|violation| violation.0));
         }
-        found.extend(watcher.at_rest(&[("debian".into(), "lab".into())]).into_iter().map(|violation| violation.0));
+        found.extend(checker.at_quiescence(&[("debian".into(), "lab".into())]).into_iter().map(|violation| violation.0));
         let found: Vec<&str> = found.iter().map(|text| text.rsplit("images/").next().unwrap()).collect();
         assert_eq!(found, expected);
     }
 
     #[test]
-    fn an_upload_lives_and_the_next_one_takes_its_place() {
+    fn an_upload_is_created_and_replaced_by_the_next() {
         let first = [("1", "uploading"), ("1", "stored"), ("1", "ready")];
         let second = first.map(|(_, step)| ("2", step));
         let end = [("1", "deleting"), ("1", "asked to go"), ("1", "gone"), ("1", "no record")];
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_promise_is_told() {
+    fn violations_are_reported() {
         let ready = [("1", "uploading"), ("1", "stored"), ("1", "ready")];
         let after = |steps: &[(&'static str, &'static str)]| [&ready[..], steps].concat();
         check(&[("1", "ready")], &["1 is ready, and its image is not there"]);

@@ -30,17 +30,17 @@ pub enum Observation<'a> {
     /// The same of a request.
     RequestContender(&'a RequestId, bool),
     /// A call of ours made a server that bears the number of this node.
-    Created(&'a Place, &'a NodeId),
+    Created(&'a CloudObjectKey, &'a NodeId),
     /// The cloud has made this one beside another that a call of ours asked for.
-    Duplicated(&'a Place, &'a NodeId),
+    Duplicated(&'a CloudObjectKey, &'a NodeId),
     /// The cloud says from now on that it runs.
-    Running(&'a Place),
+    Running(&'a CloudObjectKey),
     /// A call of ours asks for its end.
-    Deleting(&'a Place),
+    Deleting(&'a CloudObjectKey),
     /// The cloud has said that it will end, and means it.
-    Ending(&'a Place),
+    Ending(&'a CloudObjectKey),
     /// It exists no more, whoever ended it.
-    Removed(&'a Place),
+    Removed(&'a CloudObjectKey),
     /// No more than so many servers may there be of nodes of a pool when one is made. A node that was there before the limit fell
     /// may be tried again. Told late where it falls: what was decided before is on its way.
     PoolLimit(&'a PoolId, usize),
@@ -51,7 +51,7 @@ pub enum Observation<'a> {
 }
 
 /// A server of a provider, by its id as text.
-pub type Place = (ProviderName, String);
+pub type CloudObjectKey = (ProviderName, String);
 
 /// A promise that was broken, and by what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,12 +128,12 @@ pub fn check_usage_totals(snapshot: &Snapshot) -> Option<Violation> {
 
 /// The picture of who watches.
 #[derive(Debug, Default)]
-pub struct Watcher {
+pub struct InvariantChecker {
     nodes: BTreeMap<NodeId, Node>,
     erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
     /// How many contend for the lock of a request, if anybody does.
-    attended: BTreeMap<RequestId, usize>,
+    request_contenders: BTreeMap<RequestId, usize>,
     /// Who contends for the lock of a node, the first one first.
     contenders: BTreeMap<NodeId, Vec<String>>,
     /// By which contender a node was locked before it was ready: that of who makes it.
@@ -142,14 +142,14 @@ pub struct Watcher {
     users: BTreeMap<NodeId, String>,
     /// What was in use once.
     used: BTreeSet<NodeId>,
-    servers: BTreeMap<Place, Server>,
+    servers: BTreeMap<CloudObjectKey, Server>,
     /// What ran once and exists no more.
-    past: BTreeSet<Place>,
+    ended_servers: BTreeSet<CloudObjectKey>,
     limits: BTreeMap<PoolId, Limit>,
     /// Hosts, and how many jobs each takes.
     hosts: BTreeMap<(ProviderName, String), usize>,
     /// Tenants, and how many nodes each may have.
-    shares: BTreeMap<TenantName, usize>,
+    tenant_limits: BTreeMap<TenantName, usize>,
 }
 
 #[derive(Debug)]
@@ -168,7 +168,7 @@ struct Server {
     is_ours: bool,
 }
 
-impl Watcher {
+impl InvariantChecker {
     /// Takes the change into the picture.
     pub fn observe(&mut self, observation: Observation<'_>) -> Vec<Violation> {
         let found = match observation {
@@ -211,7 +211,7 @@ impl Watcher {
             }
             Observation::Removed(place) => {
                 if self.servers.remove(place).is_some_and(|server| server.runs) {
-                    self.past.insert(place.clone());
+                    self.ended_servers.insert(place.clone());
                 }
                 Vec::new()
             }
@@ -224,7 +224,7 @@ impl Watcher {
                 Vec::new()
             }
             Observation::TenantLimit(tenant, nodes) => {
-                self.shares.insert(tenant.clone(), nodes);
+                self.tenant_limits.insert(tenant.clone(), nodes);
                 Vec::new()
             }
         };
@@ -242,7 +242,7 @@ impl Watcher {
     }
 
     /// What is left when nothing fails any more and everybody has given back what they had.
-    pub fn at_rest(&self) -> Vec<Violation> {
+    pub fn at_quiescence(&self) -> Vec<Violation> {
         let open = self
             .requests
             .iter()
@@ -281,15 +281,15 @@ impl Watcher {
                 found.push(format!("node {id} goes while it is used"));
             }
             if let Some(was) = was.filter(|_| !self.erased.remove(id)) {
-                found.extend(self.forgotten(id, &was));
+                found.extend(self.left_behind(id, &was));
             }
             return found;
         };
         if now.state == NodeState::Ready && self.nodes.get(id).is_none_or(|was| was.state != NodeState::Ready) {
-            found.extend(self.unfit(id, now));
+            found.extend(self.ready_without_server(id, now));
         }
         if let Some(was) = self.nodes.get(id) {
-            found.extend(self.taken(id, was, now));
+            found.extend(self.reassigned(id, was, now));
             if self.users.contains_key(id) && is_ending(now.state) {
                 found.push(format!("node {id} is {} while it is used", now.state));
             }
@@ -307,19 +307,19 @@ impl Watcher {
         }
         let was = self.nodes.insert(id.clone(), now.clone());
         if now.state == NodeState::InUse && was.as_ref().is_none_or(|was| was.state != NodeState::InUse) {
-            found.extend(self.crowded(now));
+            found.extend(self.host_over_capacity(now));
         }
         if was.as_ref().and_then(usage_totals::user) != usage_totals::user(now) {
-            found.extend(self.greedy(now));
+            found.extend(self.tenant_over_limit(now));
         }
         found
     }
 
     /// A tenant has no more nodes than it may have when it gets one. What a node takes is written when it is begun, and only who has just
     /// made it knows that before.
-    fn greedy(&self, given: &Node) -> Option<String> {
+    fn tenant_over_limit(&self, given: &Node) -> Option<String> {
         let tenant = usage_totals::user(given)?;
-        let most = *self.shares.get(tenant)?;
+        let most = *self.tenant_limits.get(tenant)?;
         let is_new = |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
         let is_known = |node: &Node| node.state != NodeState::Init || is_new(node);
         let counts = |node: &&Node| usage_totals::user(node) == Some(tenant) && is_known(node);
@@ -334,7 +334,7 @@ impl Watcher {
     }
 
     /// A host has no more users than jobs. Of idle nodes it may have more for a moment, where two wrote at the same time.
-    fn crowded(&self, node: &Node) -> Option<String> {
+    fn host_over_capacity(&self, node: &Node) -> Option<String> {
         let (provider, host) = (node.provider.as_ref()?, node.hostname.as_ref()?);
         let jobs = *self.hosts.get(&(provider.clone(), host.clone()))?;
         let is_taken = |node: &&Node| matches!(node.state, NodeState::InUse | NodeState::Hold);
@@ -344,21 +344,23 @@ impl Watcher {
 
     /// What is ready has a server of its own that runs, or that did when somebody looked: it may end at any time. Of a provider that
     /// nobody saw make any there is nothing to say.
-    fn unfit(&self, id: &NodeId, now: &Node) -> Option<String> {
+    fn ready_without_server(&self, id: &NodeId, now: &Node) -> Option<String> {
         let provider = now.provider.as_ref()?;
         let place = (provider.clone(), now.external_id.as_str().unwrap_or_default().to_owned());
         let is_wrong = match self.servers.get(&place) {
             Some(server) if server.node != *id => "is another node's",
             Some(server) if !server.runs => "does not run",
-            None if !self.past.contains(&place) && self.servers.keys().any(|(of, _)| of == provider) => "is not there",
+            None if !self.ended_servers.contains(&place) && self.servers.keys().any(|(of, _)| of == provider) => {
+                "is not there"
+            }
             _ => return None,
         };
         Some(format!("node {id} is ready, and its server {} of {provider} {is_wrong}", place.1))
     }
 
     /// Servers that no node names, of which none that is being made may be: each with the node whose number it bears.
-    pub fn strays(&self) -> impl Iterator<Item = (&Place, &NodeId)> {
-        let is_stray = |place: &Place, server: &Server| {
+    pub fn stray_servers(&self) -> impl Iterator<Item = (&CloudObjectKey, &NodeId)> {
+        let is_stray = |place: &CloudObjectKey, server: &Server| {
             let Some(node) = self.nodes.get(&server.node) else { return true };
             match node.external_id.as_str() {
                 Some(own) => own != place.1,
@@ -371,21 +373,21 @@ impl Watcher {
 
     /// Requests that nobody looks after although somebody should: those that were taken up and are let down, and, with an idle node that
     /// it could have, the one that is the first in line.
-    pub fn neglected(&self) -> impl Iterator<Item = (&RequestId, Option<&Node>)> {
+    pub fn neglected_requests(&self) -> impl Iterator<Item = (&RequestId, Option<&Node>)> {
         let waits = |state| matches!(state, RequestState::Requested | RequestState::Pending);
-        let is_alone = |id: &RequestId| !self.attended.contains_key(id);
-        let alone = self.requests.iter().filter(move |(id, request)| waits(request.state) && is_alone(id));
-        let let_down = alone.clone().filter(|(_, request)| request.state == RequestState::Pending);
-        let first = alone.min_by_key(|(id, request)| Rank::of(id, request));
+        let is_unlocked = |id: &RequestId| !self.request_contenders.contains_key(id);
+        let unlocked = self.requests.iter().filter(move |(id, request)| waits(request.state) && is_unlocked(id));
+        let abandoned = unlocked.clone().filter(|(_, request)| request.state == RequestState::Pending);
+        let first = unlocked.min_by_key(|(id, request)| Rank::of(id, request));
         // With nodes of its own it is left to who made them.
         let first = first.filter(|(id, _)| self.nodes.values().all(|node| node.allocated_to.as_ref() != Some(*id)));
-        let could_have = first.and_then(|(id, request)| Some((id, Some(self.idle(request)?))));
-        let_down.map(|(id, _)| (id, None)).chain(could_have)
+        let could_have = first.and_then(|(id, request)| Some((id, Some(self.idle_node_for(request)?))));
+        abandoned.map(|(id, _)| (id, None)).chain(could_have)
     }
 
     /// One that a request for a single node may have. Who is limited may have to wait all the same, and who has declined does not come
     /// back to it.
-    fn idle(&self, request: &NodeRequest) -> Option<&Node> {
+    fn idle_node_for(&self, request: &NodeRequest) -> Option<&Node> {
         let [label] = &request.node_types[..] else { return None };
         if !request.reuse || request.tenant_name.is_some() || !request.declined_by.is_empty() {
             return None;
@@ -396,7 +398,7 @@ impl Watcher {
     }
 
     /// A node is its request's as long as that is open, unless the request is begun anew, and stays as it is once that is fulfilled.
-    fn taken(&self, id: &NodeId, was: &Node, now: &Node) -> Option<String> {
+    fn reassigned(&self, id: &NodeId, was: &Node, now: &Node) -> Option<String> {
         let owner = was.allocated_to.as_ref()?;
         let request = self.requests.get(owner)?;
         let stays = was.allocated_to == now.allocated_to;
@@ -417,7 +419,7 @@ impl Watcher {
 
     /// A node goes after its server, so that none is ever without somebody who knows of it. One of which nobody ever heard, because
     /// the answer was lost, is found by who looks for what is left over.
-    fn forgotten(&self, id: &NodeId, was: &Node) -> Vec<String> {
+    fn left_behind(&self, id: &NodeId, was: &Node) -> Vec<String> {
         let recorded = was.external_id.as_str().unwrap_or_default();
         let left = self.servers.iter().filter(|((_, own), server)| server.node == *id && own == recorded);
         let left = left.filter(|(_, server)| !server.is_ending);
@@ -455,10 +457,10 @@ impl Watcher {
     }
 
     fn request_contender(&mut self, id: &RequestId, is_present: bool) {
-        let number = self.attended.get(id).copied().unwrap_or_default();
+        let number = self.request_contenders.get(id).copied().unwrap_or_default();
         match if is_present { number + 1 } else { number.saturating_sub(1) } {
-            0 => drop(self.attended.remove(id)),
-            number => drop(self.attended.insert(id.clone(), number)),
+            0 => drop(self.request_contenders.remove(id)),
+            number => drop(self.request_contenders.insert(id.clone(), number)),
         }
     }
 
@@ -496,7 +498,7 @@ impl Watcher {
         found
     }
 
-    fn created(&mut self, place: &Place, node: &NodeId) -> Vec<String> {
+    fn created(&mut self, place: &CloudObjectKey, node: &NodeId) -> Vec<String> {
         let others =
             self.servers.iter().filter(|(_, server)| server.node == *node && server.is_ours && !server.is_ending);
         let found = others.map(|((provider, other), _)| {
@@ -507,11 +509,11 @@ impl Watcher {
             found.push(format!("server {} of {} is made for node {node}, which is not there", place.1, place.0));
         }
         self.servers.insert(place.clone(), Server { node: node.clone(), runs: false, is_ending: false, is_ours: true });
-        found.extend(self.too_many(node));
+        found.extend(self.pool_over_limit(node));
         found
     }
 
-    fn too_many(&self, node: &NodeId) -> Option<String> {
+    fn pool_over_limit(&self, node: &NodeId) -> Option<String> {
         let pool = self.nodes.get(node)?.pool_id()?;
         let limit = self.limits.get(&pool).filter(|limit| !limit.decided.contains(node))?;
         let is_in_it = |server: &&Server| self.nodes.get(&server.node).is_some_and(|node| node.is_of(&pool));
@@ -529,7 +531,7 @@ impl Watcher {
         limit.number = number;
     }
 
-    fn deleting(&self, place: &Place) -> Vec<String> {
+    fn deleting(&self, place: &CloudObjectKey) -> Vec<String> {
         let Some(server) = self.servers.get(place) else { return Vec::new() };
         let wrong = check_server_deletion(&place.1, &server.node, self.nodes.get(&server.node));
         wrong.into_iter().map(|violation| violation.0).collect()

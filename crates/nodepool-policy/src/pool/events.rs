@@ -1,7 +1,7 @@
 //! What a pool receives and what it asks for: its events and its effects.
 
 use crate::request::fulfillment::{Adoption, Claim, Finish};
-use crate::request::handler::HandOut;
+use crate::request::handler::ImmediateFulfillment;
 use crate::request::launch::ScanTarget;
 use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::records::ids::{ExternalId, NodeId, RequestId};
@@ -17,7 +17,7 @@ pub enum Event {
     Wake,
     /// The safety net: look again, also at what failed on this very picture.
     Tick,
-    HandedOut(RequestId, Result<(), WriteError>),
+    Fulfilled(RequestId, Result<(), WriteError>),
     /// A request was taken up, with these new nodes.
     Claimed(RequestId, Result<Vec<NodeId>, WriteError>),
     /// A request that somebody left was taken over.
@@ -34,7 +34,7 @@ pub enum Event {
     Clock,
     Declined(RequestId, Result<(), WriteError>),
     /// A host answered its liveness check, or did not.
-    Probed(RequestId, NodeId, Probe),
+    Probed(RequestId, NodeId, LivenessResult),
     Retired(NodeId, Result<(), WriteError>),
     Evicted(Result<(), WriteError>),
     /// Take up nothing new.
@@ -43,17 +43,17 @@ pub enum Event {
 
 /// What a liveness check found.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Probe {
+pub enum LivenessResult {
     Alive,
     Dead(String),
     /// It was not made: the provider is being replaced, say. That speaks neither for nor against the host.
-    NotMade(String),
+    NotChecked(String),
 }
 
 /// What it asks for; each comes back as the event of the same name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    HandOut(Box<HandOut>),
+    Fulfill(Box<ImmediateFulfillment>),
     Claim(Box<Claim>),
     Adopt(Box<Adoption>),
     /// More nodes for a request whose lock is held; answered as a claim.

@@ -1,11 +1,11 @@
 //! The part of a pool's mind that minds requests with nodes to be built: from the claim over the launches to the end.
 
-use super::waiting::REST_AT_QUOTA;
+use super::waiting::QUOTA_BACKOFF;
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::{Fulfillment, FulfillmentEffect, FulfillmentStage};
-use crate::request::launch::{LaunchEffect, Input};
-use crate::scheduler::pool_context::{Placement, Choice};
+use crate::request::launch::{LaunchEffect, LaunchEvent};
+use crate::scheduler::pool_context::{Placement, PoolContext};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::job::JobEvent;
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -24,13 +24,13 @@ impl Pool {
         &mut self,
         id: &RequestId,
         request: &Versioned<NodeRequest>,
-        choices: Vec<Choice>,
+        placements: Vec<Placement>,
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Effect {
-        self.assign_placements(id, &choices, ctx, world);
-        let zone = self.zone_for(&choices, ctx, world);
-        let (fulfillment, claim) = Fulfillment::claim(id, request, choices, zone, ctx, world);
+        self.assign_placements(id, &placements, ctx, world);
+        let zone = self.zone_for(&placements, ctx, world);
+        let (fulfillment, claim) = Fulfillment::claim(id, request, placements, zone, ctx, world);
         let nodes = claim.create.len();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
         let earlier = self.fulfillments.insert(id.clone(), fulfillment);
@@ -43,32 +43,32 @@ impl Pool {
         &mut self,
         id: &RequestId,
         request: &NodeRequest,
-        choices: Vec<Choice>,
+        placements: Vec<Placement>,
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Effect {
-        self.assign_placements(id, &choices, ctx, world);
-        self.take_for_tenant(id, request, ctx, world);
+        self.assign_placements(id, &placements, ctx, world);
+        self.add_pending_usage(id, request, ctx, world);
         let known = self.fulfillments.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
-        let zone = known.or_else(|| self.zone_for(&choices, ctx, world));
-        let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
+        let zone = known.or_else(|| self.zone_for(&placements, ctx, world));
+        let nodes = placements.iter().filter(|choice| matches!(choice, Placement::LaunchNew(_))).count();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
         let fulfillment = self.fulfillments.get_mut(id).expect("only a request that was taken up is extended");
         self.short_of_capacity.remove(id);
-        let (reuse, create) = fulfillment.extend(id, request, choices, zone, ctx, world);
+        let (reuse, create) = fulfillment.extend(id, request, placements, zone, ctx, world);
         Effect::Extend { request: id.clone(), reuse, create }
     }
 
     /// What these choices take is not there for others, though no picture shows it yet.
-    fn assign_placements(&mut self, id: &RequestId, choices: &[Choice], ctx: &PoolContext<'_>, world: &Inputs<'_>,) {
+    fn assign_placements(&mut self, id: &RequestId, placements: &[Placement], ctx: &PoolContext<'_>, world: &Inputs<'_>,) {
         let mut pending_launches = Resources::none();
-        for choice in choices {
-            match choice {
-                Choice::Reuse(node) => {
+        for placement in placements {
+            match placement {
+                Placement::ReuseIdle(node) => {
                     let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
                     self.reservations.assign(node, &stored.record);
                 }
-                Choice::Build(label) => pending_launches.add(ctx.hosts.facts.need(&self.id.pool, label)),
+                Placement::LaunchNew(label) => pending_launches.add(ctx.hosts.facts.need(&self.id.pool, label)),
             }
         }
         self.reservations.add_pending_launch(&pending_launches);
@@ -76,10 +76,10 @@ impl Pool {
     }
 
     /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
-    fn zone_for(&mut self, choices: &[Choice], ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<String> {
-        let of_reused = choices.iter().find_map(|choice| match choice {
-            Choice::Reuse(node) => world.snapshot.node(node)?.record.az.clone(),
-            Choice::Build(_) => None,
+    fn zone_for(&mut self, placements: &[Placement], ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<String> {
+        let of_reused = placements.iter().find_map(|choice| match choice {
+            Placement::ReuseIdle(node) => world.snapshot.node(node)?.record.az.clone(),
+            Placement::LaunchNew(_) => None,
         });
         let known = ctx.hosts.facts.launching.as_ref().map_or(&[][..], |launching| &launching.zones);
         let zones = if ctx.pool.availability_zones.is_empty() { known } else { &ctx.pool.availability_zones };
@@ -93,7 +93,7 @@ impl Pool {
     /// What nodes of claims under way take; no picture shows them yet.
     pub(crate) fn pending_need(&self) -> Resources {
         let mut total = Resources::none();
-        self.claiming.values().chain(self.lost_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
+        self.claiming.values().chain(self.unconfirmed_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
         total
     }
 
@@ -110,7 +110,7 @@ impl Pool {
                 match error {
                     WriteError::Failed(_) => {
                         self.record_unconfirmed_claim(id, pending_launches.unwrap_or_default(), world)}
-                    _ => drop(self.taking.remove(id)),
+                    _ => drop(self.pending_usage.remove(id)),
                 }
                 let revision = world.snapshot.revision;
                 self.claim_failed(id, world);
@@ -125,7 +125,7 @@ impl Pool {
 
     /// Nobody knows what came of a claim.
     pub(crate) fn record_unconfirmed_claim(&mut self, id: &RequestId, need: Resources, world: &Inputs<'_>) {
-        self.lost_claims.push((world.monotonic_now + LOST_ANSWER_TIMEOUT, id.clone(), need));
+        self.unconfirmed_claims.push((world.monotonic_now + LOST_ANSWER_TIMEOUT, id.clone(), need));
     }
 
     /// With these new nodes, and what else it has; it waits on where that is not all.
@@ -137,7 +137,7 @@ impl Pool {
         }
         let changes = fulfillment.claimed(nodes, rules.as_deref(), &self.id, world);
         if fulfillment.is_waiting() {
-            self.taking.remove(id);
+            self.pending_usage.remove(id);
             return if self.draining { self.finish(id, world) } else { Vec::new() };
         }
         if changes.is_empty() || fulfillment.is_node_missing(world) {
@@ -166,7 +166,7 @@ impl Pool {
     }
 
     pub(crate) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &Inputs<'_>) -> Vec<Effect> {
-        self.taking.remove(id);
+        self.pending_usage.remove(id);
         if answer.is_err() {
             // Somebody else holds a lock of ours: everything is given back, and the rules for lost requests apply.
             return self.finish(id, world);
@@ -184,7 +184,7 @@ impl Pool {
     }
 
     pub(crate) fn job_update(&mut self, node: &NodeId, event: JobEvent, world: &Inputs<'_>) -> Vec<Effect> {
-        self.step_launch(node, Input::News(event), world)
+        self.step_launch(node, LaunchEvent::JobUpdate(event), world)
     }
 
     pub(crate) fn scanned(
@@ -194,7 +194,7 @@ impl Pool {
         found: Result<Vec<String>, String>,
         world: &Inputs<'_>,
     ) -> Vec<Effect> {
-        self.step_launch(node, Input::Scanned(attempt, found), world)
+        self.step_launch(node, LaunchEvent::Scanned(attempt, found), world)
     }
 
     pub(crate) fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Vec<Effect> {
@@ -211,7 +211,7 @@ impl Pool {
         let due = |launches: &Fulfillment| launches.due().is_some_and(|due| due <= world.monotonic_now);
         let nodes: Vec<NodeId> =
             self.fulfillments.values().filter(|assembly| due(assembly)).flat_map(Fulfillment::launching).collect();
-        let effects = nodes.iter().flat_map(|node| self.step_launch(node, Input::Clock, world)).collect();
+        let effects = nodes.iter().flat_map(|node| self.step_launch(node, LaunchEvent::Clock, world)).collect();
         self.next_due = self.fulfillments.values().filter_map(Fulfillment::due).min();
         effects
     }
@@ -219,15 +219,15 @@ impl Pool {
     /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
     /// something happens to is looked at.
     pub fn due(&self) -> Option<MonotonicTime> {
-        let counted = self.lost_claims.iter().map(|(until, ..)| *until);
-        self.resting.values().copied().chain(self.next_due).chain(counted).min()
+        let counted = self.unconfirmed_claims.iter().map(|(until, ..)| *until);
+        self.backoff_until.values().copied().chain(self.next_due).chain(counted).min()
     }
 
     pub(crate) fn expire(&mut self, now: MonotonicTime) {
-        self.resting.retain(|_, until| *until > now);
-        for (_, request, _) in self.lost_claims.extract_if(.., |(until, ..)| *until <= now) {
+        self.backoff_until.retain(|_, until| *until > now);
+        for (_, request, _) in self.unconfirmed_claims.extract_if(.., |(until, ..)| *until <= now) {
             if !self.claiming.contains_key(&request) && !self.handlers.contains_key(&request) {
-                self.taking.remove(&request);
+                self.pending_usage.remove(&request);
             }
         }
     }
@@ -236,7 +236,7 @@ impl Pool {
     pub(crate) fn abandon_unused(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let unused: Vec<NodeId> =
             world.snapshot.unwanted_nodes().filter(|node| self.building.contains_key(*node)).cloned().collect();
-        unused.iter().flat_map(|node| self.step_launch(node, Input::Abandon, world)).collect()
+        unused.iter().flat_map(|node| self.step_launch(node, LaunchEvent::Abandon, world)).collect()
     }
 
     /// The request is written and everything given back, or somebody else will find it.
@@ -246,7 +246,7 @@ impl Pool {
         self.end_fulfillment(id);
         match answer {
             Ok(()) if is_fulfilled => {
-                self.handed_out += 1;
+                self.fulfilled_count += 1;
                 self.forget(id);
             }
             Ok(()) => {}
@@ -258,11 +258,11 @@ impl Pool {
         }
     }
 
-    fn step_launch(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<Effect> {
+    fn step_launch(&mut self, node: &NodeId, event: LaunchEvent, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
         let Some(fulfillment) = self.fulfillments.get_mut(&request) else { return Vec::new() };
         let mut effects = Vec::new();
-        for effect in fulfillment.step(node, input, world) {
+        for effect in fulfillment.step(node, event, world) {
             match effect {
                 FulfillmentEffect::Launch(ask) => effects.extend(effect_of(node.clone(), ask)),
                 FulfillmentEffect::Save(change) => effects.push(Effect::Save(change)),
@@ -289,7 +289,7 @@ impl Pool {
             self.verdicts.record(id, VerdictKind::Decline, reason, world.now);
         }
         if fulfillment.was_aborted() {
-            self.resting.insert(id.clone(), world.monotonic_now + REST_AT_QUOTA);
+            self.backoff_until.insert(id.clone(), world.monotonic_now + QUOTA_BACKOFF);
             effects.push(Effect::Refresh);
         }
         effects.push(Effect::Finish { request: id.clone(), finish: Box::new(finish) });
@@ -298,8 +298,8 @@ impl Pool {
 
     pub(crate) fn end_fulfillment(&mut self, id: &RequestId) {
         let Some(fulfillment) = self.fulfillments.remove(id) else { return };
-        if self.lost_claims.iter().all(|(_, lost, _)| lost != id) {
-            self.taking.remove(id);
+        if self.unconfirmed_claims.iter().all(|(_, lost, _)| lost != id) {
+            self.pending_usage.remove(id);
         }
         self.short_of_capacity.remove(id);
         for node in fulfillment.nodes() {

@@ -9,15 +9,15 @@ pub(crate) mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use self::events::{Effect, Event, Probe};
+pub use self::events::{Effect, Event, LivenessResult};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
-use crate::request::handler::{HandlerStage, Stage, decline};
+use crate::request::handler::{HandlerStage, NodeRequestHandler, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
-use crate::scheduler::pool_context::{Placement, Choice, Reservations, Hosts};
+use crate::scheduler::pool_context::{Placement, PoolContext, Reservations, StaticHostIndex};
 use crate::scheduler::reason::Reason;
-use crate::scheduler::shared_pools::{RequestLeases, Tried};
-use crate::scheduler::tenant_usage::{Kept, Taking};
+use crate::scheduler::shared_pools::{RequestLeases, SharedPoolState};
+use crate::scheduler::tenant_usage::{PendingTenantUsage, TenantReservations};
 use crate::scheduler::verdicts::Verdicts;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
@@ -34,7 +34,7 @@ const MAX_ACCEPTED_PER_PASS: usize = 64;
 pub struct Pool {
     pub(super) id: PoolId,
     pub(super) launcher: LauncherId,
-    hosts: Option<Hosts>,
+    hosts: Option<StaticHostIndex>,
     pub(super) handlers: BTreeMap<RequestId, NodeRequestHandler>,
     /// Requests with nodes that are being built.
     pub(super) fulfillments: BTreeMap<RequestId, Fulfillment>,
@@ -46,12 +46,12 @@ pub struct Pool {
     pub(super) claiming: BTreeMap<RequestId, Resources>,
     /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
     /// their requests count for tenants, too.
-    pub(super) lost_claims: Vec<(MonotonicTime, RequestId, Resources)>,
+    pub(super) unconfirmed_claims: Vec<(MonotonicTime, RequestId, Resources)>,
     /// Not after the first moment that a launch waits for.
     pub(super) next_due: Option<MonotonicTime>,
     pub(super) next_zone: usize,
     /// Requests that the cloud had no quota for, and when they may be tried again.
-    pub(super) resting: BTreeMap<RequestId, MonotonicTime>,
+    pub(super) backoff_until: BTreeMap<RequestId, MonotonicTime>,
     pub(super) reservations: Reservations,
     /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
@@ -71,17 +71,17 @@ pub struct Pool {
     /// What the provider's other pools are busy with at the moment.
     other_pools_busy: usize,
     /// What the other pools of this process keep for tenants.
-    kept_elsewhere: Arc<Kept>,
+    other_pools_reservations: Arc<TenantReservations>,
     /// For tenants with limits, until pictures show it: by this pool, and by the others of this process.
-    pub(super) taking: Taking,
-    pub(super) taking_elsewhere: Vec<Arc<Taking>>,
+    pub(super) pending_usage: PendingTenantUsage,
+    pub(super) other_pools_pending_usage: Vec<Arc<PendingTenantUsage>>,
     /// Requests that pools of this process are about to take.
-    tried: Arc<Tried>,
+    leases: Arc<RequestLeases>,
     /// The pools of this process.
     started_pools: Arc<BTreeSet<LauncherId>>,
     /// The registry in which all of them were there.
     complete_at: Option<u64>,
-    pub(super) handed_out: u64,
+    pub(super) fulfilled_count: u64,
 }
 
 impl Pool {
@@ -95,10 +95,10 @@ impl Pool {
             building: BTreeMap::new(),
             short_of_capacity: BTreeSet::new(),
             claiming: BTreeMap::new(),
-            lost_claims: Vec::new(),
+            unconfirmed_claims: Vec::new(),
             next_due: None,
             next_zone: 0,
-            resting: BTreeMap::new(),
+            backoff_until: BTreeMap::new(),
             reservations: Reservations::default(),
             waiting: BTreeMap::new(),
             verdicts: Verdicts::default(),
@@ -110,13 +110,13 @@ impl Pool {
             has_more: false,
             lacks_capacity: false,
             other_pools_busy: 0,
-            kept_elsewhere: Arc::default(),
-            taking: Taking::new(),
-            taking_elsewhere: Vec::new(),
-            tried: Arc::default(),
+            other_pools_reservations: Arc::default(),
+            pending_usage: PendingTenantUsage::new(),
+            other_pools_pending_usage: Vec::new(),
+            leases: Arc::default(),
             started_pools: Arc::default(),
             complete_at: None,
-            handed_out: 0,
+            fulfilled_count: 0,
         }
     }
 
@@ -129,11 +129,11 @@ impl Pool {
                 self.not_evicted_at = None;
                 self.schedule(world)
             }
-            Event::HandedOut(id, answer) => {
+            Event::Fulfilled(id, answer) => {
                 let is_done = answer.is_ok();
                 self.end_handler(&id, answer.err(), world);
                 if is_done {
-                    self.handed_out += 1;
+                    self.fulfilled_count += 1;
                     self.forget(&id);
                 }
                 Vec::new()
@@ -188,13 +188,13 @@ impl Pool {
         self.other_pools_busy = busy;
     }
 
-    pub fn set_tried(&mut self, shared: &SharedPoolState) {
-        self.tried = shared.tried().clone();
-        self.taking_elsewhere = shared.taking_beside(&self.launcher);
+    pub fn update_leases(&mut self, shared: &SharedPoolState) {
+        self.leases = shared.leases().clone();
+        self.other_pools_pending_usage = shared.pending_usage_of_others(&self.launcher);
     }
 
     pub fn update_shared_state(&mut self, shared: &SharedPoolState) {
-        self.kept_elsewhere = shared.reservations_of_others(&self.launcher);
+        self.other_pools_reservations = shared.reservations_of_others(&self.launcher);
         if !Arc::ptr_eq(&self.started_pools, shared.started_pools()) {
             self.started_pools = shared.started_pools().clone();
             self.complete_at = None;
@@ -202,7 +202,7 @@ impl Pool {
     }
 
     /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
-    pub fn kept_for_tenants(&self) -> Option<&Kept> {
+    pub fn tenant_reservations(&self) -> Option<&TenantReservations> {
         (!self.has_more && !self.draining).then(|| self.reservations.tenants.own())
     }
 
@@ -216,7 +216,7 @@ impl Pool {
         self.has_more = false;
         self.expire(world.monotonic_now);
         self.reservations.begin_pass(self.pending_need());
-        self.count_what_is_taken(world.snapshot);
+        self.count_pending_usage(world.snapshot);
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.waiting_requests() {
@@ -225,7 +225,7 @@ impl Pool {
             self.forget_ended(world);
             return self.wind_down(Some(reason), world);
         }
-        let hosts = self.hosts_of(world);
+        let hosts = self.static_host_index(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
         let ctx = PoolContext { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
         let mut effects = self.abandon_unused(world);
@@ -234,8 +234,8 @@ impl Pool {
         let are_more_left = knows_cloud && self.adopt(&ctx, world, &mut effects);
         self.resume(&ctx, world, &mut effects);
         let lacked_capacity = std::mem::take(&mut self.lacks_capacity);
-        let kept_elsewhere = self.kept_elsewhere.clone();
-        let mut kept_elsewhere = kept_elsewhere.iter().peekable();
+        let other_pools_reservations = self.other_pools_reservations.clone();
+        let mut other_pools_reservations = other_pools_reservations.iter().peekable();
         // Those this pool has all labels for come first, then those it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
@@ -249,10 +249,10 @@ impl Pool {
                 lacking.clear();
                 break;
             }
-            while let Some((before, (tenant, amounts))) = kept_elsewhere.next_if(|(before, _)| *before < rank) {
+            while let Some((before, (tenant, amounts))) = other_pools_reservations.next_if(|(before, _)| *before < rank) {
                 // It may have gone since the other pool looked.
                 if world.snapshot.is_waiting(before) {
-                    self.reservations.tenants.keep_elsewhere(before, tenant, amounts);
+                    self.reservations.tenants.reserve_for_other_pool(before, tenant, amounts);
                 }
             }
             if self.is_unchanged(&rank.id, world) {
@@ -277,8 +277,8 @@ impl Pool {
     /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
     /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
     fn is_unchanged(&mut self, id: &RequestId, world: &Inputs<'_>) -> bool {
-        if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
-            self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
+        if self.leases.get(id).is_some_and(|pool| *pool != self.id) {
+            self.verdicts.record(id, VerdictKind::Yield, Reason::HandledByOtherPool, world.now);
             return true;
         }
         // The same picture would lead to the same failure; a newer one, or the next tick, may not.
@@ -294,7 +294,7 @@ impl Pool {
         effects: &mut Vec<Effect>,
     ) {
         let id = &rank.id;
-        if self.resting.contains_key(id) {
+        if self.backoff_until.contains_key(id) {
             // Others may take what they would leave to this pool (R45): its cloud has refused that a moment ago.
             self.lacks_capacity |= !request.record.is_min_ready();
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
@@ -330,16 +330,16 @@ impl Pool {
                 let change = Box::new(decline(id, request, ctx.launcher, world));
                 effects.push(Effect::Decline { request: change, reasons: texts });
             }
-            Verdict::Accept(choices) => {
+            Verdict::Accept(placements) => {
                 self.waiting.remove(id);
-                self.take_for_tenant(id, &request.record, ctx, world);
-                let reused = |choice: &Choice| match choice {
-                    Choice::Reuse(node) => Some(node.clone()),
-                    Choice::Build(_) => None,
+                self.add_pending_usage(id, &request.record, ctx, world);
+                let reused = |placement: &Placement| match placement {
+                    Placement::ReuseIdle(node) => Some(node.clone()),
+                    Placement::LaunchNew(_) => None,
                 };
-                match choices.iter().map(reused).collect() {
+                match placements.iter().map(reused).collect() {
                     Some(nodes) => self.accept(id, nodes, ctx, world, effects),
-                    None => effects.push(self.start_fulfillment(id, request, choices, ctx, world)),
+                    None => effects.push(self.start_fulfillment(id, request, placements, ctx, world)),
                 }
             }
         }
@@ -361,7 +361,7 @@ impl Pool {
         self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
         if probes.is_empty() {
             let plan = handler.launches_complete(&self.reservations, world);
-            effects.push(Effect::HandOut(Box::new(plan.expect("the verdict was made on this very snapshot"))));
+            effects.push(Effect::Fulfill(Box::new(plan.expect("the verdict was made on this very snapshot"))));
         }
         for (node, host) in probes {
             effects.push(Effect::Probe { request: id.clone(), node, host });
@@ -370,16 +370,16 @@ impl Pool {
         assert!(earlier.is_none(), "two handlers for request {id}");
     }
 
-    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: Probe, world: &Inputs<'_>,) -> Vec<Effect> {
+    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: LivenessResult, world: &Inputs<'_>,) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if let Probe::Dead(_) = answer
+        if let LivenessResult::Dead(_) = answer
             && let Some(stored) = world.snapshot.node(node)
             && stored.record.is_idle()
             && self.retiring.insert(node.clone())
         {
             effects.push(Effect::Retire { node: node.clone(), version: stored.version });
         }
-        if let Probe::Dead(why) | Probe::NotMade(why) = answer {
+        if let LivenessResult::Dead(why) | LivenessResult::NotChecked(why) = answer {
             if self.handlers.contains_key(request) {
                 self.end_handler(request, None, world);
                 self.verdicts.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);
@@ -393,10 +393,10 @@ impl Pool {
         let handler = self.handlers.get_mut(request).expect("it was there a line ago");
         match handler.launches_complete(&self.reservations, world) {
             Some(plan) => {
-                handler.stage = Stage::HandingOut;
+                handler.stage = HandlerStage::Fulfilling;
                 let reason = handler.reason();
                 self.verdicts.record(request, VerdictKind::Accept, reason, world.now);
-                effects.push(Effect::HandOut(Box::new(plan)));
+                effects.push(Effect::Fulfill(Box::new(plan)));
             }
             None => self.end_handler(request, None, world),
         }
@@ -432,12 +432,12 @@ impl Pool {
         self.complete_at.is_some()
     }
 
-    fn hosts_of(&mut self, world: &Inputs<'_>) -> Hosts {
+    fn static_host_index(&mut self, world: &Inputs<'_>) -> StaticHostIndex {
         let unseen = || Arc::new(nodepool_driver::facts::ProviderFacts::initial());
         let facts = world.facts.get(&self.id.provider).cloned().unwrap_or_else(unseen);
         match self.hosts.take() {
-            Some(hosts) if hosts.is_of(&facts) => hosts,
-            _ => Hosts::of(facts, &self.id),
+            Some(hosts) if hosts.is_built_from(&facts) => hosts,
+            _ => StaticHostIndex::new(facts, &self.id),
         }
     }
 
@@ -445,7 +445,7 @@ impl Pool {
         let Some(handler) = self.handlers.remove(id) else { return };
         match error {
             Some(WriteError::Failed(_)) => self.record_unconfirmed_claim(id, Resources::none(), world),
-            _ => drop(self.taking.remove(id)),
+            _ => drop(self.pending_usage.remove(id)),
         }
         for node in &handler.nodes {
             self.reservations.release(node);
@@ -456,7 +456,7 @@ impl Pool {
             let revision = if is_overtaken { handler.revision } else { world.snapshot.revision };
             self.failed_at.insert(id.clone(), revision);
             // Why a pool declines holds whoever wrote first, who may have ended the request with it.
-            if !(handler.stage == Stage::Declining && is_overtaken) {
+            if !(handler.stage == HandlerStage::Declining && is_overtaken) {
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
             }
         }
@@ -481,7 +481,7 @@ impl Pool {
     pub(super) fn forget(&mut self, id: &RequestId) {
         self.waiting.remove(id);
         self.failed_at.remove(id);
-        self.resting.remove(id);
+        self.backoff_until.remove(id);
         self.verdicts.end(id);
     }
 }

@@ -20,7 +20,7 @@ pub struct PoolView {
     pub draining: bool,
     /// A request waits for room.
     pub paused: bool,
-    pub handed_out: u64,
+    pub fulfilled_count: u64,
     pub requests: Vec<HandlerView>,
     pub launches: Vec<FulfillmentView>,
     pub deferred: Vec<DeferredView>,
@@ -54,7 +54,7 @@ pub struct DeferredView {
 
 impl Pool {
     /// What was last decided about a request, while it is open or not long ended.
-    pub fn why(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
+    pub fn last_verdict(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
         let is_ours = self.handlers.contains_key(id) || self.fulfillments.contains_key(id);
         let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
         let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
@@ -67,7 +67,7 @@ impl Pool {
         Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
     }
 
-    pub fn observe(&self, now: Timestamp, moment: MonotonicTime) -> PoolView {
+    pub fn view(&self, now: Timestamp, moment: MonotonicTime) -> PoolView {
         let requests = self.handlers.values().map(|handler| HandlerView {
             id: handler.id.clone(),
             for_s: (now - handler.since).0,
@@ -84,7 +84,7 @@ impl Pool {
             for_s: (now - fulfillment.since).0,
             attempts_for_s: fulfillment
                 .launches()
-                .map(|(node, launch)| (node.clone(), launch.attempt_for(moment).0))
+                .map(|(node, launch)| (node.clone(), launch.attempt_duration(moment).0))
                 .collect(),
             fulfillment: fulfillment.clone(),
         });
@@ -93,7 +93,7 @@ impl Pool {
             name: format!("{}/{}", self.id.provider, self.id.pool),
             draining: self.draining,
             paused: self.is_paused(),
-            handed_out: self.handed_out,
+            fulfilled_count: self.fulfilled_count,
             requests: requests.collect(),
             launches: launches.collect(),
             deferred: deferred.collect(),

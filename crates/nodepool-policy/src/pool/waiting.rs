@@ -5,7 +5,7 @@
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
-use crate::scheduler::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
+use crate::scheduler::allocate::{decline_reasons, fits_tenant, other_pools_could_serve, over_tenant_limit, tenant_need,};
 use crate::scheduler::capacity::place;
 use crate::scheduler::eviction::{is_any_being_deleted, is_any_occupied};
 use crate::scheduler::pool_context::PoolContext;
@@ -18,7 +18,7 @@ use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
 
 /// A cloud that refused a node for want of quota is asked again after so long.
-pub(crate) const REST_AT_QUOTA: Seconds = Seconds(5.0);
+pub(crate) const QUOTA_BACKOFF: Seconds = Seconds(5.0);
 
 impl Pool {
     /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
@@ -43,7 +43,7 @@ impl Pool {
             }
             Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, ctx, world) => {
                 let need = tenant_need(request, ctx);
-                self.reservations.tenants.keep(rank, tenant, Resources::none().with(resource, need.get(resource)));
+                self.reservations.tenants.reserve(rank, tenant, Resources::none().with(resource, need.get(resource)));
             }
             Reason::InsufficientCapacity { resource, .. } => {
                 let facts = &ctx.hosts.facts;
@@ -75,7 +75,7 @@ impl Pool {
     ) -> Option<Effect> {
         if !self.short_of_capacity.is_empty()
             || !ctx.hosts.launches()
-            || others_could_serve(&request.record, &self.launcher, world)
+            || other_pools_could_serve(&request.record, &self.launcher, world)
         {
             return None;
         }
@@ -146,7 +146,7 @@ impl Pool {
             return self.continue_fulfillment(&rank.id, Vec::new(), world);
         }
         let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
-        let decided = if self.resting.contains_key(&rank.id) {
+        let decided = if self.backoff_until.contains_key(&rank.id) {
             Err(fulfillment.abort_reason())
         } else if let Some(reason) = over_tenant_limit(&remaining, ctx, &self.reservations, world) {
             Err(reason)
@@ -156,7 +156,7 @@ impl Pool {
         match decided {
             // The same picture would lead to the same failure.
             Ok(_) if self.failed_at.get(&rank.id) == Some(&world.snapshot.revision) => Vec::new(),
-            Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, ctx, world)],
+            Ok(placements) => vec![self.extend(&rank.id, &request.record, placements, ctx, world)],
             Err(reason) => {
                 self.reserve_for(rank, &remaining, &reason, ctx, world);
                 let eviction = matches!(reason, Reason::InsufficientCapacity { .. })
@@ -173,7 +173,7 @@ impl Pool {
         // Who keeps nodes in store does not wait for room.
         let request = world.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
         let fulfillment = self.fulfillments.get_mut(id).filter(|assembly| assembly.was_aborted())?;
-        let should_release_request = !fulfillment.has_usable_nodes() && others_could_serve(&request.record, &self.launcher, world);
+        let should_release_request = !fulfillment.has_usable_nodes() && other_pools_could_serve(&request.record, &self.launcher, world);
         if should_release_request || self.draining || fulfillment.has_failed() {
             return None;
         }
@@ -182,7 +182,7 @@ impl Pool {
             self.building.remove(node);
         }
         self.short_of_capacity.insert(id.clone());
-        self.resting.insert(id.clone(), world.monotonic_now + REST_AT_QUOTA);
+        self.backoff_until.insert(id.clone(), world.monotonic_now + QUOTA_BACKOFF);
         self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
     }

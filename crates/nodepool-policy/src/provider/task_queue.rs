@@ -15,7 +15,7 @@ pub struct CallId(pub u64);
 
 /// What the shell shall do now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Turn {
+pub enum QueueStep {
     Start(CallId),
     /// Nothing may start before this time.
     WaitUntil(Seconds),
@@ -25,9 +25,9 @@ pub enum Turn {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Queued {
+pub struct QueueLengths {
     pub change: usize,
-    pub look: usize,
+    pub read: usize,
     pub bulk: usize,
 }
 
@@ -45,9 +45,9 @@ pub struct TaskQueue {
     /// Nothing starts before: the spacing after the last start, or the end of a throttle.
     not_before: Seconds,
     /// Grows while the cloud goes on throttling.
-    back_off: Seconds,
+    backoff: Seconds,
     /// When it grew last, or began.
-    grown_at: Option<Seconds>,
+    backoff_raised_at: Option<Seconds>,
 }
 
 /// A call in flight.
@@ -57,11 +57,11 @@ struct Running {
     started: Seconds,
 }
 
-const LANES: [Lane; 3] = [Lane::Change, Lane::Look, Lane::Bulk];
-const FIRST_BACK_OFF: Seconds = Seconds(1.0);
-const LONGEST_BACK_OFF: Seconds = Seconds(60.0);
+const LANES: [Lane; 3] = [Lane::Change, Lane::Read, Lane::Bulk];
+const INITIAL_BACKOFF: Seconds = Seconds(1.0);
+const MAX_BACKOFF: Seconds = Seconds(60.0);
 /// What a cloud asks for beyond this is taken for a mistake.
-const LONGEST_PAUSE: Seconds = Seconds(3600.0);
+const MAX_RETRY_AFTER: Seconds = Seconds(3600.0);
 
 impl TaskQueue {
     pub fn new(spacing: Seconds, max_in_flight: usize) -> Self {
@@ -74,8 +74,8 @@ impl TaskQueue {
             max_in_flight,
             in_flight: BTreeMap::new(),
             not_before: Seconds::ZERO,
-            back_off: FIRST_BACK_OFF,
-            grown_at: None,
+            backoff: INITIAL_BACKOFF,
+            backoff_raised_at: None,
         }
     }
 
@@ -86,27 +86,27 @@ impl TaskQueue {
     }
 
     /// Takes the next call that may start, counts it as in flight and begins the spacing.
-    pub fn next(&mut self, now: Seconds) -> Turn {
+    pub fn next(&mut self, now: Seconds) -> QueueStep {
         if self.lanes.iter().all(VecDeque::is_empty) {
-            return Turn::Empty;
+            return QueueStep::Empty;
         }
-        let Some(lane) = self.next_lane() else { return Turn::WaitForEnd };
+        let Some(lane) = self.next_lane() else { return QueueStep::WaitForEnd };
         if now < self.not_before {
-            return Turn::WaitUntil(self.not_before);
+            return QueueStep::WaitUntil(self.not_before);
         }
         let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
         self.turn = (lane as usize + 1) % LANES.len();
         self.in_flight.insert(call, Running { lane, started: now });
         self.not_before = Seconds(now.0 + self.spacing.0);
         assert!(self.counted_in_flight() <= self.max_in_flight, "more calls in flight than allowed");
-        Turn::Start(call)
+        QueueStep::Start(call)
     }
 
     /// A call came to an end, well or badly. The cloud serves us, so a back-off starts small again.
     pub fn ended(&mut self, call: CallId) {
         let was_running = self.in_flight.remove(&call).is_some();
         assert!(was_running, "{call:?} ended without having started");
-        (self.back_off, self.grown_at) = (FIRST_BACK_OFF, None);
+        (self.backoff, self.backoff_raised_at) = (INITIAL_BACKOFF, None);
     }
 
     /// The cloud refused a call because we ask too fast: it goes back to the head of its lane and everything pauses. Of those that were
@@ -115,14 +115,14 @@ impl TaskQueue {
         let Running { lane, started } =
             self.in_flight.remove(&call).expect("only a call that was started can be throttled");
         self.lanes[lane as usize].push_front(call);
-        let has_paused = self.grown_at.is_some_and(|at| started > at);
+        let has_paused = self.backoff_raised_at.is_some_and(|at| started > at);
         if has_paused {
-            self.back_off = Seconds((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
+            self.backoff = Seconds((self.backoff.0 * 2.0).min(MAX_BACKOFF.0));
         }
-        if has_paused || self.grown_at.is_none() {
-            self.grown_at = Some(now);
+        if has_paused || self.backoff_raised_at.is_none() {
+            self.backoff_raised_at = Some(now);
         }
-        let pause = retry_after.0.min(LONGEST_PAUSE.0).max(self.back_off.0);
+        let pause = retry_after.0.min(MAX_RETRY_AFTER.0).max(self.backoff.0);
         self.not_before = Seconds(self.not_before.0.max(now.0 + pause));
     }
 
@@ -137,9 +137,9 @@ impl TaskQueue {
         false
     }
 
-    pub fn queued(&self) -> Queued {
-        let [change, look, bulk] = &self.lanes;
-        Queued { change: change.len(), look: look.len(), bulk: bulk.len() }
+    pub fn queued(&self) -> QueueLengths {
+        let [change, read, bulk] = &self.lanes;
+        QueueLengths { change: change.len(), read: read.len(), bulk: bulk.len() }
     }
 
     pub fn in_flight(&self) -> impl Iterator<Item = CallId> {
@@ -158,15 +158,15 @@ impl TaskQueue {
         match lane {
             Lane::Bulk => true,
             Lane::Change => counted < self.max_in_flight,
-            Lane::Look => {
-                let looking = self.in_flight.values().filter(|running| running.lane == Lane::Look).count();
-                counted < self.max_in_flight && looking < self.max_looking()
+            Lane::Read => {
+                let reads = self.in_flight.values().filter(|running| running.lane == Lane::Read).count();
+                counted < self.max_in_flight && reads < self.max_reads()
             }
         }
     }
 
     /// Slow listings leave a fifth of the places to calls that change something.
-    fn max_looking(&self) -> usize {
+    fn max_reads(&self) -> usize {
         (self.max_in_flight - self.max_in_flight.div_ceil(5)).max(1)
     }
 
@@ -182,7 +182,7 @@ mod tests {
 
     fn started(queue: &mut TaskQueue, now: f64) -> Vec<u64> {
         let mut calls = Vec::new();
-        while let Turn::Start(call) = queue.next(Seconds(now)) {
+        while let QueueStep::Start(call) = queue.next(Seconds(now)) {
             calls.push(call.0);
         }
         calls
@@ -192,31 +192,31 @@ mod tests {
     fn lanes_take_turns_and_keep_their_order() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         for call in 1..=3 {
-            queue.push(CallId(call), Lane::Look);
+            queue.push(CallId(call), Lane::Read);
             queue.push(CallId(10 + call), Lane::Change);
         }
         queue.push(CallId(21), Lane::Bulk);
         assert_eq!(started(&mut queue, 0.0), [11, 1, 21, 12, 2, 13, 3]);
-        assert_eq!(queue.next(Seconds::ZERO), Turn::Empty);
+        assert_eq!(queue.next(Seconds::ZERO), QueueStep::Empty);
     }
 
     #[test]
     fn starts_are_spaced() {
         let mut queue = TaskQueue::new(Seconds(0.5), 10);
-        queue.push(CallId(1), Lane::Look);
-        queue.push(CallId(2), Lane::Look);
-        assert_eq!(queue.next(Seconds(7.0)), Turn::Start(CallId(1)));
-        assert_eq!(queue.next(Seconds(7.25)), Turn::WaitUntil(Seconds(7.5)));
-        assert_eq!(queue.next(Seconds(7.5)), Turn::Start(CallId(2)));
+        queue.push(CallId(1), Lane::Read);
+        queue.push(CallId(2), Lane::Read);
+        assert_eq!(queue.next(Seconds(7.0)), QueueStep::Start(CallId(1)));
+        assert_eq!(queue.next(Seconds(7.25)), QueueStep::WaitUntil(Seconds(7.5)));
+        assert_eq!(queue.next(Seconds(7.5)), QueueStep::Start(CallId(2)));
     }
 
     #[test]
     fn one_at_a_time_means_one_at_a_time() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 1);
-        queue.push(CallId(1), Lane::Look);
+        queue.push(CallId(1), Lane::Read);
         queue.push(CallId(2), Lane::Change);
         assert_eq!(started(&mut queue, 0.0), [2]);
-        assert_eq!(queue.next(Seconds::ZERO), Turn::WaitForEnd);
+        assert_eq!(queue.next(Seconds::ZERO), QueueStep::WaitForEnd);
         queue.ended(CallId(2));
         assert_eq!(started(&mut queue, 0.0), [1]);
     }
@@ -225,7 +225,7 @@ mod tests {
     fn slow_listings_leave_room_for_changes() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         for call in 1..=20 {
-            queue.push(CallId(call), Lane::Look);
+            queue.push(CallId(call), Lane::Read);
         }
         assert_eq!(started(&mut queue, 0.0).len(), 8);
         queue.push(CallId(21), Lane::Change);
@@ -244,22 +244,22 @@ mod tests {
     #[test]
     fn a_throttled_call_goes_first_after_a_growing_pause() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 10);
-        queue.push(CallId(1), Lane::Look);
-        queue.push(CallId(2), Lane::Look);
-        assert_eq!(queue.next(Seconds(0.0)), Turn::Start(CallId(1)));
+        queue.push(CallId(1), Lane::Read);
+        queue.push(CallId(2), Lane::Read);
+        assert_eq!(queue.next(Seconds(0.0)), QueueStep::Start(CallId(1)));
         queue.throttled(CallId(1), Seconds(1.0), Seconds(0.5));
-        assert_eq!(queue.next(Seconds(1.0)), Turn::WaitUntil(Seconds(2.0)));
-        assert_eq!(queue.next(Seconds(2.0)), Turn::Start(CallId(1)));
+        assert_eq!(queue.next(Seconds(1.0)), QueueStep::WaitUntil(Seconds(2.0)));
+        assert_eq!(queue.next(Seconds(2.0)), QueueStep::Start(CallId(1)));
         queue.throttled(CallId(1), Seconds(2.0), Seconds(0.5));
-        assert_eq!(queue.next(Seconds(2.0)), Turn::WaitUntil(Seconds(4.0)));
-        assert_eq!(queue.next(Seconds(4.0)), Turn::Start(CallId(1)));
+        assert_eq!(queue.next(Seconds(2.0)), QueueStep::WaitUntil(Seconds(4.0)));
+        assert_eq!(queue.next(Seconds(4.0)), QueueStep::Start(CallId(1)));
         queue.ended(CallId(1));
-        assert_eq!(queue.next(Seconds(4.0)), Turn::Start(CallId(2)));
+        assert_eq!(queue.next(Seconds(4.0)), QueueStep::Start(CallId(2)));
         queue.throttled(CallId(2), Seconds(5.0), Seconds(120.0));
-        assert_eq!(queue.next(Seconds(5.0)), Turn::WaitUntil(Seconds(125.0)));
-        assert_eq!(queue.next(Seconds(125.0)), Turn::Start(CallId(2)));
+        assert_eq!(queue.next(Seconds(5.0)), QueueStep::WaitUntil(Seconds(125.0)));
+        assert_eq!(queue.next(Seconds(125.0)), QueueStep::Start(CallId(2)));
         queue.throttled(CallId(2), Seconds(125.0), Seconds(1e9));
-        assert_eq!(queue.next(Seconds(125.0)), Turn::WaitUntil(Seconds(3725.0)));
+        assert_eq!(queue.next(Seconds(125.0)), QueueStep::WaitUntil(Seconds(3725.0)));
     }
 
     #[test]
@@ -272,32 +272,32 @@ mod tests {
         for call in 1..=9 {
             queue.throttled(CallId(call), Seconds(0.5), Seconds(1.0));
         }
-        assert_eq!(queue.next(Seconds(0.5)), Turn::WaitUntil(Seconds(1.5)));
+        assert_eq!(queue.next(Seconds(0.5)), QueueStep::WaitUntil(Seconds(1.5)));
         // The longest time that was said holds.
         queue.throttled(CallId(10), Seconds(1.0), Seconds(5.0));
-        assert_eq!(queue.next(Seconds(1.0)), Turn::WaitUntil(Seconds(6.0)));
+        assert_eq!(queue.next(Seconds(1.0)), QueueStep::WaitUntil(Seconds(6.0)));
         assert_eq!(started(&mut queue, 6.0).len(), 10);
         for call in 1..=10 {
             queue.throttled(CallId(call), Seconds(6.5), Seconds(1.0));
         }
-        assert_eq!(queue.next(Seconds(6.5)), Turn::WaitUntil(Seconds(8.5)), "it was paused, and was not enough");
+        assert_eq!(queue.next(Seconds(6.5)), QueueStep::WaitUntil(Seconds(8.5)), "it was paused, and was not enough");
     }
 
     #[test]
     fn only_a_call_that_has_not_started_can_be_cancelled() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 1);
-        queue.push(CallId(1), Lane::Look);
-        queue.push(CallId(2), Lane::Look);
+        queue.push(CallId(1), Lane::Read);
+        queue.push(CallId(2), Lane::Read);
         assert_eq!(started(&mut queue, 0.0), [1]);
         assert!(!queue.cancel(CallId(1)));
         assert!(queue.cancel(CallId(2)));
         assert!(!queue.cancel(CallId(2)));
         queue.ended(CallId(1));
-        assert_eq!(queue.next(Seconds::ZERO), Turn::Empty);
+        assert_eq!(queue.next(Seconds::ZERO), QueueStep::Empty);
     }
 
     fn lane() -> impl Strategy<Value = Lane> {
-        prop_oneof![Just(Lane::Change), Just(Lane::Look), Just(Lane::Bulk)]
+        prop_oneof![Just(Lane::Change), Just(Lane::Read), Just(Lane::Bulk)]
     }
 
     proptest! {
@@ -332,7 +332,7 @@ mod tests {
                 let mut wake = arrivals.last().map_or(f64::INFINITY, |(at, _)| *at);
                 wake = running.iter().fold(wake, |soonest, (at, _)| soonest.min(*at));
                 match queue.next(Seconds(now)) {
-                    Turn::Start(call) => {
+                    QueueStep::Start(call) => {
                         prop_assert!(now >= last_start + spacing - 1e-9, "{now} follows {last_start} too soon");
                         last_start = now;
                         starts += 1;
@@ -341,12 +341,12 @@ mod tests {
                         prop_assert!(counted <= bound);
                         continue;
                     }
-                    Turn::WaitUntil(at) => {
+                    QueueStep::WaitUntil(at) => {
                         prop_assert!(at.0 > now);
                         wake = wake.min(at.0);
                     }
-                    Turn::WaitForEnd => prop_assert!(!running.is_empty()),
-                    Turn::Empty => {}
+                    QueueStep::WaitForEnd => prop_assert!(!running.is_empty()),
+                    QueueStep::Empty => {}
                 }
                 if wake.is_infinite() {
                     break;
@@ -355,7 +355,7 @@ mod tests {
             }
             prop_assert_eq!(ended, calls.len());
             prop_assert_eq!(starts, calls.len() + throttled.len());
-            prop_assert_eq!(queue.next(Seconds(now)), Turn::Empty);
+            prop_assert_eq!(queue.next(Seconds(now)), QueueStep::Empty);
         }
 
         #[test]

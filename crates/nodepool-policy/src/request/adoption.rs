@@ -2,7 +2,7 @@
 //! or by one that is gone.
 
 use super::fulfillment::{Adoption, Fulfillment};
-use super::resumable::{self, Left};
+use super::resumable::{self, ResumableRequest};
 use crate::inputs::Inputs;
 use crate::pool::{Effect, Pool};
 use crate::scheduler::pool_context::PoolContext;
@@ -19,7 +19,7 @@ const MAX_ADOPTED_PER_PASS: usize = 64;
 impl Pool {
     /// Requests of this pool that somebody left. True where there may be more of them.
     pub(crate) fn adopt(&mut self, ctx: &PoolContext<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) -> bool {
-        let mut taken = 0;
+        let mut adopted = 0;
         for (id, request) in world.snapshot.unheld_requests() {
             if self.fulfillments.contains_key(id) || self.handlers.contains_key(id) {
                 continue;
@@ -27,12 +27,12 @@ impl Pool {
             if self.failed_at.get(id) == Some(&world.snapshot.revision) {
                 continue;
             }
-            let Some(left) = resumable::of(id, request, world).filter(|left| left.pool == self.id) else { continue };
-            if taken >= MAX_ADOPTED_PER_PASS {
+            let Some(resumable) = resumable::find(id, request, world).filter(|left| left.pool == self.id) else { continue ;};
+            if adopted >= MAX_ADOPTED_PER_PASS {
                 return true;
             }
-            taken += 1;
-            effects.extend(self.adopt_one(id, request, &left, ctx, world));
+            adopted += 1;
+            effects.extend(self.adopt_one(id, request, &resumable, ctx, world));
         }
         false
     }
@@ -41,13 +41,13 @@ impl Pool {
         &mut self,
         id: &RequestId,
         request: &Versioned<NodeRequest>,
-        left: &Left,
+        resumable: &ResumableRequest,
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
         let rules = ctx.hosts.facts.launching.clone()?;
         let mut zone = None;
-        for node in &left.nodes {
+        for node in &resumable.nodes {
             let stored = world.snapshot.node(node)?;
             zone = zone.or_else(|| self.zone_of(node, &stored.record.az, ctx));
             match stored.record.state {
@@ -55,7 +55,7 @@ impl Pool {
                 _ => drop(self.building.insert(node.clone(), id.clone())),
             }
         }
-        let (fulfillment, nodes) = Fulfillment::adopt(&request.record, left, zone, &rules, world);
+        let (fulfillment, nodes) = Fulfillment::adopt(&request.record, resumable, zone, &rules, world);
         let reason = Reason::Launching { nodes: nodes.len() };
         self.verdicts.record(id, VerdictKind::Accept, reason, world.now);
         self.fulfillments.insert(id.clone(), fulfillment);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::handler::{allocate, decline};
-use super::launch::{Launch, Ending, Input, Launch};
-use super::node_updates::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
-use super::requested_node::{Leavings, RequestedNode, RequestedNodeState, Uploaded, WriteState, is_usable};
-use super::resumable::Left;
+use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome};
+use super::node_updates::{LaunchedInstance, deallocate, id_value, new_node, own_node, ready_change, request_properties,resources, state_change,};
+use super::requested_node::{PriorInstance, RequestedNode, RequestedNodeState, UploadRef, WriteState, is_usable};
+use super::resumable::ResumableRequest;
 use crate::inputs::Inputs;
-use crate::scheduler::pool_context::{Placement, Choice};
+use crate::scheduler::pool_context::{Placement, PoolContext};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LabelImage, Launching};
@@ -86,13 +86,13 @@ impl Fulfillment {
     pub fn claim(
         id: &RequestId,
         request: &Versioned<NodeRequest>,
-        choices: Vec<Choice>,
+        placements: Vec<Placement>,
         zone: Option<String>,
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> (Self, Claim) {
         let (mut fulfillment, claim) = Self::claim_without_capacity(id, request, world);
-        let (reuse, build) = fulfillment.extend(id, &request.record, choices, zone, ctx, world);
+        let (reuse, build) = fulfillment.extend(id, &request.record, placements, zone, ctx, world);
         fulfillment.stage = FulfillmentStage::Claiming;
         (fulfillment, Claim { reuse, create: build, ..claim })
     }
@@ -123,7 +123,7 @@ impl Fulfillment {
     /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
     pub fn adopt(
         request: &NodeRequest,
-        resumable: &Left,
+        resumable: &ResumableRequest,
         zone: Option<String>,
         rules: &Launching,
         world: &Inputs<'_>,
@@ -131,9 +131,9 @@ impl Fulfillment {
         let requested_nodes = resumable.nodes.iter().zip(&request.node_types).map(|(node, label)| {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
-            let prior_instance = record.map(|record| Leavings {
+            let prior_instance = record.map(|record| PriorInstance {
                 external_id: ExternalId::of(&record.external_id),
-                was_begun: record.state == NodeState::Building,
+                launch_started: record.state == NodeState::Building,
             });
             let state = if is_ready { RequestedNodeState::Reused } else { RequestedNodeState::New };
             RequestedNode {
@@ -167,21 +167,21 @@ impl Fulfillment {
         &mut self,
         id: &RequestId,
         request: &NodeRequest,
-        choices: Vec<Choice>,
+        placements: Vec<Placement>,
         zone: Option<String>,
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut create) = (Vec::new(), Vec::new());
         let unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
-        for (part, choice) in unassigned.zip(choices) {
-            match choice {
-                Choice::Reuse(node) => {
+        for (part, placement) in unassigned.zip(placements) {
+            match placement {
+                Placement::ReuseIdle(node) => {
                     let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
                     reuse.push(stored.change(node.clone(), |record| allocate(record, id, request)));
                     (part.node, part.state) = (Some(node), RequestedNodeState::Reused);
                 }
-                Choice::Build(label) => {
+                Placement::LaunchNew(label) => {
                     create.push(new_node(id, request, &label, ctx, world.now));
                     part.state = RequestedNodeState::New;
                 }
@@ -307,8 +307,8 @@ impl Fulfillment {
             let image_id = match &label.image {
                 LabelImage::Cloud(name) => Some(name.clone()),
                 LabelImage::Disk(name) => {
-                    part.image = Some(Uploaded::newest(&pool.provider, name, world));
-                    part.image.as_ref().and_then(Uploaded::image_id).cloned()
+                    part.image = Some(UploadRef::newest(&pool.provider, name, world));
+                    part.image.as_ref().and_then(UploadRef::image_id).cloned()
                 }
             };
             Some(world.snapshot.node(&id)?.change(id, |record| {
@@ -338,7 +338,7 @@ impl Fulfillment {
         world: &Inputs<'_>,
     ) -> Vec<(NodeId, LaunchEffect)> {
         self.stage = FulfillmentStage::Building;
-        let request_properties = Arc::new(about(id, request));
+        let request_properties = Arc::new(request_properties(id, request));
         let mut effects = Vec::new();
         for part in &mut self.requested_nodes {
             let (RequestedNodeState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
@@ -352,7 +352,7 @@ impl Fulfillment {
                 label: part.label.clone(),
                 hostname: format!("np{node}"),
                 zone: self.zone.clone(),
-                image: part.image.as_ref().and_then(Uploaded::external_id).cloned(),
+                image: part.image.as_ref().and_then(UploadRef::external_id).cloned(),
                 request: request_properties.clone(),
                 metadata: [
                     ("nodepool_node_id", node.to_string()),
@@ -361,9 +361,9 @@ impl Fulfillment {
                 ]
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
-                found: part.prior_instance.as_ref().and_then(|left| left.external_id.clone()),
-                may_exist: part.prior_instance.as_ref().is_some_and(|left| left.was_begun),
-                may_appear: part.prior_instance.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
+                prior_instance: part.prior_instance.as_ref().and_then(|left| left.external_id.clone()),
+                may_exist: part.prior_instance.as_ref().is_some_and(|left| left.launch_started),
+                may_appear: part.prior_instance.as_ref().is_some_and(|left| left.launch_started && left.external_id.is_none()),
             };
             let (launch, first) = Launch::begin(order, label, rules, world.monotonic_now);
             part.state = RequestedNodeState::Launching(Box::new(launch));
@@ -373,43 +373,43 @@ impl Fulfillment {
     }
 
     /// Something happened to one of its launches.
-    pub fn step(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<FulfillmentEffect> {
+    pub fn step(&mut self, node: &NodeId, event: LaunchEvent, world: &Inputs<'_>) -> Vec<FulfillmentEffect> {
         let many = self.requested_nodes.iter().filter(|part| !matches!(part.state, RequestedNodeState::Reused)).count() > 1;
         let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() ;};
         let RequestedNodeState::Launching(launch) = &mut part.state else { return Vec::new() };
         let (mut effects, mut needs_write) = (Vec::new(), false);
-        let launch_effects = launch.step(input, world.monotonic_now);
+        let launch_effects = launch.step(event, world.monotonic_now);
         let made = launch.external_id().cloned();
         for effect in launch_effects {
             match effect {
                 LaunchEffect::SaveId(_) => needs_write = true,
-                LaunchEffect::Finished(Ending::Ready { instance, host_keys }) => {
-                    let launched = Box::new(Found { instance: *instance, host_keys });
+                LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys }) => {
+                    let launched = Box::new(LaunchedInstance { instance: *instance, host_keys });
                     part.state = RequestedNodeState::Ready { launched, is_saved: false };
                     // Others of this request are not there yet: what is there is not to be lost with them.
                     needs_write = many;
                     break;
                 }
-                LaunchEffect::Finished(Ending::Failed(error)) => {
+                LaunchEffect::Finished(LaunchOutcome::Failed(error)) => {
                     self.failure = Some(error.to_string());
                     part.state = RequestedNodeState::Failed(made);
                     break;
                 }
-                LaunchEffect::Finished(Ending::Dropped) => {
+                LaunchEffect::Finished(LaunchOutcome::Abandoned) => {
                     part.state = RequestedNodeState::Failed(made);
                     break;
                 }
-                LaunchEffect::Finished(Ending::Aborted(_)) => {
+                LaunchEffect::Finished(LaunchOutcome::Aborted(_)) => {
                     part.state = RequestedNodeState::Aborted;
                     break;
                 }
                 // All nodes of a round have one zone, and the first of them says that it has gone.
-                LaunchEffect::Finished(Ending::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
+                LaunchEffect::Finished(LaunchOutcome::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
                     part.state = RequestedNodeState::Failed(made);
                     break;
                 }
-                LaunchEffect::Finished(Ending::NoZone(zone)) => {
+                LaunchEffect::Finished(LaunchOutcome::NoZone(zone)) => {
                     self.missing_zones.extend(self.zone.take().map(|_| zone));
                     part.state = RequestedNodeState::Aborted;
                     break;
@@ -503,7 +503,7 @@ impl Fulfillment {
             _ => true,
         };
         let is_there = |part: &RequestedNode| {
-            let stored = part.node.as_ref().and_then(|node| ours(node, world));
+            let stored = part.node.as_ref().and_then(|node| own_node(node, world));
             stored.is_some_and(|stored| is_still_valid(part, &stored.record))
         };
         let is_shown_ready =
@@ -531,9 +531,9 @@ impl Fulfillment {
             let freed = !fulfils && is_usable(part) && is_there(part);
             let change = match (change, freed) {
                 (change, false) => change,
-                (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), free)),
+                (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), deallocate)),
                 (Some(mut change), true) => {
-                    free(&mut change.record);
+                    deallocate(&mut change.record);
                     Some(change)
                 }
             };

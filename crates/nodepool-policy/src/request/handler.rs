@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::inputs::Inputs;
-use crate::scheduler::allocate::everybody_declined;
+use crate::scheduler::allocate::all_pools_declined;
 use crate::scheduler::pool_context::{PoolContext, Reservations};
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LauncherId, NodeId, RequestId};
@@ -18,9 +18,9 @@ use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 /// What the request waits for. One effect is under way at most, but for the probes of its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum HandlerStage {
     Probing { open: BTreeSet<NodeId> },
-    HandingOut,
+    Fulfilling,
     Declining,
 }
 
@@ -28,7 +28,7 @@ pub enum Stage {
 pub struct NodeRequestHandler {
     pub id: RequestId,
     pub nodes: Vec<NodeId>,
-    pub stage: Stage,
+    pub stage: HandlerStage,
     pub since: Timestamp,
     /// The picture it was decided on.
     pub revision: u64,
@@ -36,7 +36,7 @@ pub struct NodeRequestHandler {
 
 /// The transaction that ends a request well: the request fulfilled and its nodes allocated, together.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HandOut {
+pub struct ImmediateFulfillment {
     pub request: RequestChange,
     pub nodes: Vec<NodeChange>,
 }
@@ -55,24 +55,24 @@ impl NodeRequestHandler {
             .filter(|(_, identity)| ctx.hosts.is_probed(identity))
             .collect();
         let open: BTreeSet<NodeId> = probes.iter().map(|(node, _)| node.clone()).collect();
-        let stage = if open.is_empty() { Stage::HandingOut } else { Stage::Probing { open } };
+        let stage = if open.is_empty() { HandlerStage::Fulfilling } else { HandlerStage::Probing { open } };
         (Self { id, nodes, stage, since: world.now, revision: world.snapshot.revision }, probes)
     }
 
     pub fn declining(id: RequestId, world: &Inputs<'_>) -> Self {
         let revision = world.snapshot.revision;
-        Self { id, nodes: Vec::new(), stage: Stage::Declining, since: world.now, revision }
+        Self { id, nodes: Vec::new(), stage: HandlerStage::Declining, since: world.now, revision }
     }
 
     /// A node answered; returns whether all have.
     pub fn probed(&mut self, node: &NodeId) -> bool {
-        let Stage::Probing { open } = &mut self.stage else { return false };
+        let HandlerStage::Probing { open } = &mut self.stage else { return false };
         open.remove(node);
         open.is_empty()
     }
 
     /// Everything that had to happen before the hand-out has: the transaction, if the world still allows it.
-    pub fn launches_complete(&self, reservations: &Reservations, world: &Inputs<'_>) -> Option<HandOut> {
+    pub fn launches_complete(&self, reservations: &Reservations, world: &Inputs<'_>) -> Option<ImmediateFulfillment> {
         let request = world.snapshot.request(&self.id)?;
         if request.record.state != RequestState::Requested || world.snapshot.is_request_locked(&self.id) {
             return None;
@@ -94,14 +94,14 @@ impl NodeRequestHandler {
             record.set_state(RequestState::Fulfilled, world.now);
             record.nodes = self.nodes.clone();
         });
-        Some(HandOut { request, nodes })
+        Some(ImmediateFulfillment { request, nodes })
     }
 
     pub fn reason(&self) -> Reason {
         match &self.stage {
-            Stage::Probing { open } => Reason::Checking { nodes: open.len() },
-            Stage::HandingOut => Reason::HandingOut { nodes: self.nodes.len() },
-            Stage::Declining => Reason::DeclinedBefore,
+            HandlerStage::Probing { open } => Reason::Checking { nodes: open.len() },
+            HandlerStage::Fulfilling => Reason::Fulfilling { nodes: self.nodes.len() },
+            HandlerStage::Declining => Reason::DeclinedBefore,
         }
     }
 }
@@ -124,7 +124,7 @@ pub fn decline(
         if !record.declined_by.contains(launcher) {
             record.declined_by.push(launcher.clone());
         }
-        let is_over = everybody_declined(record, world);
+        let is_over = all_pools_declined(record, world);
         record.set_state(if is_over { RequestState::Failed } else { RequestState::Requested }, world.now);
     })
 }

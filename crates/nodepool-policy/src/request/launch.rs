@@ -13,12 +13,12 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 
 /// A failed deletion is tried again after so long.
-const RETRY_UNWINDING: Seconds = Seconds(5.0);
+const UNWIND_RETRY_INTERVAL: Seconds = Seconds(5.0);
 
 /// What a launch hears.
 #[derive(Debug)]
-pub enum Input {
-    News(JobEvent),
+pub enum LaunchEvent {
+    JobUpdate(JobEvent),
     /// The host keys of the attempt of this number, or why there are none.
     Scanned(u32, Result<Vec<String>, String>),
     /// Time has passed.
@@ -47,7 +47,7 @@ pub enum LaunchEffect {
         took: Seconds,
         zone: Option<String>,
     },
-    Finished(Ending),
+    Finished(LaunchOutcome),
 }
 
 /// Where to look for host keys.
@@ -62,7 +62,7 @@ pub struct ScanTarget {
 
 /// How a launch ends, once.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ending {
+pub enum LaunchOutcome {
     Ready {
         instance: Box<Instance>,
         host_keys: Vec<String>,
@@ -73,7 +73,7 @@ pub enum Ending {
     /// The zone has gone: the same, in another zone.
     NoZone(String),
     /// After `Input::Abandon`.
-    Dropped,
+    Abandoned,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -83,11 +83,11 @@ pub struct Launch {
     #[serde(skip)]
     checks: Checks,
     attempt: u32,
-    of: u32,
+    max_attempts: u32,
     #[serde(skip)]
-    began: MonotonicTime,
+    started_at: MonotonicTime,
     #[serde(skip)]
-    attempt_began: MonotonicTime,
+    attempt_started_at: MonotonicTime,
     external_id: Option<ExternalId>,
     stage: Stage,
 }
@@ -107,10 +107,10 @@ struct Checks {
 enum Stage {
     Creating,
     /// It took too long, or nobody wants it; the job has been told to end.
-    Abandoning(Reason),
+    Abandoning(AbandonReason),
     Scanning(#[serde(skip)] Box<Instance>),
     /// There are no host keys; the console may say why.
-    Consoling(#[serde(skip)] CloudError),
+    FetchingConsole(#[serde(skip)] CloudError),
     /// What the failed attempt made is deleted.
     Unwinding {
         #[serde(skip)]
@@ -118,14 +118,14 @@ enum Stage {
         #[serde(skip)]
         retry_at: Option<MonotonicTime>,
     },
-    Over,
+    Finished,
 }
 
 /// Why a job was told to end.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Reason {
-    TooLate,
+enum AbandonReason {
+    TimedOut,
     Unwanted,
 }
 
@@ -142,13 +142,13 @@ impl Launch {
         let order = Arc::new(order);
         let job = Job::Launch(order.clone());
         let launch = Self {
-            external_id: order.found.clone(),
+            external_id: order.prior_instance.clone(),
             order,
             checks,
             attempt: 1,
-            of: rules.attempts.max(1),
-            began: now,
-            attempt_began: now,
+            max_attempts: rules.attempts.max(1),
+            started_at: now,
+            attempt_started_at: now,
             stage: Stage::Creating,
         };
         (launch, vec![LaunchEffect::Submit(job)])
@@ -159,37 +159,37 @@ impl Launch {
     }
 
     /// How long the attempt that is under way has taken so far.
-    pub fn attempt_for(&self, now: MonotonicTime) -> Seconds {
-        now - self.attempt_began
+    pub fn attempt_duration(&self, now: MonotonicTime) -> Seconds {
+        now - self.attempt_started_at
     }
 
-    pub fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
+    pub fn is_finished(&self) -> bool {
+        matches!(self.stage, Stage::Finished)
     }
 
     /// When `Input::Clock` is wanted at the latest.
     pub fn due(&self) -> Option<MonotonicTime> {
         match self.stage {
-            Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => {
-                Some(self.attempt_began + self.checks.timeout)
+            Stage::Creating | Stage::Scanning(_) | Stage::FetchingConsole(_) => {
+                Some(self.attempt_started_at + self.checks.timeout)
             }
             Stage::Unwinding { since, retry_at } => {
                 let end = since + self.checks.timeout;
                 Some(retry_at.map_or(end, |at| at.min(end)))
             }
-            Stage::Abandoning(_) | Stage::Over => None,
+            Stage::Abandoning(_) | Stage::Finished => None,
         }
     }
 
-    pub fn step(&mut self, input: Input, now: MonotonicTime) -> Vec<LaunchEffect> {
-        match input {
-            Input::News(JobEvent::InstanceKnown(id)) => self.note_id(id),
-            Input::News(JobEvent::Finished(result)) => self.job_ended(result, now),
+    pub fn step(&mut self, event: LaunchEvent, now: MonotonicTime) -> Vec<LaunchEffect> {
+        match event {
+            LaunchEvent::JobUpdate(JobEvent::InstanceKnown(id)) => self.note_id(id),
+            LaunchEvent::JobUpdate(JobEvent::Finished(result)) => self.job_ended(result, now),
             // An attempt that was given up may have left a scan behind, of an address that is another server's now.
-            Input::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
-            Input::Scanned(..) => Vec::new(),
-            Input::Clock => self.clock(now),
-            Input::Abandon => self.abandon(),
+            LaunchEvent::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
+            LaunchEvent::Scanned(..) => Vec::new(),
+            LaunchEvent::Clock => self.clock(now),
+            LaunchEvent::Abandon => self.abandon(),
         }
     }
 
@@ -205,19 +205,19 @@ impl Launch {
         match (&self.stage, result) {
             (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
             (Stage::Creating, Err(CloudError::Quota(text))) => {
-                self.stage = Stage::Over;
-                vec![self.report(FailureKind::Quota.statsd_suffix(), now), LaunchEffect::Finished(Ending::Aborted(text))]
+                self.stage = Stage::Finished;
+                vec![self.report(FailureKind::Quota.statsd_suffix(), now), LaunchEffect::Finished(LaunchOutcome::Aborted(text)),]
             }
             (Stage::Creating, Err(CloudError::NoZone(zone))) => {
-                self.stage = Stage::Over;
-                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), LaunchEffect::Finished(Ending::NoZone(zone))]
+                self.stage = Stage::Finished;
+                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), LaunchEffect::Finished(LaunchOutcome::NoZone(zone)),]
             }
             (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
             (Stage::Creating, Ok(other)) => {
                 let detail = format!("the driver ended a launch with {other:?}");
                 self.attempt_failed(CloudError::Failed { kind: FailureKind::Unknown, detail }, now)
             }
-            (Stage::Consoling(error), result) => {
+            (Stage::FetchingConsole(error), result) => {
                 let error = error.clone();
                 let mut effects = Vec::new();
                 if let (Ok(Outcome::Console(Some(text))), Some(external_id)) = (result, self.external_id.clone()) {
@@ -233,20 +233,20 @@ impl Launch {
                     _ => Vec::new(),
                 };
                 match why {
-                    Reason::Unwanted => {
-                        self.stage = Stage::Over;
-                        effects.push(LaunchEffect::Finished(Ending::Dropped));
+                    AbandonReason::Unwanted => {
+                        self.stage = Stage::Finished;
+                        effects.push(LaunchEffect::Finished(LaunchOutcome::Abandoned));
                     }
-                    Reason::TooLate => effects.extend(self.attempt_failed(too_late(), now)),
+                    AbandonReason::TimedOut => effects.extend(self.attempt_failed(timeout_error(), now)),
                 }
                 effects
             }
             (Stage::Unwinding { .. }, Ok(_) | Err(CloudError::NotFound)) => self.next_attempt(now),
             (Stage::Unwinding { since, .. }, Err(_)) => {
-                self.stage = Stage::Unwinding { since: *since, retry_at: Some(now + RETRY_UNWINDING) };
+                self.stage = Stage::Unwinding { since: *since, retry_at: Some(now + UNWIND_RETRY_INTERVAL) };
                 Vec::new()
             }
-            (Stage::Scanning(_) | Stage::Over, _) => Vec::new(),
+            (Stage::Scanning(_) | Stage::Finished, _) => Vec::new(),
         }
     }
 
@@ -278,7 +278,7 @@ impl Launch {
                 let error = CloudError::Failed { kind: FailureKind::KeyScan, detail };
                 match self.external_id.clone().filter(|_| self.checks.console_log) {
                     Some(id) => {
-                        self.stage = Stage::Consoling(error);
+                        self.stage = Stage::FetchingConsole(error);
                         vec![LaunchEffect::Submit(Job::Console(id))]
                     }
                     None => self.attempt_failed(error, now),
@@ -288,13 +288,13 @@ impl Launch {
     }
 
     fn report(&self, result: &'static str, now: MonotonicTime) -> LaunchEffect {
-        LaunchEffect::Report { result, took: now - self.began, zone: None }
+        LaunchEffect::Report { result, took: now - self.started_at, zone: None }
     }
 
     fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: MonotonicTime) -> Vec<LaunchEffect> {
-        self.stage = Stage::Over;
-        let report = LaunchEffect::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
-        vec![report, LaunchEffect::Finished(Ending::Ready { instance, host_keys })]
+        self.stage = Stage::Finished;
+        let report = LaunchEffect::Report { result: "ready", took: now - self.started_at, zone: instance.zone.clone() };
+        vec![report, LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys })]
     }
 
     fn clock(&mut self, now: MonotonicTime) -> Vec<LaunchEffect> {
@@ -302,50 +302,50 @@ impl Launch {
             return Vec::new();
         }
         match self.stage {
-            Stage::Scanning(_) => self.attempt_failed(too_late(), now),
-            Stage::Creating | Stage::Consoling(_) => {
-                self.stage = Stage::Abandoning(Reason::TooLate);
+            Stage::Scanning(_) => self.attempt_failed(timeout_error(), now),
+            Stage::Creating | Stage::FetchingConsole(_) => {
+                self.stage = Stage::Abandoning(AbandonReason::TimedOut);
                 vec![LaunchEffect::Abandon]
             }
             Stage::Unwinding { since, retry_at } if now >= since + self.checks.timeout => {
                 let deletion = retry_at.is_none().then_some(LaunchEffect::Abandon); // It would wait for the server's end for ever.
                 let report = [self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now)];
-                deletion.into_iter().chain(report).chain(self.failed(too_late())).collect()
+                deletion.into_iter().chain(report).chain(self.failed(timeout_error())).collect()
             }
             Stage::Unwinding { since, .. } => {
                 self.stage = Stage::Unwinding { since, retry_at: None };
                 self.external_id.clone().map(|id| LaunchEffect::Submit(Job::Delete(id))).into_iter().collect()
             }
-            Stage::Abandoning(_) | Stage::Over => Vec::new(),
+            Stage::Abandoning(_) | Stage::Finished => Vec::new(),
         }
     }
 
     fn abandon(&mut self) -> Vec<LaunchEffect> {
         match self.stage {
-            Stage::Creating | Stage::Consoling(_) => {
-                self.stage = Stage::Abandoning(Reason::Unwanted);
+            Stage::Creating | Stage::FetchingConsole(_) => {
+                self.stage = Stage::Abandoning(AbandonReason::Unwanted);
                 vec![LaunchEffect::Abandon]
             }
             // Whoever deletes the node deletes what belongs to it.
             Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
-                self.stage = Stage::Over;
-                vec![LaunchEffect::Finished(Ending::Dropped)]
+                self.stage = Stage::Finished;
+                vec![LaunchEffect::Finished(LaunchOutcome::Abandoned)]
             }
             Stage::Unwinding { .. } => {
-                self.stage = Stage::Abandoning(Reason::Unwanted);
+                self.stage = Stage::Abandoning(AbandonReason::Unwanted);
                 vec![LaunchEffect::Abandon]
             }
             Stage::Abandoning(_) => {
-                self.stage = Stage::Abandoning(Reason::Unwanted);
+                self.stage = Stage::Abandoning(AbandonReason::Unwanted);
                 Vec::new()
             }
-            Stage::Over => Vec::new(),
+            Stage::Finished => Vec::new(),
         }
     }
 
     fn attempt_failed(&mut self, error: CloudError, now: MonotonicTime) -> Vec<LaunchEffect> {
-        let mut effects = vec![self.report(kind_of(&error).statsd_suffix(), now)];
-        if self.attempt >= self.of || matches!(error, CloudError::Denied(_)) {
+        let mut effects = vec![self.report(failure_kind(&error).statsd_suffix(), now)];
+        if self.attempt >= self.max_attempts || matches!(error, CloudError::Denied(_)) {
             effects.extend(self.failed(error));
         } else if let Some(id) = self.external_id.clone() {
             self.stage = Stage::Unwinding { since: now, retry_at: None };
@@ -358,27 +358,27 @@ impl Launch {
 
     fn next_attempt(&mut self, now: MonotonicTime) -> Vec<LaunchEffect> {
         self.attempt += 1;
-        self.attempt_began = now;
+        self.attempt_started_at = now;
         // Of an attempt of an earlier life only the server that was known at its end has been looked for.
-        let may_exist = self.external_id.take().is_none() || self.order.found.is_some();
+        let may_exist = self.external_id.take().is_none() || self.order.prior_instance.is_some();
         let order = Arc::make_mut(&mut self.order);
-        (order.may_exist, order.may_appear, order.found) = (may_exist, false, None);
+        (order.may_exist, order.may_appear, order.prior_instance) = (may_exist, false, None);
         self.stage = Stage::Creating;
         vec![LaunchEffect::Submit(Job::Launch(self.order.clone()))]
     }
 
     fn failed(&mut self, error: CloudError) -> Vec<LaunchEffect> {
-        self.stage = Stage::Over;
-        vec![LaunchEffect::Finished(Ending::Failed(error))]
+        self.stage = Stage::Finished;
+        vec![LaunchEffect::Finished(LaunchOutcome::Failed(error))]
     }
 }
 
-fn too_late() -> CloudError {
+fn timeout_error() -> CloudError {
     CloudError::Failed { kind: FailureKind::ServerCreateTimeout, detail: "launch-timeout passed".to_owned() }
 }
 
 /// Under what a failure is counted.
-pub fn kind_of(error: &CloudError) -> FailureKind {
+pub fn failure_kind(error: &CloudError) -> FailureKind {
     match error {
         CloudError::Failed { kind, .. } => *kind,
         CloudError::Quota(_) => FailureKind::Quota,

@@ -14,20 +14,20 @@ use nodepool_model::snapshot::{NodeChange, Versioned};
 
 /// What a launch has found out about its node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct LaunchedInstance {
     pub instance: Instance,
     pub host_keys: Vec<String>,
 }
 
 /// Of a request that is over. One that was not begun is nobody's from here on, and goes.
-pub(crate) fn freed(record: &mut Node, now: Timestamp) {
-    free(record);
+pub(crate) fn deallocate_or_delete(record: &mut Node, now: Timestamp) {
+    deallocate(record);
     if record.state == NodeState::Init {
         record.set_state(NodeState::Deleting, Writer::Launcher, now);
     }
 }
 
-pub(crate) fn free(record: &mut Node) {
+pub(crate) fn deallocate(record: &mut Node) {
     record.allocated_to = None;
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn new_node(
 }
 
 /// The request in the words that properties may quote.
-pub(crate) fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
+pub(crate) fn request_properties(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
     serde_json::json!({
         "id": id, "labels": request.node_types, "requestor": request.requestor,
         "requestor_data": request.requestor_data.value(), "relative_priority": request.relative_priority,
@@ -86,15 +86,15 @@ pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &Inputs<'_>) 
 }
 
 /// A node that is still there, and not in a state of somebody who minds no locks.
-pub(crate) fn ours<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Versioned<Node>> {
-    let is_ours = |stored: &&Versioned<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
-    world.snapshot.node(node).filter(is_ours)
+pub(crate) fn own_node<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Versioned<Node>> {
+    let is_launcher_state = |stored: &&Versioned<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
+    world.snapshot.node(node).filter(is_launcher_state)
 }
 
-pub(crate) fn ready_change(node: &NodeId, found: &Found, world: &Inputs<'_>) -> Option<NodeChange> {
-    let stored = ours(node, world)?;
+pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, world: &Inputs<'_>) -> Option<NodeChange> {
+    let stored = own_node(node, world)?;
     Some(stored.change(node.clone(), |record| {
-        let instance = &found.instance;
+        let instance = &launched.instance;
         record.external_id = id_value(&instance.external_id);
         record.interface_ip = instance.interface_ip.clone();
         record.public_ipv4 = instance.public_ipv4.clone();
@@ -107,8 +107,8 @@ pub(crate) fn ready_change(node: &NodeId, found: &Found, world: &Inputs<'_>) -> 
         if !instance.resources.is_empty() {
             record.resources = Some(resources(&instance.resources));
         }
-        if !found.host_keys.is_empty() {
-            record.host_keys = found.host_keys.clone();
+        if !launched.host_keys.is_empty() {
+            record.host_keys = launched.host_keys.clone();
         }
         record.set_state(NodeState::Ready, Writer::Launcher, world.now);
     }))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::launch::Launch;
-use super::node_updates::{Found, id_value, ready_change};
+use super::node_updates::{LaunchedInstance, id_value, ready_change};
 use crate::inputs::Inputs;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::{ExternalId, ImageName, LabelName, NodeId, ProviderName};
@@ -21,21 +21,21 @@ pub(crate) struct RequestedNode {
     pub(crate) write: WriteState,
     /// Where its image is the builder's.
     #[serde(skip)]
-    pub(crate) image: Option<Uploaded>,
+    pub(crate) image: Option<UploadRef>,
     /// What an earlier life left of it.
-    pub(crate) prior_instance: Option<Leavings>,
+    pub(crate) prior_instance: Option<PriorInstance>,
 }
 
 /// An image of the builder, and the upload of it that a node boots from.
 #[derive(Clone, Debug)]
-pub(crate) struct Uploaded {
+pub(crate) struct UploadRef {
     pub(crate) provider: ProviderName,
     pub(crate) image: ImageName,
     /// `None` where it has not been uploaded, or no more.
     pub(crate) upload: Option<(ExternalId, String)>,
 }
 
-impl Uploaded {
+impl UploadRef {
     pub(crate) fn newest(provider: &ProviderName, image: &ImageName, world: &Inputs<'_>) -> Self {
         let newest = world.snapshot.images.newest_upload(provider, image);
         let upload = newest.and_then(|(key, stored)| Some((stored.record.external_id.clone()?, key.image_id())));
@@ -53,10 +53,10 @@ impl Uploaded {
 
 /// What there is of a node that somebody began.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Leavings {
+pub(crate) struct PriorInstance {
     pub(crate) external_id: Option<ExternalId>,
     /// Its launch was begun, so there may be an instance without a known id.
-    pub(crate) was_begun: bool,
+    pub(crate) launch_started: bool,
 }
 
 /// One write of a node at a time, or the later would be refused for the version that the earlier made.
@@ -80,7 +80,7 @@ pub(crate) enum RequestedNodeState {
     /// What it is to become; written, or to be written with the end of the request.
     Ready {
         #[serde(skip)]
-        launched: Box<Found>,
+        launched: Box<LaunchedInstance>,
         is_saved: bool,
     },
     /// With what may still be there of it.
@@ -92,7 +92,7 @@ impl RequestedNode {
     /// The order for one more attempt: each boots from what is the newest upload by then.
     pub(crate) fn prepare_order(&mut self, mut order: Arc<LaunchOrder>, world: &Inputs<'_>) -> Arc<LaunchOrder> {
         if let Some(image) = &mut self.image {
-            *image = Uploaded::newest(&image.provider, &image.image, world);
+            *image = UploadRef::newest(&image.provider, &image.image, world);
             if order.image.as_ref() != image.external_id() {
                 Arc::make_mut(&mut order).image = image.external_id().cloned();
             }
@@ -101,7 +101,7 @@ impl RequestedNode {
     }
 
     pub(crate) fn with_image(&self, mut change: NodeChange) -> NodeChange {
-        if let Some(image_id) = self.image.as_ref().and_then(Uploaded::image_id) {
+        if let Some(image_id) = self.image.as_ref().and_then(UploadRef::image_id) {
             change.record.image_id = Some(image_id.clone());
         }
         change

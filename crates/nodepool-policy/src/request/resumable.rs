@@ -9,14 +9,14 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Versioned;
 
 /// How long pools may take until everybody treats such a request as lost.
-const GRACE: Seconds = Seconds(60.0);
+const GRACE_PERIOD: Seconds = Seconds(60.0);
 
 /// How long those of another launcher may take: it knows its cloud already, and goes on at once or not at all.
-const GRACE_ELSEWHERE: Seconds = Seconds(3.0);
+const OTHER_LAUNCHER_GRACE_PERIOD: Seconds = Seconds(3.0);
 
 /// A request that a pool can go on with.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Left {
+pub struct ResumableRequest {
     pub pool: PoolId,
     /// In the order of the wishes; each is ready, building or yet to be begun.
     pub nodes: Vec<NodeId>,
@@ -24,15 +24,15 @@ pub struct Left {
 
 /// What a pending request that nobody holds can be gone on with: all its nodes are there, of one pool of ours that
 /// launches, and the time for a launch is not over.
-pub fn of(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Left> {
-    in_one_pool(id, request, world).filter(|left| is_launched_here(left, request, world))
+pub fn find(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<ResumableRequest> {
+    in_one_pool(id, request, world).filter(|left| can_resume(left, request, world))
 }
 
 /// The pool is ours and launches what is wished for, and the time for a launch is not over.
-fn is_launched_here(left: &Left, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> bool {
-    let launching = world.facts.get(&left.pool.provider).and_then(|facts| facts.launching.as_ref());
-    let provider = world.config.providers.get(&left.pool.provider);
-    let (Some(launching), Some(pool)) = (launching, provider.and_then(|provider| provider.pools.get(&left.pool.pool)))
+fn can_resume(resumable: &ResumableRequest, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> bool {
+    let launching = world.facts.get(&resumable.pool.provider).and_then(|facts| facts.launching.as_ref());
+    let provider = world.config.providers.get(&resumable.pool.provider);
+    let (Some(launching), Some(pool)) = (launching, provider.and_then(|provider| provider.pools.get(&resumable.pool.pool)))
     else {
         return false;
     };
@@ -41,23 +41,23 @@ fn is_launched_here(left: &Left, request: &Versioned<NodeRequest>, world: &Input
 }
 
 /// How long such a request is left to those who may go on with it; `None` where nobody can.
-pub fn grace(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Seconds> {
-    let left = in_one_pool(id, request, world)?;
-    if is_launched_here(&left, request, world) {
-        return Some(GRACE);
+pub fn grace_period(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Seconds> {
+    let resumable = in_one_pool(id, request, world)?;
+    if can_resume(&resumable, request, world) {
+        return Some(GRACE_PERIOD);
     }
-    let is_ours = world.config.providers.contains_key(&left.pool.provider);
-    let goes_on = |pool: &PoolComponent| {
-        let is_it =
-            pool.provider_name.as_ref() == Some(&left.pool.provider) && pool.name.as_ref() == Some(&left.pool.pool);
-        is_it && pool.goes_on_with_boots()
+    let is_ours = world.config.providers.contains_key(&resumable.pool.provider);
+    let can_pool_resume = |pool: &PoolComponent| {
+        let is_same_pool =
+            pool.provider_name.as_ref() == Some(&resumable.pool.provider) && pool.name.as_ref() == Some(&resumable.pool.pool);
+        is_same_pool && pool.goes_on_with_boots()
     };
-    let is_served = || world.snapshot.pools.serving(&request.record.distinct_labels()).any(goes_on);
-    (!is_ours && is_served()).then_some(GRACE_ELSEWHERE)
+    let is_served = || world.snapshot.pools.serving(&request.record.distinct_labels()).any(can_pool_resume);
+    (!is_ours && is_served()).then_some(OTHER_LAUNCHER_GRACE_PERIOD)
 }
 
 /// A pending request that nobody holds, all of whose nodes are there and free, and of the same pool.
-fn in_one_pool(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<Left> {
+fn in_one_pool(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> Option<ResumableRequest> {
     if request.record.state != RequestState::Pending || world.snapshot.is_request_locked(id) {
         return None;
     }
@@ -78,5 +78,5 @@ fn in_one_pool(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<
         let index = free.iter().position(fits)?;
         nodes.push(free.remove(index));
     }
-    Some(Left { pool, nodes })
+    Some(ResumableRequest { pool, nodes })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{launch_decline_reasons, place};
 use super::matching::{self, Shortage};
-use super::pool_context::{Placement, Choice, Reservations, Hosts};
+use super::pool_context::{Placement, PoolContext, Reservations, StaticHostIndex};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use nodepool_model::config::PoolConfig;
@@ -27,7 +27,7 @@ pub enum Verdict {
     /// This pool can never serve it.
     Decline(Vec<Reason>),
     /// Serve it so, one choice per wanted label, in order.
-    Accept(Vec<Choice>),
+    Accept(Vec<Placement>),
 }
 
 impl Verdict {
@@ -58,12 +58,12 @@ pub fn verdict(
     }
     if record.declined_by.contains(ctx.launcher) {
         // Who could have served it may have gone since without a word, and then nobody else would ever end it.
-        if everybody_declined(record, world) && !world.snapshot.is_request_locked(id) {
+        if all_pools_declined(record, world) && !world.snapshot.is_request_locked(id) {
             return Verdict::Decline(vec![Reason::DeclinedBefore]);
         }
         return Verdict::Ignore(Reason::DeclinedBefore);
     }
-    if let Some(reason) = better_placed(record, ctx, world) {
+    if let Some(reason) = yield_reason(record, ctx, world) {
         return Verdict::Yield(reason);
     }
     let declined = decline_reasons(record, ctx, world);
@@ -79,12 +79,12 @@ pub fn verdict(
     if !declined.is_empty() {
         return Verdict::Decline(declined);
     }
-    let filled = match ctx.hosts.launches() {
+    let placed = match ctx.hosts.launches() {
         true => place(record, ctx, reservations, None, world),
-        false => fill(record, ctx, reservations, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
+        false => place_on_static_hosts(record, ctx, reservations, world).map(|nodes| nodes.into_iter().map(Placement::ReuseIdle).collect()),
     };
-    match filled {
-        Ok(choices) => Verdict::Accept(choices),
+    match placed {
+        Ok(placements) => Verdict::Accept(placements),
         // Who keeps nodes in store does not wait for room.
         Err(reason @ Reason::InsufficientCapacity { .. }) if record.is_min_ready() => Verdict::Decline(vec![reason]),
         Err(reason) => Verdict::Defer(reason),
@@ -92,12 +92,12 @@ pub fn verdict(
 }
 
 /// R32: nobody who is online is left to ask.
-pub fn everybody_declined(request: &NodeRequest, world: &Inputs<'_>) -> bool {
+pub fn all_pools_declined(request: &NodeRequest, world: &Inputs<'_>) -> bool {
     world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
 }
 
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.
-fn better_placed(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<Reason> {
+fn yield_reason(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<Reason> {
     let wanted = request.distinct_labels();
     if let Some(preferred) = &request.provider
         && *preferred != ctx.id.provider
@@ -125,7 +125,7 @@ fn candidates<'a>(
 }
 
 /// A pool besides this one has the labels, has not declined, and has room as far as it says.
-pub(crate) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &Inputs<'_>) -> bool {
+pub(crate) fn other_pools_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &Inputs<'_>) -> bool {
     let wanted = request.distinct_labels();
     let is_other = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| id != launcher);
     candidates(request, &wanted, world).any(|pool| is_other(pool) && !pool.paused)
@@ -157,20 +157,20 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
     if ctx.hosts.facts.static_hosts.is_empty() {
         return Vec::new(); // Not known yet.
     }
-    match short_of_slots(request, Hosts::configured, |host| host.slots as usize, ctx) {
+    match slot_shortage(request, StaticHostIndex::configured, |host| host.slots as usize, ctx) {
         Some((labels, wanted, slots)) => vec![Reason::ExceedsQuota { labels, wanted, slots }],
         None => Vec::new(),
     }
 }
 
 /// Labels of which more is wanted than there are slots, by one way of counting: those of a label, and those of a host.
-fn short_of_slots(
+fn slot_shortage(
     request: &NodeRequest,
-    of_label: impl Fn(&Hosts, &LabelName) -> usize,
+    of_label: impl Fn(&StaticHostIndex, &LabelName) -> usize,
     of_host: impl Fn(&StaticHost) -> usize,
     ctx: &PoolContext<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
-    let counts = counts(request);
+    let counts = label_counts(request);
     if let Some((label, wanted)) = counts.iter().find(|(label, wanted)| of_label(ctx.hosts, label) < **wanted) {
         return Some((vec![(*label).clone()], *wanted, of_label(ctx.hosts, label)));
     }
@@ -183,16 +183,16 @@ fn short_of_slots(
         let fitting = hosts.filter(|(_, host)| host.pool == ctx.id.pool && host.labels.contains(label));
         fitting.flat_map(|(index, host)| (0..of_host(host)).map(move |slot| (index, slot))).take(most).collect()
     });
-    fitting.err().map(together)
+    fitting.err().map(label_shortage)
 }
 
-fn together(short: Shortage<'_, LabelName>) -> (Vec<LabelName>, usize, usize) {
+fn label_shortage(short: Shortage<'_, LabelName>) -> (Vec<LabelName>, usize, usize) {
     let labels: BTreeSet<_> = short.kinds.into_iter().cloned().collect();
     (labels.into_iter().collect(), short.wanted, short.found)
 }
 
 /// How often each label is wanted.
-pub fn counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
+pub fn label_counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
     let mut counts = BTreeMap::new();
     for label in &request.node_types {
         *counts.entry(label).or_insert(0) += 1;
@@ -210,8 +210,8 @@ pub(crate) fn over_tenant_limit(
     let tenant = request.tenant_name.as_ref()?;
     let mut available = world.config.tenant_limits.get(tenant)?.clone();
     available.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
-    if let Some(kept) = reservations.tenants.kept(tenant) {
-        available.subtract(kept);
+    if let Some(committed) = reservations.tenants.committed(tenant) {
+        available.subtract(committed);
     }
     let (resource, wanted, left) = available.shortage(&tenant_need(request, ctx))?;
     Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, available: left })
@@ -233,32 +233,32 @@ pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
 }
 
 /// Idle nodes for every wanted label, or the first thing that is short.
-fn fill(request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
+fn place_on_static_hosts(request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
     if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.static_hosts.is_empty()) {
         return Err(Reason::NotRefreshed(None));
     }
     let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
-    for (label, wanted) in counts(request) {
+    for (label, wanted) in label_counts(request) {
         let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
         let reserved = reservations.reserved(label);
         if idle < wanted + reserved {
-            return Err(short_of_usable(request, ctx, world)
+            return Err(usable_slot_shortage(request, ctx, world)
                 .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, reserved }, unreachable));
         }
     }
     matching::assign(&request.node_types, |label, most| {
-        let around = world.snapshot.idle_nodes_after(ctx.id, label, reservations.last_assigned.get(label));
-        around.filter(|id| is_assignable(id, request, ctx, reservations, world)).take(most).cloned().collect()
+        let rotated = world.snapshot.idle_nodes_after(ctx.id, label, reservations.last_assigned.get(label));
+        rotated.filter(|id| is_assignable(id, request, ctx, reservations, world)).take(most).cloned().collect()
     })
     .map_err(|short| {
-        let (labels, wanted, free) = together(short);
-        short_of_usable(request, ctx, world)
+        let (labels, wanted, free) = label_shortage(short);
+        usable_slot_shortage(request, ctx, world)
             .map_or_else(|| Reason::NoFreeNodes { labels, wanted, free }, unreachable)
     })
 }
 
 /// Labels that the hosts could not serve if nobody else wanted anything: too many of them are down, or their nodes held.
-fn short_of_usable(
+fn usable_slot_shortage(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
     world: &Inputs<'_>,
@@ -268,7 +268,7 @@ fn short_of_usable(
     for identity in held.iter().filter_map(|node| ctx.hosts.identity(node)) {
         *held_on.entry(identity).or_insert(0) += 1;
     }
-    let of_label = |hosts: &Hosts, label: &LabelName| {
+    let of_label = |hosts: &StaticHostIndex, label: &LabelName| {
         let held = held.iter().filter(|node| node.labels.contains(label)).count();
         hosts.usable(label).saturating_sub(held)
     };
@@ -276,7 +276,7 @@ fn short_of_usable(
         true => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
         false => 0,
     };
-    short_of_slots(request, of_label, of_host, ctx)
+    slot_shortage(request, of_label, of_host, ctx)
 }
 
 fn is_assignable(id: &NodeId, request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> bool {
@@ -288,7 +288,7 @@ fn is_assignable(id: &NodeId, request: &NodeRequest, ctx: &PoolContext<'_>, rese
     // request may take: the wishes for the label, and those for other labels that this node carries as well.
     let is_reserved = node.labels.iter().filter(|label| reservations.reserved(label) > 0).any(|label| {
         let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
-        let taken = request.node_types.iter().filter(|wish| node.labels.contains(wish)).count();
+        let taken = request.node_types.iter().filter(|label| node.labels.contains(label)).count();
         idle < reservations.reserved(label) + taken
     });
     !is_reserved && ctx.hosts.identity(node).is_some_and(|host| !ctx.hosts.is_dead(&host))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pool_context::{Placement, Choice, Reservations};
+use super::pool_context::{Placement, PoolContext, Reservations};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use nodepool_driver::facts::{LabelImage, Unavailable};
@@ -101,7 +101,7 @@ pub fn place(
     reservations: &Reservations,
     zone: Option<&str>,
     world: &Inputs<'_>,
-) -> Result<Vec<Choice>, Reason> {
+) -> Result<Vec<Placement>, Reason> {
     let facts = &ctx.hosts.facts;
     if facts.refreshed_at == Timestamp::default() {
         return Err(Reason::NotRefreshed(facts.unavailable.as_ref().map(|trouble| trouble.reason().to_owned())));
@@ -116,10 +116,10 @@ pub fn place(
         capacity.subtract(&reservations.reserved_resources);
     }
     let mut idle = IdleNodeSelector { ctx, reservations, world, zone, selected: BTreeSet::new() };
-    let mut choices = Vec::new();
+    let mut placements = Vec::new();
     for label in &request.node_types {
         if let Some(node) = request.reuse.then(|| idle.select(label)).flatten() {
-            choices.push(Choice::Reuse(node));
+            placements.push(Placement::ReuseIdle(node));
             continue;
         }
         let one = facts.need(&ctx.id.pool, label);
@@ -129,7 +129,7 @@ pub fn place(
             }
             capacity.subtract(one);
         }
-        choices.push(Choice::Build(label.clone()));
+        placements.push(Placement::LaunchNew(label.clone()));
     }
-    Ok(choices)
+    Ok(placements)
 }

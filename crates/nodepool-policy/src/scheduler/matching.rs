@@ -18,30 +18,30 @@ pub struct Shortage<'a, K> {
 ///
 /// For `n` wishes the first `n` candidates of each kind suffice: whoever would need a later one could swap.
 pub fn assign<K: Ord, T: Ord + Clone>(
-    wishes: &[K],
+    demands: &[K],
     candidates: impl Fn(&K, usize) -> Vec<T>,
 ) -> Result<Vec<T>, Shortage<'_, K>> {
     let mut of_kind: BTreeMap<&K, Vec<T>> = BTreeMap::new();
-    for kind in wishes {
-        of_kind.entry(kind).or_insert_with(|| candidates(kind, wishes.len()));
+    for kind in demands {
+        of_kind.entry(kind).or_insert_with(|| candidates(kind, demands.len()));
     }
     let mut next: BTreeMap<&K, usize> = BTreeMap::new();
     let mut taken_by: BTreeMap<T, usize> = BTreeMap::new();
-    for (wish, kind) in wishes.iter().enumerate() {
+    for (demand, kind) in demands.iter().enumerate() {
         let offered = &of_kind[kind];
         let cursor = next.entry(kind).or_insert(0);
         while *cursor < offered.len() && taken_by.contains_key(&offered[*cursor]) {
             *cursor += 1;
         }
         if let Some(candidate) = offered.get(*cursor) {
-            taken_by.insert(candidate.clone(), wish);
+            taken_by.insert(candidate.clone(), demand);
         } else {
-            augment(wish, wishes, &of_kind, &mut taken_by)?;
+            augment(demand, demands, &of_kind, &mut taken_by)?;
         }
     }
-    let mut assigned: Vec<Option<T>> = vec![None; wishes.len()];
-    for (candidate, wish) in taken_by {
-        assigned[wish] = Some(candidate);
+    let mut assigned: Vec<Option<T>> = vec![None; demands.len()];
+    for (candidate, demand) in taken_by {
+        assigned[demand] = Some(candidate);
     }
     Ok(assigned.into_iter().map(|candidate| candidate.expect("every wish has taken a candidate")).collect())
 }
@@ -49,21 +49,21 @@ pub fn assign<K: Ord, T: Ord + Clone>(
 /// Finds a chain of swaps that frees a candidate for `wish`; breadth first, so that depth is bounded. Where there is none, the
 /// kinds on the way share all their candidates, and each of those is taken.
 fn augment<'a, K: Ord, T: Ord + Clone>(
-    wish: usize,
-    wishes: &'a [K],
+    demand: usize,
+    demands: &'a [K],
     of_kind: &BTreeMap<&K, Vec<T>>,
     taken_by: &mut BTreeMap<T, usize>,
 ) -> Result<(), Shortage<'a, K>> {
     let mut reached_from: BTreeMap<T, usize> = BTreeMap::new();
-    let mut queue = std::collections::VecDeque::from([wish]);
-    let mut kinds_seen: Vec<&'a K> = Vec::new();
+    let mut queue = std::collections::VecDeque::from([demand]);
+    let mut visited_kinds: Vec<&'a K> = Vec::new();
     while let Some(seeker) = queue.pop_front() {
-        let kind = &wishes[seeker];
+        let kind = &demands[seeker];
         // Wishes of one kind reach the same candidates.
-        if kinds_seen.contains(&kind) {
+        if visited_kinds.contains(&kind) {
             continue;
         }
-        kinds_seen.push(kind);
+        visited_kinds.push(kind);
         for candidate in &of_kind[kind] {
             if reached_from.contains_key(candidate) {
                 continue;
@@ -72,29 +72,29 @@ fn augment<'a, K: Ord, T: Ord + Clone>(
             match taken_by.get(candidate) {
                 Some(owner) => queue.push_back(*owner),
                 None => {
-                    swap_along(candidate.clone(), wish, &reached_from, taken_by);
+                    swap_along(candidate.clone(), demand, &reached_from, taken_by);
                     return Ok(());
                 }
             }
         }
     }
-    let wanted = wishes.iter().filter(|kind| kinds_seen.contains(kind)).count();
-    Err(Shortage { kinds: kinds_seen, wanted, found: reached_from.len() })
+    let wanted = demands.iter().filter(|kind| visited_kinds.contains(kind)).count();
+    Err(Shortage { kinds: visited_kinds, wanted, found: reached_from.len() })
 }
 
 fn swap_along<T: Ord + Clone>(
     free: T,
-    wish: usize,
+    demand: usize,
     reached_from: &BTreeMap<T, usize>,
     taken_by: &mut BTreeMap<T, usize>,
 ) {
     let mut candidate = free;
     loop {
         let seeker = reached_from[&candidate];
-        let given_up = taken_by.iter().find(|(_, owner)| **owner == seeker).map(|(candidate, _)| candidate.clone());
+        let released = taken_by.iter().find(|(_, owner)| **owner == seeker).map(|(candidate, _)| candidate.clone());
         taken_by.insert(candidate, seeker);
-        match given_up {
-            Some(previous) if seeker != wish => candidate = previous,
+        match released {
+            Some(previous) if seeker != demand => candidate = previous,
             _ => return,
         }
     }
@@ -105,19 +105,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn check(nodes: &[&str], wishes: &[&str], expected: Result<Vec<usize>, (&str, usize, usize)>) {
-        let found = assign(wishes, |kind, most| {
+    fn check(nodes: &[&str], demands: &[&str], expected: Result<Vec<usize>, (&str, usize, usize)>) {
+        let found = assign(demands, |kind, most| {
             let fitting = nodes.iter().enumerate().filter(|(_, labels)| labels.split(' ').any(|label| label == *kind));
             fitting.map(|(index, _)| index).take(most).collect()
         });
         let names = |kinds: Vec<&&str>| kinds.into_iter().copied().collect::<Vec<_>>().join(" ");
         let found = found.map_err(|short| (names(short.kinds), short.wanted, short.found));
         let expected = expected.map_err(|(kinds, wanted, found)| (kinds.to_owned(), wanted, found));
-        assert_eq!(found, expected, "{nodes:?} for {wishes:?}");
+        assert_eq!(found, expected, "{nodes:?} for {demands:?}");
     }
 
     #[test]
-    fn a_node_with_two_labels_is_left_to_the_wish_that_has_no_other() {
+    fn a_node_with_two_labels_is_left_to_the_demand_without_an_alternative() {
         check(&["a b", "a"], &["a", "b"], Ok(vec![1, 0]));
         check(&["a b", "b c", "c"], &["b", "c", "a"], Ok(vec![1, 2, 0]));
         check(&["a b", "a"], &["b", "b"], Err(("b", 2, 1)));
@@ -131,8 +131,8 @@ mod tests {
     }
 
     /// The obviously right and slow way: try every order.
-    fn possible(nodes: &[Vec<u8>], wishes: &[u8], used: &mut Vec<bool>) -> bool {
-        let Some((first, rest)) = wishes.split_first() else { return true };
+    fn possible(nodes: &[Vec<u8>], demands: &[u8], used: &mut Vec<bool>) -> bool {
+        let Some((first, rest)) = demands.split_first() else { return true };
         (0..nodes.len()).any(|node| {
             if used[node] || !nodes[node].contains(first) {
                 return false;
@@ -148,24 +148,24 @@ mod tests {
         #[test]
         fn a_matching_is_found_exactly_when_there_is_one(
             nodes in prop::collection::vec(prop::collection::vec(0u8..4, 0..3), 0..6),
-            wishes in prop::collection::vec(0u8..4, 0..6),
+            demands in prop::collection::vec(0u8..4, 0..6),
         ) {
-            let found = assign(&wishes, |kind, most| {
+            let found = assign(&demands, |kind, most| {
                 (0..nodes.len()).filter(|node| nodes[*node].contains(kind)).take(most).collect()
             });
-            let expected = possible(&nodes, &wishes, &mut vec![false; nodes.len()]);
+            let expected = possible(&nodes, &demands, &mut vec![false; nodes.len()]);
             prop_assert_eq!(found.is_ok(), expected);
             if let Err(short) = &found {
                 let fitting = nodes.iter().filter(|labels| labels.iter().any(|label| short.kinds.contains(&label))).count();
-                let wanted = wishes.iter().filter(|wish| short.kinds.contains(wish)).count();
+                let wanted = demands.iter().filter(|wish| short.kinds.contains(wish)).count();
                 prop_assert_eq!((short.wanted, short.found), (wanted, fitting));
                 prop_assert!(fitting < wanted);
             }
             if let Ok(assigned) = found {
                 let distinct: std::collections::BTreeSet<&usize> = assigned.iter().collect();
-                prop_assert_eq!(distinct.len(), wishes.len());
-                for (node, wish) in assigned.iter().zip(&wishes) {
-                    prop_assert!(nodes[*node].contains(wish));
+                prop_assert_eq!(distinct.len(), demands.len());
+                for (node, demand) in assigned.iter().zip(&demands) {
+                    prop_assert!(nodes[*node].contains(demand));
                 }
             }
         }

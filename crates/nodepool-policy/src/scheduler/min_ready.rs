@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::lacks_upload;
 use crate::inputs::Inputs;
-use crate::request::node_updates::freed;
+use crate::request::node_updates::deallocate_or_delete;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
@@ -14,13 +14,13 @@ use nodepool_model::snapshot::NodeChange;
 /// Requests for one label at a time: the next ones follow when these have ended.
 const MAX_OPEN_PER_LABEL: i64 = 1000;
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
-const FIRST_PAUSE: Seconds = Seconds(1.0);
-const LONGEST_PAUSE: Seconds = Seconds(60.0);
+const INITIAL_BACKOFF: Seconds = Seconds(1.0);
+const MAX_BACKOFF: Seconds = Seconds(60.0);
 /// What was created without an answer is seen by then, also over a slow connection.
-const SHOWN_BY: Seconds = Seconds(10.0);
+const LOST_ANSWER_TIMEOUT: Seconds = Seconds(10.0);
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
+pub enum MinReadyAction {
     /// One request for one node of this label.
     Submit(LabelName),
     /// The request has ended: its nodes become free and it goes.
@@ -36,20 +36,20 @@ pub struct MinReady {
     finishing: BTreeSet<RequestId>,
     /// Requests that may have been created, by their events, and until when they are looked for, once there is a picture to look at.
     unanswered: BTreeMap<String, (LabelName, Option<MonotonicTime>)>,
-    paused: BTreeMap<LabelName, (MonotonicTime, Seconds)>,
+    backoff: BTreeMap<LabelName, (MonotonicTime, Seconds)>,
 }
 
 impl MinReady {
-    pub fn plan(&mut self, own: &BTreeSet<LauncherId>, world: &Inputs<'_>) -> Vec<Wish> {
-        let mut wishes = Vec::new();
+    pub fn plan(&mut self, own: &BTreeSet<LauncherId>, world: &Inputs<'_>) -> Vec<MinReadyAction> {
+        let mut actions = Vec::new();
         if !world.snapshot.connected {
-            return wishes;
+            return actions;
         }
-        self.take_in(world);
-        self.look_after_open(world, &mut wishes);
+        self.recover_lost_answers(world);
+        self.finish_ended(world, &mut actions);
         for label in world.config.labels.values().filter(|label| label.min_ready > 0) {
             let busy = self.open.values().any(|open| *open == label.name) || self.in_flight.contains_key(&label.name);
-            let paused = self.paused.get(&label.name);
+            let paused = self.backoff.get(&label.name);
             let paused = paused.is_some_and(|(until, _)| *until > world.monotonic_now);
             if busy || paused || !can_be_launched(&label.name, own, world) {
                 continue;
@@ -57,10 +57,10 @@ impl MinReady {
             let missing = label.min_ready.saturating_sub(world.snapshot.idle_everywhere(&label.name) as i64);
             for _ in 0..missing.clamp(0, MAX_OPEN_PER_LABEL) {
                 *self.in_flight.entry(label.name.clone()).or_insert(0) += 1;
-                wishes.push(Wish::Submit(label.name.clone()));
+                actions.push(MinReadyAction::Submit(label.name.clone()));
             }
         }
-        wishes
+        actions
     }
 
     /// A request with this event was created; or it was not, or nobody knows.
@@ -76,15 +76,15 @@ impl MinReady {
             None => {
                 self.unanswered.insert(event.to_owned(), (label.clone(), None));
                 // What is refused is refused again at once.
-                self.pause(label, now);
+                self.back_off(label, now);
             }
         }
     }
 
-    fn pause(&mut self, label: &LabelName, now: MonotonicTime) {
-        let last = self.paused.get(label).map_or(Seconds(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
-        let pause = Seconds((last.0 * 2.0).min(LONGEST_PAUSE.0));
-        self.paused.insert(label.clone(), (now + pause, pause));
+    fn back_off(&mut self, label: &LabelName, now: MonotonicTime) {
+        let last = self.backoff.get(label).map_or(Seconds(INITIAL_BACKOFF.0 / 2.0), |(_, pause)| *pause);
+        let pause = Seconds((last.0 * 2.0).min(MAX_BACKOFF.0));
+        self.backoff.insert(label.clone(), (now + pause, pause));
     }
 
     pub fn finished(&mut self, request: &RequestId, done: bool) {
@@ -96,16 +96,16 @@ impl MinReady {
 
     /// When a paused label may be asked for again.
     pub fn due(&self, now: MonotonicTime) -> Option<MonotonicTime> {
-        self.paused.values().map(|(until, _)| *until).filter(|until| *until > now).min()
+        self.backoff.values().map(|(until, _)| *until).filter(|until| *until > now).min()
     }
 
     /// For dumps: the requests that are open, by label.
-    pub fn observe(&self) -> BTreeMap<&RequestId, &LabelName> {
+    pub fn open_requests(&self) -> BTreeMap<&RequestId, &LabelName> {
         self.open.iter().collect()
     }
 
     /// Requests of ours that turn up after all. Nobody else ends them, and the session may last for months.
-    fn take_in(&mut self, world: &Inputs<'_>) {
+    fn recover_lost_answers(&mut self, world: &Inputs<'_>) {
         if self.unanswered.is_empty() {
             return;
         }
@@ -116,15 +116,15 @@ impl MinReady {
             }
         }
         // Not before they were looked for: without a connection there is nothing to be seen, however long that takes.
-        self.unanswered.retain(|_, (_, until)| {*until.get_or_insert(world.monotonic_now + SHOWN_BY) > world.monotonic_now
+        self.unanswered.retain(|_, (_, until)| {*until.get_or_insert(world.monotonic_now + LOST_ANSWER_TIMEOUT) > world.monotonic_now
         });
     }
 
-    fn look_after_open(&mut self, world: &Inputs<'_>, wishes: &mut Vec<Wish>) {
-        let (mut gone, mut troubled) = (Vec::new(), Vec::new());
+    fn finish_ended(&mut self, world: &Inputs<'_>, actions: &mut Vec<MinReadyAction>) {
+        let (mut removed, mut failed) = (Vec::new(), Vec::new());
         for (id, label) in &self.open {
             let Some(request) = world.snapshot.request(id) else {
-                gone.push(id.clone());
+                removed.push(id.clone());
                 continue;
             };
             let fulfilled = request.record.state == RequestState::Fulfilled;
@@ -137,20 +137,20 @@ impl MinReady {
                 continue;
             }
             if fulfilled {
-                self.paused.remove(label);
+                self.backoff.remove(label);
             } else {
-                troubled.push(label.clone());
+                failed.push(label.clone());
             }
             let nodes = world.snapshot.nodes_allocated_to(id).filter_map(|node| {
                 let stored = world.snapshot.node(node)?;
-                Some(stored.change(node.clone(), |record| freed(record, world.now)))
+                Some(stored.change(node.clone(), |record| deallocate_or_delete(record, world.now)))
             });
-            wishes.push(Wish::Finish { request: id.clone(), nodes: nodes.collect() });
+            actions.push(MinReadyAction::Finish { request: id.clone(), nodes: nodes.collect() });
         }
-        for id in gone {
+        for id in removed {
             self.open.remove(&id);
         }
-        troubled.iter().for_each(|label| self.pause(label, world.monotonic_now));
+        failed.iter().for_each(|label| self.back_off(label, world.monotonic_now));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::tenant_usage::TenantClaims;
+use super::tenant_usage::TenantUsage;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId};
@@ -13,9 +13,9 @@ use nodepool_model::records::static_host::HostIdentity;
 
 /// How one wish of a request is served.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Choice {
-    Reuse(NodeId),
-    Build(LabelName),
+pub enum Placement {
+    ReuseIdle(NodeId),
+    LaunchNew(LabelName),
 }
 
 /// The pool that looks at requests.
@@ -24,7 +24,7 @@ pub struct PoolContext<'a> {
     pub launcher: &'a LauncherId,
     pub provider: &'a ProviderConfig,
     pub pool: &'a PoolConfig,
-    pub hosts: &'a Hosts,
+    pub hosts: &'a StaticHostIndex,
 }
 
 /// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
@@ -33,7 +33,7 @@ pub struct Reservations {
     nodes: BTreeMap<NodeId, Vec<LabelName>>,
     assigned: BTreeMap<LabelName, usize>,
     reserved: BTreeMap<LabelName, usize>,
-    pub tenants: TenantClaims,
+    pub tenants: TenantUsage,
     /// What waiting requests of higher rank keep of the provider's and the pool's limits.
     pub reserved_resources: Resources,
     /// What nodes take that are about to be there, and in no picture yet.
@@ -98,7 +98,7 @@ impl Reservations {
 
 /// The standing hosts of one pool, indexed for decisions; made anew when the provider's facts change.
 #[derive(Clone, Debug)]
-pub struct Hosts {
+pub struct StaticHostIndex {
     pub facts: Arc<ProviderFacts>,
     /// Slots per label by configuration, and those on hosts that may serve.
     slots: BTreeMap<LabelName, (usize, usize)>,
@@ -108,8 +108,8 @@ pub struct Hosts {
     dead: BTreeSet<HostIdentity>,
 }
 
-impl Hosts {
-    pub fn of(facts: Arc<ProviderFacts>, id: &PoolId) -> Self {
+impl StaticHostIndex {
+    pub fn new(facts: Arc<ProviderFacts>, id: &PoolId) -> Self {
         let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
         let mut dead = BTreeSet::new();
         for host in facts.static_hosts.iter().filter(|host| host.pool == id.pool) {
@@ -126,7 +126,7 @@ impl Hosts {
         Self { facts, slots, probed, dead }
     }
 
-    pub fn is_of(&self, facts: &Arc<ProviderFacts>) -> bool {
+    pub fn is_built_from(&self, facts: &Arc<ProviderFacts>) -> bool {
         Arc::ptr_eq(&self.facts, facts)
     }
 

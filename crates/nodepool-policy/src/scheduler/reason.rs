@@ -14,7 +14,7 @@ pub enum Reason {
     // Somebody else is better placed or busy with it.
     Locked,
     /// By another pool of this process.
-    Tried,
+    HandledByOtherPool,
     PreferredProvider(ProviderName),
     PreferredPool {
         launcher: LauncherId,
@@ -99,7 +99,7 @@ pub enum Reason {
     Checking {
         nodes: usize,
     },
-    HandingOut {
+    Fulfilling {
         nodes: usize,
     },
     Launching {
@@ -107,7 +107,7 @@ pub enum Reason {
     },
 }
 
-fn of(labels: &[LabelName]) -> String {
+fn for_labels(labels: &[LabelName]) -> String {
     match labels {
         [only] => format!("of label {only}"),
         many => format!("of labels [{}] together", join(many)),
@@ -131,7 +131,7 @@ impl fmt::Display for Reason {
             Reason::DeclinedBefore => f.write_str("this pool declined it before"),
             Reason::BeingServed => f.write_str("a launcher has accepted it"),
             Reason::Locked => f.write_str("somebody holds its lock; it is looked at again when the lock is free"),
-            Reason::Tried => f.write_str("another pool of this launcher is about to take it"),
+            Reason::HandledByOtherPool => f.write_str("another pool of this launcher is about to take it"),
             Reason::PreferredProvider(provider) => write!(f, "it prefers provider {provider}, which could serve it"),
             Reason::PreferredPool { launcher, priority } => {
                 write!(f, "{launcher} could serve it and has the better priority {priority}")
@@ -151,12 +151,12 @@ impl fmt::Display for Reason {
                 if *kept > 0 { write!(f, ", {kept} kept for requests before it") } else { Ok(()) }
             }
             Reason::NoFreeNodes { labels, wanted, free } => {
-                write!(f, "needs {wanted} idle node(s) {}, only {free} are free for it", of(labels))
+                write!(f, "needs {wanted} idle node(s) {}, only {free} are free for it", for_labels(labels))
             }
             Reason::Unreachable { labels, wanted, usable } => write!(
                 f,
                 "needs {wanted} node(s) {}, but only {usable} are usable: hosts are down or nodes are held",
-                of(labels)
+                for_labels(labels)
             ),
             Reason::OverTenantLimit { tenant, resource, wanted, available: left } => {
                 write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {left}")
@@ -186,11 +186,11 @@ impl fmt::Display for Reason {
                 f.write_str("it would exceed quota: the request wants new nodes and this provider launches none")
             }
             Reason::ExceedsQuota { labels, wanted, slots } => {
-                write!(f, "it would exceed quota: needs {wanted} node(s) {}, the pool has {slots}", of(labels))
+                write!(f, "it would exceed quota: needs {wanted} node(s) {}, the pool has {slots}", for_labels(labels))
             }
             Reason::Checking { nodes } => write!(f, "checking that {nodes} node(s) are alive"),
             Reason::Launching { nodes } => write!(f, "launching {nodes} node(s)"),
-            Reason::HandingOut { nodes } => write!(f, "handing out {nodes} node(s)"),
+            Reason::Fulfilling { nodes } => write!(f, "handing out {nodes} node(s)"),
         }
     }
 }

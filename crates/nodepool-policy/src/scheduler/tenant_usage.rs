@@ -10,33 +10,33 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::{Snapshot, usage_totals};
 
 /// By rank of the request: the tenant whose limit it waits for, and what it keeps of it.
-pub type Kept = BTreeMap<Rank, (TenantName, Resources)>;
+pub type TenantReservations = BTreeMap<Rank, (TenantName, Resources)>;
 
 /// What requests of tenants with limits take in all, until a picture shows what they have.
-pub type Taking = BTreeMap<RequestId, (TenantName, Resources)>;
+pub type PendingTenantUsage = BTreeMap<RequestId, (TenantName, Resources)>;
 
 /// What one pass of a pool knows to be kept, up to the rank that it has come to.
 #[derive(Clone, Debug, Default)]
-pub struct TenantClaims {
+pub struct TenantUsage {
     /// By this pool's own verdicts.
-    own: Kept,
+    own: TenantReservations,
     /// Kept and taken.
     totals: BTreeMap<TenantName, Resources>,
 }
 
-impl TenantClaims {
+impl TenantUsage {
     pub fn clear(&mut self) {
         self.own.clear();
         self.totals.clear();
     }
 
-    pub fn keep(&mut self, rank: &Rank, tenant: &TenantName, amounts: Resources) {
+    pub fn reserve(&mut self, rank: &Rank, tenant: &TenantName, amounts: Resources) {
         self.total(tenant).add(&amounts);
         self.own.insert(rank.clone(), (tenant.clone(), amounts));
     }
 
     /// What another pool keeps for a request; only what exceeds our own share counts, as it will be served once.
-    pub fn keep_elsewhere(&mut self, rank: &Rank, tenant: &TenantName, amounts: &Resources) {
+    pub fn reserve_for_other_pool(&mut self, rank: &Rank, tenant: &TenantName, amounts: &Resources) {
         let own = self.own.get(rank).map(|(_, own)| own);
         let excess: Resources = amounts
             .iter()
@@ -46,19 +46,19 @@ impl TenantClaims {
     }
 
     /// What a request takes besides what the picture shows.
-    pub fn take(&mut self, request: &RequestId, (tenant, need): &(TenantName, Resources), snapshot: &Snapshot) {
+    pub fn add_pending(&mut self, request: &RequestId, (tenant, need): &(TenantName, Resources), snapshot: &Snapshot) {
         // Those of an earlier life of it go, and are none of what it takes now.
         let nodes = snapshot.standing_nodes(request).filter_map(|id| snapshot.node(id));
-        let shown = usage_totals::of_tenant(tenant, nodes.map(|stored| &*stored.record));
-        let unseen = need.iter().map(|(name, need)| (name.to_owned(), (need - shown.get(name)).max(0.0)));
-        self.total(tenant).add(&unseen.collect());
+        let in_snapshot = usage_totals::of_tenant(tenant, nodes.map(|stored| &*stored.record));
+        let pending = need.iter().map(|(name, need)| (name.to_owned(), (need - in_snapshot.get(name)).max(0.0)));
+        self.total(tenant).add(&pending.collect());
     }
 
-    pub fn kept(&self, tenant: &TenantName) -> Option<&Resources> {
+    pub fn committed(&self, tenant: &TenantName) -> Option<&Resources> {
         self.totals.get(tenant)
     }
 
-    pub fn own(&self) -> &Kept {
+    pub fn own(&self) -> &TenantReservations {
         &self.own
     }
 

@@ -27,7 +27,7 @@ pub struct Verdicts {
 impl Verdicts {
     pub fn record(&mut self, id: &RequestId, kind: VerdictKind, reason: Reason, now: Timestamp) {
         // That it declined before says less than why it did; and what is tried elsewhere is decided anew in a moment.
-        if matches!(reason, Reason::DeclinedBefore | Reason::Tried) && self.open.contains_key(id) {
+        if matches!(reason, Reason::DeclinedBefore | Reason::HandledByOtherPool) && self.open.contains_key(id) {
             return;
         }
         match self.open.get_mut(id) {

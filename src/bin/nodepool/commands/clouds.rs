@@ -166,7 +166,7 @@ pub async fn alien_list(
                 continue;
             }
         };
-        for LeakCandidate { external_id, node, why } in candidates {
+        for LeakCandidate { external_id, node, reason: why } in candidates {
             instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
             found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
         }

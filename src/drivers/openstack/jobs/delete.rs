@@ -75,7 +75,7 @@ impl DeleteServer {
             }
             (Step::DeletingFloatingIp, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.next_call(),
             (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::AwaitingDeletion(0)),
-            (Step::AwaitingDeletion(seen), Input::Seen(inventory)) => self.check_deleted(seen, inventory),
+            (Step::AwaitingDeletion(seen), Input::Observed(inventory)) => self.check_deleted(seen, inventory),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
         }

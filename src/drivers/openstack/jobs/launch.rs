@@ -68,7 +68,7 @@ enum Step {
 impl LaunchServer {
     pub fn new(shared: Arc<Shared>, order: Arc<LaunchOrder>) -> Self {
         let (stock, wanted) = (shared.stock(), shared.wanted(&order));
-        let id = order.found.clone();
+        let id = order.prior_instance.clone();
         Self { context, stock, order, wanted, id, step: Step::Begin }
     }
 
@@ -97,10 +97,10 @@ impl LaunchServer {
                 let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
                 self.observe(if found { Step::Booting(0) } else { Step::AwaitingLateCreation(left) })
             }
-            (Step::AwaitingLateCreation(left), Input::Seen(inventory)) => self.await_late_creation(left, inventory),
+            (Step::AwaitingLateCreation(left), Input::Observed(inventory)) => self.await_late_creation(left, inventory),
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::AwaitingRefresh(0), Input::Seen(_)) => self.create(),
-            (Step::AwaitingRefresh(left), Input::Seen(_)) => self.await_refresh(left - 1),
+            (Step::AwaitingRefresh(0), Input::Observed(_)) => self.create(),
+            (Step::AwaitingRefresh(left), Input::Observed(_)) => self.await_refresh(left - 1),
             (Step::FindingExisting, Input::Reply(Ok(reply))) => match self.adopt_from_reply(&reply) {
                 true => self.observe(Step::Booting(0)),
                 false => self.begin(),
@@ -114,8 +114,8 @@ impl LaunchServer {
                 let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
                 self.observe(if found { Step::Booting(0) } else { Step::SearchingAfterLostResponse(error, left) })
             }
-            (Step::SearchingAfterLostResponse(error, left), Input::Seen(inventory)) => self.search(error, left, inventory),
-            (Step::Booting(missed), Input::Seen(inventory)) => self.check_boot(missed, inventory),
+            (Step::SearchingAfterLostResponse(error, left), Input::Observed(inventory)) => {self.search(error, left, inventory)}
+            (Step::Booting(missed), Input::Observed(inventory)) => self.check_boot(missed, inventory),
             (Step::CheckingServer, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
             (Step::CheckingServer, Input::Reply(Err(CloudError::NotFound))) => {
                 status_failure("the server has gone".to_owned())}
@@ -134,7 +134,7 @@ impl LaunchServer {
                     None => Next::Failed(error),
                 }
             }
-            (Step::AwaitingFloatingIp(instance, made, left), Input::Seen(_)) => {
+            (Step::AwaitingFloatingIp(instance, made, left), Input::Observed(_)) => {
                 let call = calls::floating_ip(&made.id);
                 self.call(Step::CheckingFloatingIp(instance, made, left), call)
             }

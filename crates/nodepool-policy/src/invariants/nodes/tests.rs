@@ -4,7 +4,7 @@ use super::*;
 use nodepool_model::records::time::Timestamp;
 
 #[test]
-fn a_record_without_what_its_readers_need_is_told() {
+fn a_record_without_what_its_readers_need_is_reported() {
     let check = |data: &str, expected: &[&str]| {
         let found = check_readable("a request", &["state", "node_types"], data.as_bytes());
         assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);

@@ -29,7 +29,7 @@ fn order() -> LaunchOrder {
         image: None,
         request: Arc::default(),
         metadata: Default::default(),
-        found: None,
+        prior_instance: None,
         may_exist: false,
         may_appear: false,
     }
@@ -49,12 +49,12 @@ fn delete(id: &str) -> LaunchEffect {
     LaunchEffect::Submit(Job::Delete(ExternalId::text(id)))
 }
 
-fn ended(result: Result<Outcome, CloudError>) -> Input {
-    Input::News(JobEvent::Finished(result))
+fn ended(result: Result<Outcome, CloudError>) -> LaunchEvent {
+    LaunchEvent::JobUpdate(JobEvent::Finished(result))
 }
 
-fn known(id: &str) -> Input {
-    Input::News(JobEvent::InstanceKnown(ExternalId::text(id)))
+fn known(id: &str) -> LaunchEvent {
+    LaunchEvent::JobUpdate(JobEvent::InstanceKnown(ExternalId::text(id)))
 }
 
 fn report(result: &'static str, took: f64) -> LaunchEffect {
@@ -65,7 +65,7 @@ fn failure() -> CloudError {
     CloudError::Failed { kind: FailureKind::Status, detail: "server in error state".to_owned() }
 }
 
-fn launched() -> (Box<Instance>, Input) {
+fn launched() -> (Box<Instance>, LaunchEvent) {
     let mut instance = Instance::new(ExternalId::text("s1"));
     instance.interface_ip = Some("127.80.0.5".to_owned());
     let instance = Box::new(instance);
@@ -77,14 +77,14 @@ fn without_a_check_a_running_instance_is_ready() {
     let mut launch = begun(false);
     assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.0)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
     let (instance, input) = launched();
-    let ready = LaunchEffect::Finished(Ending::Ready { instance, host_keys: vec![] });
+    let ready = LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys: vec![] });
     assert_eq!(launch.step(input, MonotonicTime::at(2.0)), [report("ready", 2.0), ready]);
-    assert!(launch.is_over() && launch.due().is_none());
+    assert!(launch.is_finished() && launch.due().is_none());
 }
 
 // drivers.md 1.7.3 and 1.7.8
 #[test]
-fn host_keys_come_before_ready() {
+fn host_keys_are_gathered_before_ready() {
     let mut launch = begun(true);
     let (instance, input) = launched();
     let effects = launch.step(input, MonotonicTime::at(2.0));
@@ -92,13 +92,13 @@ fn host_keys_come_before_ready() {
         ScanTarget { attempt: 1, address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Seconds(60.0) ,};
     assert_eq!(effects, [LaunchEffect::SaveId(ExternalId::text("s1")), LaunchEffect::Scan(target)]);
     let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
-    let effects = launch.step(Input::Scanned(1, Ok(host_keys.clone())), MonotonicTime::at(3.0));
-    assert_eq!(effects, [report("ready", 3.0), LaunchEffect::Finished(Ending::Ready { instance, host_keys })]);
+    let effects = launch.step(LaunchEvent::Scanned(1, Ok(host_keys.clone())), MonotonicTime::at(3.0));
+    assert_eq!(effects, [report("ready", 3.0), LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys })]);
 }
 
 // zookeeper.md check 45, drivers.md 1.4 and 1.7.3
 #[test]
-fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
+fn the_instance_of_a_failed_attempt_is_deleted_before_the_next_attempt() {
     let mut launch = begun(false);
     launch.step(known("s1"), MonotonicTime::at(1.0));
     let effects = launch.step(ended(Err(failure())), MonotonicTime::at(2.0));
@@ -106,11 +106,11 @@ fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
     // The deletion fails, and is tried again.
     assert_eq!(launch.step(ended(Err(CloudError::Deadline)), MonotonicTime::at(3.0)), []);
     assert_eq!(launch.due(), Some(MonotonicTime::at(8.0)));
-    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(7.9)), []);
-    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(8.0)), [delete("s1")]);
+    assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(7.9)), []);
+    assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(8.0)), [delete("s1")]);
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(9.0)), [create()]);
     let effects = launch.step(ended(Err(failure())), MonotonicTime::at(10.0));
-    assert_eq!(effects, [report("error.status", 10.0), LaunchEffect::Finished(Ending::Failed(failure()))]);
+    assert_eq!(effects, [report("error.status", 10.0), LaunchEffect::Finished(LaunchOutcome::Failed(failure()))]);
 }
 
 // drivers.md 1.4
@@ -127,21 +127,21 @@ fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
 fn over_quota_is_no_failure() {
     let mut launch = begun(false);
     let effects = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), MonotonicTime::at(1.0));
-    assert_eq!(effects, [report("error.quota", 1.0), LaunchEffect::Finished(Ending::Aborted("cores".to_owned()))]);
+    assert_eq!(effects, [report("error.quota", 1.0), LaunchEffect::Finished(LaunchOutcome::Aborted("cores".to_owned()))]);
 }
 
 // zookeeper.md check 44, drivers.md 1.4 and 1.7.3
 #[test]
 fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(Input::Clock, MonotonicTime::at(100.0)), [LaunchEffect::Abandon]);
+    assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(100.0)), [LaunchEffect::Abandon]);
     // The instance came all the same.
     let effects = launch.step(launched().1, MonotonicTime::at(101.0));
     let deletion = [LaunchEffect::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
     assert_eq!(effects, deletion);
     // Nothing helps: the node fails, and who deletes it goes on trying.
-    let effects = launch.step(Input::Clock, MonotonicTime::at(201.0));
-    let ended = LaunchEffect::Finished(Ending::Failed(too_late()));
+    let effects = launch.step(LaunchEvent::Clock, MonotonicTime::at(201.0));
+    let ended = LaunchEffect::Finished(LaunchOutcome::Failed(timeout_error()));
     assert_eq!(effects, [LaunchEffect::Abandon, report("error.servercreatetimeout", 201.0), ended]);
 }
 
@@ -150,18 +150,18 @@ fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
 fn a_scan_that_fails_costs_the_attempt() {
     let mut launch = begun(true);
     launch.step(launched().1, MonotonicTime::at(1.0));
-    let effects = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
+    let effects = launch.step(LaunchEvent::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
     assert_eq!(effects, [report("error.keyscan", 61.0), delete("s1")]);
 }
 
 // drivers.md 1.7.3: the console is asked for before its server goes, and no answer is one too
 #[test]
-fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
+fn console_log_shows_the_console_after_a_failed_scan() {
     for (answer, shown) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
         let label = LaunchLabel { console_log: true, ..label(true) };
         let (mut launch, _) = Launch::begin(order(), &label, &rules(), MonotonicTime::at(0.0));
         launch.step(launched().1, MonotonicTime::at(1.0));
-        let effects = launch.step(Input::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
+        let effects = launch.step(LaunchEvent::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
         assert_eq!(effects, [LaunchEffect::Submit(Job::Console(ExternalId::text("s1")))]);
         let effects = launch.step(ended(answer), MonotonicTime::at(62.0));
         assert_eq!(effects[shown..], [report("error.keyscan", 62.0), delete("s1")]);
@@ -171,21 +171,21 @@ fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
 }
 
 #[test]
-fn a_scan_of_an_attempt_that_was_given_up_says_nothing_of_the_next() {
+fn a_scan_of_an_abandoned_attempt_does_not_affect_the_next() {
     let mut launch = begun(true);
     launch.step(launched().1, MonotonicTime::at(1.0));
-    let effects = launch.step(Input::Clock, MonotonicTime::at(100.0));
+    let effects = launch.step(LaunchEvent::Clock, MonotonicTime::at(100.0));
     assert_eq!(effects, [report("error.servercreatetimeout", 100.0), delete("s1")]);
     assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), MonotonicTime::at(101.0)), [create()]);
     launch.step(launched().1, MonotonicTime::at(102.0));
-    assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), MonotonicTime::at(103.0)), []);
-    assert_eq!(launch.step(Input::Scanned(2, Ok(Vec::new())), MonotonicTime::at(104.0)).len(), 2);
+    assert_eq!(launch.step(LaunchEvent::Scanned(1, Err("timeout".to_owned())), MonotonicTime::at(103.0)), []);
+    assert_eq!(launch.step(LaunchEvent::Scanned(2, Ok(Vec::new())), MonotonicTime::at(104.0)).len(), 2);
 }
 
 // drivers.md 1.7: of a launcher that died, one server may be known, and another one have been made since.
 #[test]
-fn what_an_earlier_life_may_have_made_is_looked_for_after_what_it_knew() {
-    let known = LaunchOrder { found: Some(ExternalId::text("s1")), may_exist: true, ..order() };
+fn an_unrecorded_instance_of_a_previous_session_is_searched_for_after_the_recorded_one() {
+    let known = LaunchOrder { prior_instance: Some(ExternalId::text("s1")), may_exist: true, ..order() };
     let (mut launch, _) = Launch::begin(known, &label(false), &rules(), MonotonicTime::at(0.0));
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);
     let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
@@ -194,10 +194,10 @@ fn what_an_earlier_life_may_have_made_is_looked_for_after_what_it_knew() {
 }
 
 #[test]
-fn a_node_that_nobody_wants_ends_when_its_job_has() {
+fn an_abandoned_node_ends_when_its_job_ends() {
     let mut launch = begun(false);
-    assert_eq!(launch.step(Input::Abandon, MonotonicTime::at(1.0)), [LaunchEffect::Abandon]);
+    assert_eq!(launch.step(LaunchEvent::Abandon, MonotonicTime::at(1.0)), [LaunchEffect::Abandon]);
     assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.5)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
     let given_up = CloudError::given_up("abandoned");
-    assert_eq!(launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)), [LaunchEffect::Finished(Ending::Dropped)]);
+    assert_eq!(launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)), [LaunchEffect::Finished(LaunchOutcome::Abandoned)]);
 }
