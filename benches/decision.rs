@@ -160,7 +160,7 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
 
 /// A whole look of a pool at one open request: decided, the transaction written down, the answer taken in.
 #[divan::bench(args = NODES)]
-fn look(bencher: Bencher<'_, '_>, nodes: usize) {
+fn scheduling_pass(bencher: Bencher<'_, '_>, nodes: usize) {
     let harness = DecisionHarness::new(nodes, 1, "bench");
     let inputs = harness.inputs();
     let mut pool = Pool::new(harness.id.clone(), harness.launcher.clone());

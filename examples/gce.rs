@@ -42,7 +42,7 @@ struct Gce {
 }
 
 impl Gce {
-    fn open(section: &ProviderConfig, service: &WithGce) -> Result<Self, Vec<Diagnostic>> {
+    fn open(section: &ProviderConfig, driver: &GceDriver) -> Result<Self, Vec<Diagnostic>> {
         let (mut diagnostics, node) = (Diagnostics::default(), &section.section);
         let mut text = |key| diagnostics.required(node, key, "a gce provider").unwrap_or_default();
         let (project, region, zone) = (text("project"), text("region"), text("zone"));
@@ -74,10 +74,10 @@ impl Gce {
             };
             images.insert(name, (source, login));
         }
-        let (mut labels, mut known) = (BTreeMap::new(), BTreeMap::new());
+        let (mut labels, mut labels_by_pool) = (BTreeMap::new(), BTreeMap::new());
         for pool in section.pools.values() {
-            let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
-            let mut of_pool = BTreeMap::new();
+            let host_key_checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+            let mut pool_labels = BTreeMap::new();
             for label in diagnostics.mappings(&pool.section, "labels", "a gce label") {
                 let mut text = |key| diagnostics.required(label, key, "a gce label");
                 let (Some(name), Some(kind), Some(image)) = (text("name"), text("instance-type"), text("cloud-image"))
@@ -97,9 +97,9 @@ impl Gce {
                     host_key_checking,
                     unavailable: None,
                 };
-                of_pool.insert(name.into(), label);
+                pool_labels.insert(name.into(), label);
             }
-            known.insert(pool.name.clone(), of_pool);
+            labels_by_pool.insert(pool.name.clone(), pool_labels);
         }
         let attempts = diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 100) as u32;
         let boot_timeout = Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64);
@@ -114,9 +114,9 @@ impl Gce {
             boot_timeout,
             zones,
             unused_resources: tidy,
-            labels: known,
+            labels: labels_by_pool,
         };
-        let (endpoint, token, http) = (service.endpoint.clone(), service.token.clone(), reqwest::Client::new());
+        let (endpoint, token, http) = (driver.endpoint.clone(), driver.token.clone(), reqwest::Client::new());
         Ok(Self { endpoint, token, http, project, region, zone, launching, labels })
     }
 
@@ -243,12 +243,12 @@ fn instance(item: &Value) -> Option<Instance> {
 }
 
 /// Opens the driver for every section that names it.
-pub struct WithGce {
+pub struct GceDriver {
     pub endpoint: String,
     pub token: Option<String>,
 }
 
-impl ExtraDrivers for WithGce {
+impl ExtraDrivers for GceDriver {
     fn names(&self) -> Vec<&'static str> {
         vec!["gce"]
     }
@@ -270,6 +270,6 @@ fn main() -> ExitCode {
         verbosity: Verbosity::Normal,
     };
     let endpoint = std::env::var("GCE_ENDPOINT").unwrap_or_else(|_| "https://compute.googleapis.com".to_owned());
-    let drivers = WithGce { endpoint, token: std::env::var("GCE_TOKEN").ok() };
+    let drivers = GceDriver { endpoint, token: std::env::var("GCE_TOKEN").ok() };
     run_launcher(LauncherOptions::new(config), &daemon, Some(Box::new(drivers)))
 }

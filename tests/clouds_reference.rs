@@ -10,7 +10,7 @@ mod cases;
 mod compared;
 
 use cases::{CASES, Case, Outcome};
-use openstack_clouds::{Environment, Places, Wanted, field_paths};
+use openstack_clouds::{ConfigPaths, Environment, field_paths};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -47,8 +47,8 @@ impl CloudsReferenceHarness {
     fn ours(&self, case: &Case<'_>) -> Result<Value, String> {
         let directories = field_paths::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
         let environment = Environment { variables: self.variables.clone(), home: Some(self.path("home")) };
-        let wanted = Wanted { cloud: case.cloud, region: case.region };
-        let loaded = openstack_clouds::load(&Places::new(&directories, environment), wanted);
+        let wanted = CloudSelector { cloud: case.cloud, region: case.region };
+        let loaded = openstack_clouds::load(&ConfigPaths::new(&directories, environment), wanted);
         loaded.map(|loaded| compared::json_of(&loaded.settings)).map_err(|error| error.to_string())
     }
 

@@ -94,7 +94,7 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
             assert!(begins_with(&file("qcow2"), b"QFI\xfb"));
             assert_eq!(std::fs::metadata(file("raw")).unwrap().len(), 1 << 30);
             assert!(log().ends_with("Exit code: 0\n"));
-            let sums = checksums::make(&file("qcow2"), &Arc::default()).unwrap();
+            let sums = checksums::compute(&file("qcow2"), &Arc::default()).unwrap();
             assert_eq!(checksums::read(&file("qcow2")), sums);
             let client = cloud.client().await;
             let uploaded = harness.uploads("tiny").await[0].1.external_id.clone().unwrap();

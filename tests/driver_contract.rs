@@ -13,11 +13,11 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use nodepool::actors::provider::providers;
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{InFlightLimit, Input, Next, StateMachine};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
@@ -175,7 +175,7 @@ fn jobs(case: &Case) -> Vec<Job> {
         Job::Launch(Arc::new(found)),
         Job::Delete(ExternalId::text("no-such-id")),
         Job::List,
-        Job::RollCall,
+        Job::ListServerIds,
         Job::Inspect(stranger.clone()),
         Job::Probe(stranger),
         Job::ListImages,
@@ -190,7 +190,7 @@ fn jobs(case: &Case) -> Vec<Job> {
 #[test]
 fn every_built_driver_is_held_to_the_contract() {
     let tested: Vec<&str> = drivers_under_test().iter().map(|case| case.driver).collect();
-    assert_eq!(tested, nodepool_drivers::BUILT);
+    assert_eq!(tested, nodepool_drivers::BUILT_IN_DRIVERS);
     for case in drivers_under_test() {
         assert_eq!(provider_section(case.config).driver, case.driver);
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hosts::{Manners, free_address, listen};
-use nodepool_drivers::common::keyscan::{Gather, Scan, ScanError, ScanTarget, Scanner};
+use nodepool_drivers::common::keyscan::{KeyScanResult, ScanError, ScanTarget, Scanner};
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
@@ -18,11 +18,11 @@ fn target(address: SocketAddr, deadline: f64) -> ScanTarget {
         host: address.ip().to_string(),
         port: address.port(),
         timeout: Seconds::new(deadline),
-        gather: Gather::Keys,
+        mode: ScanMode::Keys,
     }
 }
 
-async fn scan(address: SocketAddr, deadline: f64) -> Result<Scan, ScanError> {
+async fn scan(address: SocketAddr, deadline: f64) -> Result<KeyScanResult, ScanError> {
     Scanner::default().scan(&target(address, deadline)).await
 }
 
@@ -124,10 +124,10 @@ async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behin
 async fn a_connection_is_enough_where_no_keys_are_wanted() {
     let (gone, _hears) = std::sync::mpsc::channel();
     let address = listen(Manners::Silent, gone);
-    let target = ScanTarget { gather: Gather::ConnectOnly, ..target(address, 5.0) };
+    let target = ScanTarget { mode: ScanMode::ConnectOnly, ..target(address, 5.0) };
     let found = Scanner::default().scan(&target).await.unwrap();
-    assert_eq!(found, Scan { host_keys: Vec::new(), address: Some(address.ip()) });
-    let nobody = ScanTarget { gather: Gather::ConnectOnly, ..self::target(free_address("127.0.0.1"), 0.3) };
+    assert_eq!(found, KeyScanResult { host_keys: Vec::new(), address: Some(address.ip()) });
+    let nobody = ScanTarget { mode: ScanMode::ConnectOnly, ..self::target(free_address("127.0.0.1"), 0.3) };
     assert!(matches!(Scanner::default().scan(&nobody).await, Err(ScanError::Timeout { .. })));
 }
 
@@ -137,9 +137,9 @@ async fn a_fake_host_has_a_fake_key_and_is_never_connected_to() {
     let mut target = target(free_address("127.0.0.1"), 0.0);
     target.host = String::from("fake-host-1");
     let found = Scanner::default().scan(&target).await.unwrap();
-    assert_eq!(found, Scan { host_keys: vec![String::from("ssh-rsa FAKEKEY")], address: None });
-    target.gather = Gather::ConnectOnly;
-    assert_eq!(Scanner::default().scan(&target).await.unwrap(), Scan::default());
+    assert_eq!(found, KeyScanResult { host_keys: vec![String::from("ssh-rsa FAKEKEY")], address: None });
+    target.mode = ScanMode::ConnectOnly;
+    assert_eq!(Scanner::default().scan(&target).await.unwrap(), KeyScanResult::default());
 }
 
 #[tokio::test]

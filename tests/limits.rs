@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, yaml, zookeeper};
 use nodepool::actors::process::config_files::load;
-use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::context::BUILT_IN_DRIVERS;
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::node::NodeState;
@@ -243,7 +243,7 @@ fn ten_thousand_images() {
              diskimages:\n{uploaded}    pools: [{{name: main, max-servers: 1, labels: [{{name: a, diskimage: i0, min-ram: 1}}]}}]\n"
         );
         let files = ConfigFileSource::InMemory(Arc::new(std::sync::Mutex::new([("np.yaml".into(), text)].into())));
-        let loaded = load(&files, Path::new("np.yaml"), None, BUILT).await.unwrap();
+        let loaded = load(&files, Path::new("np.yaml"), None, BUILT_IN_DRIVERS).await.unwrap();
         assert_eq!(loaded.config.diskimages.len(), images);
         measured.then("their configuration is loaded");
         let inputs = Inputs {

@@ -11,7 +11,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::{OpenDriver, openstack};
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
-use openstack_clouds::{Environment, Places};
+use openstack_clouds::{Environment};
 use provider::{Provider, on_real_time, provider_section};
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Pro
     let file = folder.join("clouds.yaml");
     std::fs::write(&file, clouds.to_string()).unwrap();
     let variables = BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), file.display().to_string())]);
-    let places = Places::new(&[], Environment { variables, home: None });
+    let places = ConfigPaths::new(&[], Environment { variables, home: None });
     let section = provider_section(
         "zookeeper-servers: [{host: localhost}]\nlabels: []\ndiskimages: [{name: debian}]\nproviders:\n  \
          - {name: lab, driver: openstack, cloud: c, pools: [], diskimages: [{name: debian}]}\n",

@@ -14,7 +14,7 @@ use grown::{Consumer, InProcessDaemon, on_real_time, until, zookeeper};
 use nodepool::actors::process::config_files;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
-use nodepool_drivers::BUILT;
+use nodepool_drivers::BUILT_IN_DRIVERS;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
 use python_yaml::diagnostics::Diagnostic;
@@ -93,7 +93,7 @@ providers:
 ";
 
 /// A running engine, and the driver that finds it.
-fn start() -> (Arc<Mutex<Engine>>, gce::WithGce, ServerHandle) {
+fn start() -> (Arc<Mutex<Engine>>, gce::GceDriver, ServerHandle) {
     let engine = Arc::new(Mutex::new(Engine::default()));
     let data = web::Data::new(engine.clone());
     let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)));
@@ -102,7 +102,7 @@ fn start() -> (Arc<Mutex<Engine>>, gce::WithGce, ServerHandle) {
     let server = server.run();
     let handle = server.handle();
     actix_rt::spawn(server);
-    (engine, gce::WithGce { endpoint, token: Some("secret".to_owned()) }, handle)
+    (engine, gce::GceDriver { endpoint, token: Some("secret".to_owned()) }, handle)
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
 }
 
 /// The same driver under a name that no Nodepool has ever had.
-struct Acme(gce::WithGce);
+struct Acme(gce::GceDriver);
 
 impl ExtraDrivers for Acme {
     fn names(&self) -> Vec<&'static str> {
@@ -188,7 +188,7 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
 
         // A program without that driver refuses it, and one with it what it does not have.
         for (known, driver, help) in
-            [(BUILT, "acme", "the drivers are aws, "), (&["acme"], "akme", "did you mean acme?")]
+            [(BUILT_IN_DRIVERS, "acme", "the drivers are aws, "), (&["acme"], "akme", "did you mean acme?")]
         {
             std::fs::write(&process.file, config.replace("acme", driver)).unwrap();
             let problems = config_files::validate(&process.file, known).await;

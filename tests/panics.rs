@@ -12,14 +12,14 @@ use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::process::{ProcessError, Tree, sessions};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::Driver;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Job;
 use nodepool_driver::state_machine::RateLimits;
 use nodepool_drivers::static_nodes::{self, Call, StaticNodes};
-use nodepool_drivers::{BUILT, OpenDriver};
+use nodepool_drivers::{BUILT_IN_DRIVERS, OpenDriver};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::static_host::HostCheck;
@@ -47,8 +47,8 @@ impl Driver for Fragile {
         self.driver.rate_limits()
     }
 
-    fn parts(&self, job: &Job) -> Vec<Job> {
-        self.driver.parts(job)
+    fn subjobs(&self, job: &Job) -> Vec<Job> {
+        self.driver.subjobs(job)
     }
 
     fn begin(&self, job: &Job) -> Self::Machine {
@@ -57,8 +57,8 @@ impl Driver for Fragile {
         self.driver.begin(job)
     }
 
-    async fn call(&self, call: Call, gate: &Gate) -> Result<HostCheck, CloudError> {
-        self.driver.call(call, gate).await
+    async fn call(&self, call: Call, call_guard: &CallGuard) -> Result<HostCheck, CloudError> {
+        self.driver.call(call, call_guard).await
     }
 }
 
@@ -88,7 +88,7 @@ async fn launcher(
     Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
     let (shared, file) = (process.shared.clone(), process.file.clone());
     let running = actix_rt::spawn(async move {
-        let loaded = config_files::load(&ConfigFileSource::OnDisk, &file, None, BUILT)
+        let loaded = config_files::load(&ConfigFileSource::OnDisk, &file, None, BUILT_IN_DRIVERS)
             .await
             .expect("a test's configuration loads");
         sessions(&shared, loaded, &Tree::Launcher).await

@@ -437,7 +437,7 @@ fn what_changes_something_waits_until_the_session_is_known_to_live() {
     on_paused_time(async {
         let zookeeper = MemoryZooKeeper::new();
         let session = zookeeper.connect();
-        let fence = Fence::of(session.clone());
+        let fence = Fence::new(session.clone());
         let mut harness = TaskManagerHarness::with_fence(UNLIMITED, fence);
         harness.surveyed().await;
         zookeeper.suspend(session.session_id());

@@ -20,7 +20,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub async fn of(client: &Client, request: &str, node: &str) -> anyhow::Result<Self> {
+    pub async fn read(client: &Client, request: &str, node: &str) -> anyhow::Result<Self> {
         let (request, _) = client.get_data(&format!("/nodepool/requests/{request}")).await?;
         let (node, _) = client.get_data(&format!("/nodepool/nodes/{node}")).await?;
         Ok(Self { request, node })
@@ -37,7 +37,7 @@ pub async fn commit(server: &str, sample: &Sample, count: usize) -> anyhow::Resu
         }
     }
     let round = uuid::Uuid::new_v4().simple().to_string();
-    let places: Vec<[String; 4]> = (0..count)
+    let paths: Vec<[String; 4]> = (0..count)
         .map(|index| {
             let id = format!("{}-{index:08}", &round[..6]);
             [
@@ -48,13 +48,13 @@ pub async fn commit(server: &str, sample: &Sample, count: usize) -> anyhow::Resu
             ]
         })
         .collect();
-    let records = places.iter().map(|[node, request, ..]| async {
+    let records = paths.iter().map(|[node, request, ..]| async {
         client.create(node, &sample.node, &PERSISTENT).await?;
         client.create(request, &sample.request, &PERSISTENT).await
     });
     try_join_all(records).await?;
     let mut writers = Vec::with_capacity(count);
-    for [node, request, lock, node_lock] in &places {
+    for [node, request, lock, node_lock] in &paths {
         let mut writer = client.new_multi_writer();
         writer.add_create(lock, b"", &PERSISTENT)?;
         writer.add_delete(lock, None)?;

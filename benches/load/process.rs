@@ -18,7 +18,7 @@ pub async fn connect(server: &str) -> anyhow::Result<Client> {
 }
 
 /// Seconds that a process has computed so far, in user and system mode, in threads that have ended too.
-pub fn computed(pid: u32) -> anyhow::Result<f64> {
+pub fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.try_into()?)).context("the launcher is gone")?;
     Ok(Duration::from(clock.now()?).as_secs_f64())
 }

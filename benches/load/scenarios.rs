@@ -20,33 +20,33 @@ use crate::{Target, bare};
 const NODES: &str = "/nodepool/nodes";
 
 /// What was done between two moments: transactions of everybody, and computing time of the launcher.
-struct Meter {
+struct Measurement {
     client: Arc<Client>,
     pid: Option<u32>,
     settle: Duration,
     zxid: i64,
-    computed: f64,
+    cpu_seconds: f64,
 }
 
-impl Meter {
+impl Measurement {
     async fn start(client: &Arc<Client>, target: &Target) -> anyhow::Result<Self> {
         let settle = Duration::from_millis(target.settle);
-        let computed = target.pid.map_or(Ok(0.0), computed)?;
-        let zxid = mark(client).await?;
-        Ok(Self { client: client.clone(), pid: target.pid, settle, zxid, computed })
+        let computed = target.pid.map_or(Ok(0.0), cpu_seconds)?;
+        let zxid = current_zxid(client).await?;
+        Ok(Self { client: client.clone(), pid: target.pid, settle, zxid, cpu_seconds: computed })
     }
 
     /// Transactions besides `own`, and seconds computed, each per hand-out.
     async fn stop(self, own: usize, handouts: usize) -> anyhow::Result<(f64, f64)> {
         tokio::time::sleep(self.settle).await;
-        let transactions = mark(&self.client).await? - self.zxid - 1 - own as i64;
-        let computed = self.pid.map_or(Ok(0.0), computed)? - self.computed;
+        let transactions = current_zxid(&self.client).await? - self.zxid - 1 - own as i64;
+        let computed = self.pid.map_or(Ok(0.0), cpu_seconds)? - self.cpu_seconds;
         Ok((transactions as f64 / handouts as f64, computed / handouts as f64))
     }
 }
 
 /// The number of a transaction of our own: whatever lies between two of them was done meanwhile.
-async fn mark(client: &Client) -> anyhow::Result<i64> {
+async fn current_zxid(client: &Client) -> anyhow::Result<i64> {
     let (stat, _) = client.create("/bench-mark-", b"", &PERSISTENT_SEQUENTIAL).await?;
     Ok(stat.czxid)
 }
@@ -54,7 +54,7 @@ async fn mark(client: &Client) -> anyhow::Result<i64> {
 pub async fn one(target: &Target, count: usize) -> anyhow::Result<Value> {
     let client = Arc::new(connect(&target.zookeeper).await?);
     let consumers = Consumers::start(client.clone(), &target.label).await?;
-    let meter = Meter::start(&client, target).await?;
+    let measurement = Measurement::start(&client, target).await?;
     let (mut latencies, mut served) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for _ in 0..count {
         let began = Instant::now();
@@ -63,7 +63,7 @@ pub async fn one(target: &Target, count: usize) -> anyhow::Result<Value> {
         latencies.push((fulfilled.at - began).as_secs_f64() * 1000.0);
         served.push((id, fulfilled));
     }
-    let (transactions, computed) = meter.stop(count, count).await?;
+    let (transactions, computed) = measurement.stop(count, count).await?;
     let ready = ready_nodes(&client).await?.len() + count;
     release_nodes(&consumers, &served).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(300)).await?;
@@ -80,12 +80,12 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
     let consumers = Consumers::start(client.clone(), &target.label).await?;
     let ready = ready_nodes(&client).await?.len();
     ensure!(ready >= count, "{ready} nodes are ready, {count} are wanted");
-    let meter = Meter::start(&client, target).await?;
+    let measurement = Measurement::start(&client, target).await?;
     let (served, seconds) = serve_all(&consumers, count).await?;
-    let (transactions, computed) = meter.stop(count, count).await?;
+    let (transactions, computed) = measurement.stop(count, count).await?;
     let distinct: BTreeSet<&String> = served.iter().flat_map(|(_, fulfilled)| &fulfilled.nodes).collect();
     ensure!(distinct.len() == count, "{count} requests got {} different nodes", distinct.len());
-    let sample = bare::Sample::of(&client, &served[count / 2].0, &served[count / 2].1.nodes[0]).await?;
+    let sample = bare::Sample::read(&client, &served[count / 2].0, &served[count / 2].1.nodes[0]).await?;
     let began = Instant::now();
     release_nodes(&consumers, &served).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
@@ -105,7 +105,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
     let client = Arc::new(connect(&target.zookeeper).await?);
     let consumers = Consumers::start(client.clone(), &target.label).await?;
     let ready = ready_nodes(&client).await?.len();
-    let meter = Meter::start(&client, target).await?;
+    let measurement = Measurement::start(&client, target).await?;
     let began = Instant::now();
     let end = began + Duration::from_secs(seconds);
     let rounds = (0..count).map(|_| async {
@@ -120,7 +120,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
     });
     let rounds: Vec<_> = try_join_all(rounds).await?.into_iter().flatten().collect();
     let elapsed = began.elapsed().as_secs_f64();
-    let (transactions, computed) = meter.stop(0, rounds.len()).await?;
+    let (transactions, computed) = measurement.stop(0, rounds.len()).await?;
     // What is still being deleted would be counted with whatever is measured next.
     match ready {
         0 => wait_for_no_nodes(&client, Duration::from_secs(600)).await?,
@@ -143,9 +143,9 @@ fn unix_time(at: Instant) -> f64 {
 pub async fn launch(target: &Target, count: usize, leave: bool) -> anyhow::Result<Value> {
     let client = Arc::new(connect(&target.zookeeper).await?);
     let consumers = Consumers::start(client.clone(), &target.label).await?;
-    let meter = Meter::start(&client, target).await?;
+    let measurement = Measurement::start(&client, target).await?;
     let (served, seconds) = serve_all(&consumers, count).await?;
-    let (transactions, computed) = meter.stop(count, count).await?;
+    let (transactions, computed) = measurement.stop(count, count).await?;
     let mut report = json!({
         "count": count, "seconds": seconds, "per_second": count as f64 / seconds,
         "transactions": transactions, "cpu_ms": computed * 1000.0,

@@ -25,7 +25,7 @@ pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[S
     let client = Arc::new(connect(&target.zookeeper).await?);
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
-        restore(&client, target, requests).await?;
+        reset_requests(&client, target, requests).await?;
         seconds.push(match command {
             [] => read_once(&target.zookeeper)?,
             command => first_hand_out(&client, command).await?,
@@ -36,7 +36,7 @@ pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[S
 }
 
 /// So many open requests, no allocation: as before any launcher looked.
-async fn restore(client: &Arc<Client>, target: &Target, requests: usize) -> anyhow::Result<()> {
+async fn reset_requests(client: &Arc<Client>, target: &Target, requests: usize) -> anyhow::Result<()> {
     let (names, _) = client.get_children(REQUESTS).await?;
     try_join_all(names.iter().map(|name| client.delete(&format!("{REQUESTS}/{name}"), None))).await?;
     let (names, _) = client.get_children(NODES).await?;
@@ -85,7 +85,7 @@ async fn first_hand_out(client: &Arc<Client>, command: &[String]) -> anyhow::Res
         }
     });
     let seen = seen.await;
-    end(&mut launcher).await?;
+    terminate(&mut launcher).await?;
     seen.context("no hand-out came")?
 }
 
@@ -105,7 +105,7 @@ fn spawn(command: &[String]) -> anyhow::Result<Child> {
 }
 
 /// In good order, so that its registration is gone; by force if it takes too long.
-async fn end(launcher: &mut Child) -> anyhow::Result<()> {
+async fn terminate(launcher: &mut Child) -> anyhow::Result<()> {
     let pid = Pid::from_raw(launcher.id().try_into()?);
     kill(pid, Signal::SIGTERM)?;
     for _ in 0..400 {

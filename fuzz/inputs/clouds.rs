@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use openstack_clouds::{Environment, FileText, Files, Wanted, resolve};
+use openstack_clouds::{Environment, FileText, resolve};
 
 /// Where it is only what a password or the like is set to, nobody may repeat it.
 const SECRET: &str = "hunter2";
@@ -28,7 +28,7 @@ pub fn check(data: &[u8]) {
     let variables = parts.get("#environment").into_iter().flat_map(|text| text.lines());
     let variables = variables.filter_map(|line| line.split_once('='));
     let variables = variables.filter(|(name, _)| name.starts_with("OS_") || name.starts_with("STATSD_"));
-    let files = Files {
+    let files = ConfigFiles {
         clouds: file("", "clouds").or_else(|| file("#json", "clouds")),
         secure: file("#secure", "secure"),
         vendors: file("#vendors", "clouds-public"),
@@ -39,7 +39,7 @@ pub fn check(data: &[u8]) {
         },
     };
     let mut lines = parts.get("#wanted").map_or("", String::as_str).lines().filter(|line| !line.is_empty());
-    let wanted = Wanted { cloud: lines.next(), region: lines.next() };
+    let wanted = CloudSelector { cloud: lines.next(), region: lines.next() };
     let found = resolve(&files, wanted);
     assert_eq!(found, resolve(&files, wanted), "the same each time");
     let shown = match &found {

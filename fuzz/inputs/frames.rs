@@ -36,7 +36,7 @@ fn now(passed_ms: u64) -> Moment {
 fn check_frames(data: &[u8]) {
     let mut passed_ms = 0;
     let mut coordinator = Coordinator::new(Tree::new(), now(0));
-    let mut greeted = [false; 2];
+    let mut handshaken = [false; 2];
     let mut rest = data;
     while let [control, length, tail @ ..] = rest {
         let (frame, tail) = tail.split_at(tail.len().min(usize::from(*length)));
@@ -48,14 +48,14 @@ fn check_frames(data: &[u8]) {
             coordinator.handle(Input::Tick, now(passed_ms));
         }
         let input = if control & 4 != 0 {
-            greeted[side] = false;
+            handshaken[side] = false;
             Input::Gone { link }
-        } else if greeted[side] {
+        } else if handshaken[side] {
             let Ok(call) = decode_call(frame) else { continue };
             Input::Call { link, call }
         } else {
             let Ok(hello) = decode_hello(frame) else { continue };
-            greeted[side] = true;
+            handshaken[side] = true;
             Input::Hello { link, hello, new_password: [7; 16] }
         };
         coordinator.handle(input, now(passed_ms));
@@ -72,20 +72,20 @@ fn check_frames(data: &[u8]) {
     assert_eq!(again.expect("a consistent tree").len(), tree.len());
 }
 
-fn check_stream(stream: &[u8], piece: usize) {
+fn check_stream(stream: &[u8], chunk_size: usize) {
     let (whole, ended) = served(stream, MAX_STREAM_BYTES);
-    let (torn, ended_torn) = served(stream, piece);
+    let (chunked, ended_chunked) = served(stream, chunk_size);
     // Who is told to go may have sent nonsense meanwhile.
     assert!(
-        ended == ended_torn || ended != CLEAN_END && ended_torn == CLEAN_END,
+        ended == ended_chunked || ended != CLEAN_END && ended_chunked == CLEAN_END,
         "{ended}, and cut up {ended_chunked}"
     );
     if stream.get(..4).is_some_and(|first| FOUR_LETTER_WORDS.contains(&first)) {
         assert!(whole.is_ascii() && whole.len() > 1, "a word has an answer");
-        assert_eq!(whole, torn);
+        assert_eq!(whole, chunked);
         return;
     }
-    let (whole, torn) = (frames(&whole), frames(&torn));
+    let (whole, torn) = (frames(&whole), frames(&chunked));
     // Who sends nonsense hears no more, of what came before it in one piece neither.
     assert!(whole.len() == torn.len() || ended != CLEAN_END && whole.len() < torn.len(), "{whole:?} {torn:?}");
     for (number, (whole, torn)) in whole.iter().zip(torn).enumerate() {
@@ -108,7 +108,7 @@ fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 /// All that a client hears that sends a stream in pieces, rests, and goes; and how the server saw it end.
-fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
+fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without any I/O").block_on(async {
         let (ours, theirs) = duplex(2 * MAX_STREAM_BYTES);
@@ -117,11 +117,11 @@ fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
         let serving = tokio::spawn(client_connection::serve(theirs, LinkId(0), engine));
         let (mut reader, mut writer) = split(ours);
         let reading = tokio::spawn(async move {
-            let mut heard = Vec::new();
-            reader.read_to_end(&mut heard).await.expect("memory can be read");
-            heard
+            let mut received = Vec::new();
+            reader.read_to_end(&mut received).await.expect("memory can be read");
+            received
         });
-        for piece in stream.chunks(piece) {
+        for piece in stream.chunks(chunk_size) {
             // Who was hung up on need not go on.
             if writer.write_all(piece).await.is_err() {
                 break;

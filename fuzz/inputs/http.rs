@@ -8,7 +8,9 @@ use std::time::Duration;
 use actix_rt::{Arbiter, System};
 use bytes::Bytes;
 use nodepool::actors::process::config_files::load;
-use nodepool::actors::process::context::{Arbiters, BUILT, LauncherOptions, ProcessContext};
+use nodepool::actors::process::context::{
+    ArbiterHandles, BUILT_IN_DRIVERS, ExplainRegistry, LauncherOptions, ProcessContext,
+};
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::runtime::dump;

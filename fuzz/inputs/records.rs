@@ -39,7 +39,7 @@ use zookeeper_server::types::Stat;
 
 /// Where a record may be found, and the document that it changes where its first byte says so: most records then concern
 /// our provider and its hosts, whatever else is in them. `#` stands for a number of its own.
-const PLACES: [(&str, &str); 11] = [
+const DOCUMENTS: [(&str, &str); 11] = [
     (
         "/nodepool/nodes/#",
         r#"{"state": "ready", "state_time": 1.6e9, "provider": "p", "pool": "main", "type": ["a"], "hostname": "fake",
@@ -69,9 +69,9 @@ const PLACES: [(&str, &str); 11] = [
             "connection_port": {"name": "pod", "token": "hunter2", "ca_crt": "x"}}"#,
     ),
     // The path of what lies somewhere; whoever contends for a lock has it.
-    (PATH, ""),
+    (LOCK_PATH, ""),
 ];
-const PATH: &str = "";
+const LOCK_PATH: &str = "";
 /// Shown to nobody unless somebody wrote it elsewhere.
 const SECRET: &str = "hunter2";
 /// Without its own registration in the picture a pool decides nothing.
@@ -82,65 +82,66 @@ const NOW: Timestamp = Timestamp(1.7e9);
 // Input: records separated by line breaks; the first byte of each says where it is found and whether it changes the
 // document of that place.
 pub fn check(data: &[u8]) {
-    let mut picture = Picture::default();
+    let mut subtree = Subtree::default();
     let mut locks = Vec::new();
     let stat = |number: usize| Stat { mzxid: number as i64 + 1, ..Stat::default() };
-    picture.take("/nodepool/components/pool/own0000000000", &Bytes::from_static(OWN_POOL), &stat(0));
+    subtree.insert("/nodepool/components/pool/own0000000000", &Bytes::from_static(OWN_POOL), &stat(0));
     for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
         let Some((place, record)) = line.split_first() else { continue };
-        let (path, document) = PLACES[usize::from(*place) % PLACES.len()];
-        if path == PATH {
-            locks.extend(std::str::from_utf8(record).ok().map(place_at));
+        let (path, document) = DOCUMENTS[usize::from(*place) % DOCUMENTS.len()];
+        if path == LOCK_PATH {
+            locks.extend(std::str::from_utf8(record).ok().map(parse_round_trip));
             continue;
         }
-        let is_change = usize::from(*place) / PLACES.len() % 2 == 1;
+        let is_change = usize::from(*place) / DOCUMENTS.len() % 2 == 1;
         let record = if is_change { changed(document, record) } else { record.to_vec() };
         check_record(&record);
-        picture.take(&path.replace('#', &format!("{number:010}")), &Bytes::from(record), &stat(number));
+        subtree.insert(&path.replace('#', &format!("{number:010}")), &Bytes::from(record), &stat(number));
     }
     let mut snapshot = Snapshot::default();
     snapshot.connected = true;
-    picture.merge_into(&mut snapshot);
-    for place in locks {
-        let view = |name: String| LockView { exists: true, contenders: [name].into_iter().collect(), mtime_ms: 0 };
-        match place {
-            Place::NodeContender(id, name) => snapshot.set_node_lock(id, view(name)),
-            Place::RequestContender(id, name) => snapshot.set_request_lock(id, view(name)),
+    subtree.merge_into(&mut snapshot);
+    for znode_path in locks {
+        let lock_state =
+            |name: String| LockState { exists: true, contenders: [name].into_iter().collect(), mtime_ms: 0 };
+        match znode_path {
+            ZnodePath::NodeContender(id, name) => snapshot.set_node_lock(id, lock_state(name)),
+            ZnodePath::RequestContender(id, name) => snapshot.set_request_lock(id, lock_state(name)),
             _ => {}
         }
     }
     decide(&snapshot);
-    let shown = shown(&snapshot);
+    let rendered = rendered(&snapshot);
     let is_written = data.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()) || data.contains(&b'\\');
-    assert!(is_written || !shown.contains(SECRET), "{shown}");
+    assert!(is_written || !rendered.contains(SECRET), "{rendered}");
 }
 
 /// The document with the keys of the record in the place of its own; the record itself where it is no object.
 fn changed(document: &str, record: &[u8]) -> Vec<u8> {
     let Ok(Value::Object(changes)) = serde_json::from_slice(record) else { return record.to_vec() };
-    let Ok(mut whole) = serde_json::from_str::<Map<String, Value>>(document) else { panic!("ours are objects") };
-    whole.extend(changes);
-    Value::Object(whole).to_string().into_bytes()
+    let Ok(mut merged) = serde_json::from_str::<Map<String, Value>>(document) else { panic!("ours are objects") };
+    merged.extend(changes);
+    Value::Object(merged).to_string().into_bytes()
 }
 
 /// What lies at a path has that path.
-fn place_at(path: &str) -> Place {
-    let place = paths::parse(path);
-    let again = match &place {
-        Place::Node(id) => paths::node(id),
-        Place::NodeLock(id) => paths::node_lock(id),
-        Place::NodeContender(id, name) => format!("{}/{name}", paths::node_lock(id)),
-        Place::Request(id) => paths::request(id),
-        Place::RequestLock(id) => paths::request_lock(id),
-        Place::RequestContender(id, name) => format!("{}/{name}", paths::request_lock(id)),
-        Place::Component { kind, name } => paths::component(*kind, name),
-        Place::Image(image) => paths::image(image),
-        Place::ImageBuild(image, build) => paths::image_build(image, build),
-        Place::ImageUpload(key) => paths::image_upload(key),
+fn parse_round_trip(path: &str) -> ZnodePath {
+    let znode_path = paths::parse(path);
+    let again = match &znode_path {
+        ZnodePath::Node(id) => paths::node(id),
+        ZnodePath::NodeLock(id) => paths::node_lock(id),
+        ZnodePath::NodeContender(id, name) => format!("{}/{name}", paths::node_lock(id)),
+        ZnodePath::Request(id) => paths::request(id),
+        ZnodePath::RequestLock(id) => paths::request_lock(id),
+        ZnodePath::RequestContender(id, name) => format!("{}/{name}", paths::request_lock(id)),
+        ZnodePath::Component { kind, name } => paths::component(*kind, name),
+        ZnodePath::Image(image) => paths::image(image),
+        ZnodePath::ImageBuild(image, build) => paths::image_build(image, build),
+        ZnodePath::ImageUpload(key) => paths::image_upload(key),
         _ => path.to_owned(),
     };
     assert_eq!(again, path);
-    place
+    znode_path
 }
 
 /// As any of the kinds that there are.
@@ -178,45 +179,54 @@ fn check_kind<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8])
     }
 }
 
-type Surroundings = (Arc<Config>, BTreeMap<ProviderName, Arc<Facts>>);
+type DecisionInputs = (Arc<Config>, BTreeMap<ProviderName, Arc<ProviderFacts>>);
 
 fn decide(snapshot: &Snapshot) {
-    static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
-    let (config, facts) = SURROUNDINGS.get_or_init(|| {
+    static INPUTS: OnceLock<DecisionInputs> = OnceLock::new();
+    let (config, facts) = INPUTS.get_or_init(|| {
         let config = config();
         let facts = facts(&config);
         (config, facts)
     });
-    let world = World { config, snapshot, facts, now: NOW, moment: Moment::at(NOW.0) };
-    let mut mind = pool::Pool::new(PoolId::new("p", "main"), LauncherId::from("l"));
-    mind.step(pool::Event::Wake, &world);
-    mind.step(pool::Event::Tick, &world);
-    let mut upkeep = planner::Upkeep::new(Span(28_800.0));
-    upkeep.step(planner::Event::Wake, &world);
-    upkeep.step(planner::Event::Sweep, &world);
-    build_schedule::due(&world);
-    build_schedule::next_due(&world);
-    for pass in [retention::Pass::Marked, retention::Pass::Whole] {
-        retention::due(&world, pass, &BTreeMap::new());
+    let inputs = Inputs { config, snapshot, facts, now: NOW, monotonic_now: MonotonicTime::at(NOW.0) };
+    let mut pool_core = pool::Pool::new(PoolId::new("p", "main"), LauncherId::from("l"));
+    pool_core.step(pool::Event::Wake, &inputs);
+    pool_core.step(pool::Event::Tick, &inputs);
+    let mut planner = planner::CleanupPlanner::new(Seconds(28_800.0));
+    planner.step(planner::Event::Wake, &inputs);
+    planner.step(planner::Event::Sweep, &inputs);
+    build_schedule::due(&inputs);
+    build_schedule::next_due(&inputs);
+    for pass in [retention::RetentionScope::Marked, retention::RetentionScope::All] {
+        retention::due(&inputs, pass, &BTreeMap::new());
     }
 }
 
 /// All that operators see of it.
-fn shown(snapshot: &Snapshot) -> String {
-    let whole = live_view::whole(1, snapshot);
+fn rendered(snapshot: &Snapshot) -> String {
+    let full = live_view::full_update(1, snapshot);
     let patch = live_view::patch(2, &Snapshot::default(), snapshot);
-    for text in [&whole, &patch] {
+    for text in [&full, &patch] {
         assert!(serde_json::from_str::<Value>(text).is_ok(), "the live page reads JSON, not {text}");
     }
     let nodes = status::nodes(snapshot, None, NOW);
     let lists = [
         list::python_json(status::NODE_COLUMNS, &nodes),
         list::python_json(status::REQUEST_COLUMNS, &status::requests(snapshot)),
-        list::python_json(image_status::BUILD_COLUMNS, &image_status::builds(&snapshot.images, Ages::Since)),
-        list::python_json(image_status::UPLOAD_COLUMNS, &image_status::uploads(&snapshot.images, Ages::Since)),
-        list::python_json(image_status::IMAGE_COLUMNS, &image_status::images(&snapshot.images, Ages::Until(NOW))),
+        list::python_json(
+            image_status::BUILD_COLUMNS,
+            &image_status::builds(&snapshot.images, AgeFormat::EpochSeconds),
+        ),
+        list::python_json(
+            image_status::UPLOAD_COLUMNS,
+            &image_status::uploads(&snapshot.images, AgeFormat::EpochSeconds),
+        ),
+        list::python_json(
+            image_status::IMAGE_COLUMNS,
+            &image_status::images(&snapshot.images, AgeFormat::Elapsed(NOW)),
+        ),
     ];
-    let mut shown = whole + &patch + &list::table(status::NODE_COLUMNS, &nodes).to_string();
+    let mut shown = full + &patch + &list::table(status::NODE_COLUMNS, &nodes).to_string();
     for text in lists {
         assert!(serde_json::from_slice::<Value>(&text).is_ok(), "{}", String::from_utf8_lossy(&text));
         shown += &String::from_utf8_lossy(&text);
@@ -237,11 +247,11 @@ fn config() -> Arc<Config> {
 }
 
 /// The hosts of the configuration, each with another finding of its last check.
-fn facts(config: &Config) -> BTreeMap<ProviderName, Arc<Facts>> {
+fn facts(config: &Config) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
     let name = ProviderName::from("p");
     let mut facts = static_nodes::open(&config.providers[&name]).expect("the section is right").facts();
-    facts.seen_at = Timestamp(NOW.0 - 1.0);
-    for host in &mut facts.standing {
+    facts.refreshed_at = Timestamp(NOW.0 - 1.0);
+    for host in &mut facts.static_hosts {
         let host = Arc::make_mut(host);
         host.check = match host.identity.name.as_str() {
             "fake" => HostCheck::NotNeeded { address: None },

@@ -12,7 +12,7 @@ pub mod openstack;
 pub mod static_nodes;
 
 /// The drivers of this version.
-pub const BUILT: &[&str] = &["static", "fake", "openstack", "example"];
+pub const BUILT_IN_DRIVERS: &[&str] = &["static", "fake", "openstack", "example"];
 
 /// What somebody wants to do with a driver whose type only `open` knows.
 pub trait OpenDriver {
@@ -29,7 +29,11 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "example" => Ok(visitor.with(example::open(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
-            let help = format!("provider {} is out of service; the drivers are: {}", section.name, BUILT.join(", "));
+            let help = format!(
+                "provider {} is out of service; the drivers are: {}",
+                section.name,
+                BUILT_IN_DRIVERS.join(", ")
+            );
             Err(vec![Diagnostic::error(section.section.at, message).help(help)])
         }
     }

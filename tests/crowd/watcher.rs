@@ -28,7 +28,7 @@ impl Watcher {
         let (zk, checker) = (zk.clone(), checker.clone());
         let task = tokio::spawn(async move {
             loop {
-                look(&zk, &checker).await;
+                poll(&zk, &checker).await;
                 checker.tick();
                 tokio::time::sleep(PAUSE).await;
             }
@@ -43,7 +43,7 @@ impl Drop for Watcher {
     }
 }
 
-async fn look(zk: &Zk, book: &ConsistencyChecker) {
+async fn poll(zk: &Zk, book: &ConsistencyChecker) {
     let Ok((names, _)) = again(|| zk.children("/nodepool/requests")).await else { return };
     let mut owners: BTreeMap<NodeId, RequestId> = BTreeMap::new();
     for name in names {
@@ -59,13 +59,13 @@ async fn look(zk: &Zk, book: &ConsistencyChecker) {
                     book.violation(format!("node {node} is in the fulfilled requests {other} and {id}"));
                 }
             }
-            look_at_node(zk, book, &id, node).await;
+            check_node(zk, book, &id, node).await;
         }
     }
 }
 
 /// As long as a fulfilled request exists, its nodes are ready and allocated to it, and no launcher has them locked.
-async fn look_at_node(zk: &Zk, book: &ConsistencyChecker, id: &RequestId, node: &NodeId) {
+async fn check_node(zk: &Zk, book: &ConsistencyChecker, id: &RequestId, node: &NodeId) {
     let record = read::<Node>(zk, &paths::node(node)).await;
     let is_sound = record
         .as_ref()

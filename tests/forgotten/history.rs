@@ -424,7 +424,7 @@ impl<'a> History<'a> {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::CallTheRoll(_) => self.pending.push(Pending::Roll),
+            Effect::ListServerIds(_) => self.pending.push(Pending::Roll),
             Effect::List(_) => self.pending.push(Pending::List),
             Effect::Prove(_, nodes) => self.pending.push(Pending::Read(nodes)),
             Effect::Delete { candidate: suspect, .. } => self.delete(&suspect.external_id),
@@ -500,7 +500,7 @@ impl<'a> History<'a> {
             Pending::Roll => {
                 let called = self.cloud.list(lie, &mut self.chance);
                 let ids = called.iter().map(|instance| instance.external_id.to_string()).collect();
-                self.feed(Event::Called(provider(), ids), None);
+                self.feed(Event::ServerIdsListed(provider(), ids), None);
             }
             Pending::List => {
                 let inventory = self.cloud.inventory(lie, &mut self.chance);

@@ -97,7 +97,7 @@ fn what_a_section_lacks_is_told_at_once_with_place_and_remedy() {
         .replace("    region: north\n", "    rate-limit: 0\n")
         .replace("cloud-image: debian", "cloud-image: ubuntu");
     let root = python_yaml::parse::parse(&lacking, &mut Vec::new()).unwrap();
-    let schema = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT);
+    let schema = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT_IN_DRIVERS);
     assert_eq!(schema.len(), 2, "region and project: {schema:?}");
     let section = crate::provider::provider_section(&YAML.replace("    project: ci\n", "    rate-limit: 0\n"));
     let found: Vec<_> =

@@ -273,7 +273,7 @@ fn what_a_label_lacks_and_unknown_knobs_are_told_with_their_place() {
     let mut parsing = Vec::new();
     let yaml = cloud("    fake: {boot-hangs-evry: 1}\n", "", "");
     let root = python_yaml::parse::parse(&yaml, &mut parsing).unwrap();
-    let problems = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT);
+    let problems = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT_IN_DRIVERS);
     assert_eq!(problems.len(), 1, "{problems:?}");
     let (at, help) = (problems[0].at, &problems[0].help);
     assert_eq!((at.line, at.column), (7, 12), "{problems:?}");

@@ -53,7 +53,7 @@ struct Quick {
 }
 
 impl SimpleAdapter for Quick {
-    const LISTENS: bool = true;
+    const WANTS_NOTIFICATIONS: bool = true;
 
     async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
         let id = ExternalId::text(order.hostname.clone());
@@ -76,7 +76,7 @@ impl SimpleAdapter for Quick {
         launching()
     }
 
-    fn notified(&self, notification: &Notification) {
+    fn on_notification(&self, notification: &Notification) {
         self.heard.lock().unwrap().push(notification.clone());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until};
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::process::newest;
-use nodepool_drivers::BUILT;
+use nodepool_drivers::BUILT_IN_DRIVERS;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::memory::Fault;
 
@@ -113,7 +113,8 @@ fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
                    {name: fake-1, labels: [], host-key: nonsense, host-key-checking: false}, \
                    {name: fake-2, labels: [a], timeout: 0}";
         let process = InProcessDaemon::new(&two_providers(SERVERS, odd, B));
-        let loaded = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
+        let loaded =
+            config_files::load(&process.shared.options.files, &process.file, None, BUILT_IN_DRIVERS).await.unwrap();
         let messages: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
         let expected = [
             "a static node without slots is never used (zuul@fake-0:22)",
@@ -123,7 +124,7 @@ fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
         ];
         assert_eq!(messages, expected);
         assert!(loaded.problems.iter().all(|problem| !problem.is_error() && problem.at.line > 0));
-        assert_eq!(config_files::validate(&process.file, BUILT).await, loaded.problems);
+        assert_eq!(config_files::validate(&process.file, BUILT_IN_DRIVERS).await, loaded.problems);
     });
 }
 
@@ -149,7 +150,8 @@ fn servers_that_nobody_could_reach_keep_the_running_configuration() {
 fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then() {
     on_paused_time(async {
         let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
-        let first = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
+        let first =
+            config_files::load(&process.shared.options.files, &process.file, None, BUILT_IN_DRIVERS).await.unwrap();
         let (_zookeeper, consumer, process) = start_process(process, 2).await;
         let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
         std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();

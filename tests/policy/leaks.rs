@@ -46,7 +46,7 @@ fn listed(instances: &[Instance]) -> Event {
 }
 
 fn ids_listed(instances: &[Instance]) -> Event {
-    Event::Called(lab_provider(), instances.iter().map(|instance| instance.external_id.to_string()).collect())
+    Event::ServerIdsListed(lab_provider(), instances.iter().map(|instance| instance.external_id.to_string()).collect())
 }
 
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
@@ -57,7 +57,7 @@ fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
 /// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
 fn sweep(leaks: &mut LeakDetector, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
     let mut listing = leaks.step(Event::Sweep, &built.inputs());
-    if listing == [Effect::CallTheRoll(lab_provider())] {
+    if listing == [Effect::ListServerIds(lab_provider())] {
         listing = leaks.step(ids_listed(instances), &built.inputs());
         if listing.is_empty() {
             return Vec::new();
@@ -111,7 +111,7 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
         leaks.step(Event::Sweep, &built.inputs());
         leaks.step(listed(&known), &built.inputs());
         built.set_clock(by);
-        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
         leaks.step(ids_listed(&known), &built.inputs());
         built.wait_until(built.monotonic_now() + Seconds(600.0));
         assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())]);
@@ -125,11 +125,11 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "nothing is known yet");
     assert_eq!(leaks.step(listed(&known), &built.inputs()), []);
     for _ in 0..3 {
-        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
         assert_eq!(leaks.step(ids_listed(&known), &built.inputs()), []);
     }
     let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
-    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
     assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())], "an instance that nobody knows");
     assert_eq!(leaks.step(listed(&all), &built.inputs()), [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]);
     leaks.step(proven(&[(GONE, None)]), &built.inputs());
@@ -145,7 +145,7 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())]);
     leaks.step(listed(&known), &built.inputs());
     built.snapshot.remove_node(&id);
-    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
     assert_eq!(leaks.step(ids_listed(&known), &built.inputs()), [Effect::List(lab_provider())]);
 }
 
@@ -157,7 +157,7 @@ fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(listed(&known), &built.inputs());
     let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
-    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
     assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())]);
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [], "the list is on its way");
     assert_eq!(leaks.step(Event::Listed(lab_provider(), None), &built.inputs()), []);

@@ -16,7 +16,7 @@ use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
-use nodepool_drivers::BUILT;
+use nodepool_drivers::BUILT_IN_DRIVERS;
 use nodepool_model::config::diagnostics::Source;
 use nodepool_model::config::resolve::resolve;
 use nodepool_model::config::{Config, ProviderConfig};
@@ -125,7 +125,7 @@ pub fn provider_section(yaml: &str) -> Arc<ProviderConfig> {
 pub fn config(yaml: &str) -> Arc<Config> {
     let mut problems = Vec::new();
     let root = parse::parse(yaml, &mut problems).expect("the YAML parses");
-    let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT);
+    let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT_IN_DRIVERS);
     let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.diagnostics) };
     config
 }

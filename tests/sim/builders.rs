@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
-use nodepool_drivers::common::dib::{DibEnd, DibError, DibRun, ImageMaker};
+use nodepool_drivers::common::dib::{DibError, DibOutcome, DibRun, ImageBuilder};
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::time::Seconds;
@@ -117,8 +117,8 @@ struct Model {
     budget: StepBudget,
 }
 
-impl ImageMaker for Model {
-    fn make<'a>(&'a self, run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
+impl ImageBuilder for Model {
+    fn build<'a>(&'a self, run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibOutcome, DibError>> {
         let after = |option: &str| {
             let mut words = run.command.iter().skip_while(move |word| *word != option);
             words.nth(1).expect("a command line of diskimage-builder's").clone()
@@ -138,19 +138,19 @@ impl ImageMaker for Model {
                 std::future::pending::<()>().await;
             }
             if fate == FAILS {
-                return DibEnd::Status(1);
+                return DibOutcome::Exited(1);
             }
             for format in formats.split(',') {
                 ["", ".md5", ".sha256"].iter().for_each(|sum| write(&format!("{format}{sum}")));
             }
-            DibEnd::Status(0)
+            DibOutcome::Exited(0)
         };
         async move {
             tokio::select! {
                 biased;
                 end = made => Ok(end),
-                () = in_vain => Ok(DibEnd::Stopped),
-                () = tokio::time::sleep(run.timeout.to_duration()) => Ok(DibEnd::TimedOut),
+                () = in_vain => Ok(DibOutcome::Cancelled),
+                () = tokio::time::sleep(run.timeout.to_duration()) => Ok(DibOutcome::TimedOut),
             }
         }
         .boxed()

@@ -8,7 +8,7 @@ use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::openstack::{self, OpenStack};
 use nodepool_model::config::ProviderConfig;
-use openstack_clouds::{ConfigPaths, Places};
+use openstack_clouds::{ConfigPaths, Environment};
 use python_yaml::diagnostics::Diagnostic;
 
 /// Takes the place of the driver of that name.
@@ -28,8 +28,8 @@ pub fn opened(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenStack,
     openstack::open_with(section, &places(clouds_yaml))
 }
 
-pub fn places(clouds_yaml: &Path) -> Places {
+pub fn places(clouds_yaml: &Path) -> ConfigPaths {
     let named = clouds_yaml.to_str().expect("temporary directories have names in UTF-8").to_owned();
     let variables = BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]);
-    Places::new(&[], Environment { variables, home: None })
+    ConfigPaths::new(&[], Environment { variables, home: None })
 }

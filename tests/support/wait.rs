@@ -11,10 +11,10 @@ pub async fn until(what: &str, deadline: Duration, mut condition: impl AsyncFnMu
 }
 
 /// The first value that `look` returns; panics, naming `what` it waited for, when there is none by the deadline.
-pub async fn until_some<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn until_some<T>(what: &str, deadline: Duration, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let polling = async {
         loop {
-            if let Some(found) = look().await {
+            if let Some(found) = poll().await {
                 return found;
             }
             tokio::time::sleep(PAUSE).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
@@ -89,7 +89,7 @@ impl Driver for Cloud {
         Ok(())
     }
 
-    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, _: &CallGuard) -> Result<Reply, CloudError> {
         let name = match &call {
             Call::Create(name) | Call::Delete(name) => name.clone(),
             Call::List => String::from("list"),

@@ -4,23 +4,23 @@ use futures::future::BoxFuture;
 
 /// Opens as long as the session is known to live. Each call has passed it; a driver that sends something a second time by itself
 /// passes it again.
-pub struct Gate(Option<Box<Opening>>);
+pub struct CallGuard(Option<Box<GuardFn>>);
 
-type Opening = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
+type GuardFn = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
 
-impl Gate {
+impl CallGuard {
     /// For calls that change nothing.
-    pub fn open() -> Self {
+    pub fn none() -> Self {
         Self(None)
     }
 
-    pub fn new(opening: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(opening)))
+    pub fn new(guard: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(guard)))
     }
 
-    pub async fn passed(&self) {
-        if let Some(opening) = &self.0 {
-            opening().await;
+    pub async fn wait_until_allowed(&self) {
+        if let Some(guard) = &self.0 {
+            guard().await;
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::call_guard::Gate;
+use super::call_guard::CallGuard;
 use super::error::CloudError;
 use super::facts::ProviderFacts;
 use super::job::{Job, Notification};
@@ -25,7 +25,7 @@ pub trait Driver: Send + 'static {
 
     /// The smaller jobs that a job consists of, where each is worth knowing on its own: they run at once, each result is
     /// noted when it comes, and the job ends with the last of them. A job without parts is one machine.
-    fn parts(&self, _job: &Job) -> Vec<Job> {
+    fn subjobs(&self, _job: &Job) -> Vec<Job> {
         Vec::new()
     }
 
@@ -33,7 +33,7 @@ pub trait Driver: Send + 'static {
     fn begin(&self, job: &Job) -> Self::Machine;
 
     /// The statsd of this cloud, where its samples go instead of to nobody or to that of the process. Asked once.
-    fn samples_to(&self) -> Option<StatsdAddress> {
+    fn statsd_address(&self) -> Option<StatsdAddress> {
         None
     }
 
@@ -49,10 +49,10 @@ pub trait Driver: Send + 'static {
     }
 
     /// Whether `notified` does anything: nobody is told anything in vain.
-    const LISTENS: bool = false;
+    const WANTS_NOTIFICATIONS: bool = false;
 
     /// Hears what became of a node. What is to be done about it is another job's.
-    fn notified(&self, _notification: &Notification) {}
+    fn on_notification(&self, _notification: &Notification) {}
 
     /// Gets what a call needs before it can go out, a token say. Called for what changes something, before it is held back until the
     /// session is known to live: the call itself shall go out at once then.
@@ -62,7 +62,7 @@ pub trait Driver: Send + 'static {
 
     /// Performs one API request. This and `prepare` are the only I/O a driver does. What it sends once more by itself, with another
     /// token say, passes the gate first.
-    fn call(&self, call: Self::Call, gate: &Gate) -> impl Future<Output = Result<Self::Reply, CloudError>>;
+    fn call(&self, call: Self::Call, guard: &CallGuard) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
 
 /// Whether what a driver has read besides its section says something else by now.
@@ -81,7 +81,7 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
     fn key(&self) -> &'static str;
     fn lane(&self) -> Lane;
     /// Whether something is another afterwards. Such a call is held back until the session is known to live.
-    fn changes(&self) -> bool {
+    fn is_mutating(&self) -> bool {
         self.lane() != Lane::Read
     }
     /// No default: a call without a deadline cannot be written.

@@ -31,7 +31,7 @@ pub enum Job {
     List,
     /// Which instances there are, and no more of them than a cloud tells cheaply. Ends with `Outcome::Listed` where that is
     /// all the same to it.
-    RollCall,
+    ListServerIds,
     /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
     /// found is noted in the facts.
     Inspect(HostIdentity),
@@ -56,7 +56,7 @@ impl Job {
             Job::Delete(_) => "delete",
             Job::Refresh => "survey",
             Job::List => "list",
-            Job::RollCall => "roll call",
+            Job::ListServerIds => "roll call",
             Job::Console(_) => "console",
             Job::CleanUnused { .. } => "tidy",
             Job::Inspect(_) => "inspect",
@@ -99,7 +99,7 @@ pub enum Outcome {
     Refreshed(Arc<ProviderFacts>, Arc<Inventory>),
     Listed(Arc<Inventory>),
     /// The ids of all.
-    Called(Vec<String>),
+    ServerIds(Vec<String>),
     /// `None` where the cloud has none.
     Console(Option<String>),
     Uploaded(ExternalId),

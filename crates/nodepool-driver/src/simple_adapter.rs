@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::future::{Future, ready};
 use std::sync::Arc;
 
-use crate::call_guard::Gate;
+use crate::call_guard::CallGuard;
 use crate::driver::{ApiCall, Driver};
 use crate::error::{CloudError, FailureKind};
 use crate::facts::{LaunchConfig, Launching};
@@ -90,10 +90,10 @@ pub trait SimpleAdapter: Send + 'static {
     }
 
     /// Whether `notified` does anything.
-    const LISTENS: bool = false;
+    const WANTS_NOTIFICATIONS: bool = false;
 
     /// Hears what became of a node.
-    fn notified(&self, _notification: &Notification) {}
+    fn on_notification(&self, _notification: &Notification) {}
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
@@ -121,10 +121,10 @@ pub struct Keys {
 }
 
 /// As metrics know them.
-const PORTS: &str = "ports";
+const PORTS_RESOURCE: &str = "ports";
 
 /// Longest time for one call.
-const DEADLINE: Seconds = Seconds(60.0);
+const CALL_DEADLINE: Seconds = Seconds(60.0);
 /// The same for an image on its way.
 const UPLOAD_DEADLINE: Seconds = Seconds(72_000.0);
 
@@ -195,7 +195,7 @@ impl ApiCall for Call {
     }
 
     fn deadline(&self) -> Seconds {
-        if matches!(self.request, Request::Upload(_)) { UPLOAD_DEADLINE } else { DEADLINE }
+        if matches!(self.request, Request::Upload(_)) { UPLOAD_DEADLINE } else { CALL_DEADLINE }
     }
 }
 
@@ -204,10 +204,10 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
     type Reply = Reply;
     type Machine = Machine;
 
-    const LISTENS: bool = A::LISTENS;
+    const WANTS_NOTIFICATIONS: bool = A::WANTS_NOTIFICATIONS;
 
-    fn notified(&self, notification: &Notification) {
-        self.adapter.notified(notification);
+    fn on_notification(&self, notification: &Notification) {
+        self.adapter.on_notification(notification);
     }
 
     fn facts(&self) -> ProviderFacts {
@@ -224,7 +224,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Launch(order) => (Step::Create(order.clone()), None),
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Refresh => (Step::Refresh(Box::new(self.facts.clone()), self.provider.clone()), None),
-            Job::List | Job::RollCall => (Step::List, None),
+            Job::List | Job::ListServerIds => (Step::List, None),
             Job::CleanUnused { ports, mode: doing } => (Step::CleanUnused { ports: *ports, mode: *doing }, None),
             Job::Console(id) => (Step::Console(id.clone()), None),
             Job::Upload(order) => (Step::Upload(order.clone()), None),
@@ -235,7 +235,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
         Machine { keys: A::KEYS, step, external_id }
     }
 
-    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, _: &CallGuard) -> Result<Reply, CloudError> {
         match call.request {
             Request::Create(order) => self.adapter.create_instance(&order).await.map(Reply::Created),
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
@@ -416,8 +416,8 @@ impl Machine {
         let mut done = CleanReport::default();
         match mode {
             CleanMode::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, done),
-            CleanMode::Delete { .. } => drop(done.exceeded.insert(PORTS, unused.len())),
-            CleanMode::DryRun => drop(done.unused.insert(PORTS, unused)),
+            CleanMode::Delete { .. } => drop(done.exceeded.insert(PORTS_RESOURCE, unused.len())),
+            CleanMode::DryRun => drop(done.unused.insert(PORTS_RESOURCE, unused)),
         }
         Next::Done(Outcome::CleanedUnused(done))
     }
@@ -429,11 +429,11 @@ impl Machine {
         result: Result<Reply, CloudError>,
     ) -> Next<Call> {
         match result {
-            Ok(_) => *done.deleted.entry(PORTS).or_default() += 1,
+            Ok(_) => *done.deleted.entry(PORTS_RESOURCE).or_default() += 1,
             // Somebody was faster.
             Err(CloudError::NotFound) => {}
             // One that cannot be deleted keeps no other from it; the first error is told in the end.
-            Err(error) => drop(done.failed.entry(PORTS).or_insert_with(|| error.to_string())),
+            Err(error) => drop(done.failed.entry(PORTS_RESOURCE).or_insert_with(|| error.to_string())),
         }
         self.delete_next_port(remaining, done)
     }

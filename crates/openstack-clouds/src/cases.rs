@@ -13,14 +13,14 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
     Environment { variables: variables.collect(), home: Some("/home/zuul".into()) }
 }
 
-fn settings_of_files(files: &Files, region: Option<&str>) -> Result<CloudSettings, CloudsError> {
-    resolve(files, Wanted { cloud: Some("c"), region }).map(|loaded| loaded.settings)
+fn settings_of_files(files: &ConfigFiles, region: Option<&str>) -> Result<CloudSettings, CloudsError> {
+    resolve(files, CloudSelector { cloud: Some("c"), region }).map(|loaded| loaded.settings)
 }
 
 /// The cloud `c` of a file.
 fn settings_of_text(text: &str) -> Result<CloudSettings, CloudsError> {
     settings_of_files(
-        &Files { clouds: file("clouds.yaml", text), environment: environment(&[]), ..Files::default() },
+        &ConfigFiles { clouds: file("clouds.yaml", text), environment: environment(&[]), ..ConfigFiles::default() },
         None,
     )
 }
@@ -101,7 +101,7 @@ fn what_is_missing_is_named_in_the_references_words() {
          cloud c, or to its entry in secure.yaml"
     );
     assert!(error_of("clouds: {c: {}}").contains("not given: auth_url, username, password"));
-    let nowhere = resolve(&Files::default(), Wanted::default()).unwrap_err().to_string();
+    let nowhere = resolve(&ConfigFiles::default(), CloudSelector::default()).unwrap_err().to_string();
     assert!(nowhere.contains("not given: auth_url"), "{nowhere}");
 }
 
@@ -109,7 +109,8 @@ fn what_is_missing_is_named_in_the_references_words() {
 fn an_unknown_cloud_is_answered_with_the_known_ones() {
     let message = error_of("clouds: {cc: {}, production: {}}");
     assert_eq!(message, "Cloud c was not found. (clouds.yaml): is it cc? the clouds are: cc, production");
-    let files = Files { searched: vec!["/a/clouds.yaml".into(), "/a/clouds.yml".into()], ..Files::default() };
+    let files =
+        ConfigFiles { searched: vec!["/a/clouds.yaml".into(), "/a/clouds.yml".into()], ..ConfigFiles::default() };
     let message = settings_of_files(&files, None).unwrap_err().to_string();
     assert!(message.ends_with("there is no clouds.yaml, .yml or .json in /a"), "{message}");
 }
@@ -138,8 +139,11 @@ fn version_3_wants_to_know_the_domains() {
 #[test]
 fn the_secure_file_wins() {
     let secure = "clouds: {c: {auth: {password: real}, image_format: raw}}";
-    let files =
-        Files { clouds: file("clouds.yaml", &cloud("")), secure: file("secure.yaml", secure), ..Files::default() };
+    let files = ConfigFiles {
+        clouds: file("clouds.yaml", &cloud("")),
+        secure: file("secure.yaml", secure),
+        ..ConfigFiles::default()
+    };
     let settings = settings_of_files(&files, None).unwrap();
     assert!(matches!(settings.identity.auth, Auth::Password { password, .. } if password.expose() == "real"));
     assert_eq!(settings.image_format, "raw");
@@ -149,7 +153,7 @@ fn the_secure_file_wins() {
 fn a_region_has_values_of_its_own() {
     let text =
         cloud("image_format: raw\nregions: [one, {name: two, values: {image_format: vhd, auth: {project_id: p}}}]");
-    let files = Files { clouds: file("clouds.yaml", &text), ..Files::default() };
+    let files = ConfigFiles { clouds: file("clouds.yaml", &text), ..ConfigFiles::default() };
     let one = settings_of_files(&files, None).unwrap();
     assert_eq!((one.region.as_deref(), one.image_format.as_str()), (Some("one"), "raw"));
     let two = settings_of_files(&files, Some("two")).unwrap();
@@ -168,7 +172,7 @@ fn a_region_has_values_of_its_own() {
 fn a_cloud_wins_over_its_profile_and_the_own_profiles_over_the_built_in_ones() {
     let of = |vendors: Option<FileText>| {
         let text = "clouds: {c: {profile: citycloud, region_name: Fra1, auth: {username: u, password: p}}}";
-        let files = Files { clouds: file("clouds.yaml", text), vendors, ..Files::default() };
+        let files = ConfigFiles { clouds: file("clouds.yaml", text), vendors, ..ConfigFiles::default() };
         settings_of_files(&files, None).unwrap()
     };
     let built_in = of(None);
@@ -200,15 +204,15 @@ fn every_built_in_profile_can_be_used_or_says_why_not() {
 fn profiles_that_must_be_fetched_are_refused_and_unknown_ones_mentioned() {
     let message = error_of(&cloud("profile: https://cloud.example.com"));
     assert!(message.contains("the profile https://cloud.example.com is a URL (clouds.yaml:4:14)"), "{message}");
-    let files = Files { clouds: file("clouds.yaml", &cloud("profile: rakspace")), ..Files::default() };
-    let warnings = resolve(&files, Wanted::default()).unwrap().warnings;
+    let files = ConfigFiles { clouds: file("clouds.yaml", &cloud("profile: rakspace")), ..ConfigFiles::default() };
+    let warnings = resolve(&files, CloudSelector::default()).unwrap().warnings;
     assert!(warnings[0].to_string().contains("is it rackspace?"), "{warnings:?}");
 }
 
 #[test]
 fn other_names_of_the_auth_type_have_no_effect_and_are_mentioned() {
-    let files = Files { clouds: file("clouds.yaml", &cloud("auth-type: v3token")), ..Files::default() };
-    let loaded = resolve(&files, Wanted::default()).unwrap();
+    let files = ConfigFiles { clouds: file("clouds.yaml", &cloud("auth-type: v3token")), ..ConfigFiles::default() };
+    let loaded = resolve(&files, CloudSelector::default()).unwrap();
     assert_eq!(loaded.settings.identity.api, IdentityApi::Discovered);
     assert_eq!(loaded.warnings[0].to_string(), "auth-type has no effect (clouds.yaml:4:16): write auth_type");
 }
@@ -218,9 +222,11 @@ fn the_environment_is_a_cloud_of_its_own() {
     let login = [("OS_AUTH_URL", "https://env"), ("OS_USERNAME", "u"), ("OS_PASSWORD", "p"), ("OS_TENANT_NAME", "t")];
     let files = |more: &[(&str, &str)]| {
         let clouds = file("clouds.yaml", &cloud(""));
-        Files { clouds, environment: environment(&[&login[..], more].concat()), ..Files::default() }
+        ConfigFiles { clouds, environment: environment(&[&login[..], more].concat()), ..ConfigFiles::default() }
     };
-    let url = |files: &Files, cloud| Ok(resolve(files, Wanted { cloud, region: None })?.settings.identity.auth_url);
+    let url = |files: &ConfigFiles, cloud| {
+        Ok(resolve(files, CloudSelector { cloud, region: None })?.settings.identity.auth_url)
+    };
     assert_eq!(url(&files(&[]), None), Ok("https://env".to_owned()));
     assert_eq!(url(&files(&[]), Some("envvars")), Ok("https://env".to_owned()));
     assert_eq!(url(&files(&[("OS_CLOUD_NAME", "e")]), Some("e")), Ok("https://env".to_owned()));
@@ -231,8 +237,8 @@ fn the_environment_is_a_cloud_of_its_own() {
 
 #[test]
 fn a_single_cloud_need_not_be_named() {
-    let files = Files { clouds: file("clouds.yaml", &cloud("")), ..Files::default() };
-    assert_eq!(resolve(&files, Wanted::default()).unwrap().settings.cloud.as_deref(), Some("c"));
+    let files = ConfigFiles { clouds: file("clouds.yaml", &cloud("")), ..ConfigFiles::default() };
+    assert_eq!(resolve(&files, CloudSelector::default()).unwrap().settings.cloud.as_deref(), Some("c"));
 }
 
 #[test]
@@ -284,8 +290,9 @@ fn floating_addresses_may_come_from_nowhere() {
     assert_eq!(settings_with("floating_ip_source: None").floating_ips, FloatingIps::None);
     assert_eq!(settings_with("floating_ip_source: None").requires_floating_ip, Some(false));
     assert_eq!(settings_with("floating_ip_source: null").floating_ips, FloatingIps::None);
-    let files = Files { clouds: file("clouds.yaml", &cloud("floating_ip_source: NOVA")), ..Files::default() };
-    let of_nova = resolve(&files, Wanted::default()).unwrap();
+    let files =
+        ConfigFiles { clouds: file("clouds.yaml", &cloud("floating_ip_source: NOVA")), ..ConfigFiles::default() };
+    let of_nova = resolve(&files, CloudSelector::default()).unwrap();
     assert_eq!(of_nova.settings.floating_ips, FloatingIps::Nova);
     assert!(of_nova.warnings[0].to_string().contains("write neutron"), "{:?}", of_nova.warnings);
     assert!(error_of(&cloud("floating_ip_source: novas")).contains("write neutron, nova or None"));
@@ -307,7 +314,7 @@ fn statsd_is_named_for_all_clouds_or_for_one() {
     let statsd = settings_of_text(&text).unwrap().statsd.unwrap();
     assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("h", 1, "p"));
     let clouds = file("clouds.yaml", &cloud(""));
-    let files = Files { clouds, environment: environment(&[("STATSD_HOST", "e")]), ..Files::default() };
+    let files = ConfigFiles { clouds, environment: environment(&[("STATSD_HOST", "e")]), ..ConfigFiles::default() };
     let statsd = settings_of_files(&files, None).unwrap().statsd.unwrap();
     assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("e", 8125, "openstack.api"));
 }
@@ -328,7 +335,7 @@ fn broken_files_are_errors_with_their_place() {
     assert!(error_of("clouds: {c: {auth: hunter2}}").starts_with("auth is text (clouds.yaml:1:20)"));
     let huge = "clouds: {c: {auth: {password: 123456789012345678901234567890}}}";
     assert!(error_of(huge).contains("put it in quotes"));
-    let json = Files { clouds: file("clouds.json", "{\"clouds\":\n nonsense}"), ..Files::default() };
+    let json = ConfigFiles { clouds: file("clouds.json", "{\"clouds\":\n nonsense}"), ..ConfigFiles::default() };
     let message = settings_of_files(&json, None).unwrap_err().to_string();
     assert!(message.starts_with("file is not JSON (clouds.json:2:3)"), "{message}");
 }

@@ -12,7 +12,7 @@ const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 
 /// Which files may be there, the strongest first, and what the environment says.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Places {
+pub struct ConfigPaths {
     pub clouds: Vec<PathBuf>,
     pub secure: Vec<PathBuf>,
     pub vendors: Vec<PathBuf>,
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Environment {
 
 /// The files that count, as they were read.
 #[derive(Clone, Default)]
-pub struct Files {
+pub struct ConfigFiles {
     pub clouds: Option<FileText>,
     pub secure: Option<FileText>,
     pub vendors: Option<FileText>,
@@ -53,7 +53,7 @@ pub struct FileText {
     pub text: String,
 }
 
-impl Places {
+impl ConfigPaths {
     /// The files of these directories, and before them those that variables name.
     pub fn new(directories: &[PathBuf], environment: Environment) -> Self {
         let list = |variable: &str, stem: &str| {
@@ -70,13 +70,13 @@ impl Places {
     }
 
     /// As this process was started.
-    pub fn of_process() -> Self {
+    pub fn from_process() -> Self {
         let variables =
             env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let variables: BTreeMap<String, String> = variables.collect();
         let directories = directories(&variables, env::current_dir().ok(), env::home_dir());
-        let ours = |name: &String| name.starts_with("OS_") || name.starts_with("STATSD_");
-        let variables = variables.into_iter().filter(|(name, _)| ours(name)).collect();
+        let is_relevant = |name: &String| name.starts_with("OS_") || name.starts_with("STATSD_");
+        let variables = variables.into_iter().filter(|(name, _)| is_relevant(name)).collect();
         Self::new(&directories, Environment { variables, home: env::home_dir() })
     }
 }
@@ -106,17 +106,17 @@ pub fn directories(
 
 /// Reads the first file of each kind. A file that is there and cannot be read is an error: another one in its place would
 /// be a surprise.
-pub fn read(places: &Places) -> Result<Files, CloudsError> {
-    Ok(Files {
-        clouds: first(&places.clouds)?,
-        secure: first(&places.secure)?,
-        vendors: first(&places.vendors)?,
-        searched: places.clouds.clone(),
-        environment: places.environment.clone(),
+pub fn read(paths: &ConfigPaths) -> Result<ConfigFiles, CloudsError> {
+    Ok(ConfigFiles {
+        clouds: read_first(&paths.clouds)?,
+        secure: read_first(&paths.secure)?,
+        vendors: read_first(&paths.vendors)?,
+        searched: paths.clouds.clone(),
+        environment: paths.environment.clone(),
     })
 }
 
-fn first(paths: &[PathBuf]) -> Result<Option<FileText>, CloudsError> {
+fn read_first(paths: &[PathBuf]) -> Result<Option<FileText>, CloudsError> {
     let Some(path) = paths.iter().find(|path| path.exists()) else { return Ok(None) };
     let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     Ok(Some(FileText { path: path.clone(), text }))

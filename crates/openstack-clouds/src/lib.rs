@@ -19,33 +19,33 @@ mod profiles;
 mod select;
 
 pub use error::CloudsError;
-pub use field_paths::{Environment, FileText, Files, Places};
+pub use field_paths::{Environment, FileText};
 pub use secret::Secret;
-pub use select::Wanted;
+pub use select::CloudSelector;
 pub use settings::*;
 
 use python_yaml::diagnostics::Diagnostic;
 
 /// A cloud's settings, and what is odd about its files.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedCloud {
     pub settings: CloudSettings,
     /// None of them is an error.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// Reads the files and resolves what they say about a cloud.
-pub fn load(places: &Places, wanted: Wanted<'_>) -> Result<Loaded, CloudsError> {
-    resolve(&field_paths::read(places)?, wanted)
+pub fn load(paths: &ConfigPaths, selector: CloudSelector<'_>) -> Result<LoadedCloud, CloudsError> {
+    resolve(&field_paths::read(paths)?, selector)
 }
 
 /// What these files say about a cloud. Pure.
-pub fn resolve(files: &Files, wanted: Wanted<'_>) -> Result<Loaded, CloudsError> {
+pub fn resolve(files: &ConfigFiles, selector: CloudSelector<'_>) -> Result<LoadedCloud, CloudsError> {
     let mut warnings = Vec::new();
     let clouds = select::Clouds::new(files, &mut warnings)?;
-    let entry = clouds.entry(wanted, files, &mut warnings)?;
+    let entry = clouds.entry(selector, files, &mut warnings)?;
     let settings = load::settings(entry, &clouds.root, &files.environment, &mut warnings)?;
-    Ok(Loaded { settings, warnings })
+    Ok(LoadedCloud { settings, warnings })
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub fn settings(
     let networks = networks(&map)?;
     let mut map = normalized(map, &origin, warnings)?;
     let identity = identity(&mut map, cloud.as_deref(), &origin)?;
-    fill(&mut map)?;
+    interpolate_all(&mut map)?;
     let mut services = services(&map)?;
     // Its catalogue has no endpoint of version 2; the profile's needs the project at its end.
     if let (Some("rackspace"), Scope::ProjectId(project)) = (map.text("profile")?.as_deref(), &identity.scope) {
@@ -65,14 +65,14 @@ pub fn settings(
 }
 
 /// Settings may refer to each other: `https://{region_name}.example.com`.
-fn fill(map: &mut Map) -> Result<(), CloudsError> {
+fn interpolate_all(map: &mut Map) -> Result<(), CloudsError> {
     for at in 0..map.0.len() {
         let (key, node) = &map.0[at];
         if let Value::Text(text) = &node.value
             && key != "password"
         {
-            let filled = map.filled(key, text, &node.origin)?;
-            map.0[at].1.value = Value::Text(filled);
+            let interpolated = map.interpolate(key, text, &node.origin)?;
+            map.0[at].1.value = Value::Text(interpolated);
         }
     }
     Ok(())

@@ -230,29 +230,29 @@ impl Map {
     }
 
     /// The text with `{key}` replaced by the value of that key, and `{{` by a brace.
-    pub fn filled(&self, what: &str, text: &str, origin: &Origin) -> Result<String, CloudsError> {
+    pub fn interpolate(&self, what: &str, text: &str, origin: &Origin) -> Result<String, CloudsError> {
         let help = "`{name}` stands for the setting of that name in this cloud, `{{` for a brace";
         let broken = |reason: String| origin.invalid(reason, help);
-        let mut filled = String::with_capacity(text.len());
+        let mut interpolated = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
-            filled.push_str(&rest[..at]);
+            interpolated.push_str(&rest[..at]);
             let brace = &rest[at..at + 1];
             rest = &rest[at + 1..];
             if let Some(after) = rest.strip_prefix(brace) {
-                filled.push_str(brace);
+                interpolated.push_str(brace);
                 rest = after;
             } else if let Some((name, after)) = rest.split_once('}').filter(|_| brace == "{") {
                 // Its name is not shown: braces may stand in a secret that nothing reads.
                 let node =
                     self.get(name).ok_or_else(|| broken(format!("{what} refers to a setting that is not there")))?;
-                filled.push_str(&node.scalar(name)?.unwrap_or_else(|| "None".to_owned()));
+                interpolated.push_str(&node.scalar(name)?.unwrap_or_else(|| "None".to_owned()));
                 rest = after;
             } else {
                 return Err(broken(format!("{what} has a single brace")));
             }
         }
-        filled.push_str(rest);
-        Ok(filled)
+        interpolated.push_str(rest);
+        Ok(interpolated)
     }
 }

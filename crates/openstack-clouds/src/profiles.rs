@@ -1,7 +1,7 @@
 //! Profiles: what is known of a public cloud, from clouds-public.yaml or built in.
 
 use crate::error::CloudsError;
-use crate::field_paths::Files;
+use crate::field_paths::ConfigFiles;
 use crate::merge::{Map, Node};
 use crate::parse::{built_in, parse};
 use python_yaml::diagnostics::{Diagnostic, Severity, nearest};
@@ -18,7 +18,7 @@ fn built_in_table(name: &str, key: &str) -> Map {
 }
 
 /// The profile that a node names. A name that nobody knows is an empty one, with a warning, as in the SDK.
-pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
+pub fn profile(named: &Node, files: &ConfigFiles, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
     let name = named.scalar("profile")?.unwrap_or_default();
     if name.is_empty() {
         return Ok(Map::default());

@@ -1,7 +1,7 @@
 //! Which cloud is meant, and everything that is said about it: file, secure file, environment, profile and region.
 
 use crate::error::CloudsError;
-use crate::field_paths::Files;
+use crate::field_paths::ConfigFiles;
 use crate::merge::{Map, Node, Origin, Value};
 use crate::parse::parse;
 use crate::profiles::{defaults, profile};
@@ -9,7 +9,7 @@ use python_yaml::diagnostics::{Diagnostic, Severity, nearest};
 
 /// What a provider asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct CloudSelector<'a> {
     pub cloud: Option<&'a str>,
     pub region: Option<&'a str>,
 }
@@ -47,7 +47,7 @@ const SELECTOR_VARIABLES: [&str; 6] = [
 const IGNORED_PREFIXES: [&str; 3] = ["OS_TEST", "OS_STD", "OS_LOG"];
 
 impl Clouds {
-    pub fn new(files: &Files, warnings: &mut Vec<Diagnostic>) -> Result<Self, CloudsError> {
+    pub fn new(files: &ConfigFiles, warnings: &mut Vec<Diagnostic>) -> Result<Self, CloudsError> {
         let mut root = Map::default();
         let mut origin = Origin::named("clouds.yaml");
         for file in [&files.clouds, &files.secure].into_iter().flatten() {
@@ -84,11 +84,11 @@ impl Clouds {
     /// Merges what is said about a cloud: its own entry over its profile over the defaults, and the region over all.
     pub fn entry(
         &self,
-        wanted: Wanted<'_>,
-        files: &Files,
+        selector: CloudSelector<'_>,
+        files: &ConfigFiles,
         warnings: &mut Vec<Diagnostic>,
     ) -> Result<CloudEntry, CloudsError> {
-        let cloud = wanted.cloud.map(str::to_owned).or_else(|| self.default.clone());
+        let cloud = selector.cloud.map(str::to_owned).or_else(|| self.default.clone());
         let own = match &cloud {
             Some(name) => Some(self.clouds.get(name).ok_or_else(|| self.unknown_cloud(name, files))?),
             None => None,
@@ -99,7 +99,7 @@ impl Clouds {
             Some(named) if !self.is_environment_cloud(named) => profile(named, files, warnings)?,
             _ => Map::default(),
         };
-        let region = select_region(wanted.region.unwrap_or_default(), regions(&own, &profile)?, &cloud, &origin)?;
+        let region = select_region(selector.region.unwrap_or_default(), regions(&own, &profile)?, &cloud, &origin)?;
         let mut map = defaults();
         map.merge_entry(profile)?;
         map.merge_entry(own)?;
@@ -115,7 +115,7 @@ impl Clouds {
         matches!(&named.value, Value::Text(name) if *name == self.environment_cloud)
     }
 
-    fn unknown_cloud(&self, name: &str, files: &Files) -> CloudsError {
+    fn unknown_cloud(&self, name: &str, files: &ConfigFiles) -> CloudsError {
         let names: Vec<&str> = self.clouds.0.iter().map(|(name, _)| name.as_str()).collect();
         let help = if files.clouds.is_none() && names.is_empty() {
             let mut directories: Vec<String> = Vec::new();
@@ -137,7 +137,7 @@ impl Clouds {
 }
 
 /// The cloud that variables describe: each `OS_…` is the setting of that name.
-fn cloud_from_environment(files: &Files) -> Option<Node> {
+fn cloud_from_environment(files: &ConfigFiles) -> Option<Node> {
     let variables = files.environment.variables.iter();
     let ours: Vec<_> = variables
         .filter(|(name, _)| name.starts_with("OS_") && !IGNORED_PREFIXES.iter().any(|other| name.starts_with(other)))

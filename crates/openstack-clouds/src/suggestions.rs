@@ -39,7 +39,7 @@ pub fn normalized(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) ->
     move_auth_options(&mut entry, &mut auth)?;
     apply_shared_domains(&mut entry, &mut auth);
     if let Some(url) = auth.given("auth_url") {
-        let interpolated = entry.filled("auth_url", &url.scalar("auth_url")?.unwrap_or_default(), &url.origin)?;
+        let interpolated = entry.interpolate("auth_url", &url.scalar("auth_url")?.unwrap_or_default(), &url.origin)?;
         let interpolated = Node::text(&url.origin, interpolated);
         auth.set("auth_url", interpolated);
     }

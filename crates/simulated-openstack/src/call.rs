@@ -84,7 +84,7 @@ pub const MAX_MICROVERSION: u32 = 93;
 pub const REDIRECT_PREFIX: &str = "/moved";
 
 impl Call {
-    pub fn of(request: &HttpRequest) -> Self {
+    pub fn from_request(request: &HttpRequest) -> Self {
         let path = request.path();
         let inner = path.strip_prefix(REDIRECT_PREFIX).unwrap_or(path);
         let mut parts = inner.split('/').filter(|part| !part.is_empty()).map(percent_decoded);

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 
 use crate::call::Call;
-use crate::cloud::simulation::{Fate, Simulation};
+use crate::cloud::simulation::{CallOutcome, Simulation};
 use crate::response::Response;
-use crate::services::image::Intake;
+use crate::services::image::ContentHasher;
 
 /// No body but that of an image is longer.
 const MAX_BODY_SIZE: usize = 4 << 20;
@@ -37,18 +37,18 @@ fn store_connection(io: &dyn Any, extensions: &mut Extensions) {
 }
 
 async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, payload: web::Payload) -> HttpResponse {
-    let call = Call::of(&request);
-    let (delay, fate) = simulation.lock().expect("no call panics").receive(&call);
+    let call = Call::from_request(&request);
+    let (delay, outcome) = simulation.lock().expect("no call panics").receive(&call);
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
-    let answer = match fate {
-        Fate::Answered(answer) => Some(answer),
-        Fate::Cut(after) => {
+    let answer = match outcome {
+        CallOutcome::Respond(answer) => Some(answer),
+        CallOutcome::Disconnect(after) => {
             tokio::time::sleep(after).await;
             None
         }
-        Fate::CarriedOut(faults) => {
+        CallOutcome::Execute(faults) => {
             let (upload, breaks_at) = {
                 let mut simulation = simulation.lock().expect("no call panics");
                 (simulation.uploadable_image(&call), simulation.upload_break_at())
@@ -86,9 +86,9 @@ async fn receive_upload(
     mut payload: web::Payload,
     breaks_at: Option<u64>,
 ) -> Option<crate::services::image::ImageContent> {
-    let mut intake = Intake::new();
+    let mut intake = ContentHasher::new();
     while let Some(piece) = payload.next().await {
-        intake.take(&piece.ok()?);
+        intake.update(&piece.ok()?);
         if breaks_at.is_some_and(|at| intake.size() >= at) {
             return None;
         }

@@ -14,7 +14,7 @@ use crate::actors::runtime::clock;
 use crate::actors::telemetry::builder_metrics;
 use crate::actors::telemetry::samples::SampleSink;
 use nodepool_drivers::common::checksums;
-use nodepool_drivers::common::dib::{self, DibEnd, DibRun, ImageMaker};
+use nodepool_drivers::common::dib::{self, DibOutcome, DibRun, ImageBuilder};
 use nodepool_drivers::common::image_files::{self, ImagesDir};
 use nodepool_model::config::DiskImage;
 use nodepool_model::records::ids::BuildId;
@@ -31,7 +31,7 @@ pub struct BuildEnvironment {
     pub builder: String,
     pub builder_id: String,
     pub images: ImagesDir,
-    pub maker: Arc<dyn ImageMaker>,
+    pub maker: Arc<dyn ImageBuilder>,
     pub samples: SampleSink,
     /// Between two looks whether a build that is under way is still wanted.
     pub poll_interval: Seconds,
@@ -130,11 +130,12 @@ async fn run_dib(
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
     let began = Instant::now();
     let unneeded = wait_until_unneeded(store, key, build_env.poll_interval).boxed();
-    let ended = build_env.maker.make(&run, unneeded).await.map_err(|error| error.to_string())?;
+    let ended = build_env.maker.build(&run, unneeded).await.map_err(|error| error.to_string())?;
     let (code, timed_out) = match ended {
-        DibEnd::Status(code) => (code, false),
-        DibEnd::TimedOut => (1, true),
-        DibEnd::Stopped => return Err(format!("the build of {} is ended: somebody has removed its record", key.image)),
+        DibOutcome::Exited(code) => (code, false),
+        DibOutcome::TimedOut => (1, true),
+        DibOutcome::Cancelled => { return Err(format!("the build of {} is ended: somebody has removed its record", key.image));
+        }
     };
     let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
     builder_metrics::build_ended(&key.image, duration_ms, code, clock::now())
@@ -208,7 +209,7 @@ async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &BuildOrde
             let bytes = images.size(&key, &format).map_err(|error| {
                 format!("the build of {} has succeeded without {}: {error}", key.image, file.display())
             })?;
-            checksums::read_or_make(&file, &stop)
+            checksums::read_or_compute(&file, &stop)
                 .map_err(|error| format!("cannot make checksums of {}: {error}", file.display()))?;
             Ok((format, bytes))
         };

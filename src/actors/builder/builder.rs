@@ -25,7 +25,7 @@ use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::profile;
 use crate::actors::runtime::registry::Registration;
-use nodepool_drivers::common::dib::ImageMaker;
+use nodepool_drivers::common::dib::ImageBuilder;
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::{Config, ProviderConfig, driver_limits};
 use nodepool_model::records::component::ComponentKind;
@@ -86,7 +86,7 @@ pub struct BuilderLife {
     pub options: BuilderOptions,
     /// Made at the first start, kept in the images directory.
     pub builder_id: String,
-    pub maker: Arc<dyn ImageMaker>,
+    pub maker: Arc<dyn ImageBuilder>,
 }
 
 /// Grows the tree, and waits for what ends it.
@@ -192,7 +192,7 @@ impl Builder {
             image_check: Seconds(f64::INFINITY),
             arbiter: self.context.arbiters.clouds.clone(),
             refresh_mode: RefreshMode::Never,
-            fence: Some(Fence::of(self.store.zk().clone())),
+            fence: Some(Fence::new(self.store.zk().clone())),
         };
         match providers::start(&section, deps, self.context.drivers.as_deref()) {
             Ok(handle) => {

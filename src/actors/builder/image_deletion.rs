@@ -216,7 +216,7 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
     };
     let begun = Instant::now();
     if run_check(ImagesDir::request_termination).await? {
-        while begun.elapsed() < process_group::GRACE_PERIOD && run_check(ImagesDir::is_being_made).await? {
+        while begun.elapsed() < process_group::GRACE_PERIOD && run_check(ImagesDir::is_being_built).await? {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }

@@ -18,7 +18,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_drivers::common::checksums::{self, Checksums};
 use nodepool_drivers::common::format;
-use nodepool_drivers::common::hook::{self, End};
+use nodepool_drivers::common::hook::{self, HookExit};
 use nodepool_model::config::DiskImage;
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, UploadId};
@@ -169,7 +169,7 @@ fn external_name(shipment: &Shipment, upload: &UploadId, now: Timestamp) -> Resu
         "timestamp" => Some(Value::String(format!("{:.0}", now.0.floor()))),
         _ => None,
     };
-    format::filled(&shipment.name_format, field)
+    format::interpolate(&shipment.name_format, field)
 }
 
 /// From the record of the beginning to that of the end.
@@ -306,15 +306,15 @@ async fn call_hook(context: &UploadContext, shipment: &Shipment, image_file: &Im
     let arguments = [shipment.place.provider.as_str(), &id, &file];
     let ended = hook::run(command, &arguments, context.hook_timeout).await;
     let ended = ended.map_err(|error| format!("Post upload hook {command} cannot be run: {error}"))?;
-    match ended.end {
-        End::Status(0) => {
+    match ended.exit {
+        HookExit::Exited(0) => {
             if !ended.output.is_empty() {
                 info!(target: "nodepool.builder.UploadWorker", "Post upload hook: {}", ended.output);
             }
             Ok(())
         }
-        End::Status(code) => Err(format!("Post upload hook failed with exit code {code}\n{}", ended.output)),
-        End::TimedOut => {
+        HookExit::Exited(code) => Err(format!("Post upload hook failed with exit code {code}\n{}", ended.output)),
+        HookExit::TimedOut => {
             let limit = context.hook_timeout.0;
             Err(format!("Post upload hook {command} was ended after {limit} s\n{}", ended.output))
         }

@@ -135,7 +135,7 @@ impl Launcher {
             image_check: self.context.options.image_check_timeout,
             arbiter: self.context.arbiters.clouds.clone(),
             refresh_mode: RefreshMode::Periodic,
-            fence: Some(Fence::of(self.store.zk().clone())),
+            fence: Some(Fence::new(self.store.zk().clone())),
         }
     }
 

@@ -85,7 +85,7 @@ impl LeakWorker {
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         match effect {
-            Effect::CallTheRoll(provider) => self.submit(provider, Job::RollCall, JobPurpose::Listing, ctx),
+            Effect::ListServerIds(provider) => self.submit(provider, Job::ListServerIds, JobPurpose::Listing, ctx),
             Effect::List(provider) => self.submit(provider, Job::List, JobPurpose::Listing, ctx),
             Effect::Prove(provider, nodes) => {
                 let store = self.deps.store.clone();
@@ -187,7 +187,7 @@ impl LeakWorker {
             }
             JobPurpose::Listing => {
                 let event = match result {
-                    Ok(Outcome::Called(ids)) => Event::Called(provider, ids),
+                    Ok(Outcome::ServerIds(ids)) => Event::ServerIdsListed(provider, ids),
                     Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
                     Ok(_) => Event::Listed(provider, None),
                     Err(error) => {

@@ -13,7 +13,7 @@ use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
-use nodepool_drivers::common::keyscan::{self, Gather};
+use nodepool_drivers::common::keyscan::{self, ScanMode};
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::statsd_metrics::{LaunchEnd, image_of};
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -305,8 +305,8 @@ impl PoolWorker {
     pub(crate) fn scan(&mut self, node: NodeId, target: ScanTarget, ctx: &mut Context<Self>) {
         let attempt = target.attempt;
         let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
-        let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
-        let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, gather };
+        let gather = if target.gathers_keys { ScanMode::Keys } else { ScanMode::ConnectOnly };
+        let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, mode: gather };
         let log_context = self.held.log_context(&node);
         self.traces.scans(&node);
         let span = log_context.span();

@@ -18,7 +18,7 @@ use crate::actors::runtime::registry::Registry;
 use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::traces::Tracer;
-pub use nodepool_drivers::BUILT;
+pub use nodepool_drivers::BUILT_IN_DRIVERS;
 use nodepool_model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::client::ConnectOptions;
@@ -142,7 +142,7 @@ impl LauncherOptions {
 
     /// Loads the files; every load of a launcher goes through here.
     pub async fn load(&self) -> Result<LoadedConfig, LoadError> {
-        let built: Vec<&str> = BUILT.iter().chain(&self.extra_drivers).copied().collect();
+        let built: Vec<&str> = BUILT_IN_DRIVERS.iter().chain(&self.extra_drivers).copied().collect();
         let mut loaded = config_files::load(&self.files, &self.config, self.secure.as_deref(), &built).await?;
         if let Some(coordinator) = &self.coordinator {
             let mut config = Config::clone(&loaded.config);

@@ -145,7 +145,7 @@ pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> 
     let loaded = prepared.loaded.clone();
     let grown = Grown::with_web(control, prepared, None).await?;
     let outcome = sessions(&grown.context, loaded, &Tree::Builder(life)).await;
-    if tokio::time::timeout(BUILD_SHUTDOWN_TIMEOUT, process_group::none_left()).await.is_err() {
+    if tokio::time::timeout(BUILD_SHUTDOWN_TIMEOUT, process_group::wait_until_all_ended()).await.is_err() {
         warn!(target: "nodepool.builder.NodePoolBuilder", "a build does not end; leaving it");
     }
     outcome

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_zk::{SessionState, Zk, paths};
 
 /// A call is on its way for a while; so long the session has to live.
@@ -18,13 +18,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Fence(Zk);
 
 impl Fence {
-    pub fn of(zk: Zk) -> Self {
+    pub fn new(zk: Zk) -> Self {
         Self(zk)
     }
 
     /// Resolves when the session is known to live; never, where it is over. Asks nobody where a leader answered lately.
-    pub async fn passed(&self) {
-        while !self.is_known_to_live() {
+    pub async fn wait_for_session(&self) {
+        while !self.is_session_confirmed() {
             let answered = self.0.sync(paths::ROOT).await.is_ok();
             if *self.0.session().borrow() == SessionState::Expired {
                 return futures::future::pending().await;
@@ -37,16 +37,16 @@ impl Fence {
     }
 
     /// For drivers, which know nothing of sessions.
-    pub fn gate(&self) -> Gate {
+    pub fn call_guard(&self) -> CallGuard {
         let fence = self.clone();
-        Gate::new(move || {
+        CallGuard::new(move || {
             let fence = fence.clone();
-            async move { fence.passed().await }.boxed()
+            async move { fence.wait_for_session().await }.boxed()
         })
     }
 
     /// It asks nobody.
-    pub fn is_known_to_live(&self) -> bool {
+    pub fn is_session_confirmed(&self) -> bool {
         self.0.lives_until().is_some_and(|until| Instant::now() + MIN_SESSION_REMAINING < until)
     }
 }

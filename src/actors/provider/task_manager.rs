@@ -20,7 +20,7 @@ use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{dump, profile};
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::statsd;
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
@@ -100,7 +100,7 @@ impl<D: Driver> TaskManager<D> {
             abandon: address.clone().recipient(),
             drain: address.clone().recipient(),
             account: address.clone().recipient(),
-            notify: D::LISTENS.then(|| address.clone().recipient()),
+            notify: D::WANTS_NOTIFICATIONS.then(|| address.clone().recipient()),
             stop: address.recipient(),
             facts,
             outdated,
@@ -116,7 +116,7 @@ impl<D: Driver> TaskManager<D> {
         };
         let queue = TaskQueue::new(rate_limits.spacing, in_flight.max(1));
         let refresh_schedule = RefreshSchedule::new(rate_limits.refresh, deps.image_check);
-        let own_samples = driver.samples_to().map_or_else(|| deps.samples.clone(), statsd::start);
+        let own_samples = driver.statsd_address().map_or_else(|| deps.samples.clone(), statsd::start);
         let driver = Rc::new(driver);
         Self {
             own_samples,
@@ -209,20 +209,20 @@ impl<D: Driver> TaskManager<D> {
         debug!(%provider, event_id, node_request_id, node_id, call, "API call");
         let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
         let driver = self.driver.clone();
-        let fence = self.deps.fence.clone().filter(|_| request.changes());
+        let fence = self.deps.fence.clone().filter(|_| request.is_mutating());
         let calling = async move {
-            let gate = fence.as_ref().map_or_else(Gate::open, Fence::gate);
+            let guard = fence.as_ref().map_or_else(CallGuard::none, Fence::call_guard);
             if let Some(fence) = fence {
                 // What was got before a long wait may have ended meanwhile.
                 loop {
                     with_deadline(limit, driver.prepare(&request)).await?;
-                    if fence.is_known_to_live() {
+                    if fence.is_session_confirmed() {
                         break;
                     }
-                    fence.passed().await;
+                    fence.wait_for_session().await;
                 }
             }
-            with_deadline(limit, driver.call(request, &gate)).await
+            with_deadline(limit, driver.call(request, &guard)).await
         };
         self.actor_tasks.spawn(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
@@ -312,7 +312,7 @@ impl<D: Driver> Handler<Notify> for TaskManager<D> {
 
     fn handle(&mut self, notify: Notify, _: &mut Self::Context) {
         let _measured = profile::time_handler::<Self>("Notify");
-        self.driver.notified(&notify.0);
+        self.driver.on_notification(&notify.0);
     }
 }
 

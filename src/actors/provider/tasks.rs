@@ -264,7 +264,7 @@ impl<D: Driver> Tasks<D> {
     /// Starts a job, or all its parts.
     fn start_job(&mut self, job: Job, owner: Owner) {
         let id = TaskId(self.number());
-        let parts = self.driver.parts(&job);
+        let parts = self.driver.subjobs(&job);
         let machine = parts.is_empty().then(|| self.driver.begin(&job));
         let task = Task { job, owner, began: Instant::now(), cancellation: Cancellation::NotRequested };
         match machine {
@@ -417,7 +417,7 @@ impl<D: Driver> Tasks<D> {
                 }
                 Job::Delete(_)
                 | Job::List
-                | Job::RollCall
+                | Job::ListServerIds
                 | Job::Upload(_)
                 | Job::DeleteImage(_)
                 | Job::ListImages
@@ -431,7 +431,7 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Deleted
                 | Outcome::Alive(_)
                 | Outcome::Listed(_)
-                | Outcome::Called(_)
+                | Outcome::ServerIds(_)
                 | Outcome::Console(_)
                 | Outcome::Uploaded(_)
                 | Outcome::Images(_)

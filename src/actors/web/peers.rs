@@ -100,8 +100,8 @@ async fn fetch_metrics(client: &reqwest::Client, address: &str) -> Result<Answer
         return Err(format!("http://{address} answers {}", response.status()));
     }
     let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(|_| format!("http://{address} breaks off"))? {
-        body.extend_from_slice(&piece);
+    while let Some(chunk) = response.chunk().await.map_err(|_| format!("http://{address} breaks off"))? {
+        body.extend_from_slice(&chunk);
         if body.len() > MAX_REPLY_BYTES {
             return Err(format!("http://{address} answers too much"));
         }

@@ -108,11 +108,11 @@ pub fn with_body(mut response: HttpResponseBuilder, body: Bytes) -> HttpResponse
         return response.body(body);
     }
     let length = body.len() as u64;
-    let pieces = stream::unfold(body, |mut rest| async move {
-        let piece = rest.split_to(CHUNK.min(rest.len()));
-        (!piece.is_empty()).then_some((Ok::<_, actix_web::Error>(piece), rest))
+    let chunks = stream::unfold(body, |mut rest| async move {
+        let chunk = rest.split_to(CHUNK.min(rest.len()));
+        (!chunk.is_empty()).then_some((Ok::<_, actix_web::Error>(chunk), rest))
     });
-    response.body(SizedStream::new(length, Box::pin(pieces)))
+    response.body(SizedStream::new(length, Box::pin(chunks)))
 }
 
 /// The length of a body and nothing of it: what is asked for with HEAD.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use nodepool::actors::process::config_files;
-use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::context::BUILT_IN_DRIVERS;
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::config::Config;
 use nodepool_zk::Connection;
@@ -49,7 +49,7 @@ pub fn config_path(global: &Global, output: &mut Output<'_>) -> anyhow::Result<P
 /// The configuration, with a warning per problem that does not keep us from using it.
 pub async fn config(global: &Global, output: &mut Output<'_>) -> anyhow::Result<Arc<Config>> {
     let path = config_path(global, output)?;
-    match config_files::load(&ConfigFileSource::OnDisk, &path, global.secure.as_deref(), BUILT).await {
+    match config_files::load(&ConfigFileSource::OnDisk, &path, global.secure.as_deref(), BUILT_IN_DRIVERS).await {
         Ok(loaded) => {
             debug!(target: "nodepool.NodePool", "configuration {} loaded", path.display());
             for diagnostic in loaded.problems.iter().filter(|problem| problem.severity >= Severity::Warning) {

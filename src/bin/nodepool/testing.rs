@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::context::BUILT_IN_DRIVERS;
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::config::Config;
 use nodepool_model::records::node::Node;
@@ -143,6 +143,7 @@ pub async fn config(text: &str) -> Arc<Config> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let loaded =
-        nodepool::actors::process::config_files::load(&ConfigFileSource::OnDisk, file.path(), None, BUILT).await;
+        nodepool::actors::process::config_files::load(&ConfigFileSource::OnDisk, file.path(), None, BUILT_IN_DRIVERS)
+            .await;
     loaded.unwrap().config
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sha2::{Digest, Sha256};
 
 /// Read at a time.
-const PIECE: usize = 1024 * 1024;
+const CHUNK_SIZE: usize = 1024 * 1024;
 
 /// As far as there are any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,53 +22,56 @@ pub struct Checksums {
 
 /// Those that lie beside a file.
 pub fn read(file: &Path) -> Checksums {
-    Checksums { md5: digits(&beside(file, "md5"), 32), sha256: digits(&beside(file, "sha256"), 64) }
+    Checksums {
+        md5: read_digest(&checksum_path(file, "md5"), 32),
+        sha256: read_digest(&checksum_path(file, "sha256"), 64),
+    }
 }
 
 /// The same, and those that are missing are made. Set, `stop` ends this early with an error.
-pub fn read_or_make(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
+pub fn read_or_compute(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
     let found = read(file);
     if found.md5.is_some() && found.sha256.is_some() {
         return Ok(found);
     }
-    let made = make(file, stop)?;
-    for (suffix, digits) in [("md5", &made.md5), ("sha256", &made.sha256)] {
+    let computed = compute(file, stop)?;
+    for (suffix, digits) in [("md5", &computed.md5), ("sha256", &computed.sha256)] {
         let line = format!("{}  {}\n", digits.as_deref().unwrap_or_default(), file.display());
-        fs::write(beside(file, suffix), line)?;
+        fs::write(checksum_path(file, suffix), line)?;
     }
-    Ok(made)
+    Ok(computed)
 }
 
 /// Both sums of a file, in one pass over it.
-pub fn make(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
+pub fn compute(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
     let mut reader = File::open(file)?;
     let (mut md5, mut sha256) = (md5::Context::new(), Sha256::new());
-    let mut piece = vec![0; PIECE];
+    let mut chunk = vec![0; CHUNK_SIZE];
     loop {
         if stop.load(Ordering::Relaxed) {
             return Err(io::Error::other("stopped"));
         }
-        let read = reader.read(&mut piece)?;
+        let read = reader.read(&mut chunk)?;
         if read == 0 {
             break;
         }
-        md5.consume(&piece[..read]);
-        sha256.update(&piece[..read]);
+        md5.consume(&chunk[..read]);
+        sha256.update(&chunk[..read]);
     }
     let sha256: String = sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Checksums { md5: Some(format!("{:x}", md5.finalize())), sha256: Some(sha256) })
 }
 
-fn beside(file: &Path, suffix: &str) -> PathBuf {
+fn checksum_path(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".{suffix}"));
     name.into()
 }
 
 /// A file of another shape is none.
-fn digits(file: &Path, number: usize) -> Option<String> {
+fn read_digest(file: &Path, length: usize) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
-    let digits = text.get(..number)?;
+    let digits = text.get(..length)?;
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| digits.to_ascii_lowercase())
 }
 
@@ -85,14 +88,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("debian-1e.qcow2");
         fs::write(&file, "abc").unwrap();
-        let go = Arc::new(AtomicBool::new(false));
+        let no_stop = Arc::new(AtomicBool::new(false));
         let both = Checksums { md5: Some(MD5.to_owned()), sha256: Some(SHA256.to_owned()) };
         assert_eq!(read(&file), Checksums::default());
-        assert_eq!(read_or_make(&file, &go).unwrap(), both);
+        assert_eq!(read_or_compute(&file, &no_stop).unwrap(), both);
         let line = fs::read_to_string(folder.path().join("debian-1e.qcow2.md5")).unwrap();
         assert_eq!(line, format!("{MD5}  {}\n", file.display()));
         fs::write(&file, "changed").unwrap();
-        assert_eq!(read_or_make(&file, &go).unwrap(), both);
+        assert_eq!(read_or_compute(&file, &no_stop).unwrap(), both);
         fs::write(folder.path().join("debian-1e.qcow2.sha256"), "none of it").unwrap();
         assert_eq!(read(&file).sha256, None);
     }
@@ -102,8 +105,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("one.raw");
         let stop = Arc::new(AtomicBool::new(true));
-        assert!(make(&file, &stop).is_err());
+        assert!(compute(&file, &stop).is_err());
         fs::write(&file, "abc").unwrap();
-        assert_eq!(make(&file, &stop).unwrap_err().to_string(), "stopped");
+        assert_eq!(compute(&file, &stop).unwrap_err().to_string(), "stopped");
     }
 }

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::process::Command;
 
-use super::process_group::{Group, code};
+use super::process_group::{ProcessGroup, exit_code};
 use nodepool_model::config::DiskImage;
 use nodepool_model::records::time::Seconds;
 
@@ -27,12 +27,12 @@ pub struct DibRun {
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DibEnd {
+pub enum DibOutcome {
     /// By itself; by a signal, this is its number below zero.
-    Status(i32),
+    Exited(i32),
     TimedOut,
     /// It was not wanted any more.
-    Stopped,
+    Cancelled,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -80,49 +80,58 @@ fn program_directory() -> String {
 }
 
 /// What makes the files of a build.
-pub trait ImageMaker: Send + Sync {
+pub trait ImageBuilder: Send + Sync {
     /// Runs to its end, or until nobody wants the build any more, which is when `in_vain` resolves.
-    fn make<'a>(&'a self, run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>>;
+    fn build<'a>(
+        &'a self,
+        run: &'a DibRun,
+        cancelled: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<DibOutcome, DibError>>;
 }
 
 /// The command itself, as a process.
 pub struct DiskImageBuilder;
 
-impl ImageMaker for DiskImageBuilder {
-    fn make<'a>(&'a self, dib_run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
-        run(dib_run, in_vain).boxed()
+impl ImageBuilder for DiskImageBuilder {
+    fn build<'a>(
+        &'a self,
+        dib_run: &'a DibRun,
+        cancelled: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<DibOutcome, DibError>> {
+        run(dib_run, cancelled).boxed()
     }
 }
 
 /// Runs it to its end, or to that of `wanted`. Dropped before, all its processes end.
-async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEnd, DibError> {
+async fn run(run: &DibRun, cancelled: impl Future<Output = ()>) -> Result<DibOutcome, DibError> {
     let log_error = |source| DibError::Log { path: run.log.clone(), source };
     let mut log = open_log(&run.log).map_err(log_error)?;
     let exec_error = |source| DibError::Exec { command: run.command.join(" "), source };
-    let (program, arguments) = run.command.split_first().ok_or_else(|| exec_error(io::ErrorKind::InvalidInput.into()))?;
+    let (program, arguments) =
+        run.command.split_first().ok_or_else(|| exec_error(io::ErrorKind::InvalidInput.into()))?;
     let mut command = Command::new(program);
     command.args(arguments).envs(run.environment.iter().map(|(name, value)| (name, value))).process_group(0);
     command.stdin(Stdio::null()).stdout(log.try_clone().map_err(log_error)?);
     command.stderr(log.try_clone().map_err(log_error)?);
-    let mut group = Group::of(command.spawn().map_err(exec_error)?);
+    let mut group = ProcessGroup::new(command.spawn().map_err(exec_error)?);
     let outcome = tokio::select! {
         status = group.wait() => Ok(status.map_err(|source| DibError::Wait { source })?),
-        () = tokio::time::sleep(run.timeout.to_duration()) => Err(DibEnd::TimedOut),
-        () = wanted => Err(DibEnd::Stopped),
+        () = tokio::time::sleep(run.timeout.to_duration()) => Err(DibOutcome::TimedOut),
+        () = cancelled => Err(DibOutcome::Cancelled),
     };
     let status = match outcome {
         Ok(status) => status,
         Err(end) => {
             // What it has mounted it takes down itself.
-            group.end().await;
+            group.terminate().await;
             return Ok(end);
         }
     };
-    group.has_ended();
-    let status = code(status);
+    group.mark_exited();
+    let status = exit_code(status);
     // It tells what has happened; where the disk is full the build has failed anyway.
     let _ = writeln!(log, "Exit code: {status}");
-    Ok(DibEnd::Status(status))
+    Ok(DibOutcome::Exited(status))
 }
 
 fn open_log(path: &Path) -> io::Result<std::fs::File> {
@@ -153,10 +162,10 @@ mod tests {
     async fn what_it_writes_and_how_it_ends_is_in_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let run_ = shell(&folder, "echo out $COLOUR; echo err >&2; exit 3", 60.0);
-        assert_eq!(run(&run_, std::future::pending()).await.unwrap(), DibEnd::Status(3));
+        assert_eq!(run(&run_, std::future::pending()).await.unwrap(), DibOutcome::Exited(3));
         assert_eq!(log(&run_), "out blue\nerr\nExit code: 3\n");
         let killed = shell(&folder, "kill -9 $$", 60.0);
-        assert_eq!(run(&killed, std::future::pending()).await.unwrap(), DibEnd::Status(-9));
+        assert_eq!(run(&killed, std::future::pending()).await.unwrap(), DibOutcome::Exited(-9));
     }
 
     // operations.md check 45
@@ -164,7 +173,7 @@ mod tests {
     async fn a_build_that_takes_too_long_ends_with_all_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let slow = shell(&folder, "(trap '' TERM; sleep 1000) & echo $!; wait", 0.3);
-        assert_eq!(run(&slow, std::future::pending()).await.unwrap(), DibEnd::TimedOut);
+        assert_eq!(run(&slow, std::future::pending()).await.unwrap(), DibOutcome::TimedOut);
         let child: i32 = log(&slow).trim().parse().unwrap();
         // Its new parent may take a moment to take note of its end.
         let is_gone = || match std::fs::read_to_string(format!("/proc/{child}/stat")) {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Fills in the fields of a text. `root` gives the value that a field begins with, such as `request`.
-pub fn filled(text: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
+pub fn interpolate(text: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
@@ -15,7 +15,7 @@ pub fn filled(text: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String
             rest = after;
         } else if brace == "{" {
             let end = rest.find('}').ok_or("expected '}' before end of string")?;
-            result.push_str(&field(&rest[..end], &root)?);
+            result.push_str(&format_field(&rest[..end], &root)?);
             rest = &rest[end + 1..];
         } else {
             return Err("single '}' encountered in format string".to_owned());
@@ -25,7 +25,7 @@ pub fn filled(text: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String
 }
 
 /// `name(.attribute|[index])*(!conversion)?(:spec)?`
-fn field(field: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
+fn format_field(field: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
     let (field, spec) = field.split_once(':').unwrap_or((field, ""));
     let (path, conversion) = field.split_once('!').unwrap_or((field, ""));
     let end = path.find(['.', '[']).unwrap_or(path.len());
@@ -44,14 +44,14 @@ fn field(field: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, St
                 (Access::Attribute(&after[..end]), &after[end..])
             }
         };
-        value = step.of(&value)?;
+        value = step.lookup(&value)?;
     }
     let text = match conversion {
-        "" | "s" => shown(&value),
-        "r" | "a" => quoted(&value),
+        "" | "s" => python_str(&value),
+        "r" | "a" => python_repr(&value),
         other => return Err(format!("unknown conversion specifier {other:?}")),
     };
-    padded(text, spec)
+    pad_text(text, spec)
 }
 
 enum Access<'a> {
@@ -60,7 +60,7 @@ enum Access<'a> {
 }
 
 impl Access<'_> {
-    fn of(&self, value: &Value) -> Result<Value, String> {
+    fn lookup(&self, value: &Value) -> Result<Value, String> {
         let found = match self {
             Access::Attribute(name) | Access::Index(name) if value.is_object() => value.get(*name),
             Access::Index(index) => index.parse().ok().and_then(|index: usize| value.get(index)),
@@ -72,33 +72,33 @@ impl Access<'_> {
 }
 
 /// As Python's `str` shows it.
-fn shown(value: &Value) -> String {
+fn python_str(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        other => quoted(other),
+        other => python_repr(other),
     }
 }
 
 /// As Python's `repr` shows it.
-fn quoted(value: &Value) -> String {
+fn python_repr(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
         Value::Bool(true) => "True".to_owned(),
         Value::Bool(false) => "False".to_owned(),
         Value::Number(number) => number.to_string(),
         Value::String(text) => python_yaml::tree::python_quoted(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(quoted).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => format!("[{}]", items.iter().map(python_repr).collect::<Vec<_>>().join(", ")),
         Value::Object(entries) => {
             let entries = entries
                 .iter()
-                .map(|(key, value)| format!("{}: {}", python_yaml::tree::python_quoted(key), quoted(value)));
+                .map(|(key, value)| format!("{}: {}", python_yaml::tree::python_quoted(key), python_repr(value)));
             format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
         }
     }
 }
 
 /// `[[fill]align][width][.precision][s]`; numbers of Python's mini-language are not asked for by anybody's properties.
-fn padded(text: String, spec: &str) -> Result<String, String> {
+fn pad_text(text: String, spec: &str) -> Result<String, String> {
     if spec.is_empty() {
         return Ok(text);
     }
@@ -112,7 +112,7 @@ fn padded(text: String, spec: &str) -> Result<String, String> {
     };
     let rest: String = rest.iter().collect();
     let rest = rest.strip_suffix('s').unwrap_or(&rest);
-    let (width, precision) = rest.split_once('.').map_or((rest, None), |(width, most)| (width, Some(most)));
+    let (width, precision) = rest.split_once('.').map_or((rest, None), |(width, precision)| (width, Some(precision)));
     let width: usize = if width.is_empty() { 0 } else { width.parse().map_err(|_| unknown())? };
     let text = match precision {
         Some(most) => text.chars().take(most.parse().map_err(|_| unknown())?).collect(),
@@ -133,9 +133,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(text: &str) -> Result<String, String> {
+    fn interpolated(text: &str) -> Result<String, String> {
         let request = json!({"id": "100-1", "labels": ["a", "b"], "tenant_name": null, "requestor_data": {"job": "x"}});
-        filled(text, |name| (name == "request").then(|| request.clone()))
+        interpolate(text, |name| (name == "request").then(|| request.clone()))
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             ("{request.requestor_data[job]!r}", "'x'"),
             ("[{request.id:>8}|{request.id:_^9.3}|{request.id:8s}]", "[   100-1|___100___|100-1   ]"),
         ] {
-            assert_eq!(of(text).as_deref(), Ok(expected), "{text}");
+            assert_eq!(interpolated(text).as_deref(), Ok(expected), "{text}");
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         for text in
             ["{", "}", "{request.nothing}", "{other}", "{request.labels[9]}", "{request.id:x}", "{request!z}", "{}"]
         {
-            assert!(of(text).is_err(), "{text}");
+            assert!(interpolated(text).is_err(), "{text}");
         }
     }
 }

@@ -7,34 +7,34 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
 use tokio::process::Command;
 
-use super::process_group::{Group, code};
+use super::process_group::{ProcessGroup, exit_code};
 use nodepool_model::records::time::Seconds;
 
 /// Of what it writes; the rest is read and forgotten.
-const SHOWN: usize = 16 * 1024;
+const MAX_OUTPUT_BYTES: usize = 16 * 1024;
 
 /// How a hook ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookEnd {
-    pub end: End,
+pub struct HookOutcome {
+    pub exit: HookExit,
     /// The beginning of what it wrote, to both of its streams.
     pub output: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum HookExit {
     /// By itself; by a signal, this is its number below zero.
-    Status(i32),
+    Exited(i32),
     TimedOut,
 }
 
 /// Runs it with these arguments; no shell has a look at them. Dropped before, all its processes end.
-pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result<HookEnd> {
+pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result<HookOutcome> {
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new(hook);
     command.args(arguments).process_group(0).stdin(Stdio::null());
     command.stdout(writer.try_clone()?).stderr(writer);
-    let mut group = Group::of(command.spawn()?);
+    let mut group = ProcessGroup::new(command.spawn()?);
     // It keeps the writing end open, and the reader would wait for it.
     drop(command);
     let mut output = Vec::new();
@@ -49,18 +49,18 @@ pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result
             () = &mut reading => status.await,
         }
     };
-    let end = match tokio::time::timeout(timeout.to_duration(), finished).await {
+    let exit = match tokio::time::timeout(timeout.to_duration(), finished).await {
         Ok(status) => {
-            group.has_ended();
-            End::Status(code(status?))
+            group.mark_exited();
+            HookExit::Exited(exit_code(status?))
         }
         Err(_) => {
-            group.end().await;
-            End::TimedOut
+            group.terminate().await;
+            HookExit::TimedOut
         }
     };
     read_remaining(&mut reader, &mut output);
-    Ok(HookEnd { end, output: String::from_utf8_lossy(&output).trim_end().to_owned() })
+    Ok(HookOutcome { exit, output: String::from_utf8_lossy(&output).trim_end().to_owned() })
 }
 
 fn receiver(reader: PipeReader) -> io::Result<pipe::Receiver> {
@@ -68,28 +68,28 @@ fn receiver(reader: PipeReader) -> io::Result<pipe::Receiver> {
 }
 
 async fn read_all(reader: &mut (impl AsyncRead + Unpin), output: &mut Vec<u8>) {
-    let mut piece = [0; 4096];
-    while let Ok(read) = reader.read(&mut piece).await {
+    let mut chunk = [0; 4096];
+    while let Ok(read) = reader.read(&mut chunk).await {
         if read == 0 {
             return;
         }
-        append_limited(output, &piece[..read]);
+        append_limited(output, &chunk[..read]);
     }
 }
 
 /// What was written and not read when it ended.
 fn read_remaining(reader: &mut pipe::Receiver, output: &mut Vec<u8>) {
-    let mut piece = [0; 4096];
-    while let Ok(read) = reader.try_read(&mut piece) {
-        if read == 0 || output.len() >= SHOWN {
+    let mut chunk = [0; 4096];
+    while let Ok(read) = reader.try_read(&mut chunk) {
+        if read == 0 || output.len() >= MAX_OUTPUT_BYTES {
             return;
         }
-        append_limited(output, &piece[..read]);
+        append_limited(output, &chunk[..read]);
     }
 }
 
 fn append_limited(output: &mut Vec<u8>, chunk: &[u8]) {
-    let capacity = SHOWN.saturating_sub(output.len()).min(chunk.len());
+    let capacity = MAX_OUTPUT_BYTES.saturating_sub(output.len()).min(chunk.len());
     output.extend_from_slice(&chunk[..capacity]);
 }
 
@@ -133,6 +133,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), "yes | head -c 3000000");
         let ended = run(&hook, &[], Seconds(60.0)).await.unwrap();
-        assert_eq!((ended.end, ended.output.len() <= SHOWN), (End::Status(0), true));
+        assert_eq!((ended.exit, ended.output.len() <= MAX_OUTPUT_BYTES), (HookExit::Exited(0), true));
     }
 }

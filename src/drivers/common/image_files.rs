@@ -38,15 +38,15 @@ impl ImagesDir {
         let path = self.0.join(BUILDER_ID_FILE);
         match fs::read_to_string(&path) {
             Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
-            Ok(_) => self.make_builder_id(&path),
-            Err(error) if error.kind() == ErrorKind::NotFound => self.make_builder_id(&path),
+            Ok(_) => self.create_builder_id(&path),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.create_builder_id(&path),
             Err(error) => Err(error),
         }
     }
 
     /// Whole or not at all: half an id would be another builder's.
-    fn make_builder_id(&self, path: &Path) -> io::Result<String> {
-        let (id, new) = (nodepool_rng::uuid().to_string(), self.0.join(format!("{BUILDER_ID}.new")));
+    fn create_builder_id(&self, path: &Path) -> io::Result<String> {
+        let (id, new) = (nodepool_rng::uuid().to_string(), self.0.join(format!("{BUILDER_ID_FILE}.new")));
         let mut file = fs::File::create(&new)?;
         file.write_all(id.as_bytes())?;
         file.sync_all()?;
@@ -137,7 +137,7 @@ impl ImagesDir {
         self.signal(key, Signal::SIGTERM)
     }
 
-    pub fn is_being_made(&self, key: &BuildKey) -> bool {
+    pub fn is_being_built(&self, key: &BuildKey) -> bool {
         !self.build_process_groups(key).is_empty()
     }
 

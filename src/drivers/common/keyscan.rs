@@ -38,18 +38,18 @@ pub struct ScanTarget {
     pub port: u16,
     /// For the whole scan, waiting for a turn included.
     pub timeout: Seconds,
-    pub gather: Gather,
+    pub mode: ScanMode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gather {
+pub enum ScanMode {
     Keys,
     /// An accepted TCP connection is enough.
     ConnectOnly,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scan {
+pub struct KeyScanResult {
     /// `<type> <base64>`, each once, in the order of `key_types`.
     pub host_keys: Vec<String>,
     /// The address that answered; none for a fake host.
@@ -78,23 +78,23 @@ impl Default for Scanner {
 
 impl Scanner {
     /// Ends by the deadline, whatever the host does.
-    pub async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
+    pub async fn scan(&self, target: &ScanTarget) -> Result<KeyScanResult, ScanError> {
         if is_fake(&target.host) {
-            return Ok(fake_scan(target.gather));
+            return Ok(fake_scan(target.mode));
         }
         let deadline = deadline_after(target.timeout);
-        match target.gather {
-            Gather::ConnectOnly => {
-                let mut probe = Probe::begin(target, deadline).await?;
-                let (_, address) = probe.connect().await?;
-                Ok(Scan { host_keys: Vec::new(), address: Some(address.ip()) })
+        match target.mode {
+            ScanMode::ConnectOnly => {
+                let mut attempt = ScanAttempt::begin(target, deadline).await?;
+                let (_, address) = attempt.connect().await?;
+                Ok(KeyScanResult { host_keys: Vec::new(), address: Some(address.ip()) })
             }
-            Gather::Keys => {
+            ScanMode::Keys => {
                 let Ok(permit) = timeout_at(deadline, self.permits.acquire()).await else {
                     return Err(target.timeout_error("too many scans are under way"));
                 };
                 let _permit = permit.expect("the semaphore is never closed");
-                Probe::begin(target, deadline).await?.gather().await
+                ScanAttempt::begin(target, deadline).await?.collect_keys().await
             }
         }
     }
@@ -111,12 +111,12 @@ pub async fn first_address(host: &str, limit: Seconds) -> Result<IpAddr, ScanErr
     Ok(addresses[0].ip())
 }
 
-fn fake_scan(gather: Gather) -> Scan {
-    let host_keys = match gather {
-        Gather::Keys => vec![String::from("ssh-rsa FAKEKEY")],
-        Gather::ConnectOnly => Vec::new(),
+fn fake_scan(mode: ScanMode) -> KeyScanResult {
+    let host_keys = match mode {
+        ScanMode::Keys => vec![String::from("ssh-rsa FAKEKEY")],
+        ScanMode::ConnectOnly => Vec::new(),
     };
-    Scan { host_keys, address: None }
+    KeyScanResult { host_keys, address: None }
 }
 
 fn deadline_after(timeout: Seconds) -> Instant {
@@ -145,7 +145,7 @@ impl ScanTarget {
 }
 
 /// One scan on its way.
-struct Probe<'a> {
+struct ScanAttempt<'a> {
     target: &'a ScanTarget,
     addresses: Vec<SocketAddr>,
     deadline: Instant,
@@ -154,10 +154,16 @@ struct Probe<'a> {
     retry_interval: Duration,
 }
 
-impl<'a> Probe<'a> {
+impl<'a> ScanAttempt<'a> {
     async fn begin(target: &'a ScanTarget, deadline: Instant) -> Result<Self, ScanError> {
         let addresses = resolve(&target.host, target.port, deadline).await?;
-        Ok(Self { target, addresses, deadline, last_error: String::from("no answer"), retry_interval: MIN_RETRY_INTERVAL, })
+        Ok(Self {
+            target,
+            addresses,
+            deadline,
+            last_error: String::from("no answer"),
+            retry_interval: MIN_RETRY_INTERVAL,
+        })
     }
 
     /// Tries until somebody accepts a connection or time is up.
@@ -176,8 +182,8 @@ impl<'a> Probe<'a> {
     }
 
     /// One connection per key type, one after another, so that the server's limit on strangers is not met.
-    async fn gather(&mut self) -> Result<Scan, ScanError> {
-        let mut scan = Scan::default();
+    async fn collect_keys(&mut self) -> Result<KeyScanResult, ScanError> {
+        let mut scan = KeyScanResult::default();
         for key_type in key_types() {
             let mut attempts = 0;
             loop {
@@ -235,7 +241,8 @@ fn key_types() -> [Vec<Algorithm>; 5] {
 async fn exchange_keys(stream: TcpStream, key_type: &[Algorithm], deadline: Instant) -> Result<Option<String>, String> {
     let recorded = Arc::new(Mutex::new(None));
     let stream = DeadlineStream { stream, deadline: Box::pin(sleep_until(deadline)) };
-    let connecting = client::connect_stream(client_config(key_type), stream, KeyRecorder { recorded: recorded.clone() });
+    let connecting =
+        client::connect_stream(client_config(key_type), stream, KeyRecorder { recorded: recorded.clone() });
     let result = timeout_at(deadline, connecting).await;
     if let Some(key) = recorded.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return Ok(Some(key));

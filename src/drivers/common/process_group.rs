@@ -16,33 +16,33 @@ use tokio::sync::watch;
 pub const GRACE_PERIOD: Duration = Duration::from_secs(8);
 
 /// Groups of this process that have not ended.
-static LIVING: LazyLock<watch::Sender<usize>> = LazyLock::new(|| watch::Sender::new(0));
+static RUNNING_GROUPS: LazyLock<watch::Sender<usize>> = LazyLock::new(|| watch::Sender::new(0));
 
 /// Once none is left. Whoever exits before that takes the threads along that end them, and leaves what they have mounted.
-pub async fn none_left() {
+pub async fn wait_until_all_ended() {
     // The sender is there as long as the program.
-    let _ = LIVING.subscribe().wait_for(|living| *living == 0).await;
+    let _ = RUNNING_GROUPS.subscribe().wait_for(|running| *running == 0).await;
 }
 
 /// A child and all that it has started, as far as it stayed in its process group. Dropped, it ends as by `end`, in the background.
-pub struct Group(Option<Running>);
+pub struct ProcessGroup(Option<Running>);
 
 struct Running {
     child: Child,
     id: Option<Pid>,
 }
 
-impl Group {
-    pub fn of(child: Child) -> Self {
+impl ProcessGroup {
+    pub fn new(child: Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        LIVING.send_modify(|living| *living += 1);
+        RUNNING_GROUPS.send_modify(|living| *living += 1);
         Self(Some(Running { child, id }))
     }
 
     /// By request first, and then by force.
-    pub async fn end(&mut self) {
+    pub async fn terminate(&mut self) {
         if let Some(running) = &mut self.0 {
-            running.end().await;
+            running.terminate().await;
         }
         self.0 = None;
     }
@@ -56,7 +56,7 @@ impl Group {
     }
 
     /// The child has ended by itself, and what it has left running is its own business.
-    pub fn has_ended(&mut self) {
+    pub fn mark_exited(&mut self) {
         if let Some(mut running) = self.0.take() {
             running.id = None;
         }
@@ -64,7 +64,7 @@ impl Group {
 }
 
 impl Running {
-    async fn end(&mut self) {
+    async fn terminate(&mut self) {
         self.signal(Signal::SIGTERM);
         // Whether it ended by itself or not: what is left of the group goes with it.
         let _ = tokio::time::timeout(GRACE_PERIOD, self.child.wait()).await;
@@ -82,15 +82,15 @@ impl Running {
 }
 
 /// By a signal it is the signal's number below zero.
-pub fn code(status: ExitStatus) -> i32 {
+pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // Without a runtime it ends by force at once.
         if let (Some(mut running), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(async move { running.end().await });
+            runtime.spawn(async move { running.terminate().await });
         }
     }
 }
@@ -100,6 +100,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::SIGTERM);
         self.signal(Signal::SIGKILL);
-        LIVING.send_modify(|living| *living -= 1);
+        RUNNING_GROUPS.send_modify(|living| *living -= 1);
     }
 }

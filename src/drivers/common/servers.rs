@@ -41,7 +41,7 @@ pub struct Label {
     pub at: Position,
     pub image: LabelImage,
     /// The same as the cloud knows it.
-    pub source: Image,
+    pub image_ref: ImageRef,
     pub login: Login,
     pub flavor: Option<String>,
     pub min_ram: i64,
@@ -54,7 +54,7 @@ pub struct Label {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Image {
+pub enum ImageRef {
     /// Taken as it is.
     Id(String),
     /// Looked up; an id is accepted as well.
@@ -85,7 +85,10 @@ impl Section {
     }
 
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
-    pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Resources, Unavailable>,) -> Launching {
+    pub fn launching(
+        &self,
+        need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Resources, Unavailable>,
+    ) -> Launching {
         let launch_label = |pool: &PoolName, name: &LabelName, label: &Label| {
             let (need, unavailable) = match need(pool, name, label) {
                 Ok(need) => (Some(need), None),
@@ -102,7 +105,10 @@ impl Section {
             timeout: self.launch_timeout,
             boot_timeout: self.boot_timeout,
             zones: Vec::new(),
-            unused_resources: UnusedResourcePolicy { ports: self.port_cleanup_interval, ..UnusedResourcePolicy::default() },
+            unused_resources: UnusedResourcePolicy {
+                ports: self.port_cleanup_interval,
+                ..UnusedResourcePolicy::default()
+            },
             labels: pools.collect(),
         }
     }
@@ -123,7 +129,9 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
         port_cleanup_interval: (port_cleanup > 0).then_some(Seconds(port_cleanup as f64)),
         labels,
         uploads: uploads(node, diagnostics),
-        image_name_format: diagnostics.or_default(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),
+        image_name_format: diagnostics
+            .or_default(node.text("image-name-format"))
+            .unwrap_or_else(|| IMAGE_NAME.to_owned()),
         upload_timeout: Seconds(diagnostics.or_default(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
         post_upload_hook: diagnostics.or_default(node.text("post-upload-hook")),
     }
@@ -143,7 +151,7 @@ fn uploads(node: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<ImageName
 }
 
 /// What a provider says of the images of its cloud: which they are, and how to log in.
-pub type CloudImages = BTreeMap<String, (Image, Login)>;
+pub type CloudImages = BTreeMap<String, (ImageRef, Login)>;
 
 pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
     let mut images = BTreeMap::new();
@@ -155,9 +163,9 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
             shell_type: diagnostics.or_default(image.text("shell-type")),
             ..connection(image, diagnostics)
         };
-        let id = diagnostics.or_default(image.text("image-id")).map(Image::Id);
+        let id = diagnostics.or_default(image.text("image-id")).map(ImageRef::Id);
         let image_name = diagnostics.or_default(image.text("image-name")).unwrap_or_else(|| name.clone());
-        images.insert(name, (id.unwrap_or(Image::Name(image_name)), login));
+        images.insert(name, (id.unwrap_or(ImageRef::Name(image_name)), login));
     }
     images
 }
@@ -169,7 +177,11 @@ fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
     let port = diagnostics.or_default(image.integer("connection-port")).unwrap_or(default_port);
     let connection_port = u16::try_from(port).unwrap_or_else(|_| {
         let at = image.get("connection-port").map_or(image.at, |value| value.at);
-        diagnostics.error(at, "connection-port is out of range".to_owned(), format!("it is {port}, it may be 1 to 65535"),);
+        diagnostics.error(
+            at,
+            "connection-port is out of range".to_owned(),
+            format!("it is {port}, it may be 1 to 65535"),
+        );
         22
     });
     Login { connection_type: Some(kind), connection_port, ..Login::default() }
@@ -186,7 +198,7 @@ fn labels(
     let mut labels = BTreeMap::new();
     for node in diagnostics.mappings(&pool.section, "labels", "a label") {
         let Some(name) = diagnostics.required(node, "name", "a label") else { continue };
-        let Some((image, source, login)) = image(node, images, provider, diagnostics) else { continue };
+        let Some((image, image_ref, login)) = image(node, images, provider, diagnostics) else { continue };
         let flavor = diagnostics.or_default(node.text("flavor-name"));
         let min_ram = diagnostics.or_default(node.integer("min-ram")).unwrap_or(0);
         let host_key_checking = node.boolean("host-key-checking").unwrap_or(host_key_checking);
@@ -196,7 +208,7 @@ fn labels(
         let label = Label {
             at: node.at,
             image,
-            source,
+            image_ref,
             login,
             flavor,
             min_ram,
@@ -215,15 +227,15 @@ fn image(
     images: &CloudImages,
     provider: &ProviderConfig,
     diagnostics: &mut Diagnostics,
-) -> Option<(LabelImage, Image, Login)> {
+) -> Option<(LabelImage, ImageRef, Login)> {
     if let Some(name) = diagnostics.or_default(node.text("cloud-image")) {
-        let Some((source, login)) = images.get(&name) else {
+        let Some((image_ref, login)) = images.get(&name) else {
             let at = node.get("cloud-image").map_or(node.at, |value| value.at);
             let help = "define it in `cloud-images` of the provider".to_owned();
             diagnostics.error(at, format!("cloud-image {name} does not exist in provider {}", provider.name), help);
             return None;
         };
-        return Some((LabelImage::Cloud(name), source.clone(), login.clone()));
+        return Some((LabelImage::Cloud(name), image_ref.clone(), login.clone()));
     }
     let name = diagnostics.or_default(node.text("diskimage"))?;
     let image = ImageName::from(name);
@@ -237,5 +249,5 @@ fn image(
         shell_type: top.and_then(|image| image.shell_type.clone()),
         ..connection_login
     };
-    Some((LabelImage::Disk(image), Image::Uploaded, login))
+    Some((LabelImage::Disk(image), ImageRef::Uploaded, login))
 }

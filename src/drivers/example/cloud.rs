@@ -15,13 +15,13 @@ use nodepool_model::records::resources::Resources;
 const BOOT_TIME: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
-pub struct Cloud {
+pub struct ExampleCloud {
     vms: BTreeMap<String, Vm>,
 }
 
 struct Vm {
     order: Arc<VmOrder>,
-    boots_until: Instant,
+    boot_ends_at: Instant,
 }
 
 /// The body of the call that creates a VM.
@@ -34,11 +34,11 @@ pub struct VmOrder {
     pub metadata: BTreeMap<String, String>,
 }
 
-impl Cloud {
+impl ExampleCloud {
     /// Names are unique, so asking twice, because the first answer was lost, makes one VM.
     pub fn create(&mut self, order: Arc<VmOrder>) {
-        let boots_until = Instant::now() + BOOT_TIME;
-        self.vms.entry(order.name.clone()).or_insert(Vm { order, boots_until });
+        let boot_ends_at = Instant::now() + BOOT_TIME;
+        self.vms.entry(order.name.clone()).or_insert(Vm { order, boot_ends_at });
     }
 
     pub fn delete(&mut self, id: &ExternalId) -> Result<(), CloudError> {
@@ -53,7 +53,7 @@ impl Cloud {
 
 impl Vm {
     fn instance(&self) -> Instance {
-        let boots = Instant::now() < self.boots_until;
+        let is_booting = Instant::now() < self.boot_ends_at;
         // Addresses that contain `fake` are never connected to.
         let address = || Some("fake".to_owned());
         Instance {
@@ -65,7 +65,7 @@ impl Vm {
             zone: Some("az".to_owned()),
             metadata: self.order.metadata.clone(),
             resources: Resources::none().with("instances", 1.0),
-            state: if boots { InstanceState::Starting } else { InstanceState::Running },
+            state: if is_booting { InstanceState::Starting } else { InstanceState::Running },
             ..Instance::new(ExternalId::text(self.order.name.clone()))
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::servers::{self, CloudImages, Image};
-use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching};
+use crate::common::servers::{self, CloudImages, ImageRef};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
@@ -25,7 +25,7 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct VmType {
     pub instance_type: String,
-    pub image: Image,
+    pub image: ImageRef,
     pub use_internal_ip: bool,
 }
 
@@ -37,7 +37,11 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     let rate = diagnostics.or_default(node.number("rate-limit")).unwrap_or(1.0);
     if rate <= 0.0 {
         let at = node.get("rate-limit").map_or(node.at, |value| value.at);
-        diagnostics.error(at, "rate-limit is out of range", format!("it is {rate}, expected calls per second, 1 or more"),);
+        diagnostics.error(
+            at,
+            "rate-limit is out of range",
+            format!("it is {rate}, expected calls per second, 1 or more"),
+        );
     }
     let images = servers::cloud_images(node, diagnostics);
     let (mut vms, mut labels) = (BTreeMap::new(), BTreeMap::new());

@@ -31,11 +31,11 @@ impl CreateVm {
     }
 
     /// Goes on with a VM that an earlier life of the launcher has created.
-    pub fn of_found(order: VmOrder, found: ExternalId) -> Self {
+    pub fn resume(order: VmOrder, found: ExternalId) -> Self {
         Self { state: State::Booting, order: Arc::new(order), external_id: found }
     }
 
-    fn booting(&mut self, inventory: &Inventory) -> Next<Call> {
+    fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
         let Some(vm) = inventory.find(&self.external_id) else { return failed("the vm has gone") };
         match &vm.state {
             InstanceState::Starting => self.observe(),
@@ -67,7 +67,7 @@ impl StateMachine for CreateVm {
                 Next::Call(Call::Create(self.order.clone()))
             }
             (State::Creating, Input::Reply(Ok(_))) | (State::Booting, Input::Start) => self.observe(),
-            (State::Booting, Input::Observed(inventory)) => self.booting(inventory),
+            (State::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
             // The framework deletes what may be there under the id, and tries again.
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (_, input) => unreachable!("{input:?} is no answer to a vm that is {}", self.label()),

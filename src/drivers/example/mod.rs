@@ -6,13 +6,15 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Input, Lane, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine,};
+use nodepool_driver::state_machine::{
+    InFlightLimit, Input, Lane, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine,
+};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -23,7 +25,7 @@ mod cloud;
 mod config;
 mod create;
 
-use crate::example::cloud::{Cloud, VmOrder};
+use crate::example::cloud::{ExampleCloud, VmOrder};
 use crate::example::config::Settings;
 use crate::example::create::CreateVm;
 
@@ -31,7 +33,7 @@ pub struct Example {
     provider: ProviderName,
     settings: Settings,
     facts: ProviderFacts,
-    cloud: RefCell<Cloud>,
+    cloud: RefCell<ExampleCloud>,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Diagnostic>> {
@@ -111,11 +113,11 @@ impl Driver for Example {
         Machine::OneCall(match job {
             Job::Launch(order) => match (self.vm_order(order), &order.prior_instance) {
                 (Ok(vm), None) => return Machine::Create(CreateVm::new(vm)),
-                (Ok(vm), Some(found)) => return Machine::Create(CreateVm::of_found(vm, found.clone())),
+                (Ok(vm), Some(found)) => return Machine::Create(CreateVm::resume(vm, found.clone())),
                 (Err(error), _) => OneCall::finished(Err(error)),
             },
             Job::Delete(id) => OneCall::new("deleting vm", Call::Delete(id.clone()), |_| Ok(Outcome::Deleted)),
-            Job::List | Job::RollCall => {
+            Job::List | Job::ListServerIds => {
                 OneCall::new("listing vms", Call::List, |reply| Ok(Outcome::Listed(Arc::new(inventory(reply)))))
             }
             Job::Refresh => {
@@ -137,7 +139,7 @@ impl Driver for Example {
         })
     }
 
-    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, _: &CallGuard) -> Result<Reply, CloudError> {
         let mut cloud = self.cloud.borrow_mut();
         match call {
             Call::Create(order) => cloud.create(order),

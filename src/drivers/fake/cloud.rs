@@ -18,7 +18,7 @@ const IPV6_NETWORK: &str = "fake-ipv6-network-name";
 const NO_AUTO_IP_NETWORK: &str = "no-auto-ip-network-name";
 
 #[derive(Debug)]
-pub struct Cloud {
+pub struct FakeCloud {
     knobs: Knobs,
     servers: BTreeMap<String, Server>,
     unused_ports: BTreeSet<String>,
@@ -33,24 +33,24 @@ pub struct Cloud {
 
 #[derive(Clone, Debug)]
 struct Server {
-    order: Order,
+    order: ServerOrder,
     zone: Option<String>,
     boot_ends_at: Instant,
-    fate: Fate,
+    outcome: FakeOutcome,
     deleted_at: Option<Instant>,
 }
 
 /// What becomes of a server after its boot time.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
-    Runs,
+enum FakeOutcome {
+    Boots,
     Hangs,
     Fails(&'static str),
 }
 
 /// What a server shall be.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct ServerOrder {
     pub name: String,
     pub zone: Option<String>,
     pub networks: Vec<String>,
@@ -58,7 +58,7 @@ pub struct Order {
     pub amounts: Resources,
 }
 
-impl Cloud {
+impl FakeCloud {
     pub fn new(knobs: Knobs) -> Self {
         let unused_ports = (1..=2).map(|_| new_id()).collect();
         Self {
@@ -114,7 +114,7 @@ impl Cloud {
     }
 
     /// The server of an earlier creation of this name, or a new one.
-    pub fn create(&mut self, order: Order) -> Result<ExternalId, CloudError> {
+    pub fn create(&mut self, order: ServerOrder) -> Result<ExternalId, CloudError> {
         self.remove_deleted();
         if let Some((id, _)) = self.servers.iter().find(|(_, server)| server.order.name == order.name) {
             return Ok(ExternalId::text(id.clone()));
@@ -138,7 +138,7 @@ impl Cloud {
             zone: order.zone.clone().or_else(|| self.knobs.zones.first().cloned()),
             order,
             boot_ends_at: Instant::now() + self.knobs.boot_time.to_duration(),
-            fate: self.fate(),
+            outcome: self.next_outcome(),
             deleted_at: None,
         };
         self.servers.insert(id.clone(), server);
@@ -148,17 +148,17 @@ impl Cloud {
         }
     }
 
-    fn fate(&self) -> Fate {
+    fn next_outcome(&self) -> FakeOutcome {
         let faults = &self.knobs.faults;
         let is_due = |every| is_nth(self.created, every);
         if is_due(faults.boot_fails) {
-            Fate::Fails("the fake cloud was told to break this server")
+            FakeOutcome::Fails("the fake cloud was told to break this server")
         } else if is_due(faults.boot_quota) {
-            Fate::Fails("this server exceeds the quota, as the fake cloud was told")
+            FakeOutcome::Fails("this server exceeds the quota, as the fake cloud was told")
         } else if is_due(faults.boot_hangs) {
-            Fate::Hangs
+            FakeOutcome::Hangs
         } else {
-            Fate::Runs
+            FakeOutcome::Boots
         }
     }
 
@@ -208,12 +208,12 @@ impl Cloud {
 impl Server {
     fn instance(&self, id: &str, address: &str) -> Instance {
         let is_booting = Instant::now() < self.boot_ends_at;
-        let state = match self.fate {
+        let state = match self.outcome {
             _ if self.deleted_at.is_some() => InstanceState::Stopping,
             _ if is_booting => InstanceState::Starting,
-            Fate::Hangs => InstanceState::Starting,
-            Fate::Fails(fault) => InstanceState::Failed(fault.to_owned()),
-            Fate::Runs => InstanceState::Running,
+            FakeOutcome::Hangs => InstanceState::Starting,
+            FakeOutcome::Fails(fault) => InstanceState::Failed(fault.to_owned()),
+            FakeOutcome::Boots => InstanceState::Running,
         };
         let is_on = |network: &str| self.order.networks.iter().any(|name| name == network);
         let public_ipv6 = is_on(IPV6_NETWORK).then(|| "fake_v6".to_owned());

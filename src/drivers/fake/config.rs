@@ -1,6 +1,6 @@
 //! The fake driver's own part of a provider section: the mapping `fake`, with the knobs of its cloud.
 
-use crate::common::servers::{Image, Label};
+use crate::common::servers::{ImageRef, Label};
 use nodepool_driver::facts::Unavailable;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -83,7 +83,7 @@ impl Default for Knobs {
 
 /// What a node of a label takes, or why there can be none.
 pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Unavailable> {
-    if let Image::Name(name) = &label.source
+    if let ImageRef::Name(name) = &label.image_ref
         && !knobs.images.contains(name)
     {
         let has = knobs.images.join(", ");

@@ -22,16 +22,16 @@ use python_yaml::diagnostics::Diagnostic;
 mod cloud;
 pub mod config;
 
-use crate::fake::cloud::{Cloud, Order};
+use crate::fake::cloud::{FakeCloud, ServerOrder};
 use crate::fake::config::Knobs;
 
 /// It answers faster than any real one, so it may be asked more often.
-const OBSERVE: Seconds = Seconds(0.05);
+const OBSERVE_INTERVAL: Seconds = Seconds(0.05);
 
 pub struct Fake {
     section: Section,
     knobs: Knobs,
-    cloud: RefCell<Cloud>,
+    cloud: RefCell<FakeCloud>,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Diagnostic>> {
@@ -40,7 +40,7 @@ pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Diagnostic>> {
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
-    let cloud = RefCell::new(Cloud::new(knobs.clone()));
+    let cloud = RefCell::new(FakeCloud::new(knobs.clone()));
     Ok(Simple::new(section.name.clone(), Fake { section: parsed, knobs, cloud }))
 }
 
@@ -63,14 +63,17 @@ fn read(section: &ProviderConfig) -> (Section, Knobs, Diagnostics) {
 
 impl Fake {
     /// What comes before every answer: latency, and throttling where it is asked for.
-    async fn answer<T>(&self, answer: impl FnOnce(&mut Cloud) -> Result<T, CloudError>) -> Result<T, CloudError> {
+    async fn respond<T>(
+        &self,
+        operation: impl FnOnce(&mut FakeCloud) -> Result<T, CloudError>,
+    ) -> Result<T, CloudError> {
         let latency = self.cloud.borrow().latency();
         if !latency.is_zero() {
             tokio::time::sleep(latency).await;
         }
         let mut cloud = self.cloud.borrow_mut();
         cloud.throttle()?;
-        answer(&mut cloud)
+        operation(&mut cloud)
     }
 }
 
@@ -92,7 +95,7 @@ impl SimpleAdapter for Fake {
         let label = self.section.label(&order.pool, &order.label);
         let label =
             label.ok_or_else(|| CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label)))?;
-        let order = Order {
+        let order = ServerOrder {
             name: order.hostname.clone(),
             zone: order.zone.clone(),
             networks: label.networks.clone(),
@@ -100,31 +103,31 @@ impl SimpleAdapter for Fake {
             amounts: config::need(label, &self.knobs)
                 .map_err(|unavailable| CloudError::Denied(unavailable.reason().to_owned()))?,
         };
-        self.answer(|cloud| cloud.create(order)).await
+        self.respond(|cloud| cloud.create(order)).await
     }
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.answer(|cloud| cloud.delete(id)).await
+        self.respond(|cloud| cloud.delete(id)).await
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
-        self.answer(|cloud| Ok(cloud.list())).await
+        self.respond(|cloud| Ok(cloud.list())).await
     }
 
     async fn quota_limits(&self) -> Result<Resources, CloudError> {
-        self.answer(|cloud| Ok(cloud.limits())).await
+        self.respond(|cloud| Ok(cloud.limits())).await
     }
 
     async fn unused_ports(&self) -> Result<Vec<String>, CloudError> {
-        self.answer(|cloud| Ok(cloud.unused_ports())).await
+        self.respond(|cloud| Ok(cloud.unused_ports())).await
     }
 
     async fn delete_port(&self, port: &str) -> Result<(), CloudError> {
-        self.answer(|cloud| cloud.delete_port(port)).await
+        self.respond(|cloud| cloud.delete_port(port)).await
     }
 
     async fn console(&self, id: &ExternalId) -> Result<Option<String>, CloudError> {
-        self.answer(|cloud| cloud.console(id)).await
+        self.respond(|cloud| cloud.console(id)).await
     }
 
     async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
@@ -132,15 +135,15 @@ impl SimpleAdapter for Fake {
         let size = size.map_err(|error| cloud::failed(format!("cannot read {}: {error}", order.file.display())))?;
         tokio::time::sleep(self.knobs.upload_time.to_duration()).await;
         order.progress.set(size);
-        self.answer(|cloud| cloud.upload(order)).await
+        self.respond(|cloud| cloud.upload(order)).await
     }
 
     async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.answer(|cloud| cloud.delete_image(id)).await
+        self.respond(|cloud| cloud.delete_image(id)).await
     }
 
     async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
-        self.answer(|cloud| Ok(cloud.list_images())).await
+        self.respond(|cloud| Ok(cloud.list_images())).await
     }
 
     fn launching(&self) -> Launching {
@@ -156,7 +159,7 @@ impl SimpleAdapter for Fake {
         RateLimits {
             spacing: self.section.spacing,
             in_flight: InFlightLimit::Configurable,
-            listing_delay: OBSERVE,
+            listing_delay: OBSERVE_INTERVAL,
             refresh: Some(REFRESH_INTERVAL),
         }
     }

@@ -17,14 +17,14 @@ pub struct ServersPage {
 
 /// One page of the listing of ids.
 #[derive(Debug, Deserialize)]
-pub struct Roll {
-    pub servers: Vec<Called>,
+pub struct ServerIdPage {
+    pub servers: Vec<IdOnly>,
     #[serde(default)]
     pub servers_links: Vec<Link>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Called {
+pub struct IdOnly {
     pub id: String,
 }
 
@@ -67,7 +67,7 @@ pub struct Server {
     #[serde(default, deserialize_with = "forgiving")]
     pub flavor: Option<ServerFlavor>,
     #[serde(default, rename = "os-extended-volumes:volumes_attached", deserialize_with = "forgiving")]
-    pub volumes: Vec<Attached>,
+    pub volumes: Vec<AttachedVolume>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -99,7 +99,7 @@ pub struct ServerFlavor {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Attached {
+pub struct AttachedVolume {
     pub id: String,
 }
 
@@ -181,7 +181,7 @@ pub struct FloatingIp {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Image {
+pub struct GlanceImage {
     pub id: String,
     #[serde(default)]
     pub status: String,

@@ -24,7 +24,7 @@ const TOKEN_EXPIRY_MARGIN_S: i64 = 60;
 /// All calls of a provider wait for its token, those that change something too.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// After a login that was refused. One refusal may be a mistake of Keystone's, and all that is asked for meanwhile is refused.
-const RESTS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(60)];
+const BACKOFFS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(60)];
 
 /// How we log in to one cloud. Shared by all calls, so that a new token is asked for once.
 pub struct Keystone {
@@ -40,23 +40,23 @@ pub struct Keystone {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    refusal: Option<Refusal>,
+    login_backoff: Option<LoginBackoff>,
     /// Another token is wanted, for what its catalogue may have that this one's has not.
     renewal_requested: bool,
 }
 
 /// Keystone does not let us in. Where it counts failures it locks who goes on trying out.
-struct Refusal {
+struct LoginBackoff {
     error: Error,
-    at: Instant,
+    since: Instant,
     /// How often it has said so in a row.
-    times: usize,
+    failures: usize,
 }
 
-impl Refusal {
+impl LoginBackoff {
     /// Until it is asked again.
-    fn rest(&self) -> Duration {
-        RESTS[self.times.clamp(1, RESTS.len()) - 1]
+    fn backoff(&self) -> Duration {
+        BACKOFFS[self.failures.clamp(1, BACKOFFS.len()) - 1]
     }
 }
 
@@ -112,7 +112,7 @@ struct Project {
 
 /// What `openstack` asks when it authenticates a request or looks for an endpoint.
 #[derive(Clone, Debug)]
-pub struct Login(pub Arc<Keystone>);
+pub struct KeystoneAuth(pub Arc<Keystone>);
 
 impl Keystone {
     pub fn new(settings: Arc<CloudSettings>, timings: Arc<Timings>) -> Result<Self, String> {
@@ -158,16 +158,18 @@ impl Keystone {
         if let Some(token) = usable.clone().filter(|_| !state.renewal_requested) {
             return Ok(token);
         }
-        if let Some(refusal) = state.refusal.as_ref().filter(|refusal| refusal.at.elapsed() < refusal.rest()) {
-            return usable.ok_or(refusal.error.clone());
+        if let Some(login_backoff) =
+            state.login_backoff.as_ref().filter(|refusal| refusal.since.elapsed() < refusal.backoff())
+        {
+            return usable.ok_or(login_backoff.error.clone());
         }
         let result = self.request_token(client).await;
         state.renewal_requested = false;
         match &result {
             Ok(new) => *state = State { token: Some(new.clone()), ..State::default() },
             Err(error) if matches!(status_of(error), Some(401 | 403)) => {
-                let times = state.refusal.as_ref().map_or(0, |before| before.times) + 1;
-                state.refusal = Some(Refusal { error: error.clone(), at: Instant::now(), times });
+                let failures = state.login_backoff.as_ref().map_or(0, |before| before.failures) + 1;
+                state.login_backoff = Some(LoginBackoff { error: error.clone(), since: Instant::now(), failures });
             }
             Err(_) => {}
         }
@@ -180,7 +182,8 @@ impl Keystone {
 
     async fn request_token(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
-        let limit = self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
+        let limit =
+            self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
         let request = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
         let sent = request.send().await;
         let status_code = sent.as_ref().ok().map(|answer| answer.status().as_u16());
@@ -190,7 +193,7 @@ impl Keystone {
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status != StatusCode::CREATED && status != StatusCode::OK {
             let text = crate::openstack::errors::message(&answer.text().await.unwrap_or_default());
-            let wait = crate::openstack::errors::wait(status, &headers);
+            let wait = crate::openstack::errors::retry_delay(status, &headers);
             let kind = match status.as_u16() {
                 503 if wait.is_some() => ErrorKind::InvalidInput,
                 400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
@@ -250,7 +253,8 @@ impl Keystone {
         let in_region = |endpoint: &&&Endpoint| region.is_none_or(|region| endpoint.is_in(region));
         let in_this_region: Vec<&&Endpoint> = endpoints.iter().filter(in_region).collect();
         let interfaces = service.interfaces.iter();
-        let found = interfaces.filter_map(|interface| in_this_region.iter().find(|endpoint| endpoint.has(*interface))).next();
+        let found =
+            interfaces.filter_map(|interface| in_this_region.iter().find(|endpoint| endpoint.has(*interface))).next();
         let Some(found) = found else {
             let mut regions: Vec<&str> = endpoints.iter().filter_map(|endpoint| endpoint.region()).collect();
             regions.sort_unstable();
@@ -296,7 +300,7 @@ impl Endpoint {
 }
 
 #[async_trait]
-impl AuthType for Login {
+impl AuthType for KeystoneAuth {
     async fn authenticate(&self, client: &Client, request: RequestBuilder) -> Result<RequestBuilder, Error> {
         let token = self.0.token(client).await?;
         Ok(request.header("x-auth-token", token.expose()))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use crate::common::servers::Image;
+pub use crate::common::servers::ImageRef;
 use crate::common::servers::{self, Section};
 use nodepool_driver::facts::LabelImage;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -21,7 +21,7 @@ pub struct Settings {
     pub clean_floating_ips: bool,
     /// A pool names no zones, so the cloud is asked for its own.
     pub needs_zones: bool,
-    pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<Wanted>>>,
+    pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<ServerSpec>>>,
     /// Pools that heed the limits of the cloud.
     pub quota_pools: BTreeSet<PoolName>,
 }
@@ -39,13 +39,13 @@ impl Settings {
 
 /// What a label's servers shall be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct ServerSpec {
     pub label: LabelName,
     pub flavor: Option<String>,
     pub min_ram: i64,
     /// The image's name in this file.
     pub image_name: String,
-    pub image: Image,
+    pub image: ImageRef,
     pub networks: Vec<String>,
     pub security_groups: Vec<String>,
     pub key_name: Option<String>,
@@ -65,7 +65,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     let drives = ConfigDrives::read(node, diagnostics);
     let pools = provider.pools.values();
     let limited = pools.clone().filter(|pool| !pool.ignore_provider_quota).map(|pool| pool.name.clone()).collect();
-    let servers = pools.map(|pool| (pool.name.clone(), wanted(pool, &section, &drives, diagnostics))).collect();
+    let servers = pools.map(|pool| (pool.name.clone(), server_specs(pool, &section, &drives, diagnostics))).collect();
     Settings {
         section,
         cloud: diagnostics.or_default(node.text("cloud")),
@@ -95,12 +95,12 @@ impl ConfigDrives {
     }
 }
 
-fn wanted(
+fn server_specs(
     pool: &PoolConfig,
     section: &Section,
     drives: &ConfigDrives,
     diagnostics: &mut Diagnostics,
-) -> BTreeMap<LabelName, Arc<Wanted>> {
+) -> BTreeMap<LabelName, Arc<ServerSpec>> {
     let node = &pool.section;
     let security_groups = diagnostics.or_default(node.texts("security-groups"));
     let floating_ip = node.boolean("auto-floating-ip").unwrap_or(true);
@@ -113,12 +113,12 @@ fn wanted(
             LabelImage::Cloud(name) => (name.clone(), drives.cloud.get(name)),
             LabelImage::Disk(name) => (name.to_string(), drives.disk.get(name.as_str())),
         };
-        let wanted = Wanted {
+        let spec = ServerSpec {
             label: name,
             flavor: label.flavor.clone(),
             min_ram: label.min_ram,
             image_name,
-            image: label.source.clone(),
+            image: label.image_ref.clone(),
             networks: label.networks.clone(),
             security_groups: security_groups.clone(),
             key_name: diagnostics.or_default(node.text("key-name")),
@@ -129,7 +129,7 @@ fn wanted(
             dynamic_properties: texts(node, "dynamic-instance-properties"),
             floating_ip,
         };
-        all.insert(wanted.label.clone(), Arc::new(wanted));
+        all.insert(spec.label.clone(), Arc::new(spec));
     }
     all
 }

@@ -9,11 +9,11 @@ use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 
 /// Where the cloud does not say how long to wait.
-pub const RETRY: Seconds = Seconds(1.0);
+pub const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
 /// What is out of order says it of one service, and all calls of the provider wait.
-const LONGEST_OUTAGE: Seconds = Seconds(60.0);
+const MAX_OUTAGE_WAIT: Seconds = Seconds(60.0);
 /// Of an error's text in our messages.
-const SHOWN: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// What went wrong.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub fn refused(error: CloudError) -> Self {
+    pub fn not_executed(error: CloudError) -> Self {
         Self { error, may_have_worked: false, status: None }
     }
 }
@@ -44,34 +44,34 @@ pub fn with_causes(error: &reqwest::Error) -> String {
 
 /// The status of an answer that `openstack` has made an error of. It shows it only where it is written out for debugging.
 pub fn status_of(error: &openstack::Error) -> Option<u16> {
-    let written = format!("{error:?}");
-    written.rsplit_once("status: Some(")?.1.strip_suffix(") }")?.parse().ok()
+    let debug_text = format!("{error:?}");
+    debug_text.rsplit_once("status: Some(")?.1.strip_suffix(") }")?.parse().ok()
 }
 
 /// What an answer that is no success means.
-pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
+pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     let is_html = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
-    let said = if is_html { "a page instead of an answer".to_owned() } else { message(body) };
-    let text = format!("{status}: {said}");
-    let lower = said.to_lowercase();
+    let message_text = if is_html { "a page instead of an answer".to_owned() } else { message(body) };
+    let text = format!("{status}: {message_text}");
+    let lower = message_text.to_lowercase();
     let over_quota = ["quota exceeded", "exceeds quota", "number of ports exceeded", "quotaexceeded"];
     let is_quota = over_quota.iter().any(|words| lower.contains(words));
-    let wait = wait(status, headers);
+    let delay = retry_delay(status, headers);
     // 413 is Nova's word of old for too many requests; without that word, and a time to wait, the request is too large.
     let is_throttle = match status.as_u16() {
         429 => true,
-        413 => wait.is_some() || body.contains("overLimit"),
+        413 => delay.is_some() || body.contains("overLimit"),
         // A gateway says so too, of what it may have passed on: a creation is not sent again on that.
-        503 => wait.is_some() && !is_creation,
+        503 => delay.is_some() && !is_creation,
         _ => false,
     };
     let error = match status.as_u16() {
-        403 | 409 if is_quota => CloudError::Quota(said),
-        413 if lower.contains("quota") => CloudError::Quota(said),
-        _ if is_throttle => CloudError::Throttled { retry_after: wait.unwrap_or(RETRY) },
+        403 | 409 if is_quota => CloudError::Quota(message_text),
+        413 if lower.contains("quota") => CloudError::Quota(message_text),
+        _ if is_throttle => CloudError::Throttled { retry_after: delay.unwrap_or(DEFAULT_RETRY_DELAY) },
         403 => CloudError::Denied(text),
         404 => CloudError::NotFound,
-        409 if lower.contains("no more ip addresses") => CloudError::Capacity(said),
+        409 if lower.contains("no more ip addresses") => CloudError::Capacity(message_text),
         _ => failed(text),
     };
     // A gateway that gave up says nothing about what is behind it.
@@ -80,18 +80,22 @@ pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body:
 }
 
 /// How long the cloud wants us to wait: a number of seconds, or the time from its own date to another one.
-pub fn wait(status: StatusCode, headers: &HeaderMap) -> Option<Seconds> {
-    let asked = asked(headers)?;
-    Some(if status == StatusCode::SERVICE_UNAVAILABLE { Seconds(asked.0.min(LONGEST_OUTAGE.0)) } else { asked })
+pub fn retry_delay(status: StatusCode, headers: &HeaderMap) -> Option<Seconds> {
+    let retry_after = retry_after(headers)?;
+    Some(if status == StatusCode::SERVICE_UNAVAILABLE {
+        Seconds(retry_after.0.min(MAX_OUTAGE_WAIT.0))
+    } else {
+        retry_after
+    })
 }
 
-fn asked(headers: &HeaderMap) -> Option<Seconds> {
+fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let asked = text(RETRY_AFTER)?;
-    if let Ok(seconds) = asked.parse::<f64>() {
+    let header = text(RETRY_AFTER)?;
+    if let Ok(seconds) = header.parse::<f64>() {
         return (seconds.is_finite() && seconds >= 0.0).then_some(Seconds(seconds));
     }
-    let until = DateTime::parse_from_rfc2822(asked).ok()?;
+    let until = DateTime::parse_from_rfc2822(header).ok()?;
     let now = text(DATE).and_then(|date| DateTime::parse_from_rfc2822(date).ok());
     let now = now.map_or_else(Utc::now, |now| now.with_timezone(&Utc));
     Some(Seconds((until.with_timezone(&Utc) - now).num_seconds().max(0) as f64))
@@ -103,24 +107,24 @@ pub fn failed(detail: String) -> CloudError {
 
 /// The words of an OpenStack error: `{"forbidden": {"message": …}}` and its relatives; else the text itself.
 pub fn message(body: &str) -> String {
-    let found = serde_json::from_str::<Value>(body).ok().and_then(|value| words(&value, 0));
-    chopped(&found.unwrap_or_else(|| body.to_owned()))
+    let found = serde_json::from_str::<Value>(body).ok().and_then(|value| message_in(&value, 0));
+    truncated(&found.unwrap_or_else(|| body.to_owned()))
 }
 
-fn words(value: &Value, depth: u8) -> Option<String> {
+fn message_in(value: &Value, depth: u8) -> Option<String> {
     let object = value.as_object().filter(|_| depth < 3)?;
     for key in ["message", "faultstring", "title", "detail"] {
         if let Some(text) = object.get(key).and_then(Value::as_str) {
             return Some(text.to_owned());
         }
     }
-    object.values().find_map(|value| words(value, depth + 1))
+    object.values().find_map(|value| message_in(value, depth + 1))
 }
 
 /// One line of bearable length.
-pub fn chopped(text: &str) -> String {
+pub fn truncated(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(SHOWN) {
+    match line.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
@@ -137,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_time_to_wait_is_a_number_or_a_date() {
-        let asked = |lines: &[(&str, &str)]| asked(&headers(lines)).map(|wait| wait.0);
+        let asked = |lines: &[(&str, &str)]| retry_after(&headers(lines)).map(|wait| wait.0);
         let date = ("date", "Wed, 21 Oct 2015 07:28:00 GMT");
         assert_eq!(asked(&[("retry-after", "120")]), Some(120.0));
         assert_eq!(asked(&[date, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90.0));
@@ -149,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn too_many_requests_are_told_from_too_large_ones_and_from_quotas() {
+    fn too_many_requests_too_large_and_over_quota_are_distinguished() {
         let meant = |status: u16, lines: &[(&str, &str)], body: &str| {
-            refused(false, StatusCode::from_u16(status).unwrap(), &headers(lines), body).error
+            error_response(false, StatusCode::from_u16(status).unwrap(), &headers(lines), body).error
         };
         let throttled = |seconds: f64| CloudError::Throttled { retry_after: Seconds(seconds) };
         let later = [("retry-after", "7")];

@@ -12,11 +12,11 @@ use openstack::session::{ServiceType, Session};
 use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 
-use super::auth::{Keystone, Login};
+use super::auth::{Keystone, KeystoneAuth};
 use super::catalog::timings::Timings;
-use super::errors::{Failure, RETRY, chopped, failed, refused, status_of, with_causes};
+use super::errors::{DEFAULT_RETRY_DELAY, Failure, error_response, failed, status_of, truncated, with_causes};
 use super::jobs::image_stream::{Content, ContentError};
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use openstack_clouds::{CloudSettings, Secret, Verify};
 
@@ -93,20 +93,20 @@ pub struct ApiResponse {
 
 /// When the files that a connection is made with were written, and their lengths; `None` for one that cannot be read.
 #[derive(Debug, PartialEq)]
-pub struct Written(Vec<Option<(SystemTime, u64)>>);
+pub struct FileStamps(Vec<Option<(SystemTime, u64)>>);
 
-impl Written {
-    pub fn of(settings: &CloudSettings) -> Self {
+impl FileStamps {
+    pub fn read(settings: &CloudSettings) -> Self {
         let bundle = match &settings.verify {
             Verify::Bundle(path) => Some(path),
             Verify::System | Verify::Off => None,
         };
         let own = settings.certificate.iter().flat_map(|own| std::iter::once(&own.certificate).chain(&own.key));
-        let written = |path: &PathBuf| {
-            let about = std::fs::metadata(path).ok()?;
-            Some((about.modified().ok()?, about.len()))
+        let stamp = |path: &PathBuf| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
         };
-        Self(bundle.into_iter().chain(own).map(written).collect())
+        Self(bundle.into_iter().chain(own).map(stamp).collect())
     }
 }
 
@@ -117,19 +117,19 @@ pub struct Connection {
     /// Follows redirects, as the discovery of versions needs; our own requests are never repeated elsewhere.
     discovery: Client,
     client: Client,
-    known: Mutex<Option<Known>>,
+    discovered: Mutex<Option<DiscoveredServices>>,
     /// By the last discovery.
     services: Mutex<Option<Services>>,
 }
 
 /// Where the services are and what they speak. It is asked for anew at each survey and with each token: endpoints move, and services
 /// are replaced by newer ones.
-struct Known {
+struct DiscoveredServices {
     session: Session,
     /// With whose catalogue the services were found.
     token: Secret,
     /// Something is missing there, and the next survey sees whether it still is.
-    lacks: bool,
+    incomplete: bool,
 }
 
 impl Connection {
@@ -137,26 +137,30 @@ impl Connection {
         let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
         let discovery = client(&settings, redirect::Policy::limited(3))?;
         let client = client(&settings, redirect::Policy::none())?;
-        Ok(Self { settings, keystone, discovery, client, known: Mutex::default(), services: Mutex::default() })
+        Ok(Self { settings, keystone, discovery, client, discovered: Mutex::default(), services: Mutex::default() })
     }
 
     /// Sends a request; with a token that the cloud no longer takes, once more with a new one, through the gate. Succeeds with the
     /// answer's body.
-    pub async fn send(&self, request: &Request, gate: &Gate) -> Result<ApiResponse, Failure> {
-        let way = self.way(request).await?;
-        let result = match self.send_once(request, way).await {
-            Err(Refusal::Token(used)) => {
+    pub async fn send(&self, request: &Request, guard: &CallGuard) -> Result<ApiResponse, Failure> {
+        let target = self.request_target(request).await?;
+        let result = match self.send_once(request, target).await {
+            Err(CallFailure::TokenRejected(used)) => {
                 self.keystone.invalidate_token(&used).await;
-                let way = self.way(request).await?;
-                gate.passed().await;
-                self.send_once(request, way).await
+                let target = self.request_target(request).await?;
+                guard.wait_until_allowed().await;
+                self.send_once(request, target).await
             }
             ended => ended,
         };
-        result.map_err(Refusal::into_failure)
+        result.map_err(CallFailure::into_failure)
     }
 
-    async fn send_once(&self, request: &Request, Way { url, token }: Way) -> Result<ApiResponse, Refusal> {
+    async fn send_once(
+        &self,
+        request: &Request,
+        RequestTarget { url, token }: RequestTarget,
+    ) -> Result<ApiResponse, CallFailure> {
         let mut builder = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
             builder = builder
@@ -173,85 +177,86 @@ impl Connection {
             builder = builder.json(body);
         }
         let answer = match &request.content {
-            None => builder.send().await.map_err(|error| unsent(&error))?,
+            None => builder.send().await.map_err(|error| transport_error(&error))?,
             Some(content) => content.send(builder).await.map_err(|error| match error {
-                ContentError::Http(error) => unsent(&error),
-                ContentError::Local(text) => Failure::refused(failed(text)).into(),
+                ContentError::Http(error) => transport_error(&error),
+                ContentError::Local(text) => Failure::not_executed(failed(text)).into(),
                 ContentError::Stalled(text) => {
                     Failure { error: failed(text), may_have_worked: true, status: None }.into()
                 }
             })?,
         };
         let (status, headers) = (answer.status(), answer.headers().clone());
-        let body = answer.bytes().await.map_err(|error| unsent(&error))?;
+        let body = answer.bytes().await.map_err(|error| transport_error(&error))?;
         if status == StatusCode::NOT_ACCEPTABLE {
             // The service speaks other versions than it did.
-            *self.known() = None;
+            *self.discovered() = None;
         }
         match status {
-            StatusCode::UNAUTHORIZED => Err(Refusal::Token(token)),
+            StatusCode::UNAUTHORIZED => Err(CallFailure::TokenRejected(token)),
             _ if status.is_success() => Ok(ApiResponse { status: status.as_u16(), body: body.into() }),
-            _ => Err(refused(request.creates, status, &headers, &String::from_utf8_lossy(&body)).into()),
+            _ => Err(error_response(request.creates, status, &headers, &String::from_utf8_lossy(&body)).into()),
         }
     }
 
     /// Gets what a request needs before it can go out.
     pub async fn prepare(&self, request: &Request) -> Result<(), Failure> {
-        self.way(request).await.map(drop)
+        self.request_target(request).await.map(drop)
     }
 
     /// That takes as long as small answers take, also where the request may take hours.
-    async fn way(&self, request: &Request) -> Result<Way, Failure> {
-        let search = self.with_token(async || self.find_way(request).await);
+    async fn request_target(&self, request: &Request) -> Result<RequestTarget, Failure> {
+        let search = self.with_token(async || self.find_target(request).await);
         tokio::time::timeout(PREPARE_TIMEOUT, search).await.unwrap_or_else(|_| {
             let text = format!("no token and no endpoint within {} s", PREPARE_TIMEOUT.as_secs());
-            Err(Failure::refused(failed(self.said(&text))))
+            Err(Failure::not_executed(failed(self.with_cloud_name(&text))))
         })
     }
 
     /// Once more with a new token, where one that is needed on the way is not taken.
-    async fn with_token<T>(&self, attempt: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
+    async fn with_token<T>(&self, attempt: impl AsyncFn() -> Result<T, CallFailure>) -> Result<T, Failure> {
         let result = match attempt().await {
-            Err(Refusal::Token(used)) => {
+            Err(CallFailure::TokenRejected(used)) => {
                 self.keystone.invalidate_token(&used).await;
                 attempt().await
             }
             ended => ended,
         };
-        result.map_err(Refusal::into_failure)
+        result.map_err(CallFailure::into_failure)
     }
 
-    async fn find_way(&self, request: &Request) -> Result<Way, Refusal> {
-        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
-        let session = self.session(&token).await.map_err(|error| self.before_sending(&error))?;
+    async fn find_target(&self, request: &Request) -> Result<RequestTarget, CallFailure> {
+        let token = self.keystone.token(&self.client).await.map_err(|error| self.error_before_sending(&error))?;
+        let session = self.session(&token).await.map_err(|error| self.error_before_sending(&error))?;
         let project = match request.path.iter().any(|part| part == PROJECT) {
-            true => self.keystone.project(&self.client).await.map_err(|error| self.before_sending(&error))?,
+            true => self.keystone.project(&self.client).await.map_err(|error| self.error_before_sending(&error))?,
             false => String::new(),
         };
         let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
         let path: Vec<&str> = path.collect();
-        let url = endpoint(&session, request.api, &path).await.map_err(|error| self.not_found(&error, &token))?;
-        Ok(Way { url, token })
+        let url = endpoint(&session, request.api, &path).await.map_err(|error| self.endpoint_error(&error, &token))?;
+        Ok(RequestTarget { url, token })
     }
 
     async fn session(&self, token: &Secret) -> Result<Session, openstack::Error> {
-        let cached = || self.known().as_ref().filter(|known| known.token == *token).map(|known| known.session.clone());
+        let cached =
+            || self.discovered().as_ref().filter(|known| known.token == *token).map(|known| known.session.clone());
         if let Some(session) = cached() {
             return Ok(session);
         }
         let session = self.log_in().await?;
         // Another call may have been faster.
-        Ok(cached().unwrap_or_else(|| self.keep(session, token, false)))
+        Ok(cached().unwrap_or_else(|| self.store_session(session, token, false)))
     }
 
-    fn keep(&self, session: Session, token: &Secret, lacks: bool) -> Session {
-        *self.known() = Some(Known { session: session.clone(), token: token.clone(), lacks });
+    fn store_session(&self, session: Session, token: &Secret, incomplete: bool) -> Session {
+        *self.discovered() = Some(DiscoveredServices { session: session.clone(), token: token.clone(), incomplete });
         session
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+    fn discovered(&self) -> MutexGuard<'_, Option<DiscoveredServices>> {
         // Nothing in here is ever half changed.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.discovered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn services(&self) -> MutexGuard<'_, Option<Services>> {
@@ -259,40 +264,40 @@ impl Connection {
     }
 
     async fn log_in(&self) -> Result<Session, openstack::Error> {
-        Session::new_with_client(self.discovery.clone(), Login(self.keystone.clone())).await
+        Session::new_with_client(self.discovery.clone(), KeystoneAuth(self.keystone.clone())).await
     }
 
     /// A text with the cloud that it is about.
-    fn said(&self, text: &str) -> String {
+    fn with_cloud_name(&self, text: &str) -> String {
         format!("cloud {}: {text}", self.settings.cloud.as_deref().unwrap_or("of the environment"))
     }
 
     /// With this token there is no endpoint of a service.
-    fn not_found(&self, error: &openstack::Error, token: &Secret) -> Refusal {
+    fn endpoint_error(&self, error: &openstack::Error, token: &Secret) -> CallFailure {
         match error.kind() {
             // By a document of versions: Keystone has been heard before.
-            ErrorKind::AuthenticationFailed => Refusal::Token(token.clone()),
+            ErrorKind::AuthenticationFailed => CallFailure::TokenRejected(token.clone()),
             // The catalogue may have been incomplete when it was asked for.
             ErrorKind::EndpointNotFound => {
                 self.keystone.request_renewal();
-                self.before_sending(error)
+                self.error_before_sending(error)
             }
-            _ => self.before_sending(error),
+            _ => self.error_before_sending(error),
         }
     }
 
     /// Nothing of the request itself has been sent yet.
-    fn before_sending(&self, error: &openstack::Error) -> Refusal {
-        let text = self.said(&chopped(&error.to_string()));
-        Refusal::Failure(Failure::refused(match error.kind() {
+    fn error_before_sending(&self, error: &openstack::Error) -> CallFailure {
+        let text = self.with_cloud_name(&truncated(&error.to_string()));
+        CallFailure::Failed(Failure::not_executed(match error.kind() {
             ErrorKind::AuthenticationFailed | ErrorKind::EndpointNotFound | ErrorKind::InvalidConfig => {
                 CloudError::Denied(text)
             }
             // A status of which `openstack` has no kind of its own. Most of them stay however often we ask.
             ErrorKind::InvalidInput => match status_of(error) {
-                Some(408 | 413 | 429 | 503) => {
-                    CloudError::Throttled { retry_after: self.keystone.take_retry_after().unwrap_or(RETRY) }
-                }
+                Some(408 | 413 | 429 | 503) => CloudError::Throttled {
+                    retry_after: self.keystone.take_retry_after().unwrap_or(DEFAULT_RETRY_DELAY),
+                },
                 Some(status) => failed(format!("{text} ({status})")),
                 None => failed(text),
             },
@@ -305,20 +310,20 @@ impl Connection {
         self.with_token(async || self.discover_once().await).await
     }
 
-    async fn discover_once(&self) -> Result<Services, Refusal> {
-        if self.known().as_ref().is_some_and(|known| known.lacks) {
+    async fn discover_once(&self) -> Result<Services, CallFailure> {
+        if self.discovered().as_ref().is_some_and(|known| known.incomplete) {
             self.keystone.request_renewal();
         }
-        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
-        let session = self.log_in().await.map_err(|error| self.before_sending(&error))?;
-        let endpoint_error = |error: openstack::Error| self.not_found(&error, &token);
+        let token = self.keystone.token(&self.client).await.map_err(|error| self.error_before_sending(&error))?;
+        let session = self.log_in().await.map_err(|error| self.error_before_sending(&error))?;
+        let endpoint_error = |error: openstack::Error| self.endpoint_error(&error, &token);
         endpoint(&session, Api::Compute, &[]).await.map_err(endpoint_error)?;
         let last = self.services().clone();
-        let mut lacks = false;
+        let mut incomplete = false;
         let mut is_there = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
             (Ok(_), _) => Ok(true),
             (Err(error), _) if error.kind() == ErrorKind::EndpointNotFound => {
-                lacks = true;
+                incomplete = true;
                 Ok(false)
             }
             // It is out of order, and the others are not; what it does not tell is as it was.
@@ -334,39 +339,39 @@ impl Connection {
             )?,
             microversion: newest.map(|(_, cloud)| MAX_MICROVERSION.min((cloud.0, cloud.1))),
         };
-        self.keep(session, &token, lacks);
+        self.store_session(session, &token, incomplete);
         *self.services() = Some(services.clone());
         Ok(services)
     }
 }
 
 /// Where a request goes to, and with which token.
-struct Way {
+struct RequestTarget {
     url: Url,
     token: Secret,
 }
 
-enum Refusal {
+enum CallFailure {
     /// 401: the token, which may have been revoked.
-    Token(Secret),
-    Failure(Failure),
+    TokenRejected(Secret),
+    Failed(Failure),
 }
 
-impl Refusal {
+impl CallFailure {
     fn into_failure(self) -> Failure {
         match self {
-            Refusal::Failure(failure) => failure,
-            Refusal::Token(_) => {
+            CallFailure::Failed(failure) => failure,
+            CallFailure::TokenRejected(_) => {
                 let text = "the cloud refuses a token that Keystone has just given".to_owned();
-                Failure::refused(CloudError::Denied(text))
+                Failure::not_executed(CloudError::Denied(text))
             }
         }
     }
 }
 
-impl From<Failure> for Refusal {
+impl From<Failure> for CallFailure {
     fn from(failure: Failure) -> Self {
-        Refusal::Failure(failure)
+        CallFailure::Failed(failure)
     }
 }
 
@@ -456,10 +461,10 @@ fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity>
 }
 
 /// No answer, or not a whole one.
-fn unsent(error: &reqwest::Error) -> Refusal {
-    let text = chopped(&with_causes(error));
+fn transport_error(error: &reqwest::Error) -> CallFailure {
+    let text = truncated(&with_causes(error));
     let is_before_sending = error.is_connect() || error.is_builder();
-    Refusal::Failure(Failure { error: failed(text), may_have_worked: !is_before_sending, status: None })
+    CallFailure::Failed(Failure { error: failed(text), may_have_worked: !is_before_sending, status: None })
 }
 
 #[cfg(test)]

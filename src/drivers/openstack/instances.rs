@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use super::api_types::{Address, Server};
-use super::catalog::catalog::{Stock, amounts};
+use super::catalog::catalog::{CloudCatalog, amounts};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
@@ -12,15 +12,15 @@ use openstack_clouds::CloudSettings;
 
 /// What decides how servers are reached.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub struct InstanceMapper<'a> {
     pub cloud: &'a CloudSettings,
     pub region: Option<&'a str>,
     /// Whether this host has a route to the IPv6 world.
     pub has_ipv6: bool,
-    pub stock: &'a Stock,
+    pub catalog: &'a CloudCatalog,
 }
 
-impl View<'_> {
+impl InstanceMapper<'_> {
     /// `sizes`: volumes and their GB, where they are known.
     pub fn instance(&self, server: Server, sizes: &HashMap<String, f64>) -> Instance {
         let public_ipv4 = self.public_ipv4(&server);
@@ -48,7 +48,7 @@ impl View<'_> {
         let flavor = server.flavor.as_ref();
         let embedded = flavor.and_then(|flavor| Some((flavor.vcpus?, flavor.ram?)));
         let known = || {
-            let known = self.stock.flavor_with_id(flavor?.id.as_deref()?)?;
+            let known = self.catalog.flavor_with_id(flavor?.id.as_deref()?)?;
             Some((known.vcpus, known.ram))
         };
         let mut total = match embedded.or_else(known) {
@@ -63,7 +63,7 @@ impl View<'_> {
     }
 
     fn public_ipv4(&self, server: &Server) -> Option<String> {
-        let networks = self.stock.networks();
+        let networks = self.catalog.networks();
         let external =
             server.addresses.iter().filter(|(name, _)| networks.external.contains(*name)).flat_map(|(_, all)| all);
         let of_external = external.clone().find(|address| is_ipv4(address)).map(|address| address.addr.clone());
@@ -76,12 +76,14 @@ impl View<'_> {
     }
 
     fn private_ipv4(&self, server: &Server) -> Option<String> {
-        let floating_mac = all_addresses(server).find(|address| is_floating(address)).and_then(|address| address.mac.clone());
-        let internal = |(name, _): &(&String, &Vec<Address>)| self.stock.networks().internal.contains(*name);
+        let floating_mac =
+            all_addresses(server).find(|address| is_floating(address)).and_then(|address| address.mac.clone());
+        let internal = |(name, _): &(&String, &Vec<Address>)| self.catalog.networks().internal.contains(*name);
         let fixed = server.addresses.iter().filter(internal).flat_map(|(_, all)| all);
         let fixed: Vec<&Address> = fixed.filter(|address| is_ipv4(address) && !is_floating(address)).collect();
         let with_floating = fixed.iter().find(|address| floating_mac.is_some() && address.mac == floating_mac);
-        let private_network = || server.addresses.get("private").and_then(|all| all.iter().find(|address| is_ipv4(address)));
+        let private_network =
+            || server.addresses.get("private").and_then(|all| all.iter().find(|address| is_ipv4(address)));
         let found = with_floating.or_else(|| fixed.first()).copied().or_else(private_network);
         found.map(|address| address.addr.clone())
     }
@@ -102,7 +104,7 @@ impl View<'_> {
         private_ipv4: &Option<String>,
         public_ipv6: &Option<String>,
     ) -> Option<String> {
-        if let Some(name) = self.stock.default_network_name() {
+        if let Some(name) = self.catalog.default_network_name() {
             let on_it = server.addresses.get(name).into_iter().flatten();
             let of_version = |version: u8| on_it.clone().find(move |address| address.version == version);
             let ipv6 = of_version(6).filter(|_| self.has_ipv6 && !self.cloud.force_ipv4);
@@ -120,7 +122,10 @@ impl View<'_> {
 
 /// The floating addresses that Nova shows.
 pub fn floating_addresses(server: &Server) -> Vec<String> {
-    all_addresses(server).filter(|address| is_ipv4(address) && is_floating(address)).map(|address| address.addr.clone()).collect()
+    all_addresses(server)
+        .filter(|address| is_ipv4(address) && is_floating(address))
+        .map(|address| address.addr.clone())
+        .collect()
 }
 
 fn state(server: &Server) -> InstanceState {
@@ -178,13 +183,13 @@ mod tests {
     use serde_json::{Value, json};
 
     /// Networks `net` (id `n1`) and `other` (id `n2`), and `outside` (id `n3`), which is external.
-    fn stock(cloud: &CloudSettings) -> Stock {
+    fn catalog(cloud: &CloudSettings) -> CloudCatalog {
         let networks = json!([
             {"id": "n1", "name": "net"}, {"id": "n2", "name": "other"},
             {"id": "n3", "name": "outside", "router:external": true},
         ]);
         let networks: Vec<Network> = serde_json::from_value(networks).unwrap();
-        Stock::new(Services::default(), Vec::new()).with_networks(Networks::new(networks, None, None, cloud))
+        CloudCatalog::new(Services::default(), Vec::new()).with_networks(Networks::new(networks, None, None, cloud))
     }
 
     fn fixed(address: &str) -> Value {
@@ -197,11 +202,11 @@ mod tests {
 
     fn instance(keys: &str, has_ipv6: bool, server: Value) -> Instance {
         let cloud = cloud_with(keys);
-        let stock = stock(&cloud);
+        let catalog = catalog(&cloud);
         let mut all = json!({"id": "s", "status": "ACTIVE"});
         all.as_object_mut().unwrap().extend(server.as_object().unwrap().clone());
-        let view = View { cloud: &cloud, region: None, has_ipv6, stock: &stock };
-        view.instance(serde_json::from_str(&all.to_string()).unwrap(), &HashMap::new())
+        let mapper = InstanceMapper { cloud: &cloud, region: None, has_ipv6, catalog: &catalog };
+        mapper.instance(serde_json::from_str(&all.to_string()).unwrap(), &HashMap::new())
     }
 
     /// `interface_ip`, `private_ipv4`, `public_ipv4`, `public_ipv6`; `-` for none.
@@ -246,7 +251,11 @@ mod tests {
             let keys = format!("networks: [{{name: {named}, default_interface: true}}]");
             assert_eq!(addresses_of(&keys, false, server.clone())[0], "10.2.0.9", "{named}");
             assert_eq!(addresses_of(&keys, true, server.clone())[0], "fd00::9", "{named}");
-            assert_eq!(addresses_of(&format!("{keys}\nforce_ipv4: true"), true, server.clone())[0], "10.2.0.9", "{named}");
+            assert_eq!(
+                addresses_of(&format!("{keys}\nforce_ipv4: true"), true, server.clone())[0],
+                "10.2.0.9",
+                "{named}"
+            );
         }
         let other_network = "networks: [{name: net, default_interface: true}]";
         assert_eq!(addresses_of(other_network, false, server)[0], "198.51.100.5");

@@ -23,19 +23,19 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::openstack::api_types::OneServer;
-use crate::openstack::calls::{Call, Reply, Shape, What};
-use crate::openstack::catalog::shared::Shared;
+use crate::openstack::calls::{Call, Reply, ResponseKind};
+use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::catalog::timings::Timings;
 use crate::openstack::errors::{Failure, failed};
-use crate::openstack::http::{Connection, Written};
+use crate::openstack::http::{Connection, FileStamps};
 use crate::openstack::jobs::delete::DeleteServer;
 use crate::openstack::jobs::import::ImportImage;
 use crate::openstack::jobs::launch::LaunchServer;
-use crate::openstack::jobs::listing::{CallTheRoll, ListImages, ListServers};
+use crate::openstack::jobs::listing::{ListImages, ListServerIds, ListServers};
 use crate::openstack::jobs::refresh::RefreshProvider;
 use crate::openstack::jobs::unused_resources::CleanUnusedResources;
 use crate::openstack::jobs::upload::UploadImage;
-use nodepool_driver::call_guard::Gate;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver, Outdated};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
@@ -46,34 +46,34 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
-use openstack_clouds::{CloudSettings, Places};
+use openstack_clouds::{CloudSettings, ConfigPaths};
 use python_yaml::diagnostics::Diagnostic;
 
 /// Between two listings while servers boot.
-const OBSERVE: Seconds = Seconds(1.0);
+const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
 
 pub struct OpenStack {
-    shared: Arc<Shared>,
+    context: Arc<ProviderContext>,
     connection: Connection,
     timings: Arc<Timings>,
-    places: Places,
-    written: Arc<Written>,
+    config_paths: ConfigPaths,
+    file_stamps: Arc<FileStamps>,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Diagnostic>> {
-    open_with(section, &Places::of_process())
+    open_with(section, &ConfigPaths::from_process())
 }
 
 /// The same with clouds.yaml and its neighbours at these places, for whoever runs the driver under another roof.
-pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack, Vec<Diagnostic>> {
+pub fn open_with(section: &ProviderConfig, config_paths: &ConfigPaths) -> Result<OpenStack, Vec<Diagnostic>> {
     let (settings, mut diagnostics) = read(section);
-    let cloud = cloud(section, &settings, places, &mut diagnostics);
+    let cloud = cloud(section, &settings, config_paths, &mut diagnostics);
     diagnostics.items.retain(Diagnostic::is_error);
     let Some(cloud) = cloud.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };
     let cloud = Arc::new(cloud);
     let timings = Arc::new(Timings::new(&cloud));
     // Before they are read: what is written meanwhile is seen later.
-    let written = Arc::new(Written::of(&cloud));
+    let file_stamps = Arc::new(FileStamps::read(&cloud));
     let connection = Connection::new(cloud.clone(), timings.clone()).map_err(|error| {
         let help = format!("provider {} is out of service; clouds.yaml describes its cloud", section.name);
         vec![Diagnostic::error(section.section.at, error).help(help)]
@@ -84,8 +84,8 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
         uploading: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
         ..ProviderFacts::initial()
     };
-    let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
-    Ok(OpenStack { context, connection, timings, places: places.clone(), written })
+    let context = Arc::new(ProviderContext::new(section.name.clone(), settings, cloud, has_ipv6, facts));
+    Ok(OpenStack { context, connection, timings, config_paths: config_paths.clone(), file_stamps })
 }
 
 /// What is wrong or odd about a section, clouds.yaml aside.
@@ -101,11 +101,12 @@ fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
 fn cloud(
     section: &ProviderConfig,
     settings: &config::Settings,
-    places: &Places,
+    config_paths: &ConfigPaths,
     diagnostics: &mut Diagnostics,
 ) -> Option<CloudSettings> {
-    let wanted = openstack_clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
-    match openstack_clouds::load(places, wanted) {
+    let selector =
+        openstack_clouds::CloudSelector { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
+    match openstack_clouds::load(config_paths, selector) {
         Ok(loaded) => {
             // They are about another file, which is read when a provider starts and not before.
             loaded.warnings.iter().for_each(|warning| warn!(provider = %section.name, "{warning}"));
@@ -125,57 +126,61 @@ impl Driver for OpenStack {
     type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
-        self.shared.facts.clone()
+        self.context.facts.clone()
     }
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: self.shared.settings.section.spacing,
+            spacing: self.context.settings.section.spacing,
             in_flight: InFlightLimit::Configurable,
-            listing_delay: OBSERVE,
+            listing_delay: OBSERVE_INTERVAL,
             refresh: Some(REFRESH_INTERVAL),
         }
     }
 
     fn begin(&self, job: &Job) -> Machine {
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         match job {
-            Job::Launch(order) => Machine::Launch(LaunchServer::new(shared, order.clone())),
-            Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
-            Job::Refresh => Machine::Refresh(RefreshProvider::new(shared)),
-            Job::List => Machine::List(ListServers::new(shared)),
-            Job::RollCall => Machine::RollCall(CallTheRoll::new()),
+            Job::Launch(order) => Machine::Launch(LaunchServer::new(context, order.clone())),
+            Job::Delete(id) => Machine::Delete(DeleteServer::new(context, id.clone())),
+            Job::Refresh => Machine::Refresh(RefreshProvider::new(context)),
+            Job::List => Machine::List(ListServers::new(context)),
+            Job::ListServerIds => Machine::ListServerIds(ListServerIds::new()),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
-            Job::Upload(order) if self.shared.cloud.image_api_use_tasks => {
-                let of_cloud = self.shared.cloud.image_properties.clone();
-                Machine::Import(ImportImage::new(order.clone(), shared.settings.section.upload_timeout, of_cloud))
+            Job::Upload(order) if self.context.cloud.image_api_use_tasks => {
+                let of_cloud = self.context.cloud.image_properties.clone();
+                Machine::Import(ImportImage::new(order.clone(), context.settings.section.upload_timeout, of_cloud))
             }
-            Job::Upload(order) => Machine::Upload(UploadImage::new(shared, order.clone())),
+            Job::Upload(order) => Machine::Upload(UploadImage::new(context, order.clone())),
             Job::DeleteImage(id) => {
                 let call = calls::delete_image(&id.to_string());
                 Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
             }
             Job::ListImages => Machine::ListImages(ListImages::new()),
-            Job::CleanUnused { ports, mode: doing } => {Machine::CleanUnused(CleanUnusedResources::new(shared, *ports, *doing)),
+            Job::CleanUnused { ports, mode: doing } => {
+                Machine::CleanUnused(CleanUnusedResources::new(context, *ports, *doing))
+            }
             Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
         }
     }
 
     fn outdated(&self) -> Option<Outdated> {
-        let (shared, places, written) = (self.shared.clone(), self.places.clone(), self.written.clone());
+        let (context, places, file_stamps) =
+            (self.context.clone(), self.config_paths.clone(), self.file_stamps.clone());
         Some(Outdated(Arc::new(move || {
-            let (cloud, region) = (shared.settings.cloud.as_deref(), shared.settings.region.as_deref());
+            let (cloud, region) = (context.settings.cloud.as_deref(), context.settings.region.as_deref());
             // A file that cannot be used now is nothing that a provider could go on with.
-            let now = openstack_clouds::load(&places, openstack_clouds::Wanted { cloud, region });
+            let now = openstack_clouds::load(&places, openstack_clouds::CloudSelector { cloud, region });
             now.is_ok_and(|loaded| {
-                let is_renewed = || Written::of(&loaded.settings) != *written && is_usable(loaded.settings.clone());
-                loaded.settings != *shared.cloud || is_renewed()
+                let is_renewed =
+                    || FileStamps::read(&loaded.settings) != *file_stamps && is_usable(loaded.settings.clone());
+                loaded.settings != *context.cloud || is_renewed()
             })
         })))
     }
 
-    fn samples_to(&self) -> Option<StatsdAddress> {
-        self.shared.cloud.statsd.as_ref().map(|statsd| StatsdAddress { host: statsd.host.clone(), port: statsd.port })
+    fn statsd_address(&self) -> Option<StatsdAddress> {
+        self.context.cloud.statsd.as_ref().map(|statsd| StatsdAddress { host: statsd.host.clone(), port: statsd.port })
     }
 
     fn take_samples(&self) -> Vec<Sample> {
@@ -183,7 +188,7 @@ impl Driver for OpenStack {
     }
 
     async fn prepare(&self, call: &Call) -> Result<(), CloudError> {
-        let What::Send(request, _) = &call.what else { return Ok(()) };
+        let CallKind::Send(request, _) = &call.kind else { return Ok(()) };
         let began = Instant::now();
         self.connection.prepare(request).await.map_err(|failure| {
             self.timings.record(call.key(), failure.status, began.elapsed());
@@ -191,27 +196,27 @@ impl Driver for OpenStack {
         })
     }
 
-    async fn call(&self, call: Call, gate: &Gate) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
         if call.delay > Seconds::ZERO {
             tokio::time::sleep(call.delay.to_duration()).await;
         }
         let (key, began) = (call.key(), Instant::now());
-        let (request, shape) = match call.what {
-            What::Discover => {
+        let (request, shape) = match call.kind {
+            CallKind::Discover => {
                 let services = self.connection.discover().await;
                 let status = services.as_ref().map_or_else(|failure| failure.status, |_| Some(200));
                 self.timings.record(key, status, began.elapsed());
                 return services.map(Reply::Discovered).map_err(|failure| failure.error);
             }
-            What::Send(request, shape) => (request, shape),
+            CallKind::Send(request, shape) => (request, shape),
         };
-        let result = self.connection.send(&request, gate).await;
+        let result = self.connection.send(&request, guard).await;
         let status = result.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
         self.timings.record(key, status, began.elapsed());
         let body = match result.map(|answer| answer.body) {
             Ok(body) => body,
-            Err(Failure { error, may_have_worked: true, .. }) if shape == Shape::Created => {
-                return Ok(Reply::Lost(error));
+            Err(Failure { error, may_have_worked: true, .. }) if shape == ResponseKind::Created => {
+                return Ok(Reply::ResponseLost(error));
             }
             Err(failure) => return Err(failure.error),
         };
@@ -219,16 +224,17 @@ impl Driver for OpenStack {
             failed(format!("the answer to {} /{} cannot be read: {error}", request.method, request.path.join("/")))
         };
         match shape {
-            Shape::Nothing => Ok(Reply::Nothing),
-            Shape::Servers => serde_json::from_slice(&body).map(Reply::Servers).map_err(unreadable),
-            Shape::Roll => serde_json::from_slice(&body).map(Reply::Roll).map_err(unreadable),
-            Shape::OneServer => {
+            ResponseKind::Nothing => Ok(Reply::Nothing),
+            ResponseKind::Servers => serde_json::from_slice(&body).map(Reply::Servers).map_err(unreadable),
+            ResponseKind::ServerIds => serde_json::from_slice(&body).map(Reply::ServerIds).map_err(unreadable),
+            ResponseKind::OneServer => {
                 let body = serde_json::from_slice::<OneServer>(&body).map_err(unreadable)?;
                 Ok(Reply::Server(Box::new(body.server)))
             }
-            Shape::Json => serde_json::from_slice(&body).map(Reply::Json).map_err(unreadable),
-            Shape::Created => {
-                Ok(serde_json::from_slice(&body).map_or_else(|error| Reply::Lost(unreadable(error)), Reply::Json))
+            ResponseKind::Json => serde_json::from_slice(&body).map(Reply::Json).map_err(unreadable),
+            ResponseKind::Created => {
+                Ok(serde_json::from_slice(&body)
+                    .map_or_else(|error| Reply::ResponseLost(unreadable(error)), Reply::Json))
             }
         }
     }
@@ -251,7 +257,7 @@ pub enum Machine {
     Delete(DeleteServer),
     Refresh(RefreshProvider),
     List(ListServers),
-    RollCall(CallTheRoll),
+    ListServerIds(ListServerIds),
     CleanUnused(CleanUnusedResources),
     Console(OneCall<Call, Reply>),
     Upload(UploadImage),
@@ -272,7 +278,7 @@ impl StateMachine for Machine {
             Machine::Delete(machine) => machine.step(input),
             Machine::Refresh(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
-            Machine::RollCall(machine) => machine.step(input),
+            Machine::ListServerIds(machine) => machine.step(input),
             Machine::CleanUnused(machine) => machine.step(input),
             Machine::Console(machine) | Machine::DeleteImage(machine) => machine.step(input),
             Machine::Upload(machine) => machine.step(input),
@@ -290,7 +296,7 @@ impl StateMachine for Machine {
             Machine::Delete(_)
             | Machine::Refresh(_)
             | Machine::List(_)
-            | Machine::RollCall(_)
+            | Machine::ListServerIds(_)
             | Machine::CleanUnused(_)
             | Machine::Console(_)
             | Machine::DeleteImage(_)
@@ -305,7 +311,7 @@ impl StateMachine for Machine {
             Machine::Delete(machine) => machine.label(),
             Machine::Refresh(_) => "looking at everything",
             Machine::List(_) => "listing servers",
-            Machine::RollCall(_) => "calling the roll",
+            Machine::ListServerIds(_) => "calling the roll",
             Machine::CleanUnused(_) => "tidying up",
             Machine::Console(_) => "reading the console",
             Machine::Upload(machine) => machine.label(),
@@ -322,7 +328,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::BUILT;
+    use crate::BUILT_IN_DRIVERS;
     use nodepool_model::config::diagnostics::Source;
     use nodepool_model::config::resolve::resolve;
     use python_yaml::parse;
@@ -347,11 +353,11 @@ mod tests {
         fs::write(path("clouds.yaml"), clouds).unwrap();
         let text = "labels: []\nproviders: [{name: p, driver: openstack, cloud: c}]\n";
         let root = parse::parse(text, &mut Vec::new()).unwrap();
-        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT).config.unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT_IN_DRIVERS).config.unwrap();
         let section = config.providers.values().next().unwrap();
-        let places = Places { clouds: vec![path("clouds.yaml")], ..Places::default() };
+        let config_paths = ConfigPaths { clouds: vec![path("clouds.yaml")], ..ConfigPaths::default() };
         for file in &files {
-            let outdated = open_with(section, &places).unwrap().outdated().unwrap();
+            let outdated = open_with(section, &config_paths).unwrap().outdated().unwrap();
             assert!(!(outdated.0)());
             let before = fs::read_to_string(file).unwrap();
             fs::write(file, &before[..before.len() / 2]).unwrap();

@@ -3,46 +3,46 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::api_types::{self, Called, Roll, Server, ServersPage};
-use super::calls::{Call, Listing, PAGE_SIZE, ROLL, SERVERS};
+use super::api_types::{self, IdOnly, Server, ServersPage};
+use super::calls::{Call, ListKind, PAGE_SIZE, SERVER_IDS, SERVERS};
 use super::errors::failed;
 use nodepool_driver::error::CloudError;
 
 /// A listing under way.
 #[derive(Debug)]
 pub struct Pages<T> {
-    listing: Listing,
+    listing: ListKind,
     filters: &'static [(&'static str, &'static str)],
     entries: Vec<T>,
     marker: Option<String>,
 }
 
 impl<T> Pages<T> {
-    pub fn begin(listing: Listing) -> (Self, Call) {
+    pub fn begin(listing: ListKind) -> (Self, Call) {
         Self::filtered(listing, &[])
     }
 
-    pub fn filtered(listing: Listing, filters: &'static [(&'static str, &'static str)]) -> (Self, Call) {
+    pub fn filtered(listing: ListKind, filters: &'static [(&'static str, &'static str)]) -> (Self, Call) {
         (Self { listing, filters, entries: Vec::new(), marker: None }, listing.page(None, filters))
     }
 
     /// Takes a page in. `last`: the id of its last entry; a full page has a next one, whatever it says itself.
-    fn take(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<Step<T>, CloudError> {
+    fn add_page(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<PageResult<T>, CloudError> {
         let is_full = page.len() >= PAGE_SIZE;
         self.entries.extend(page);
-        let Some(last) = last.filter(|_| has_more || is_full) else { return Ok(Step::Complete(self.entries)) };
+        let Some(last) = last.filter(|_| has_more || is_full) else { return Ok(PageResult::Complete(self.entries)) };
         if self.marker.as_ref() == Some(&last) {
             let path = self.listing.path.join("/");
             return Err(failed(format!("the listing of {path} gives the same page again after {last}")));
         }
         let call = self.listing.page(Some(&last), self.filters);
         self.marker = Some(last);
-        Ok(Step::Next(self, call))
+        Ok(PageResult::Next(self, call))
     }
 }
 
 /// As `Page`, with the listing to go on with.
-pub enum Step<T> {
+pub enum PageResult<T> {
     Next(Pages<T>, Call),
     Complete(Vec<T>),
 }
@@ -59,27 +59,27 @@ impl Pages<Server> {
         Self::begin(SERVERS)
     }
 
-    pub fn take_servers(self, page: ServersPage) -> Result<Step<Server>, CloudError> {
+    pub fn add_servers_page(self, page: ServersPage) -> Result<PageResult<Server>, CloudError> {
         let last = page.servers.last().map(|server| server.id.clone());
         let has_more = page.servers_links.iter().any(|link| link.rel == "next");
-        self.take(page.servers, last, has_more)
+        self.add_page(page.servers, last, has_more)
     }
 }
 
-impl Pages<Called> {
-    pub fn roll() -> (Self, Call) {
-        Self::begin(ROLL)
+impl Pages<IdOnly> {
+    pub fn server_ids() -> (Self, Call) {
+        Self::begin(SERVER_IDS)
     }
 
-    pub fn take_roll(self, page: Roll) -> Result<Step<Called>, CloudError> {
+    pub fn add_server_ids_page(self, page: ServerIdPage) -> Result<PageResult<IdOnly>, CloudError> {
         let last = page.servers.last().map(|server| server.id.clone());
         let has_more = page.servers_links.iter().any(|link| link.rel == "next");
-        self.take(page.servers, last, has_more)
+        self.add_page(page.servers, last, has_more)
     }
 }
 
 impl Pages<Value> {
-    pub fn take_json(self, answer: &Value) -> Result<Step<Value>, CloudError> {
+    pub fn add_json_page(self, answer: &Value) -> Result<PageResult<Value>, CloudError> {
         let list = self.listing.list;
         let page: Vec<Value> = api_types::list(answer, list).map_err(failed)?;
         let last = page.last().and_then(|entry| entry.get("id")?.as_str().map(str::to_owned));
@@ -88,7 +88,7 @@ impl Pages<Value> {
             links.is_some_and(|links| links.iter().any(|link| link.get("rel").and_then(Value::as_str) == Some("next")));
         // Glance names the next page in the answer itself.
         let has_more = next || answer.get("next").is_some();
-        self.take(page, last, has_more)
+        self.add_page(page, last, has_more)
     }
 }
 
@@ -115,20 +115,22 @@ mod tests {
 
     #[test]
     fn pages_follow_each_other_until_none_is_announced() {
-        let Ok(Step::Next(pages, _)) = begun().take_json(&page(&["a", "b"], true)) else { panic!("no next page") };
-        let Ok(Step::Complete(entries)) = pages.take_json(&page(&["c"], false)) else { panic!("no end") };
+        let Ok(PageResult::Next(pages, _)) = begun().add_json_page(&page(&["a", "b"], true)) else {
+            panic!("no next page")
+        };
+        let Ok(PageResult::Complete(entries)) = pages.add_json_page(&page(&["c"], false)) else { panic!("no end") };
         assert_eq!(entries.len(), 3);
     }
 
     #[test]
     fn a_page_that_comes_again_is_an_error() {
-        let Ok(Step::Next(pages, _)) = begun().take_json(&page(&["a"], true)) else { panic!("no next page") };
-        assert!(pages.take_json(&page(&["a"], true)).is_err());
+        let Ok(PageResult::Next(pages, _)) = begun().add_json_page(&page(&["a"], true)) else { panic!("no next page") };
+        assert!(pages.add_json_page(&page(&["a"], true)).is_err());
     }
 
     #[test]
     fn an_answer_without_the_list_is_an_error() {
-        assert!(begun().take_json(&json!({})).is_err());
-        assert!(begun().take_json(&json!({"networks": 1})).is_err());
+        assert!(begun().add_json_page(&json!({})).is_err());
+        assert!(begun().add_json_page(&json!({"networks": 1})).is_err());
     }
 }

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::catalog::catalog::Stock;
-use super::config::Wanted;
+use super::catalog::catalog::CloudCatalog;
+use super::config::ServerSpec;
 use crate::common::format;
 use nodepool_driver::facts::Unavailable;
 use nodepool_driver::job::LaunchOrder;
@@ -17,11 +17,16 @@ use nodepool_model::records::ids::ProviderName;
 /// From this microversion on a server without networks must say that it wants what the cloud chooses.
 const NETWORKS_REQUIRED_MICROVERSION: (u16, u16) = (2, 37);
 
-pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &ProviderName) -> Result<Value, Unavailable> {
-    let flavor = stock.flavor(wanted)?;
+pub fn server(
+    order: &LaunchOrder,
+    spec: &ServerSpec,
+    catalog: &CloudCatalog,
+    provider: &ProviderName,
+) -> Result<Value, Unavailable> {
+    let flavor = catalog.flavor(spec)?;
     let image = match &order.image {
         Some(uploaded) => uploaded.to_string(),
-        None => stock.image(wanted)?.to_owned(),
+        None => catalog.image(spec)?.to_owned(),
     };
     let mut server = json!({
         "name": order.hostname,
@@ -29,9 +34,9 @@ pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &Pr
         "imageRef": image,
         "min_count": 1,
         "max_count": 1,
-        "metadata": metadata(order, wanted, provider),
+        "metadata": metadata(order, spec, provider),
     });
-    if let Some(size) = wanted.volume {
+    if let Some(size) = spec.volume {
         server["imageRef"] = "".into();
         server["block_device_mapping_v2"] = json!([{
             "boot_index": "0",
@@ -42,48 +47,48 @@ pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &Pr
             "volume_size": size.to_string(),
         }]);
     }
-    if let Some(key) = &wanted.key_name {
+    if let Some(key) = &spec.key_name {
         server["key_name"] = key.as_str().into();
     }
     if let Some(zone) = &order.zone {
         server["availability_zone"] = zone.as_str().into();
     }
-    if let Some(drive) = wanted.config_drive {
+    if let Some(drive) = spec.config_drive {
         server["config_drive"] = drive.into();
     }
-    if let Some(data) = &wanted.userdata {
+    if let Some(data) = &spec.userdata {
         server["user_data"] = STANDARD.encode(data).into();
     }
-    if !wanted.security_groups.is_empty() {
-        let groups = wanted.security_groups.iter().map(|name| json!({"name": name}));
+    if !spec.security_groups.is_empty() {
+        let groups = spec.security_groups.iter().map(|name| json!({"name": name}));
         server["security_groups"] = groups.collect();
     }
-    let networks = stock.network_ids(wanted)?;
-    let default = stock.default_network();
+    let networks = catalog.network_ids(spec)?;
+    let default = catalog.default_network();
     if !networks.is_empty() {
         server["networks"] = networks.iter().map(|id| json!({"uuid": id})).collect();
     } else if let Some(id) = default {
         server["networks"] = json!([{"uuid": id}]);
-    } else if stock.services.microversion.is_some_and(|version| version >= NETWORKS_REQUIRED_MICROVERSION) {
+    } else if catalog.services.microversion.is_some_and(|version| version >= NETWORKS_REQUIRED_MICROVERSION) {
         server["networks"] = "auto".into();
     }
     Ok(server)
 }
 
 /// The file's own properties first, so that nothing hides whose server it is.
-fn metadata(order: &LaunchOrder, wanted: &Wanted, provider: &ProviderName) -> BTreeMap<String, String> {
+fn metadata(order: &LaunchOrder, spec: &ServerSpec, provider: &ProviderName) -> BTreeMap<String, String> {
     let mut metadata = BTreeMap::from([
-        ("groups".to_owned(), format!("{provider},{},{}", wanted.image_name, wanted.label)),
-        ("nodepool_image_name".to_owned(), wanted.image_name.clone()),
-        ("nodepool_node_label".to_owned(), wanted.label.to_string()),
+        ("groups".to_owned(), format!("{provider},{},{}", spec.image_name, spec.label)),
+        ("nodepool_image_name".to_owned(), spec.image_name.clone()),
+        ("nodepool_node_label".to_owned(), spec.label.to_string()),
     ]);
-    metadata.extend(wanted.properties.clone());
-    for (key, text) in &wanted.dynamic_properties {
-        match format::filled(text, |name| (name == "request").then(|| Value::clone(&order.request))) {
+    metadata.extend(spec.properties.clone());
+    for (key, text) in &spec.dynamic_properties {
+        match format::interpolate(text, |name| (name == "request").then(|| Value::clone(&order.request))) {
             Ok(value) => {
                 metadata.insert(key.clone(), value);
             }
-            Err(error) => warn!(%provider, label = %wanted.label, key, error, "dynamic-instance-properties"),
+            Err(error) => warn!(%provider, label = %spec.label, key, error, "dynamic-instance-properties"),
         }
     }
     metadata.extend(order.metadata.clone());

@@ -1,6 +1,6 @@
 //! Cloud settings for the unit tests of this folder.
 
-use openstack_clouds::{CloudSettings, Environment, FileText, Files, Wanted, resolve};
+use openstack_clouds::{CloudSettings, Environment, FileText, resolve};
 
 /// The settings of a cloud with a login and these further keys of `clouds.yaml`.
 pub fn cloud_with(keys: &str) -> CloudSettings {
@@ -9,6 +9,6 @@ pub fn cloud_with(keys: &str) -> CloudSettings {
     let text = format!("clouds:\n  c:\n    {login}\n{keys}");
     let environment = Environment { variables: Default::default(), home: Some("/home/zuul".into()) };
     let clouds = Some(FileText { path: "clouds.yaml".into(), text });
-    let files = Files { clouds, environment, ..Files::default() };
-    resolve(&files, Wanted { cloud: Some("c"), region: None }).expect("the file is valid").settings
+    let files = ConfigFiles { clouds, environment, ..ConfigFiles::default() };
+    resolve(&files, CloudSelector { cloud: Some("c"), region: None }).expect("the file is valid").settings
 }

@@ -142,7 +142,11 @@ fn slots(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u32> {
 
 fn report_out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, diagnostics: &mut Diagnostics) {
     let at = node.get(key).map_or(node.at, |value| value.at);
-    diagnostics.error(at, format!("{key} of a static node is out of range"), format!("it is {value}, it may be {range}"),);
+    diagnostics.error(
+        at,
+        format!("{key} of a static node is out of range"),
+        format!("it is {value}, it may be {range}"),
+    );
 }
 
 fn report_duplicate(identity: &HostIdentity, at: Position, first: Position, diagnostics: &mut Diagnostics) {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::common::keyscan::{self, Gather, ScanError, ScanTarget, Scanner};
-use nodepool_driver::call_guard::Gate;
+use crate::common::keyscan::{self, ScanError, ScanMode, ScanTarget, Scanner};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
@@ -65,7 +65,7 @@ impl ApiCall for Call {
     }
 
     /// Hosts are only looked at.
-    fn changes(&self) -> bool {
+    fn is_mutating(&self) -> bool {
         false
     }
 
@@ -85,17 +85,22 @@ impl Driver for StaticNodes {
     }
 
     fn rate_limits(&self) -> RateLimits {
-        RateLimits { spacing: Seconds::ZERO, in_flight: InFlightLimit::Fixed(MAX_IN_FLIGHT), listing_delay: Seconds(1.0), refresh: None ,}
+        RateLimits {
+            spacing: Seconds::ZERO,
+            in_flight: InFlightLimit::Fixed(MAX_IN_FLIGHT),
+            listing_delay: Seconds(1.0),
+            refresh: None,
+        }
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.
-    fn parts(&self, job: &Job) -> Vec<Job> {
+    fn subjobs(&self, job: &Job) -> Vec<Job> {
         match job {
             Job::Refresh => self.facts.static_hosts.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
             Job::Launch(_)
             | Job::Delete(_)
             | Job::List
-            | Job::RollCall
+            | Job::ListServerIds
             | Job::CleanUnused { .. }
             | Job::Console(_)
             | Job::Upload(_)
@@ -116,8 +121,10 @@ impl Driver for StaticNodes {
             Job::Delete(_) => OneCall::finished(Ok(Outcome::Deleted)),
             Job::Upload(_) => OneCall::finished(Err(CloudError::Denied("static nodes take no images".to_owned()))),
             Job::ListImages => OneCall::finished(Ok(Outcome::Images(Vec::new()))),
-            Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {OneCall::finished(Err(CloudError::NotFound))}
-            Job::List | Job::RollCall => OneCall::finished(Ok(Outcome::Listed(Arc::default()))),
+            Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {
+                OneCall::finished(Err(CloudError::NotFound))
+            }
+            Job::List | Job::ListServerIds => OneCall::finished(Ok(Outcome::Listed(Arc::default()))),
             Job::Refresh => OneCall::finished(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
@@ -130,7 +137,7 @@ impl Driver for StaticNodes {
         }
     }
 
-    async fn call(&self, call: Call, _: &Gate) -> Result<HostCheck, CloudError> {
+    async fn call(&self, call: Call, _: &CallGuard) -> Result<HostCheck, CloudError> {
         match call {
             Call::Check(host) if host.skips_connection_check() => {
                 let found = keyscan::first_address(&host.identity.name, host.timeout).await;
@@ -138,24 +145,24 @@ impl Driver for StaticNodes {
                 Ok(HostCheck::NotNeeded { address: Some(address) })
             }
             Call::Check(host) => self.check(&host).await,
-            Call::Probe(host) => self.scan(&host, Gather::ConnectOnly).await,
+            Call::Probe(host) => self.scan(&host, ScanMode::ConnectOnly).await,
         }
     }
 }
 
 impl StaticNodes {
     async fn check(&self, host: &StaticHost) -> Result<HostCheck, CloudError> {
-        let gather = if host.scans_host_keys() { Gather::Keys } else { Gather::ConnectOnly };
-        let check = self.scan(host, gather).await?;
+        let mode = if host.scans_host_keys() { ScanMode::Keys } else { ScanMode::ConnectOnly };
+        let check = self.scan(host, mode).await?;
         if let HostCheck::Passed { host_keys, .. } = &check {
             check_configured_keys(host, host_keys)?;
         }
         Ok(check)
     }
 
-    async fn scan(&self, host: &StaticHost, gather: Gather) -> Result<HostCheck, CloudError> {
+    async fn scan(&self, host: &StaticHost, mode: ScanMode) -> Result<HostCheck, CloudError> {
         let HostIdentity { name, port, .. } = &host.identity;
-        let target = ScanTarget { host: name.clone(), port: *port, timeout: host.timeout, gather };
+        let target = ScanTarget { host: name.clone(), port: *port, timeout: host.timeout, mode };
         let scan = self.scanner.scan(&target).await.map_err(|error| scan_error(&error))?;
         // The TaskManager, which has a clock, puts the time in.
         Ok(HostCheck::Passed { at: Default::default(), host_keys: scan.host_keys, address: scan.address })

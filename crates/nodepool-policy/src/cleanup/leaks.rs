@@ -37,7 +37,7 @@ pub enum Event {
     /// The interval of the sweep is over.
     Sweep,
     /// The ids of all instances.
-    Called(ProviderName, Vec<String>),
+    ServerIdsListed(ProviderName, Vec<String>),
     /// A complete listing, or none.
     Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
     /// What ZooKeeper, asked anew, says; nothing where it could not be asked.
@@ -57,7 +57,7 @@ pub struct Proof {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// For the ids of all instances, or for all of them.
-    CallTheRoll(ProviderName),
+    ListServerIds(ProviderName),
     List(ProviderName),
     Prove(ProviderName, Vec<NodeId>),
     /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
@@ -143,7 +143,7 @@ impl LeakDetector {
     pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
         match event {
             Event::Sweep => self.sweep(world),
-            Event::Called(provider, ids) => self.called(provider, &ids, world),
+            Event::ServerIdsListed(provider, ids) => self.server_ids_listed(provider, &ids, world),
             Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
             Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
             Event::UnusedCleaned(provider) => {
@@ -170,7 +170,7 @@ impl LeakDetector {
             if !watch.is_listing {
                 watch.is_listing = true;
                 let is_quiet = watch.was_clean() && !watch.listing_is_due(world.monotonic_now);
-                let listing = if is_quiet { Effect::CallTheRoll } else { Effect::List };
+                let listing = if is_quiet { Effect::ListServerIds } else { Effect::List };
                 effects.push(listing(provider.clone()));
             }
             let ports = launching.unused_resources.ports.is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
@@ -185,7 +185,7 @@ impl LeakDetector {
         effects
     }
 
-    fn called(&mut self, provider: ProviderName, ids: &[String], world: &Inputs<'_>) -> Vec<Effect> {
+    fn server_ids_listed(&mut self, provider: ProviderName, ids: &[String], world: &Inputs<'_>) -> Vec<Effect> {
         let Some(watch) = self.providers.get_mut(&provider) else { return Vec::new() };
         let own = world.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
         let own: HashSet<&str> = own.collect();

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use crate::cloud::counters::RunStats;
 use crate::cloud::fixtures::{Fixtures, Flavor};
 use crate::cloud::history::History;
-use crate::cloud::loopback_addresses::Pool;
+use crate::cloud::loopback_addresses::AddressPool;
 use crate::faults::knobs::Knobs;
 use crate::options::Options;
 use crate::services::image::Image;
@@ -18,7 +18,7 @@ use crate::services::server::{Server, Stage, Status};
 use crate::services::volume::Volume;
 
 /// Time, as what has passed since the cloud was started.
-pub type Moment = Duration;
+pub type SimTime = Duration;
 
 /// What things of a kind have in front of their number, so that an id tells what it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Cloud {
     pub options: Options,
     pub knobs: Knobs,
     pub fixtures: Fixtures,
-    pub now: Moment,
+    pub now: SimTime,
     pub started: DateTime<Utc>,
     last_number: u64,
     pub tokens: HashMap<String, Token>,
@@ -67,19 +67,19 @@ pub struct Cloud {
     pub volumes: BTreeMap<u64, Volume>,
     pub images: BTreeMap<u64, Image>,
     /// The addresses of each network, and of the external one.
-    pub pools: Vec<Pool>,
-    pub floating_pool: Pool,
+    pub pools: Vec<AddressPool>,
+    pub floating_pool: AddressPool,
     pub usage: Usage,
     pub stats: RunStats,
     pub history: History,
-    due: BinaryHeap<Reverse<(Moment, u64, Due)>>,
+    pending_events: BinaryHeap<Reverse<(SimTime, u64, ServerEvent)>>,
 }
 
 /// Whom a token is for, and until when.
 #[derive(Clone, Debug)]
 pub struct Token {
     pub user: String,
-    pub expires: Moment,
+    pub expires: SimTime,
 }
 
 /// What the servers take of the quota.
@@ -92,22 +92,22 @@ pub struct Usage {
 
 /// What happens to a server when its time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Due {
-    Booted,
+pub enum ServerEvent {
+    BootCompleted,
     Deleted,
     Vanished,
 }
 
 impl Cloud {
     pub fn new(options: Options, base: String) -> Self {
-        let fixtures = Fixtures::of(&options);
-        let pools = (0..options.networks.len()).map(|index| Pool::internal(index as u8)).collect();
+        let fixtures = Fixtures::from_options(&options);
+        let pools = (0..options.networks.len()).map(|index| AddressPool::internal(index as u8)).collect();
         let mut cloud = Self {
             base,
             knobs: options.knobs.clone(),
             options,
             fixtures,
-            now: Moment::ZERO,
+            now: SimTime::ZERO,
             started: Utc::now(),
             last_number: 0,
             tokens: HashMap::new(),
@@ -118,11 +118,11 @@ impl Cloud {
             volumes: BTreeMap::new(),
             images: BTreeMap::new(),
             pools,
-            floating_pool: Pool::external(),
+            floating_pool: AddressPool::external(),
             usage: Usage::default(),
             stats: RunStats::default(),
             history: History::default(),
-            due: BinaryHeap::new(),
+            pending_events: BinaryHeap::new(),
         };
         cloud.add_standard_images();
         cloud
@@ -144,30 +144,30 @@ impl Cloud {
     }
 
     /// The time of day at a moment, as most services write it.
-    pub fn timestamp(&self, moment: Moment) -> String {
+    pub fn timestamp(&self, moment: SimTime) -> String {
         (self.started + moment).format("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     /// The same with the fraction of a second that other services write.
-    pub fn timestamp_micros(&self, moment: Moment) -> String {
+    pub fn timestamp_micros(&self, moment: SimTime) -> String {
         (self.started + moment).format("%Y-%m-%dT%H:%M:%S.%6f").to_string()
     }
 
-    pub fn schedule(&mut self, after_s: f64, server: u64, due: Due) {
-        self.due.push(Reverse((self.now + Duration::from_secs_f64(after_s), server, due)));
+    pub fn schedule(&mut self, after_s: f64, server: u64, event: ServerEvent) {
+        self.pending_events.push(Reverse((self.now + Duration::from_secs_f64(after_s), server, event)));
     }
 
     /// Lets happen what is due by now.
-    pub fn advance(&mut self, now: Moment) {
-        while let Some(Reverse((at, _, _))) = self.due.peek()
+    pub fn advance(&mut self, now: SimTime) {
+        while let Some(Reverse((at, _, _))) = self.pending_events.peek()
             && *at <= now
         {
-            let Reverse((at, server, due)) = self.due.pop().expect("it was just looked at");
+            let Reverse((at, server, due)) = self.pending_events.pop().expect("it was just looked at");
             self.now = self.now.max(at);
             match due {
-                Due::Booted => self.on_booted(server),
-                Due::Deleted => self.on_deleted(server),
-                Due::Vanished => self.remove_server(server),
+                ServerEvent::BootCompleted => self.on_booted(server),
+                ServerEvent::Deleted => self.on_deleted(server),
+                ServerEvent::Vanished => self.remove_server(server),
             }
         }
         self.now = self.now.max(now);
@@ -221,7 +221,7 @@ impl Cloud {
         self.usage.ram_mib -= flavor.ram_mib;
         assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was given back than taken");
         self.stats.server_deleted(server.node.as_deref());
-        let port_stays = crate::faults::knobs::hits(self.knobs.port_stays_every, self.stats.servers_left);
+        let port_stays = crate::faults::knobs::is_nth(self.knobs.port_stays_every, self.stats.servers_left);
         for port in std::mem::take(&mut server.ports) {
             if port_stays {
                 self.ports.get_mut(&port).expect("a server's ports exist").active = false;

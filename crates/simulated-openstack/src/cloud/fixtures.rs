@@ -41,7 +41,7 @@ const SPAWN_SECONDS: &str = "loopback:spawn_seconds";
 const SPAWN_ERROR: &str = "loopback:spawn_error";
 
 impl Fixtures {
-    pub fn of(options: &Options) -> Self {
+    pub fn from_options(options: &Options) -> Self {
         let mut networks = Vec::new();
         for (index, name) in options.networks.iter().enumerate() {
             let families = if options.ipv6 { 2 } else { 1 };
@@ -71,7 +71,7 @@ impl Network {
     }
 
     /// Its subnets as the network service shows them, except for times; the network is the n-th.
-    pub fn shown_subnets(&self, index: usize) -> Vec<Value> {
+    pub fn subnets_json(&self, index: usize) -> Vec<Value> {
         let octet = if self.external { 90 } else { 80 + index as u8 };
         let shown = |(family, subnet): (usize, &String)| {
             let (version, prefix, bits, last) = match family {

@@ -7,88 +7,88 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::call::{Call, Service};
-use crate::cloud::cloud::{Cloud, Kind, Moment, id};
+use crate::cloud::cloud::{Cloud, Kind, SimTime, id};
 use crate::services::server::Server;
 
 /// Of all that ever was, by its number.
 #[derive(Default)]
 pub struct History {
-    servers: BTreeMap<u64, Life>,
-    images: BTreeMap<u64, ImageLife>,
+    servers: BTreeMap<u64, ServerLifetime>,
+    images: BTreeMap<u64, ImageLifetime>,
     changes: Vec<Change>,
 }
 
 /// A call that makes, changes or deletes something, whatever came of it.
 struct Change {
     by: String,
-    at: Moment,
+    at: SimTime,
     call: String,
 }
 
 #[derive(Default)]
-struct Life {
+struct ServerLifetime {
     id: String,
     name: String,
     /// What its metadata says of the provider and the node that it is for.
     provider: Value,
     node: Value,
-    created: Moment,
+    created: SimTime,
     /// In the first answer that said so.
-    shown_active: Option<Moment>,
-    delete_requested: Option<Moment>,
-    deleted: Option<Moment>,
+    shown_active: Option<SimTime>,
+    delete_requested: Option<SimTime>,
+    deleted: Option<SimTime>,
 }
 
 /// Of an image.
-struct ImageLife {
+struct ImageLifetime {
     /// What its properties say of the provider that it is for.
     provider: Value,
-    created: Moment,
+    created: SimTime,
     /// Its content was there.
-    uploaded: Option<Moment>,
-    deleted: Option<Moment>,
+    uploaded: Option<SimTime>,
+    deleted: Option<SimTime>,
 }
 
 impl History {
-    pub fn record_created(&mut self, number: u64, server: &Server, now: Moment) {
-        let said = |key| server.metadata.get(key).cloned().unwrap_or_default();
-        let life = Life {
+    pub fn record_created(&mut self, number: u64, server: &Server, now: SimTime) {
+        let metadata_value = |key| server.metadata.get(key).cloned().unwrap_or_default();
+        let lifetime = ServerLifetime {
             id: server.id.clone(),
             name: server.name.clone(),
-            provider: said("nodepool_provider_name"),
-            node: said("nodepool_node_id"),
+            provider: metadata_value("nodepool_provider_name"),
+            node: metadata_value("nodepool_node_id"),
             created: now,
-            ..Life::default()
+            ..ServerLifetime::default()
         };
-        self.servers.insert(number, life);
+        self.servers.insert(number, lifetime);
     }
 
-    pub fn record_shown_active(&mut self, number: u64, now: Moment) {
-        self.note(number, |life| life.shown_active = life.shown_active.or(Some(now)));
+    pub fn record_shown_active(&mut self, number: u64, now: SimTime) {
+        self.update(number, |life| life.shown_active = life.shown_active.or(Some(now)));
     }
 
-    pub fn record_delete_requested(&mut self, number: u64, now: Moment) {
-        self.note(number, |life| life.delete_requested = life.delete_requested.or(Some(now)));
+    pub fn record_delete_requested(&mut self, number: u64, now: SimTime) {
+        self.update(number, |life| life.delete_requested = life.delete_requested.or(Some(now)));
     }
 
-    pub fn record_deleted(&mut self, number: u64, now: Moment) {
-        self.note(number, |life| life.deleted = Some(now));
+    pub fn record_deleted(&mut self, number: u64, now: SimTime) {
+        self.update(number, |life| life.deleted = Some(now));
     }
 
-    pub fn record_image_created(&mut self, number: u64, properties: &Map<String, Value>, now: Moment) {
+    pub fn record_image_created(&mut self, number: u64, properties: &Map<String, Value>, now: SimTime) {
         let provider = properties.get("nodepool_provider_name").cloned().unwrap_or_default();
-        self.images.insert(number, ImageLife { provider, created: now, uploaded: None, deleted: None });
+        self.images.insert(number, ImageLifetime { provider, created: now, uploaded: None, deleted: None });
     }
 
-    pub fn record_image_uploaded(&mut self, number: u64, now: Moment) {
+    pub fn record_image_uploaded(&mut self, number: u64, now: SimTime) {
         self.images.entry(number).and_modify(|life| life.uploaded = Some(now));
     }
 
-    pub fn record_image_deleted(&mut self, number: u64, now: Moment) {
+    pub fn record_image_deleted(&mut self, number: u64, now: SimTime) {
         self.images.entry(number).and_modify(|life| life.deleted = Some(now));
     }
 
-    fn note(&mut self, number: u64, change: impl FnOnce(&mut Life)) {
+    fn update(&mut self, number: u64, change: impl FnOnce(&mut ServerLifetime)) {
         if let Some(life) = self.servers.get_mut(&number) {
             change(life);
         }
@@ -108,7 +108,7 @@ impl Cloud {
     }
 
     /// What `GET /sim/history` shows, in seconds since the Unix epoch.
-    pub fn told(&self) -> Value {
+    pub fn history_json(&self) -> Value {
         let started = self.started.timestamp_micros() as f64 / 1e6;
         let at = |moment: Duration| started + moment.as_secs_f64();
         let servers = self.history.servers.values().map(|life| {

@@ -4,41 +4,41 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The hosts of one network of 65,536 addresses; the first ones are left to gateways.
-pub struct Pool {
+pub struct AddressPool {
     second_octet: u8,
     next: u16,
-    taken: HashSet<u16>,
+    allocated: HashSet<u16>,
 }
 
 const FIRST: u16 = 10;
 const LAST: u16 = u16::MAX - 1;
 
-impl Pool {
+impl AddressPool {
     /// 127.80.0.0/16 for the first network of the project, 127.81.0.0/16 for the next.
     pub fn internal(index: u8) -> Self {
-        Self { second_octet: 80 + index, next: FIRST, taken: HashSet::new() }
+        Self { second_octet: 80 + index, next: FIRST, allocated: HashSet::new() }
     }
 
     pub fn external() -> Self {
-        Self { second_octet: 90, next: FIRST, taken: HashSet::new() }
+        Self { second_octet: 90, next: FIRST, allocated: HashSet::new() }
     }
 
     /// The next address that is free; None when all are taken.
-    pub fn take(&mut self) -> Option<u16> {
-        if self.taken.len() > usize::from(LAST - FIRST) {
+    pub fn allocate(&mut self) -> Option<u16> {
+        if self.allocated.len() > usize::from(LAST - FIRST) {
             return None;
         }
         loop {
             let host = self.next;
             self.next = if host == LAST { FIRST } else { host + 1 };
-            if self.taken.insert(host) {
+            if self.allocated.insert(host) {
                 return Some(host);
             }
         }
     }
 
-    pub fn give_back(&mut self, host: u16) {
-        assert!(self.taken.remove(&host), "address {host} was not taken");
+    pub fn release(&mut self, host: u16) {
+        assert!(self.allocated.remove(&host), "address {host} was not taken");
     }
 
     pub fn ipv4(&self, host: u16) -> String {

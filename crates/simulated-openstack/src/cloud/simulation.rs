@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use crate::call::{Call, REDIRECT_PREFIX, Service};
 use crate::cloud::cloud::Cloud;
-use crate::faults::corrupt::spoil;
+use crate::faults::corrupt::apply_response_fault;
 use crate::faults::fault::{Fault, FaultKind};
-use crate::faults::knobs::hits;
+use crate::faults::knobs::is_nth;
 use crate::options::Options;
 use crate::response::Response;
 use crate::services::image::ImageContent;
@@ -22,12 +22,12 @@ pub struct Simulation {
 }
 
 /// What becomes of a call that came in.
-pub enum Fate {
+pub enum CallOutcome {
     /// It is carried out, and its answer spoilt by these faults.
-    CarriedOut(Vec<Fault>),
-    Answered(Response),
+    Execute(Vec<Fault>),
+    Respond(Response),
     /// The connection is closed after this time.
-    Cut(Duration),
+    Disconnect(Duration),
 }
 
 impl Simulation {
@@ -40,9 +40,9 @@ impl Simulation {
     }
 
     /// Counts a call, and says how long it takes and what becomes of it.
-    pub fn receive(&mut self, call: &Call) -> (Duration, Fate) {
+    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome) {
         self.advance();
-        let Some(service) = call.service else { return (Duration::ZERO, Fate::CarriedOut(Vec::new())) };
+        let Some(service) = call.service else { return (Duration::ZERO, CallOutcome::Execute(Vec::new())) };
         self.cloud.stats.count_call(service, call);
         self.cloud.note_change(service, call);
         let (knobs, number) = (&self.cloud.knobs, self.cloud.stats.calls);
@@ -50,22 +50,22 @@ impl Simulation {
         let hang = Duration::from_secs_f64(knobs.hang_s);
         if service != Service::Identity && self.is_throttled() {
             self.cloud.stats.throttled += 1;
-            return (delay, Fate::Answered(self.throttled_response(service)));
+            return (delay, CallOutcome::Respond(self.throttled_response(service)));
         }
         let mut response_faults = Vec::new();
-        for fault in self.striking(call) {
-            let fate = match fault.kind {
+        for fault in self.matching_faults(call) {
+            let outcome = match fault.kind {
                 FaultKind::Status(status) => {
                     let answer = Response::error(service, status, "The simulated cloud was told to fail.");
-                    Fate::Answered(match status {
+                    CallOutcome::Respond(match status {
                         429 => answer.with("Retry-After", self.cloud.knobs.retry_after_s.to_string()),
                         _ => answer,
                     })
                 }
-                FaultKind::Html => Fate::Answered(Response::html(502, "The proxy could not reach the service.")),
-                FaultKind::Redirect => Fate::Answered(self.redirect_response(call)),
-                FaultKind::Closed => Fate::Cut(Duration::ZERO),
-                FaultKind::Hang => Fate::Cut(hang),
+                FaultKind::Html => CallOutcome::Respond(Response::html(502, "The proxy could not reach the service.")),
+                FaultKind::Redirect => CallOutcome::Respond(self.redirect_response(call)),
+                FaultKind::Closed => CallOutcome::Disconnect(Duration::ZERO),
+                FaultKind::Hang => CallOutcome::Disconnect(hang),
                 FaultKind::LostAnswer
                 | FaultKind::Truncated
                 | FaultKind::MissingFields
@@ -76,9 +76,9 @@ impl Simulation {
                     continue;
                 }
             };
-            return (delay, fate);
+            return (delay, outcome);
         }
-        (delay, Fate::CarriedOut(response_faults))
+        (delay, CallOutcome::Execute(response_faults))
     }
 
     fn is_throttled(&mut self) -> bool {
@@ -88,7 +88,7 @@ impl Simulation {
             self.throttle_window = (second, 0);
         }
         let above = knobs.throttle_above_per_s > 0 && self.throttle_window.1 >= knobs.throttle_above_per_s;
-        if above || hits(knobs.throttle_every, self.cloud.stats.calls) {
+        if above || is_nth(knobs.throttle_every, self.cloud.stats.calls) {
             return true;
         }
         self.throttle_window.1 += 1;
@@ -110,19 +110,19 @@ impl Simulation {
     }
 
     /// The faults that hit this call.
-    fn striking(&mut self, call: &Call) -> Vec<Fault> {
+    fn matching_faults(&mut self, call: &Call) -> Vec<Fault> {
         let (faults, tally) = (&self.cloud.knobs.faults, &mut self.cloud.stats);
         tally.faults_concerned.resize(faults.len(), 0);
         tally.faults_struck.resize(faults.len(), 0);
-        let mut striking = Vec::new();
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.concerns(call)) {
+        let mut matching = Vec::new();
+        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(call)) {
             tally.faults_concerned[index] += 1;
-            if fault.strikes(tally.faults_concerned[index]) {
+            if fault.hits_call(tally.faults_concerned[index]) {
                 tally.faults_struck[index] += 1;
-                striking.push(fault.clone());
+                matching.push(fault.clone());
             }
         }
-        striking
+        matching
     }
 
     fn redirect_response(&self, call: &Call) -> Response {
@@ -165,7 +165,7 @@ impl Simulation {
     }
 
     fn finish(&self, answer: Response, call: &Call, faults: &[Fault]) -> Option<Response> {
-        faults.iter().try_fold(answer, |answer, fault| spoil(answer, fault, &self.cloud.base, call))
+        faults.iter().try_fold(answer, |answer, fault| apply_response_fault(answer, fault, &self.cloud.base, call))
     }
 
     fn dispatch(&mut self, service: Service, call: &Call, body: &[u8]) -> Response {
@@ -225,8 +225,8 @@ impl Simulation {
                     Err(error) => Response::json(400, &json!({"error": error})),
                 }
             }
-            ("GET", ["sim", "state"]) => Response::ok(&self.cloud.state()),
-            ("GET", ["sim", "history"]) => Response::ok(&self.cloud.told()),
+            ("GET", ["sim", "state"]) => Response::ok(&self.cloud.state_json()),
+            ("GET", ["sim", "history"]) => Response::ok(&self.cloud.history_json()),
             ("POST", ["sim", "reset"]) => {
                 self.cloud.reset();
                 Response::empty(204)

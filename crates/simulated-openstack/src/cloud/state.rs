@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::cloud::cloud::Cloud;
 
 impl Cloud {
-    pub fn state(&self) -> Value {
+    pub fn state_json(&self) -> Value {
         let mut by_state: BTreeMap<&str, u64> = BTreeMap::new();
         let mut deleting = 0_u64;
         for server in self.servers.values() {

@@ -8,7 +8,7 @@ use crate::response::Response;
 use crate::services::listing::next_page;
 
 /// The answer as the fault leaves it; None when the fault loses it. An answer that has nothing to spoil stays as it is.
-pub fn spoil(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Option<Response> {
+pub fn apply_response_fault(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Option<Response> {
     if fault.kind == FaultKind::LostAnswer {
         return None;
     }
@@ -18,10 +18,10 @@ pub fn spoil(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Op
     }
     let Some(mut value) = answer.value() else { return Some(answer) };
     match fault.kind {
-        FaultKind::MissingFields => strip(&mut value, &fault.fields),
+        FaultKind::MissingFields => remove_fields(&mut value, &fault.fields),
         FaultKind::UnknownState => replace_status(&mut value),
-        FaultKind::PartialList => halve(&mut value),
-        FaultKind::RepeatedMarker => lead_back(&mut value, base, call),
+        FaultKind::PartialList => truncate_list(&mut value),
+        FaultKind::RepeatedMarker => repeat_marker(&mut value, base, call),
         FaultKind::Status(_)
         | FaultKind::Html
         | FaultKind::Redirect
@@ -34,13 +34,13 @@ pub fn spoil(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Op
     Some(answer)
 }
 
-fn strip(value: &mut Value, fields: &[String]) {
+fn remove_fields(value: &mut Value, fields: &[String]) {
     match value {
         Value::Object(object) => {
             object.retain(|key, _| !fields.contains(key));
-            object.values_mut().for_each(|value| strip(value, fields));
+            object.values_mut().for_each(|value| remove_fields(value, fields));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| strip(item, fields)),
+        Value::Array(items) => items.iter_mut().for_each(|item| remove_fields(item, fields)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
@@ -68,7 +68,7 @@ fn list(value: &mut Value) -> Option<(String, &mut Vec<Value>)> {
     lists.filter_map(|(key, value)| Some((key.clone(), value.as_array_mut()?))).next()
 }
 
-fn halve(value: &mut Value) {
+fn truncate_list(value: &mut Value) {
     let Some((name, items)) = list(value) else { return };
     items.truncate(items.len() / 2);
     if let Some(object) = value.as_object_mut() {
@@ -77,7 +77,7 @@ fn halve(value: &mut Value) {
     }
 }
 
-fn lead_back(value: &mut Value, base: &str, call: &Call) {
+fn repeat_marker(value: &mut Value, base: &str, call: &Call) {
     let Some((name, items)) = list(value) else { return };
     let last = items.last().and_then(|last| last["id"].as_str()).unwrap_or_default().to_owned();
     let marker = call.parameter("marker").map_or(last, str::to_owned);

@@ -6,7 +6,7 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Service};
-use crate::faults::knobs::hits;
+use crate::faults::knobs::is_nth;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -57,16 +57,16 @@ const FIELDS: &str = "status,addresses,metadata,flavor,floating_ip_address,fixed
 
 impl Fault {
     /// Whether the fault is about calls like this one.
-    pub fn concerns(&self, call: &Call) -> bool {
+    pub fn matches(&self, call: &Call) -> bool {
         self.service.is_none_or(|service| call.service == Some(service))
             && self.method.as_ref().is_none_or(|method| *method == call.method)
             && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
     }
 
     /// Whether it hits the n-th call that it is about, counted from 1.
-    pub fn strikes(&self, number: u64) -> bool {
+    pub fn hits_call(&self, number: u64) -> bool {
         let number = number.saturating_sub(self.after);
-        number > 0 && hits(self.every, number) && number / self.every <= self.times
+        number > 0 && is_nth(self.every, number) && number / self.every <= self.times
     }
 }
 

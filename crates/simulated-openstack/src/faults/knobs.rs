@@ -123,6 +123,6 @@ impl Knobs {
 }
 
 /// Whether the n-th of something (counted from 1) is hit by a knob that says "every".
-pub fn hits(every: u64, number: u64) -> bool {
+pub fn is_nth(every: u64, number: u64) -> bool {
     every > 0 && number.is_multiple_of(every)
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::call::{Call, MIN_MICROVERSION, Microversion, Service};
-use crate::cloud::cloud::{Cloud, Due, Kind, PROJECT_ID, ServerEvent, number_of};
+use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, ServerEvent, number_of};
 use crate::cloud::fixtures::Flavor;
-use crate::faults::knobs::hits;
+use crate::faults::knobs::is_nth;
 use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::{Stage, Status};
@@ -30,7 +30,7 @@ impl Cloud {
             ("GET", ["servers", id, what]) => self.server_subresource(id, what),
             ("GET", ["flavors"] | ["flavors", "detail"]) => self.list_flavors(call, minor),
             ("GET", ["flavors", id]) => match self.fixtures.flavors.iter().find(|flavor| flavor.id == *id) {
-                Some(flavor) => Response::ok(&json!({"flavor": flavor.shown(&self.base, minor)})),
+                Some(flavor) => Response::ok(&json!({"flavor": flavor.to_json(&self.base, minor)})),
                 None => not_found(&format!("Flavor {id} could not be found.")),
             },
             ("GET", ["flavors", _, "os-extra_specs"]) => Response::ok(&json!({"extra_specs": {}})),
@@ -87,14 +87,14 @@ impl Cloud {
         let on_no_host = stage.status == Status::Error && server.launched_at.is_none() && server.delete_failures == 0;
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);
-        if hits(self.knobs.delete_sticks_every, self.stats.deletes_accepted) {
+        if is_nth(self.knobs.delete_sticks_every, self.stats.deletes_accepted) {
             return Response::empty(204);
         }
         if on_no_host {
             // Nobody has to be asked to take it down.
             self.remove_server(number);
         } else {
-            self.schedule(time, number, Due::Deleted);
+            self.schedule(time, number, ServerEvent::Deleted);
         }
         Response::empty(204)
     }
@@ -133,7 +133,7 @@ impl Cloud {
                 Response::ok(&json!({"volumeAttachments": server.volumes.iter().map(shown).collect::<Vec<_>>()}))
             }
             "os-interface" => {
-                let ports = server.ports.iter().map(|port| self.shown_interface(*port));
+                let ports = server.ports.iter().map(|port| self.interface_json(*port));
                 Response::ok(&json!({"interfaceAttachments": ports.collect::<Vec<_>>()}))
             }
             "os-security-groups" => {
@@ -149,7 +149,7 @@ impl Cloud {
     fn list_flavors(&self, call: &Call, minor: u32) -> Response {
         let detailed = call.parts.last().is_some_and(|part| part == "detail");
         let shown = |flavor: &Flavor| match detailed {
-            true => flavor.shown(&self.base, minor),
+            true => flavor.to_json(&self.base, minor),
             false => json!({"id": flavor.id, "name": flavor.name, "links": flavor.links(&self.base)}),
         };
         let all: Vec<Value> = self.fixtures.flavors.iter().map(shown).collect();
@@ -216,7 +216,7 @@ impl Flavor {
         self.extra.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect()
     }
 
-    fn shown(&self, base: &str, minor: u32) -> Value {
+    fn to_json(&self, base: &str, minor: u32) -> Value {
         let swap = if minor < 75 { json!("") } else { json!(0) };
         let mut shown = json!({
             "id": self.id, "name": self.name, "ram": self.ram_mib, "disk": self.disk_gb, "swap": swap,
@@ -233,7 +233,7 @@ impl Flavor {
     }
 
     /// The flavor as a server shows it.
-    pub fn shown_in_server(&self, base: &str, minor: u32) -> Value {
+    pub fn embedded_json(&self, base: &str, minor: u32) -> Value {
         if minor >= FLAVOR_EMBEDDED {
             return json!({
                 "vcpus": self.vcpus, "ram": self.ram_mib, "disk": self.disk_gb, "ephemeral": 0, "swap": 0,

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::call::{Call, Service};
-use crate::cloud::cloud::{Cloud, Due, Kind, id};
-use crate::faults::knobs::hits;
+use crate::cloud::cloud::{Cloud, Kind, ServerEvent, id};
+use crate::faults::knobs::is_nth;
 use crate::response::Response;
-use crate::services::server::{Order, Server, VolumeOrder, seconds};
+use crate::services::server::{Server, ServerOrder, VolumeOrder, seconds};
 
 /// What Nova's schema lets a server have when it is created.
 const SERVER_KEYS: [&str; 24] = [
@@ -78,7 +78,7 @@ impl Cloud {
     }
 
     /// What is ordered, and how many at least and at most.
-    fn parse_order(&self, call: &Call, body: &[u8]) -> Result<(Order, i64, i64), Response> {
+    fn parse_order(&self, call: &Call, body: &[u8]) -> Result<(ServerOrder, i64, i64), Response> {
         let body: Value = serde_json::from_slice(body).map_err(|_| bad_request("Malformed request body"))?;
         let Some(server) = body["server"].as_object() else {
             return Err(invalid("server", &body, "'server' is a required property"));
@@ -100,7 +100,7 @@ impl Cloud {
             return Err(bad_request("Invalid key_name provided."));
         }
         let security_groups = self.requested_groups(server.get("security_groups"))?;
-        let order = Order {
+        let order = ServerOrder {
             name: text("name").unwrap_or_default().to_owned(),
             flavor,
             image,
@@ -141,7 +141,7 @@ impl Cloud {
         let Some(size_gb) = count(mapping.get("volume_size")) else {
             return Err(bad_request("Block Device Mapping is Invalid: volume_size is missing or no number."));
         };
-        Ok((None, Some(VolumeOrder { size_gb, goes_with_server: mapping["delete_on_termination"] == true })))
+        Ok((None, Some(VolumeOrder { size_gb, delete_on_termination: mapping["delete_on_termination"] == true })))
     }
 
     fn check_image(&self, image: &str) -> Result<(), Response> {
@@ -199,7 +199,7 @@ impl Cloud {
     }
 
     /// How many the quota lets through; Nova makes fewer than the most before it refuses.
-    fn count_within_quota(&self, order: &Order, min_count: i64, max_count: i64) -> Result<i64, Response> {
+    fn count_within_quota(&self, order: &ServerOrder, min_count: i64, max_count: i64) -> Result<i64, Response> {
         let flavor = &self.fixtures.flavors[order.flavor];
         let row = |name, each, used, limit| QuotaRow { name, each, used, limit };
         let rows = [
@@ -229,7 +229,7 @@ impl Cloud {
         Ok(count)
     }
 
-    fn create_all(&mut self, order: &Order, count: i64) -> Response {
+    fn create_all(&mut self, order: &ServerOrder, count: i64) -> Response {
         let mut first = None;
         for index in 1..=count {
             let name = if count == 1 { order.name.clone() } else { format!("{}-{index}", order.name) };
@@ -246,7 +246,7 @@ impl Cloud {
         Response::json(202, &body).with("Location", location)
     }
 
-    fn add_server(&mut self, order: &Order, name: String) -> u64 {
+    fn add_server(&mut self, order: &ServerOrder, name: String) -> u64 {
         let number = self.next_number();
         let zone = order.zone.clone().unwrap_or_else(|| self.knobs.zones[0].clone());
         let mut server = Server::new(id(Kind::Server, number), order, name, zone, self.now);
@@ -261,7 +261,7 @@ impl Cloud {
         let error = server.metadata.get("loopback:spawn_error").and_then(Value::as_str);
         if let Some(error) = error.or(of_flavor("loopback:spawn_error")) {
             server.boot_failure = Some(format!("Build of instance {} aborted: {error}", server.id));
-        } else if hits(self.knobs.boot_fails_every, self.stats.servers_created) {
+        } else if is_nth(self.knobs.boot_fails_every, self.stats.servers_created) {
             server.boot_failure = Some(self.knobs.boot_failure.clone());
         }
         let of_flavor = of_flavor("loopback:spawn_seconds").and_then(seconds);
@@ -274,7 +274,7 @@ impl Cloud {
         }
         if let Some(volume) = order.volume {
             match self.add_volume(volume, number) {
-                Ok(volume_number) => server.volumes.push((volume_number, volume.goes_with_server)),
+                Ok(volume_number) => server.volumes.push((volume_number, volume.delete_on_termination)),
                 Err(error) => {
                     server.boot_failure = Some(format!("Build of instance {} aborted: {error}", server.id));
                 }
@@ -282,11 +282,11 @@ impl Cloud {
         }
         self.history.record_created(number, &server, self.now);
         self.servers.insert(number, server);
-        if !hits(self.knobs.boot_sticks_every, self.stats.servers_created) {
-            self.schedule(boot_time, number, Due::Booted);
+        if !is_nth(self.knobs.boot_sticks_every, self.stats.servers_created) {
+            self.schedule(boot_time, number, ServerEvent::BootCompleted);
         }
-        if hits(self.knobs.vanish_every, self.stats.servers_created) {
-            self.schedule(self.knobs.vanish_after_s, number, Due::Vanished);
+        if is_nth(self.knobs.vanish_every, self.stats.servers_created) {
+            self.schedule(self.knobs.vanish_after_s, number, ServerEvent::Vanished);
         }
         number
     }

@@ -40,7 +40,7 @@ impl Cloud {
         match (call.method.as_str(), &path[..]) {
             ("GET" | "HEAD", ["auth", "tokens"]) => match self.tokens.get(&call.subject_token) {
                 Some(token) if token.expires > self.now => {
-                    let shown = self.shown_token(&json!(["password"]), token);
+                    let shown = self.token_json(&json!(["password"]), token);
                     Response::ok(&shown).with("X-Subject-Token", call.subject_token.clone())
                 }
                 _ => Response::error(Service::Identity, 404, "Failed to validate token"),
@@ -53,9 +53,9 @@ impl Cloud {
             ("GET", ["auth", "projects"]) => {
                 let links =
                     json!({"self": format!("{}/auth/projects", self.auth_url()), "next": null, "previous": null});
-                Response::ok(&json!({"projects": [self.shown_project()], "links": links}))
+                Response::ok(&json!({"projects": [self.project_json()], "links": links}))
             }
-            ("GET", ["projects", id]) if *id == PROJECT_ID => Response::ok(&json!({"project": self.shown_project()})),
+            ("GET", ["projects", id]) if *id == PROJECT_ID => Response::ok(&json!({"project": self.project_json()})),
             ("GET", ["projects"]) => {
                 let message = "You are not authorized to perform the requested action: identity:list_projects.";
                 Response::error(Service::Identity, 403, message)
@@ -100,13 +100,13 @@ impl Cloud {
         }
         self.stats.tokens_issued += 1;
         let id = format!("gAAAAA{}", uuid::Uuid::new_v4().simple());
-        let shown = self.shown_token(&json!(methods), &token);
+        let shown = self.token_json(&json!(methods), &token);
         self.tokens.retain(|_, token| token.expires > self.now);
         self.tokens.insert(id.clone(), token);
         Response::json(201, &shown).with("X-Subject-Token", id)
     }
 
-    fn shown_token(&self, methods: &Value, Token { user, expires }: &Token) -> Value {
+    fn token_json(&self, methods: &Value, Token { user, expires }: &Token) -> Value {
         let domain = json!({"id": "default", "name": "Default"});
         json!({"token": {
             "methods": methods,
@@ -118,7 +118,7 @@ impl Cloud {
         }})
     }
 
-    fn shown_project(&self) -> Value {
+    fn project_json(&self) -> Value {
         json!({
             "id": PROJECT_ID, "name": PROJECT, "domain_id": "default", "description": "", "enabled": true,
             "parent_id": "default", "is_domain": false, "tags": [], "options": {},

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 
 use crate::call::{Call, Service};
-use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, id, number_of};
+use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, SimTime, id, number_of};
 use crate::response::Response;
 use crate::services::listing;
 
@@ -29,8 +29,8 @@ pub struct Image {
     /// What its owner said of it.
     properties: Map<String, Value>,
     content: Option<ImageContent>,
-    created: Moment,
-    updated: Moment,
+    created: SimTime,
+    updated: SimTime,
 }
 
 impl Image {
@@ -47,21 +47,21 @@ pub struct ImageContent {
 }
 
 /// Takes in the content of an image, piece by piece.
-pub struct Intake {
+pub struct ContentHasher {
     size: u64,
     md5: md5::Context,
     sha512: Sha512,
 }
 
-impl Intake {
+impl ContentHasher {
     pub fn new() -> Self {
         Self { size: 0, md5: md5::Context::new(), sha512: Sha512::new() }
     }
 
-    pub fn take(&mut self, piece: &[u8]) {
-        self.size += piece.len() as u64;
-        self.md5.consume(piece);
-        self.sha512.update(piece);
+    pub fn update(&mut self, chunk: &[u8]) {
+        self.size += chunk.len() as u64;
+        self.md5.consume(chunk);
+        self.sha512.update(chunk);
     }
 
     pub fn size(&self) -> u64 {
@@ -77,13 +77,13 @@ impl Intake {
 impl Cloud {
     pub fn add_standard_images(&mut self) {
         for (name, format) in [("raw-1M", "raw"), ("qcow2-empty", "qcow2")] {
-            let mut intake = Intake::new();
-            intake.take(name.as_bytes());
+            let mut hasher = ContentHasher::new();
+            hasher.update(name.as_bytes());
             let properties = json!({
                 "name": name, "disk_format": format, "container_format": "bare", "visibility": "public",
             });
             let Value::Object(properties) = properties else { unreachable!("it was written as an object") };
-            self.add_image(properties, Some(intake.finish()));
+            self.add_image(properties, Some(hasher.finish()));
         }
     }
 
@@ -107,7 +107,7 @@ impl Cloud {
             ("POST", ["images"]) => self.create_image(body),
             ("GET", ["images", id]) => {
                 match number_of(Kind::Image, id).and_then(|number| Some((number, self.images.get(&number)?))) {
-                    Some((number, image)) => Response::ok(&self.shown_image(number, image)),
+                    Some((number, image)) => Response::ok(&self.image_json(number, image)),
                     None => Response::error(Service::Image, 404, &format!("No image found with ID {id}")),
                 }
             }

@@ -73,18 +73,18 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(call: &Call) -> Result<Self, Response> {
-        let bad = |message: &str| Response::error(Service::Compute, 400, message);
+    fn from_call(call: &Call) -> Result<Self, Response> {
+        let bad_request = |message: &str| Response::error(Service::Compute, 400, message);
         if let Some(limit) = call.parameter("limit")
             && limit.parse::<u64>().is_err()
         {
             let message = format!(
                 "Invalid input for query parameters limit. Value: {limit}. '{limit}' does not match '^[0-9]*$'"
             );
-            return Err(bad(&message));
+            return Err(bad_request(&message));
         }
         let name = match call.parameter("name") {
-            Some(name) => Some(Regex::new(name).map_err(|_| bad("Invalid filter: name"))?),
+            Some(name) => Some(Regex::new(name).map_err(|_| bad_request("Invalid filter: name"))?),
             None => None,
         };
         Ok(Self { name, status: call.parameter("status").map(str::to_uppercase) })
@@ -99,7 +99,7 @@ impl Filter {
 impl Cloud {
     /// Newest first, as Nova sorts them.
     pub fn list_servers(&mut self, call: &Call) -> Response {
-        let filter = match Filter::of(call) {
+        let filter = match Filter::from_call(call) {
             Ok(filter) => filter,
             Err(answer) => return answer,
         };
@@ -163,6 +163,6 @@ impl Cloud {
         if present.is_some_and(|present| present.stage() == stage) {
             return self.rendered_json(number, minor).expect("it is present");
         }
-        self.shown(server, stage, minor).to_string().into()
+        self.server_json(server, stage, minor).to_string().into()
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::call::{Call, Service};
-use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, id, number_of};
+use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, SimTime, id, number_of};
 use crate::cloud::fixtures::{Fixtures, Network};
 use crate::response::Response;
 use crate::services::listing;
@@ -16,30 +16,30 @@ pub struct Port {
     host: u16,
     zone: String,
     pub active: bool,
-    created: Moment,
+    created: SimTime,
 }
 
 pub struct FloatingIp {
     host: u16,
     pub port: Option<u64>,
-    created: Moment,
+    created: SimTime,
 }
 
 impl Cloud {
     pub fn network(&mut self, call: &Call, body: &[u8]) -> Response {
         match (call.method.as_str(), &call.below_version()[..]) {
-            ("GET", ["networks"]) => self.list(call, "networks", self.shown_networks()),
-            ("GET", ["subnets"]) => self.list(call, "subnets", self.shown_subnets()),
-            ("GET", ["routers"]) => self.list(call, "routers", self.shown_routers()),
-            ("GET", ["security-groups"]) => self.list(call, "security_groups", self.shown_groups()),
+            ("GET", ["networks"]) => self.list(call, "networks", self.networks_json()),
+            ("GET", ["subnets"]) => self.list(call, "subnets", self.subnets_json()),
+            ("GET", ["routers"]) => self.list(call, "routers", self.routers_json()),
+            ("GET", ["security-groups"]) => self.list(call, "security_groups", self.security_groups_json()),
             ("GET", ["ports"]) => {
                 let of_server = call.parameter("device_id").map(|server| number_of(Kind::Server, server));
-                let shown = |(number, port): (&u64, &Port)| self.shown_port(*number, port);
+                let shown = |(number, port): (&u64, &Port)| self.port_json(*number, port);
                 let wanted = |port: &Port| of_server.is_none_or(|server| server == Some(port.server));
                 self.list(call, "ports", self.ports.iter().filter(|(_, port)| wanted(port)).map(shown).collect())
             }
             ("GET", ["floatingips"]) => {
-                let shown = |(number, ip): (&u64, &FloatingIp)| self.shown_floating_ip(*number, ip);
+                let shown = |(number, ip): (&u64, &FloatingIp)| self.floating_ip_json(*number, ip);
                 self.list(call, "floatingips", self.floating_ips.iter().map(shown).collect())
             }
             ("GET", ["extensions"]) => {
@@ -51,7 +51,7 @@ impl Cloud {
                 match number_of(Kind::FloatingIp, id).filter(|number| self.floating_ips.contains_key(number)) {
                     Some(number) => {
                         let ip = self.floating_ips.remove(&number).expect("it was just found");
-                        self.floating_pool.give_back(ip.host);
+                        self.floating_pool.release(ip.host);
                         let server = ip.port.and_then(|port| self.ports.get(&port)).map(|port| port.server);
                         self.invalidate_rendered(server);
                         Response::empty(204)
@@ -91,18 +91,18 @@ impl Cloud {
 
     fn show(&self, collection: &str, id: &str) -> Response {
         let (name, items) = match collection {
-            "networks" => ("network", self.shown_networks()),
-            "subnets" => ("subnet", self.shown_subnets()),
-            "routers" => ("router", self.shown_routers()),
-            "security-groups" => ("security_group", self.shown_groups()),
+            "networks" => ("network", self.networks_json()),
+            "subnets" => ("subnet", self.subnets_json()),
+            "routers" => ("router", self.routers_json()),
+            "security-groups" => ("security_group", self.security_groups_json()),
             "ports" => {
                 let found = number_of(Kind::Port, id).and_then(|number| Some((number, self.ports.get(&number)?)));
-                ("port", found.map(|(number, port)| self.shown_port(number, port)).into_iter().collect())
+                ("port", found.map(|(number, port)| self.port_json(number, port)).into_iter().collect())
             }
             "floatingips" => {
                 let number = number_of(Kind::FloatingIp, id);
                 let found = number.and_then(|number| Some((number, self.floating_ips.get(&number)?)));
-                ("floatingip", found.map(|(number, ip)| self.shown_floating_ip(number, ip)).into_iter().collect())
+                ("floatingip", found.map(|(number, ip)| self.floating_ip_json(number, ip)).into_iter().collect())
             }
             _ => return Response::not_found(Service::Network),
         };
@@ -114,7 +114,7 @@ impl Cloud {
 
     /// A port for a server; None when the network has no address left.
     pub fn add_port(&mut self, network: usize, server: u64, zone: &str) -> Option<u64> {
-        let host = self.pools[network].take()?;
+        let host = self.pools[network].allocate()?;
         let number = self.next_number();
         let port = Port { network, server, host, zone: zone.to_owned(), active: false, created: self.now };
         self.ports.insert(number, port);
@@ -124,7 +124,7 @@ impl Cloud {
     /// Takes a port away, and from its server as well.
     pub fn remove_port(&mut self, number: u64) {
         let Some(port) = self.ports.remove(&number) else { return };
-        self.pools[port.network].give_back(port.host);
+        self.pools[port.network].release(port.host);
         for ip in self.floating_ips.values_mut().filter(|ip| ip.port == Some(number)) {
             ip.port = None;
         }
@@ -165,14 +165,14 @@ impl Cloud {
             self.stats.quota_refusals += 1;
             return Response::neutron(409, "OverQuota", "Quota exceeded for resources: ['floatingip'].");
         }
-        let Some(host) = self.floating_pool.take() else {
+        let Some(host) = self.floating_pool.allocate() else {
             let message = format!("No more IP addresses available on network {network}.");
             return Response::neutron(409, "IpAddressGenerationFailure", &message);
         };
         let number = self.next_number();
         self.floating_ips.insert(number, FloatingIp { host, port, created: self.now });
         self.invalidate_rendered(port.map(|port| self.ports[&port].server));
-        let shown = self.shown_floating_ip(number, &self.floating_ips[&number]);
+        let shown = self.floating_ip_json(number, &self.floating_ips[&number]);
         Response::json(201, &json!({"floatingip": shown}))
     }
 
@@ -211,8 +211,8 @@ impl Cloud {
         addresses
     }
 
-    fn shown_networks(&self) -> Vec<Value> {
-        let made = self.timestamp(Moment::ZERO);
+    fn networks_json(&self) -> Vec<Value> {
+        let made = self.timestamp(SimTime::ZERO);
         let shown = |network: &Network| {
             json!({
                 "id": network.id, "name": network.name, "tenant_id": PROJECT_ID, "project_id": PROJECT_ID,
@@ -226,18 +226,18 @@ impl Cloud {
         self.fixtures.networks.iter().map(shown).collect()
     }
 
-    fn shown_subnets(&self) -> Vec<Value> {
+    fn subnets_json(&self) -> Vec<Value> {
         let networks = self.fixtures.networks.iter().enumerate();
-        let mut subnets: Vec<Value> = networks.flat_map(|(index, network)| network.shown_subnets(index)).collect();
+        let mut subnets: Vec<Value> = networks.flat_map(|(index, network)| network.subnets_json(index)).collect();
         for subnet in &mut subnets {
-            subnet["created_at"] = json!(self.timestamp(Moment::ZERO));
-            subnet["updated_at"] = json!(self.timestamp(Moment::ZERO));
+            subnet["created_at"] = json!(self.timestamp(SimTime::ZERO));
+            subnet["updated_at"] = json!(self.timestamp(SimTime::ZERO));
         }
         subnets
     }
 
-    fn shown_routers(&self) -> Vec<Value> {
-        let made = self.timestamp(Moment::ZERO);
+    fn routers_json(&self) -> Vec<Value> {
+        let made = self.timestamp(SimTime::ZERO);
         let shown = |external: &Network| {
             let addresses = [json!({"subnet_id": external.subnets[0], "ip_address": "127.90.0.2"})];
             json!({
@@ -251,7 +251,7 @@ impl Cloud {
         self.fixtures.external_network().map(shown).into_iter().collect()
     }
 
-    fn shown_groups(&self) -> Vec<Value> {
+    fn security_groups_json(&self) -> Vec<Value> {
         let groups = self.fixtures.security_groups.iter();
         let shown = groups.map(|group| {
             json!({
@@ -262,7 +262,7 @@ impl Cloud {
         shown.collect()
     }
 
-    fn shown_port(&self, number: u64, port: &Port) -> Value {
+    fn port_json(&self, number: u64, port: &Port) -> Value {
         let made = self.timestamp(port.created);
         json!({
             "id": id(Kind::Port, number), "name": "", "network_id": self.fixtures.networks[port.network].id,
@@ -277,7 +277,7 @@ impl Cloud {
     }
 
     /// A port as Nova shows it.
-    pub fn shown_interface(&self, number: u64) -> Value {
+    pub fn interface_json(&self, number: u64) -> Value {
         let port = &self.ports[&number];
         json!({
             "net_id": self.fixtures.networks[port.network].id, "port_id": id(Kind::Port, number),
@@ -285,7 +285,7 @@ impl Cloud {
         })
     }
 
-    fn shown_floating_ip(&self, number: u64, ip: &FloatingIp) -> Value {
+    fn floating_ip_json(&self, number: u64, ip: &FloatingIp) -> Value {
         let port = ip.port.map(|number| (number, &self.ports[&number]));
         let details = port.map(|(_, port)| {
             json!({

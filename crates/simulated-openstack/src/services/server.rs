@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::cloud::cloud::{Cloud, Moment, PROJECT_ID, USER_ID};
+use crate::cloud::cloud::{Cloud, PROJECT_ID, SimTime, USER_ID};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
@@ -46,9 +46,9 @@ pub struct Server {
     pub ports: Vec<u64>,
     /// Volumes, and whether they go with the server.
     pub volumes: Vec<(u64, bool)>,
-    pub created_at: Moment,
-    pub launched_at: Option<Moment>,
-    pub deleted_at: Option<Moment>,
+    pub created_at: SimTime,
+    pub launched_at: Option<SimTime>,
+    pub deleted_at: Option<SimTime>,
     /// What the boot will end with, unless it succeeds.
     pub boot_failure: Option<String>,
     /// How many deletions will fail.
@@ -56,15 +56,15 @@ pub struct Server {
     /// `nodepool_node_id` of the metadata.
     pub node: Option<String>,
     /// What went wrong last, and when.
-    fault: Option<(Moment, String)>,
+    fault: Option<(SimTime, String)>,
     /// When it entered each stage; never empty.
-    stages: Vec<(Moment, Stage)>,
+    stages: Vec<(SimTime, Stage)>,
     /// The present stage as JSON, by what the microversion shows.
     pub rendered_json: Vec<(usize, Bytes)>,
 }
 
 /// What is asked of a server that is to be.
-pub struct Order {
+pub struct ServerOrder {
     pub name: String,
     pub flavor: usize,
     pub image: Option<String>,
@@ -81,19 +81,19 @@ pub struct Order {
 #[derive(Clone, Copy)]
 pub struct VolumeOrder {
     pub size_gb: i64,
-    pub goes_with_server: bool,
+    pub delete_on_termination: bool,
 }
 
 /// The microversions that show more of a server than those before.
-const GROWTH: [u32; 7] = [9, 19, 26, 47, 63, 73, 90];
+const SHAPE_MICROVERSIONS: [u32; 7] = [9, 19, 26, 47, 63, 73, 90];
 
 /// Equal for microversions that show the same.
 pub fn shape(minor: u32) -> usize {
-    GROWTH.iter().filter(|grown| minor >= **grown).count()
+    SHAPE_MICROVERSIONS.iter().filter(|since| minor >= **since).count()
 }
 
 impl Server {
-    pub fn new(id: String, order: &Order, name: String, zone: String, created: Moment) -> Self {
+    pub fn new(id: String, order: &ServerOrder, name: String, zone: String, created: SimTime) -> Self {
         let node = order.metadata.get("nodepool_node_id").and_then(Value::as_str).map(str::to_owned);
         Self {
             id,
@@ -124,20 +124,20 @@ impl Server {
     }
 
     /// The stage it was in; None before it was created and after it was gone.
-    pub fn stage_at(&self, moment: Moment) -> Option<Stage> {
+    pub fn stage_at(&self, moment: SimTime) -> Option<Stage> {
         if self.deleted_at.is_some_and(|gone| gone <= moment) {
             return None;
         }
         self.stages.iter().rev().find(|(since, _)| *since <= moment).map(|(_, stage)| *stage)
     }
 
-    pub fn enter(&mut self, now: Moment, stage: Stage) {
+    pub fn enter(&mut self, now: SimTime, stage: Stage) {
         assert!(self.deleted_at.is_none(), "a server that is gone does not change");
         self.stages.push((now, stage));
         self.rendered_json.clear();
     }
 
-    pub fn fail(&mut self, now: Moment, message: String) {
+    pub fn fail(&mut self, now: SimTime, message: String) {
         self.fault = Some((now, message));
         self.enter(now, Stage { status: Status::Error, deleting: false });
     }
@@ -171,14 +171,14 @@ impl Cloud {
         if let Some((_, bytes)) = server.rendered_json.iter().find(|(shape, _)| *shape == wanted) {
             return Some(bytes.clone());
         }
-        let bytes = Bytes::from(self.shown(server, server.stage(), minor).to_string());
+        let bytes = Bytes::from(self.server_json(server, server.stage(), minor).to_string());
         let server = self.servers.get_mut(&number).expect("it was just shown");
         server.rendered_json.push((wanted, bytes.clone()));
         Some(bytes)
     }
 
     /// A server as it is in a stage.
-    pub fn shown(&self, server: &Server, stage: Stage, minor: u32) -> Value {
+    pub fn server_json(&self, server: &Server, stage: Stage, minor: u32) -> Value {
         let (base, id) = (&self.base, &server.id);
         let flavor = self.flavor(server);
         let up = stage.status == Status::Active;
@@ -195,7 +195,7 @@ impl Cloud {
         let mut shown = json!({
             "id": id, "name": server.name, "status": stage.status.name(), "tenant_id": PROJECT_ID, "user_id": USER_ID,
             "metadata": server.metadata, "hostId": if up { HOST_ID } else { "" }, "image": image,
-            "flavor": flavor.shown_in_server(base, minor), "created": self.timestamp(server.created_at),
+            "flavor": flavor.embedded_json(base, minor), "created": self.timestamp(server.created_at),
             "updated": self.timestamp(changed),
             "addresses": if up { self.addresses(server) } else { json!({}) }, "accessIPv4": "", "accessIPv6": "",
             "links": server.links(base), "OS-DCF:diskConfig": "MANUAL",
@@ -224,7 +224,7 @@ impl Cloud {
             (90, "OS-EXT-SRV-ATTR:hostname", json!(server.name)),
         ];
         for (since, key, value) in later.into_iter().filter(|(since, _, _)| minor >= *since) {
-            assert!(GROWTH.contains(&since), "{key} makes a shape of its own");
+            assert!(SHAPE_MICROVERSIONS.contains(&since), "{key} makes a shape of its own");
             shown[key] = value;
         }
         shown

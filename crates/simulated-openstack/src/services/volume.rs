@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::call::{Call, Service};
-use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, USER_ID, id, number_of};
+use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, SimTime, USER_ID, id, number_of};
 use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::VolumeOrder;
@@ -12,7 +12,7 @@ pub struct Volume {
     size_gb: i64,
     /// The server it is attached to.
     pub server: Option<u64>,
-    created: Moment,
+    created: SimTime,
 }
 
 pub fn id_of(number: u64) -> String {
@@ -43,7 +43,7 @@ impl Cloud {
                 }
             }
             ("GET", ["volumes", id]) => match self.volume_number(id) {
-                Some(number) => Response::ok(&json!({"volume": self.shown_volume(number, &self.volumes[&number])})),
+                Some(number) => Response::ok(&json!({"volume": self.volume_json(number, &self.volumes[&number])})),
                 None => not_found(id),
             },
             ("DELETE", ["volumes", id]) => self.delete_volume(id),
@@ -92,7 +92,7 @@ impl Cloud {
         }
         let number = self.next_number();
         self.volumes.insert(number, Volume { size_gb, server: None, created: self.now });
-        Response::json(202, &json!({"volume": self.shown_volume(number, &self.volumes[&number])}))
+        Response::json(202, &json!({"volume": self.volume_json(number, &self.volumes[&number])}))
     }
 
     fn delete_volume(&mut self, id: &str) -> Response {
@@ -111,7 +111,7 @@ impl Cloud {
     fn list_volumes(&self, call: &Call) -> Response {
         let detailed = call.parts.last().is_some_and(|part| part == "detail");
         let shown = |(number, volume): (&u64, &Volume)| {
-            let shown = self.shown_volume(*number, volume);
+            let shown = self.volume_json(*number, volume);
             if detailed { shown } else { json!({"id": shown["id"], "name": shown["name"], "links": shown["links"]}) }
         };
         let all = self.volumes.iter().rev().map(shown).collect();
@@ -121,7 +121,7 @@ impl Cloud {
         }
     }
 
-    fn shown_volume(&self, number: u64, volume: &Volume) -> Value {
+    fn volume_json(&self, number: u64, volume: &Volume) -> Value {
         let id = id_of(number);
         let at = self.timestamp_micros(volume.created);
         let attachment = volume.server.map(|server| {

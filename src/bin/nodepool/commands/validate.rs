@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use nodepool::actors::process::config_files;
-use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::context::BUILT_IN_DRIVERS;
 use nodepool_model::config::validate::is_headline;
 use python_yaml::diagnostics::{Diagnostic, Severity};
 use serde_json::json;
@@ -17,7 +17,7 @@ const LOGGER: &str = "nodepool.cmd.config_validator";
 
 pub async fn config_validate(path: &Path, output: &mut Output<'_>) -> anyhow::Result<()> {
     info!(target: LOGGER, "validating {}", path.display());
-    let diagnostics = config_files::validate(path, BUILT).await;
+    let diagnostics = config_files::validate(path, BUILT_IN_DRIVERS).await;
     for diagnostic in &diagnostics {
         match diagnostic.severity {
             Severity::Notice => info!(target: LOGGER, "{diagnostic}"),

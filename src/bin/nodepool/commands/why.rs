@@ -172,14 +172,14 @@ impl Explanation {
         let labels = in_words(&request.node_types);
         let since = age(request.state_time, *now);
         let requestor = request.requestor.as_deref().unwrap_or("somebody");
-        let fate = match request.state {
+        let outcome = match request.state {
             RequestState::Requested => "waits for a launcher to take it",
             RequestState::Pending => "was taken by a launcher, which gets its nodes",
             RequestState::Fulfilled => "has its nodes, and waits for its requestor to use them",
             RequestState::Failed => "failed, because nobody could serve it",
         };
         let state = request.state.as_str();
-        format!("{id} of {requestor} for {labels} {fate} ({state} for {since})")
+        format!("{id} of {requestor} for {labels} {outcome} ({state} for {since})")
     }
 
     /// Who could still serve the request, or what nobody offers.

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 
 use crate::openstack::api_types::{Flavor, Network, Router, Subnet, Volume};
-use crate::openstack::config::{Image, Wanted};
+use crate::openstack::config::{ImageRef, ServerSpec};
 use crate::openstack::http::Services;
 use nodepool_driver::facts::Unavailable;
 use nodepool_model::records::ids::{LabelName, PoolName};
-use nodepool_model::records::resources::{ FLOATING_IPS, PORTS, Resources};
+use nodepool_model::records::resources::{FLOATING_IPS, PORTS, Resources};
 use openstack_clouds::{CloudSettings, FloatingIps, NetworkRole};
 
 #[derive(Clone, Debug, Default)]
-pub struct Stock {
+pub struct CloudCatalog {
     pub services: Services,
     /// By ram, then by name.
     flavors: Vec<Flavor>,
@@ -23,15 +23,15 @@ pub struct Stock {
     networks: Networks,
     pub zones: Vec<String>,
     /// Labels whose servers have been seen with a floating address: whether one needs it shows when it runs.
-    pub floating_labels: BTreeSet<(PoolName, LabelName)>,
+    pub floating_ip_labels: BTreeSet<(PoolName, LabelName)>,
     /// Why no pool that heeds the limits can be used.
     pub limits_unavailable: Option<Unavailable>,
-    pub kept: Kept,
+    pub fallback: FallbackData,
 }
 
 /// What a survey goes on with where the cloud does not answer: what it said the last time. `None`: it never said it.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct FallbackData {
     pub subnets: Option<Vec<Subnet>>,
     pub routers: Option<Vec<Router>>,
     pub volumes: Option<Vec<Volume>>,
@@ -50,7 +50,7 @@ pub struct NetworkQuota {
 
 impl NetworkQuota {
     /// From Neutron's details of a quota.
-    pub fn of(answer: &Value) -> Self {
+    pub fn from_json(answer: &Value) -> Self {
         let (mut limits, mut used) = (Resources::unlimited(), Resources::none());
         for (theirs, ours) in [("port", PORTS), ("floatingip", FLOATING_IPS)] {
             let number = |key: &str| answer.pointer(&format!("/quota/{theirs}/{key}")).and_then(Value::as_f64);
@@ -70,25 +70,25 @@ pub struct Networks {
     /// Names of networks whose addresses can be reached from outside, and of those whose cannot.
     pub external: BTreeSet<String>,
     pub internal: BTreeSet<String>,
-    pub floating: Source,
+    pub floating_ip_source: FloatingIpSource,
     /// Networks that floating addresses can lead to, by id; `None` while nobody has told.
-    pub destinations: Option<BTreeSet<String>>,
+    pub floating_ip_destinations: Option<BTreeSet<String>>,
     /// The network whose addresses are used, where the cloud's settings name one.
     pub default_interface: Option<String>,
 }
 
 /// Where floating addresses come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum FloatingIpSource {
     /// From the network with this id.
     Network(String),
-    Nowhere,
+    Absent,
     /// The cloud has not said it yet.
     #[default]
     Unknown,
 }
 
-impl Stock {
+impl CloudCatalog {
     pub fn new(services: Services, mut flavors: Vec<Flavor>) -> Self {
         flavors.sort_by(|one, other| one.ram.total_cmp(&other.ram).then_with(|| one.name.cmp(&other.name)));
         let by_id = flavors.iter().enumerate().map(|(index, flavor)| (flavor.id.clone(), index)).collect();
@@ -110,16 +110,16 @@ impl Stock {
 
     /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor of
     /// exactly that name or id.
-    pub fn flavor(&self, wanted: &Wanted) -> Result<&Flavor, Unavailable> {
-        let name = wanted.flavor.as_deref().unwrap_or_default();
-        let found = match wanted.min_ram {
-            1.. => self.flavors.iter().find(|flavor| flavor.ram >= wanted.min_ram as f64 && flavor.name.contains(name)),
+    pub fn flavor(&self, spec: &ServerSpec) -> Result<&Flavor, Unavailable> {
+        let name = spec.flavor.as_deref().unwrap_or_default();
+        let found = match spec.min_ram {
+            1.. => self.flavors.iter().find(|flavor| flavor.ram >= spec.min_ram as f64 && flavor.name.contains(name)),
             _ => self.flavors.iter().find(|flavor| flavor.name == name || flavor.id == name),
         };
         found.ok_or_else(|| {
-            let what = match (wanted.min_ram, &wanted.flavor) {
-                (1.., Some(name)) => format!("with {} MiB and a name that contains {name}", wanted.min_ram),
-                (1.., None) => format!("with {} MiB", wanted.min_ram),
+            let what = match (spec.min_ram, &spec.flavor) {
+                (1.., Some(name)) => format!("with {} MiB and a name that contains {name}", spec.min_ram),
+                (1.., None) => format!("with {} MiB", spec.min_ram),
                 (_, name) => format!("named {}", name.as_deref().unwrap_or("(none)")),
             };
             Unavailable::Permanent(format!("Unable to find flavor {what}"))
@@ -127,29 +127,29 @@ impl Stock {
     }
 
     /// The id of a label's cloud image.
-    pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Unavailable> {
-        match &wanted.image {
-            Image::Id(id) => Ok(id),
-            Image::Name(name) => match self.images.get(name) {
+    pub fn image<'a>(&'a self, spec: &'a ServerSpec) -> Result<&'a str, Unavailable> {
+        match &spec.image {
+            ImageRef::Id(id) => Ok(id),
+            ImageRef::Name(name) => match self.images.get(name) {
                 Some(Ok(id)) => Ok(id),
                 Some(Err(why)) => Err(Unavailable::Temporary(why.clone())),
                 None => Err(Unavailable::Temporary(format!("image {name} has not been looked for yet"))),
             },
-            Image::Uploaded => {
-                let name = &wanted.image_name;
+            ImageRef::Uploaded => {
+                let name = &spec.image_name;
                 Err(Unavailable::Temporary(format!("image {name} has not been uploaded to this provider")))
             }
         }
     }
 
     /// The ids of a label's networks, in its order.
-    pub fn network_ids(&self, wanted: &Wanted) -> Result<Vec<&str>, Unavailable> {
+    pub fn network_ids(&self, spec: &ServerSpec) -> Result<Vec<&str>, Unavailable> {
         let id = |name: &String| {
             let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name);
             let missing = || Unavailable::Permanent(format!("Unable to find network {name}"));
             found.map(|network| network.id.as_str()).ok_or_else(missing)
         };
-        wanted.networks.iter().map(id).collect()
+        spec.networks.iter().map(id).collect()
     }
 
     /// The id of the network that clouds.yaml makes the default.
@@ -170,8 +170,8 @@ impl Stock {
 
     /// What the project may have of everything; infinite where the cloud has said nothing.
     pub fn limits(&self) -> Resources {
-        let mut limits = self.kept.limits.clone().unwrap_or_else(Resources::unlimited);
-        match &self.kept.volume_limits {
+        let mut limits = self.fallback.limits.clone().unwrap_or_else(Resources::unlimited);
+        match &self.fallback.volume_limits {
             Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
             // What cannot be had at all.
             None if !self.services.block_storage => {
@@ -179,43 +179,43 @@ impl Stock {
             }
             None => {}
         }
-        if let Some(network) = &self.kept.network {
+        if let Some(network) = &self.fallback.network {
             network.limits.iter().for_each(|(name, limit)| limits.set(name, limit));
         }
         limits
     }
 
     /// What a server of a label takes of what is limited in the network.
-    fn network_need(&self, pool: &PoolName, wanted: &Wanted) -> Resources {
-        let has_floating_ip = self.floating_labels.contains(&(pool.clone(), wanted.label.clone()));
-        let need = [(PORTS, wanted.networks.len().max(1)), (FLOATING_IPS, usize::from(has_floating_ip))];
-        let limited = self.kept.network.iter().flat_map(|network| network.limits.names());
+    fn network_need(&self, pool: &PoolName, spec: &ServerSpec) -> Resources {
+        let has_floating_ip = self.floating_ip_labels.contains(&(pool.clone(), spec.label.clone()));
+        let need = [(PORTS, spec.networks.len().max(1)), (FLOATING_IPS, usize::from(has_floating_ip))];
+        let limited = self.fallback.network.iter().flat_map(|network| network.limits.names());
         let need = |name: &str| need.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number);
         limited.map(|name| (name.to_owned(), need(name) as f64)).collect()
     }
 
     /// What the project has of the network's resources beside what servers of ours take.
-    pub fn network_use_of_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a Wanted)>) -> Resources {
-        let Some(network) = &self.kept.network else { return Resources::none() };
+    pub fn network_usage_by_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a ServerSpec)>) -> Resources {
+        let Some(network) = &self.fallback.network else { return Resources::none() };
         let mut others = network.used.clone();
-        ours.for_each(|(pool, wanted)| others.subtract(&self.network_need(pool, wanted)));
+        ours.for_each(|(pool, spec)| others.subtract(&self.network_need(pool, spec)));
         // Servers that are just being made have no ports yet.
         others.iter().map(|(name, amount)| (name.to_owned(), amount.max(0.0))).collect()
     }
 
     /// What one server of a label takes, or why there can be none.
-    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Resources, Unavailable> {
-        let flavor = self.flavor(wanted)?;
-        self.network_ids(wanted)?;
-        if wanted.image != Image::Uploaded {
-            self.image(wanted)?;
+    pub fn need(&self, pool: &PoolName, spec: &ServerSpec) -> Result<Resources, Unavailable> {
+        let flavor = self.flavor(spec)?;
+        self.network_ids(spec)?;
+        if spec.image != ImageRef::Uploaded {
+            self.image(spec)?;
         }
         let mut need = amounts(flavor.vcpus, flavor.ram);
-        if let Some(size) = wanted.volume {
+        if let Some(size) = spec.volume {
             need.set("volumes", 1.0);
             need.set("volume-gb", size as f64);
         }
-        need.add(&self.network_need(pool, wanted));
+        need.add(&self.network_need(pool, spec));
         Ok(need)
     }
 }
@@ -237,12 +237,13 @@ impl Networks {
             |network: &Network| cloud.networks.iter().find(|role| role.name == network.name || role.name == network.id);
         let mut found = Self::default();
         for network in &all {
-            let looks_external = network.is_external || network.physical.as_ref().is_some_and(|name| !name.is_empty());
-            let is_external = role(network).map_or(looks_external, |role| role.routes_ipv4_externally);
+            let has_external_attributes =
+                network.is_external || network.physical.as_ref().is_some_and(|name| !name.is_empty());
+            let is_external = role(network).map_or(has_external_attributes, |role| role.routes_ipv4_externally);
             let names = if is_external { &mut found.external } else { &mut found.internal };
             names.insert(network.name.clone());
         }
-        let having = |has: fn(&NetworkRole) -> bool| {
+        let names_with = |has: fn(&NetworkRole) -> bool| {
             let marked = cloud.networks.iter().filter(move |role| has(role)).map(|role| role.name.clone());
             marked.collect::<Vec<_>>()
         };
@@ -250,14 +251,16 @@ impl Networks {
             let meant = all.iter().filter(|network| names.contains(&network.name) || names.contains(&network.id));
             meant.map(|network| network.id.clone()).collect::<Vec<_>>()
         };
-        let sources = having(|role| role.nat_source);
-        found.floating = match (cloud.floating_ips, sources.is_empty()) {
-            (FloatingIps::Neutron, false) => ids(&sources).into_iter().next().map_or(Source::Nowhere, Source::Network),
+        let sources = names_with(|role| role.nat_source);
+        found.floating_ip_source = match (cloud.floating_ips, sources.is_empty()) {
+            (FloatingIps::Neutron, false) => {
+                ids(&sources).into_iter().next().map_or(FloatingIpSource::Absent, FloatingIpSource::Network)
+            }
             (FloatingIps::Neutron, true) => external_network(&all, routers),
-            (FloatingIps::Nova | FloatingIps::None, _) => Source::Nowhere,
+            (FloatingIps::Nova | FloatingIps::None, _) => FloatingIpSource::Absent,
         };
-        let destinations = having(|role| role.nat_destination);
-        found.destinations = match destinations.is_empty() {
+        let destinations = names_with(|role| role.nat_destination);
+        found.floating_ip_destinations = match destinations.is_empty() {
             false => Some(ids(&destinations).into_iter().collect()),
             true => subnets.map(|subnets| {
                 let is_external = |id: &String| all.iter().any(|network| network.id == *id && network.is_external);
@@ -265,19 +268,19 @@ impl Networks {
                 routed.map(|subnet| subnet.network_id.clone()).filter(|id| !is_external(id)).collect()
             }),
         };
-        found.default_interface = having(|role| role.default_interface).into_iter().next();
+        found.default_interface = names_with(|role| role.default_interface).into_iter().next();
         found.all = all;
         found
     }
 }
 
-fn external_network(all: &[Network], routers: Option<&[Router]>) -> Source {
+fn external_network(all: &[Network], routers: Option<&[Router]>) -> FloatingIpSource {
     if let Some(external) = all.iter().find(|network| network.is_external) {
-        return Source::Network(external.id.clone());
+        return FloatingIpSource::Network(external.id.clone());
     }
-    let Some(routers) = routers else { return Source::Unknown };
+    let Some(routers) = routers else { return FloatingIpSource::Unknown };
     let mut gateways = routers.iter().filter(|router| router.is_up).filter_map(|router| router.gateway.as_ref());
-    gateways.find_map(|gateway| gateway.network_id.clone()).map_or(Source::Nowhere, Source::Network)
+    gateways.find_map(|gateway| gateway.network_id.clone()).map_or(FloatingIpSource::Absent, FloatingIpSource::Network)
 }
 
 #[cfg(test)]
@@ -308,8 +311,8 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn from(id: &str) -> Source {
-        Source::Network(id.to_owned())
+    fn from(id: &str) -> FloatingIpSource {
+        FloatingIpSource::Network(id.to_owned())
     }
 
     // drivers.md 2.1.4
@@ -319,42 +322,42 @@ mod tests {
             let up = json!({"admin_state_up": up, "external_gateway_info": {"network_id": "9"}});
             json!([{"admin_state_up": true, "external_gateway_info": null}, up])
         };
-        let source = |keys: &str, more, routers| networks(keys, more, routers).floating;
+        let source = |keys: &str, more, routers| networks(keys, more, routers).floating_ip_source;
         for named in ["b", "'2'"] {
             let keys = format!("networks: [{{name: {named}, nat_source: true}}]");
             assert_eq!(source(&keys, outside(), None), from("2"), "{named}");
         }
-        assert_eq!(source("networks: [{name: gone, nat_source: true}]", outside(), None), Source::Nowhere);
+        assert_eq!(source("networks: [{name: gone, nat_source: true}]", outside(), None), FloatingIpSource::Absent);
         assert_eq!(source("", outside(), Some(gateway(true))), from("3"));
         assert_eq!(source("", json!([]), Some(gateway(true))), from("9"));
-        assert_eq!(source("", json!([]), Some(gateway(false))), Source::Nowhere);
-        assert_eq!(source("", json!([]), Some(json!([]))), Source::Nowhere);
-        assert_eq!(source("floating_ip_source: None", outside(), Some(gateway(true))), Source::Nowhere);
+        assert_eq!(source("", json!([]), Some(gateway(false))), FloatingIpSource::Absent);
+        assert_eq!(source("", json!([]), Some(json!([]))), FloatingIpSource::Absent);
+        assert_eq!(source("floating_ip_source: None", outside(), Some(gateway(true))), FloatingIpSource::Absent);
     }
 
     #[test]
     fn a_source_that_only_a_router_could_tell_is_unknown_while_routers_are() {
-        assert_eq!(networks("", json!([]), None).floating, Source::Unknown);
-        assert_eq!(networks("", outside(), None).floating, from("3"));
-        assert_eq!(networks("floating_ip_source: None", json!([]), None).floating, Source::Nowhere);
+        assert_eq!(networks("", json!([]), None).floating_ip_source, FloatingIpSource::Unknown);
+        assert_eq!(networks("", outside(), None).floating_ip_source, from("3"));
+        assert_eq!(networks("floating_ip_source: None", json!([]), None).floating_ip_source, FloatingIpSource::Absent);
     }
 
     #[test]
     fn floating_addresses_lead_to_the_nat_destination_else_to_networks_of_our_own_with_a_gateway() {
-        let destinations = |keys: &str| networks(keys, outside(), None).destinations;
+        let destinations = |keys: &str| networks(keys, outside(), None).floating_ip_destinations;
         assert_eq!(destinations(""), Some(set(&["1"])));
         for named in ["b", "'2'"] {
             let keys = format!("networks: [{{name: {named}, nat_destination: true}}]");
             assert_eq!(destinations(&keys), Some(set(&["2"])), "{named}");
         }
         let all: Vec<Network> = serde_json::from_value(outside()).unwrap();
-        assert_eq!(Networks::new(all.clone(), None, None, &cloud_with("")).destinations, None);
+        assert_eq!(Networks::new(all.clone(), None, None, &cloud_with("")).floating_ip_destinations, None);
         let keys = "networks: [{name: outside, nat_destination: true}]";
-        assert_eq!(Networks::new(all, None, None, &cloud_with(keys)).destinations, Some(set(&["3"])));
+        assert_eq!(Networks::new(all, None, None, &cloud_with(keys)).floating_ip_destinations, Some(set(&["3"])));
     }
 
     #[test]
-    fn networks_are_external_by_their_role_or_by_their_looks() {
+    fn networks_are_external_by_their_role_or_by_their_attributes() {
         let physical = json!([{"id": "4", "name": "wire", "provider:physical_network": "eth0"}]);
         let found = networks("networks: [{name: b, routes_externally: true}, {name: '3'}]", outside(), None);
         assert_eq!((found.external, found.internal), (set(&["b"]), set(&["a", "outside"])));
@@ -365,8 +368,8 @@ mod tests {
     #[test]
     fn the_default_network_is_known_by_name_and_id_and_by_what_is_written_where_there_is_no_other_knowledge() {
         let default = |keys: &str| {
-            let stock = Stock::default().with_networks(networks(keys, json!([]), None));
-            (stock.default_network().map(str::to_owned), stock.default_network_name().map(str::to_owned))
+            let catalog = CloudCatalog::default().with_networks(networks(keys, json!([]), None));
+            (catalog.default_network().map(str::to_owned), catalog.default_network_name().map(str::to_owned))
         };
         let b = (Some("2".to_owned()), Some("b".to_owned()));
         assert_eq!(default("networks: [{name: b, default_interface: true}]"), b);

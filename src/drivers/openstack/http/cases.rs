@@ -7,37 +7,37 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::openstack::calls::{self, What};
+use crate::openstack::calls::{self, CallKind};
 
 /// An answer: its status, further lines of its head, its body.
-struct Said(u16, &'static str, String);
+struct ScriptedReply(u16, &'static str, String);
 
 /// In place of a status: there is no answer.
-const SILENT: u16 = 0;
+const NO_RESPONSE: u16 = 0;
 
 /// What a call such as `GET /compute/` is answered, where that is not the usual.
-type Odd = dyn Fn(&str) -> Option<Said> + Send + Sync;
+type ReplyOverride = dyn Fn(&str) -> Option<ScriptedReply> + Send + Sync;
 
-struct Cloud {
+struct ScriptedCloud {
     base: String,
-    asked: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
     /// What the catalogue has.
     services: Mutex<Vec<&'static str>>,
     /// The version of Nova, in its path.
     nova: Mutex<&'static str>,
-    odd: Box<Odd>,
+    reply_override: Box<ReplyOverride>,
 }
 
-impl Cloud {
-    async fn start(odd: impl Fn(&str) -> Option<Said> + Send + Sync + 'static) -> Arc<Self> {
+impl ScriptedCloud {
+    async fn start(reply_override: impl Fn(&str) -> Option<ScriptedReply> + Send + Sync + 'static) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let cloud = Arc::new(Self {
             base,
-            asked: Mutex::default(),
+            received: Mutex::default(),
             services: Mutex::new(vec!["compute", "network"]),
             nova: Mutex::new("v2.1"),
-            odd: Box::new(odd),
+            reply_override: Box::new(reply_override),
         });
         let serving = cloud.clone();
         tokio::spawn(async move {
@@ -57,7 +57,7 @@ impl Cloud {
 
     /// How often calls of this beginning came.
     fn count(&self, call: &str) -> usize {
-        self.asked.lock().unwrap().iter().filter(|asked| asked.starts_with(call)).count()
+        self.received.lock().unwrap().iter().filter(|asked| asked.starts_with(call)).count()
     }
 
     async fn serve(self: Arc<Self>, mut stream: TcpStream) {
@@ -74,9 +74,10 @@ impl Cloud {
         stream.read_exact(&mut vec![0; length.unwrap_or(0)]).await.unwrap();
         let call: Vec<&str> = head.split(' ').take(2).collect();
         let call = call.join(" ");
-        self.asked.lock().unwrap().push(call.clone());
-        let Said(status, lines, body) = (self.odd)(&call).unwrap_or_else(|| self.usual(&call));
-        if status == SILENT {
+        self.received.lock().unwrap().push(call.clone());
+        let ScriptedReply(status, lines, body) =
+            (self.reply_override)(&call).unwrap_or_else(|| self.default_reply(&call));
+        if status == NO_RESPONSE {
             return std::future::pending().await;
         }
         let length = body.len();
@@ -84,7 +85,7 @@ impl Cloud {
         let _ = stream.write_all(text.as_bytes()).await;
     }
 
-    fn usual(&self, call: &str) -> Said {
+    fn default_reply(&self, call: &str) -> ScriptedReply {
         let base = &self.base;
         let versions = |id: &str, path: &str| {
             let links = json!([{"rel": "self", "href": format!("{base}{path}")}]);
@@ -99,14 +100,16 @@ impl Cloud {
                 let catalogue: Vec<_> = self.services.lock().unwrap().iter().map(|kind| service(kind)).collect();
                 let token = json!({"token": {"catalog": catalogue, "project": {"id": "p"}}});
                 let secrets = ["x-subject-token: secret-1\r\n", "x-subject-token: secret-2\r\n"];
-                Said(201, secrets[self.count(call) % 2], token.to_string())
+                ScriptedReply(201, secrets[self.count(call) % 2], token.to_string())
             }
-            "GET /compute/" => {
-                Said(200, "", versions("v2.1", &format!("/compute/{}/", self.nova.lock().unwrap())).to_string())
-            }
-            "GET /image/" => Said(200, "", versions("v2.15", "/image/v2/").to_string()),
-            "GET /network/" => Said(200, "", versions("v2.0", "/network/v2.0/").to_string()),
-            _ => Said(200, "", "{}".to_owned()),
+            "GET /compute/" => ScriptedReply(
+                200,
+                "",
+                versions("v2.1", &format!("/compute/{}/", self.nova.lock().unwrap())).to_string(),
+            ),
+            "GET /image/" => ScriptedReply(200, "", versions("v2.15", "/image/v2/").to_string()),
+            "GET /network/" => ScriptedReply(200, "", versions("v2.0", "/network/v2.0/").to_string()),
+            _ => ScriptedReply(200, "", "{}".to_owned()),
         }
     }
 }
@@ -121,36 +124,36 @@ fn text_of(failure: &Failure) -> String {
 
 #[tokio::test]
 async fn a_version_document_whose_link_is_no_url_is_a_failure_of_this_cloud_alone() {
-    let cloud = Cloud::start(|call| {
+    let cloud = ScriptedCloud::start(|call| {
         let links = json!([{"rel": "self", "href": "cloud.example.com:8774/v2.1/"}]);
         let versions = json!({"versions": [{"id": "v2.1", "status": "CURRENT", "links": links}]});
-        (call == "GET /compute/").then(|| Said(200, "", versions.to_string()))
+        (call == "GET /compute/").then(|| ScriptedReply(200, "", versions.to_string()))
     })
     .await;
     let connection = cloud.connection();
-    let (discovered, sent) = (connection.discover().await, connection.send(&servers(), &Gate::open()).await);
+    let (discovered, sent) = (connection.discover().await, connection.send(&servers(), &CallGuard::none()).await);
     for failure in [discovered.unwrap_err(), sent.unwrap_err()] {
         let text = text_of(&failure);
         assert!(matches!(failure.error, CloudError::Failed { .. }) && !failure.may_have_worked, "{text}");
         assert!(text.contains("cloud c:") && text.contains("Compute service"), "{text}");
     }
     // What is known of other services is of use all the same.
-    connection.send(&Request::new(Api::Network, Method::GET, &["ports"]), &Gate::open()).await.unwrap();
+    connection.send(&Request::new(Api::Network, Method::GET, &["ports"]), &CallGuard::none()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_creation_that_is_answered_by_a_busy_gateway_may_have_worked() {
-    let cloud = Cloud::start(|call| {
-        (call == "POST /compute/v2.1/servers").then(|| Said(503, "retry-after: 7\r\n", String::new()))
+    let cloud = ScriptedCloud::start(|call| {
+        (call == "POST /compute/v2.1/servers").then(|| ScriptedReply(503, "retry-after: 7\r\n", String::new()))
     })
     .await;
-    let What::Send(request, _) = calls::create_server(json!({}), None).what else { panic!("it is sent") };
-    let failure = cloud.connection().send(&request, &Gate::open()).await.unwrap_err();
+    let CallKind::Send(request, _) = calls::create_server(json!({}), None).kind else { panic!("it is sent") };
+    let failure = cloud.connection().send(&request, &CallGuard::none()).await.unwrap_err();
     assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
 }
 
 /// Waits on real time until so many calls of this beginning have come; from then on time goes by itself.
-async fn wait_until_received(cloud: &Cloud, call: &str, times: usize) {
+async fn wait_until_received(cloud: &ScriptedCloud, call: &str, times: usize) {
     while cloud.count(call) < times {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -158,11 +161,13 @@ async fn wait_until_received(cloud: &Cloud, call: &str, times: usize) {
 }
 
 #[tokio::test]
-async fn who_gets_no_token_or_no_version_document_waits_for_a_minute_at_most() {
+async fn a_missing_token_or_version_document_fails_within_a_minute() {
     for silent in ["POST /identity/v3/auth/tokens", "GET /compute/"] {
-        let cloud = Cloud::start(move |call| (call == silent).then(|| Said(SILENT, "", String::new()))).await;
-        let (connection, request, gate) = (cloud.connection(), servers(), Gate::open());
-        let sending = tokio::time::timeout(Duration::from_secs(3600), connection.send(&request, &gate));
+        let cloud =
+            ScriptedCloud::start(move |call| (call == silent).then(|| ScriptedReply(NO_RESPONSE, "", String::new())))
+                .await;
+        let (connection, request, guard) = (cloud.connection(), servers(), CallGuard::none());
+        let sending = tokio::time::timeout(Duration::from_secs(3600), connection.send(&request, &guard));
         let received = async {
             wait_until_received(&cloud, silent, 1).await;
             tokio::time::Instant::now()
@@ -176,8 +181,10 @@ async fn who_gets_no_token_or_no_version_document_waits_for_a_minute_at_most() {
 }
 
 #[tokio::test]
-async fn a_silent_keystone_is_left_in_time_for_the_next_call() {
-    let cloud = Cloud::start(|call| call.starts_with("POST").then(|| Said(SILENT, "", String::new()))).await;
+async fn a_silent_keystone_does_not_block_the_next_call() {
+    let cloud =
+        ScriptedCloud::start(|call| call.starts_with("POST").then(|| ScriptedReply(NO_RESPONSE, "", String::new())))
+            .await;
     let connection = cloud.connection();
     let asking = connection.keystone.token(&connection.client);
     let ended = async {
@@ -191,10 +198,10 @@ async fn a_silent_keystone_is_left_in_time_for_the_next_call() {
 }
 
 #[tokio::test]
-async fn of_the_refusals_of_a_version_document_only_those_that_pass_are_waited_for() {
+async fn only_temporary_errors_of_a_version_document_are_retried() {
     for (status, is_passing) in [(408, true), (413, true), (429, true), (400, false), (405, false), (410, false)] {
-        let cloud = Cloud::start(move |call| {
-            (call == "GET /compute/").then(|| Said(status, "", r#"{"message": "not like this"}"#.to_owned()))
+        let cloud = ScriptedCloud::start(move |call| {
+            (call == "GET /compute/").then(|| ScriptedReply(status, "", r#"{"message": "not like this"}"#.to_owned()))
         })
         .await;
         let failure = cloud.connection().discover().await.unwrap_err();
@@ -207,19 +214,19 @@ async fn of_the_refusals_of_a_version_document_only_those_that_pass_are_waited_f
 
 #[tokio::test]
 async fn each_discovery_sees_where_services_are_now() {
-    let cloud = Cloud::start(|_| None).await;
+    let cloud = ScriptedCloud::start(|_| None).await;
     let connection = cloud.connection();
     for path in ["v2.1", "v2.9"] {
         *cloud.nova.lock().unwrap() = path;
         assert_eq!(connection.discover().await.unwrap().microversion, Some((2, 93)));
-        connection.send(&servers(), &Gate::open()).await.unwrap();
+        connection.send(&servers(), &CallGuard::none()).await.unwrap();
         assert_eq!(cloud.count(&format!("GET /compute/{path}/servers")), 1);
     }
 }
 
 #[tokio::test]
-async fn what_the_catalogue_lacked_is_there_when_it_has_been_added() {
-    let cloud = Cloud::start(|_| None).await;
+async fn a_service_added_to_the_catalog_is_discovered() {
+    let cloud = ScriptedCloud::start(|_| None).await;
     let connection = cloud.connection();
     *cloud.services.lock().unwrap() = vec!["compute"];
     assert!(!connection.discover().await.unwrap().network);
@@ -228,10 +235,10 @@ async fn what_the_catalogue_lacked_is_there_when_it_has_been_added() {
     assert!(services.network && services.block_storage, "{services:?}");
 
     let images = Request::new(Api::Image, Method::GET, &["images"]);
-    let failure = connection.send(&images, &Gate::open()).await.unwrap_err();
+    let failure = connection.send(&images, &CallGuard::none()).await.unwrap_err();
     assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
     cloud.services.lock().unwrap().push("image");
-    connection.send(&images, &Gate::open()).await.unwrap();
+    connection.send(&images, &CallGuard::none()).await.unwrap();
 
     // Nothing is missing any more, so the token is kept.
     let tokens = cloud.count("POST");
@@ -241,12 +248,13 @@ async fn what_the_catalogue_lacked_is_there_when_it_has_been_added() {
 }
 
 #[tokio::test]
-async fn a_token_serves_until_there_is_another_one() {
+async fn a_token_is_used_until_it_is_replaced() {
     let is_down = Arc::new(Mutex::new(false));
     let down = is_down.clone();
-    let keystone =
-        move |call: &str| (call.starts_with("POST") && *down.lock().unwrap()).then(|| Said(500, "", String::new()));
-    let cloud = Cloud::start(keystone).await;
+    let keystone = move |call: &str| {
+        (call.starts_with("POST") && *down.lock().unwrap()).then(|| ScriptedReply(500, "", String::new()))
+    };
+    let cloud = ScriptedCloud::start(keystone).await;
     let connection = cloud.connection();
     *cloud.services.lock().unwrap() = vec!["compute"];
     connection.discover().await.unwrap();
@@ -254,16 +262,17 @@ async fn a_token_serves_until_there_is_another_one() {
     let tokens = cloud.count("POST");
     assert!(!connection.discover().await.unwrap().network);
     assert_eq!(cloud.count("POST"), tokens + 1, "it was asked for what had been missing");
-    connection.send(&servers(), &Gate::open()).await.unwrap();
+    connection.send(&servers(), &CallGuard::none()).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_service_beside_nova_that_is_out_of_order_is_as_it_was() {
+async fn an_unavailable_optional_service_keeps_its_previous_state() {
     let is_down = Arc::new(Mutex::new(true));
     let down = is_down.clone();
-    let neutron =
-        move |call: &str| (call == "GET /network/" && *down.lock().unwrap()).then(|| Said(502, "", String::new()));
-    let cloud = Cloud::start(neutron).await;
+    let neutron = move |call: &str| {
+        (call == "GET /network/" && *down.lock().unwrap()).then(|| ScriptedReply(502, "", String::new()))
+    };
+    let cloud = ScriptedCloud::start(neutron).await;
     let connection = cloud.connection();
     *cloud.services.lock().unwrap() = vec!["compute", "network", "volume"];
     connection.discover().await.expect_err("nobody knows yet");
@@ -276,22 +285,25 @@ async fn a_service_beside_nova_that_is_out_of_order_is_as_it_was() {
 
 #[tokio::test]
 async fn a_service_that_speaks_other_versions_than_it_did_is_asked_which() {
-    let cloud = Cloud::start(|call| (call == "GET /compute/v2.1/servers").then(|| Said(406, "", String::new()))).await;
+    let cloud = ScriptedCloud::start(|call| {
+        (call == "GET /compute/v2.1/servers").then(|| ScriptedReply(406, "", String::new()))
+    })
+    .await;
     let connection = cloud.connection();
-    connection.send(&servers(), &Gate::open()).await.unwrap_err();
+    connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
     *cloud.nova.lock().unwrap() = "v2.9";
-    connection.send(&servers(), &Gate::open()).await.unwrap();
+    connection.send(&servers(), &CallGuard::none()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_token_that_a_version_document_does_not_take_is_replaced() {
     let refusals = Arc::new(Mutex::new(1));
-    let left = refusals.clone();
-    let cloud = Cloud::start(move |call| {
-        let mut left = left.lock().unwrap();
-        let is_refused = call == "GET /compute/" && *left > 0;
-        *left -= i32::from(is_refused);
-        is_refused.then(|| Said(401, "", String::new()))
+    let remaining = refusals.clone();
+    let cloud = ScriptedCloud::start(move |call| {
+        let mut remaining = remaining.lock().unwrap();
+        let is_refused = call == "GET /compute/" && *remaining > 0;
+        *remaining -= i32::from(is_refused);
+        is_refused.then(|| ScriptedReply(401, "", String::new()))
     })
     .await;
     let connection = cloud.connection();
@@ -302,77 +314,78 @@ async fn a_token_that_a_version_document_does_not_take_is_replaced() {
 }
 
 /// Lets this time pass.
-async fn later(seconds: u64) {
+async fn advance_time(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(seconds)).await;
     tokio::time::resume();
 }
 
 #[tokio::test]
-async fn a_keystone_that_refuses_us_is_asked_again_after_a_rest() {
+async fn a_refused_login_is_retried_after_a_backoff() {
     for status in [401, 403] {
         let is_wrong = Arc::new(Mutex::new(true));
         let wrong = is_wrong.clone();
-        let cloud = Cloud::start(move |call| {
+        let cloud = ScriptedCloud::start(move |call| {
             let is_refused = call.starts_with("POST") && *wrong.lock().unwrap();
-            is_refused.then(|| Said(status, "", r#"{"error": {"message": "The password is wrong."}}"#.to_owned()))
+            is_refused
+                .then(|| ScriptedReply(status, "", r#"{"error": {"message": "The password is wrong."}}"#.to_owned()))
         })
         .await;
         let connection = cloud.connection();
         // One may be a mistake.
-        connection.send(&servers(), &Gate::open()).await.unwrap_err();
-        later(1).await;
+        connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
+        advance_time(1).await;
         let mut tries = 1;
-        for rest in [30, 60, 60] {
+        for backoff_s in [30, 60, 60] {
             tries += 1;
             for _ in 0..3 {
-                let failure = connection.send(&servers(), &Gate::open()).await.unwrap_err();
+                let failure = connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
                 assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
                 assert!(text_of(&failure).contains("The password is wrong."), "{failure:?}");
                 connection.discover().await.unwrap_err();
                 assert_eq!(cloud.count("POST"), tries);
             }
-            later(rest - 5).await;
-            connection.send(&servers(), &Gate::open()).await.unwrap_err();
+            advance_time(backoff_s - 5).await;
+            connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
             assert_eq!(cloud.count("POST"), tries);
-            later(5).await;
+            advance_time(5).await;
         }
         *is_wrong.lock().unwrap() = false;
-        connection.send(&servers(), &Gate::open()).await.unwrap();
+        connection.send(&servers(), &CallGuard::none()).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn what_is_prepared_goes_out_without_another_call_before_it() {
-    let cloud = Cloud::start(|_| None).await;
+async fn a_prepared_request_is_sent_without_further_calls() {
+    let cloud = ScriptedCloud::start(|_| None).await;
     let connection = cloud.connection();
     connection.prepare(&servers()).await.unwrap();
     assert_eq!(cloud.count("GET /compute/v2.1/"), 0);
     let before = cloud.count("");
-    connection.send(&servers(), &Gate::open()).await.unwrap();
+    connection.send(&servers(), &CallGuard::none()).await.unwrap();
     assert_eq!((cloud.count(""), cloud.count("GET /compute/v2.1/servers")), (before + 1, 1));
 }
 
 #[tokio::test]
-async fn a_change_that_goes_out_once_more_passes_the_gate_with_its_new_token() {
-    let cloud = Cloud::start({
+async fn a_repeated_change_waits_for_the_call_guard_with_its_new_token() {
+    let cloud = ScriptedCloud::start({
         let first = Mutex::new(true);
         move |call| {
             let is_refused = call.starts_with("DELETE") && std::mem::take(&mut *first.lock().unwrap());
-            is_refused.then(|| Said(401, "", String::new()))
+            is_refused.then(|| ScriptedReply(401, "", String::new()))
         }
     })
     .await;
     let connection = cloud.connection();
     let counts = Arc::new(Mutex::new(Vec::new()));
     let (seen, asked) = (counts.clone(), cloud.clone());
-    let gate = Gate::new(move || {
+    let guard = CallGuard::new(move || {
         seen.lock().unwrap().push((asked.count("POST"), asked.count("DELETE")));
         futures::future::ready(()).boxed()
     });
     let deletion = Request::new(Api::Compute, Method::DELETE, &["servers", "s"]);
     connection.prepare(&deletion).await.unwrap();
-    connection.send(&deletion, &gate).await.unwrap();
+    connection.send(&deletion, &guard).await.unwrap();
     assert_eq!(*counts.lock().unwrap(), [(2, 1)], "there is another token, and it has been refused once");
     assert_eq!(cloud.count("DELETE"), 2);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::openstack::api_types::{self, FloatingIp};
 use crate::openstack::calls::{self, Call, Reply};
-use crate::openstack::catalog::shared::Shared;
+use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::errors::failed;
 use crate::openstack::instances::floating_addresses;
 use nodepool_driver::error::{CloudError, FailureKind};
@@ -18,7 +18,7 @@ use nodepool_model::records::ids::ExternalId;
 const MAX_ERROR_LISTINGS: u32 = 3;
 
 pub struct DeleteServer {
-    shared: Arc<Shared>,
+    context: Arc<ProviderContext>,
     id: ExternalId,
     /// Floating addresses that are still to be looked up, and those found.
     addresses: VecDeque<String>,
@@ -39,7 +39,7 @@ enum Step {
 }
 
 impl DeleteServer {
-    pub fn new(shared: Arc<Shared>, id: ExternalId) -> Self {
+    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
         Self { context, id, addresses: VecDeque::new(), floating_ips: VecDeque::new(), step: Step::Begin }
     }
 
@@ -83,16 +83,16 @@ impl DeleteServer {
 
     fn begin(&mut self) -> Next<Call> {
         let id = self.id.to_string();
-        match self.shared.floating_addresses_of(&id) {
+        match self.context.floating_addresses_of(&id) {
             Some(addresses) => self.addresses = addresses.into(),
-            None if self.shared.uses_floating_ips() => return self.call(Step::FetchingServer, calls::server(&id)),
+            None if self.context.uses_floating_ips() => return self.call(Step::FetchingServer, calls::server(&id)),
             None => {}
         }
         self.find_floating_ips()
     }
 
     fn find_floating_ips(&mut self) -> Next<Call> {
-        match self.shared.port_in_doubt(&self.id.to_string()) {
+        match self.context.port_with_unconfirmed_floating_ip(&self.id.to_string()) {
             Some(port) => self.call(Step::FindingFloatingIps, calls::floating_ips_of(&port)),
             None => self.next_call(),
         }
@@ -112,7 +112,7 @@ impl DeleteServer {
     fn check_deleted(&mut self, error_listings: u32, inventory: &Inventory) -> Next<Call> {
         match inventory.find(&self.id).map(|instance| &instance.state) {
             None => {
-                self.shared.deleted_server(&self.id.to_string());
+                self.context.record_deleted_server(&self.id.to_string());
                 Next::Done(Outcome::Deleted)
             }
             Some(InstanceState::Failed(fault)) if error_listings + 1 >= MAX_ERROR_LISTINGS => {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use nodepool_model::config::upload_config::Progress;
 
 /// Read and sent at a time.
-const PIECE: usize = 256 * 1024;
+const CHUNK_SIZE: usize = 256 * 1024;
 /// Without a byte that moves, nothing will.
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The cloud has all of it and puts it where it belongs.
@@ -50,14 +50,14 @@ impl Content {
         file.seek(SeekFrom::Start(self.from)).await.map_err(unreadable)?;
         self.progress.set(self.from);
         let request = request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_LENGTH, self.size);
-        let sending = request.timeout(REQUEST_TIMEOUT).body(Body::wrap_stream(self.pieces(file))).send();
+        let sending = request.timeout(REQUEST_TIMEOUT).body(Body::wrap_stream(self.chunks(file))).send();
         tokio::select! {
             answer = sending => answer.map_err(ContentError::Http),
             text = self.stalled() => Err(ContentError::Stalled(text)),
         }
     }
 
-    fn pieces(&self, file: File) -> impl Stream<Item = std::io::Result<Bytes>> + Send + use<> {
+    fn chunks(&self, file: File) -> impl Stream<Item = std::io::Result<Bytes>> + Send + use<> {
         let (progress, remaining) = (self.progress.clone(), self.size);
         stream::try_unfold((file, remaining, BytesMut::new()), move |(mut file, left, mut buffer)| {
             let progress = progress.clone();
@@ -65,8 +65,8 @@ impl Content {
                 if left == 0 {
                     return Ok(None);
                 }
-                buffer.reserve(PIECE);
-                let mut limited = (&mut file).take(left.min(PIECE as u64));
+                buffer.reserve(CHUNK_SIZE);
+                let mut limited = (&mut file).take(left.min(CHUNK_SIZE as u64));
                 let read = limited.read_buf(&mut buffer).await?;
                 if read == 0 {
                     return Err(std::io::Error::other("the file has become shorter while it was sent"));

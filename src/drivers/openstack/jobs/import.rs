@@ -89,11 +89,13 @@ impl ImportImage {
             // Its size and sum may be others than those of the file, so none is taken as it is.
             (Step::SearchingExisting, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let images = answer.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
-                let ours = images.iter().filter_map(upload::stored_image).filter(|image| image.bears(&self.order.marks));
+                let ours =
+                    images.iter().filter_map(upload::stored_image).filter(|image| image.bears(&self.order.marks));
                 self.delete_existing(ours.map(|image| image.id.to_string()).collect())
             }
             (Step::DeletingExisting(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
-                self.delete_existing(left)}
+                self.delete_existing(left)
+            }
             (Step::CreatingContainer, Input::Reply(Ok(_))) => self.send(0),
             (Step::Sending(number), Input::Reply(Ok(_))) => self.on_segment_sent(number),
             (Step::WritingManifest, Input::Reply(Ok(_))) => self.create_task(),
@@ -101,9 +103,10 @@ impl ImportImage {
                 Some(id) => self.poll_task(id.to_owned(), 0.0),
                 None => Next::Failed(failed("the answer to a new task has no id".to_owned())),
             },
-            (Step::CreatingTask, Input::Reply(Ok(Reply::Lost(error)) | Err(error))) => self.fail(error),
+            (Step::CreatingTask, Input::Reply(Ok(Reply::ResponseLost(error)) | Err(error))) => self.fail(error),
             (Step::AwaitingTask(task, waited), Input::Reply(Ok(Reply::Json(answer)))) => {
-                self.on_task_status(task, waited, &answer)}
+                self.on_task_status(task, waited, &answer)
+            }
             // One look that fails says nothing about the import.
             (Step::AwaitingTask(task, waited), Input::Reply(Err(error))) if waited < self.timeout.0 => match error {
                 CloudError::Failed { .. } | CloudError::Deadline => self.poll_task(task, waited),
@@ -198,7 +201,7 @@ impl ImportImage {
             "success" => match answer.pointer("/result/image_id").and_then(Value::as_str) {
                 Some(id) => {
                     self.id = Some(ExternalId::text(id));
-                    let call = calls::describe_image(id, self.properties());
+                    let call = calls::update_image(id, self.properties());
                     self.call(Step::SettingProperties, call)
                 }
                 None => Next::Failed(failed("the import has succeeded without an image".to_owned())),
@@ -267,13 +270,14 @@ mod tests {
 
     fn path(next: &Next<Call>) -> String {
         let Next::Call(call) = next else { panic!("{next:?}") };
-        let calls::What::Send(request, _) = &call.what else { panic!("{call:?}") };
+        let calls::CallKind::Send(request, _) = &call.kind else { panic!("{call:?}") };
         format!("{} {}", request.method, request.path.join("/"))
     }
 
     #[test]
     fn a_large_image_goes_in_segments_and_a_list_of_them() {
-        let mut machine = ImportImage { segment_size: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
+        let mut machine =
+            ImportImage { segment_size: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
         assert_eq!(path(&machine.step(Input::Start)), "PUT images");
         let mut requests = Vec::new();
         for _ in 0..5 {

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::openstack::api_types::{self, FloatingIp, Port};
 use crate::openstack::calls::{self, Call, Reply};
-use crate::openstack::catalog::catalog::{Source, Stock};
-use crate::openstack::catalog::shared::Shared;
-use crate::openstack::config::Wanted;
+use crate::openstack::catalog::catalog::{CloudCatalog, FloatingIpSource};
+use crate::openstack::catalog::shared::ProviderContext;
+use crate::openstack::config::ServerSpec;
 use crate::openstack::errors::failed;
 use crate::openstack::request_body;
 use nodepool_driver::error::{CloudError, FailureKind};
@@ -22,21 +22,21 @@ use openstack_clouds::FloatingIps;
 
 /// A server whose creation may have worked is looked for in so many listings, a second apart: a cloud that answers late may also
 /// make it late.
-const LOOKS: u32 = 10;
+const MAX_SEARCH_LISTINGS: u32 = 10;
 /// The same where an earlier life asked for it: its session has had to end since, and what appears later still is found among the leaks.
-const LOOKS_AFTER_A_LIFE: u32 = 4;
+const MAX_SEARCH_LISTINGS_AFTER_RESTART: u32 = 4;
 /// A server that is missing in so many listings is asked for itself.
-const MISSES: u32 = 3;
+const MAX_MISSED_LISTINGS: u32 = 3;
 /// A server that was refused is asked for again with what the next survey finds, or without it after so many looks.
 const MAX_REFRESH_WAIT_LISTINGS: u32 = 30;
 /// A floating address that is not active after so many looks is given up.
-const PATIENCE: u32 = 60;
+const MAX_FLOATING_IP_CHECKS: u32 = 60;
 
 pub struct LaunchServer {
-    shared: Arc<Shared>,
-    stock: Arc<Stock>,
+    context: Arc<ProviderContext>,
+    catalog: Arc<CloudCatalog>,
     order: Arc<LaunchOrder>,
-    wanted: Option<Arc<Wanted>>,
+    spec: Option<Arc<ServerSpec>>,
     id: Option<ExternalId>,
     step: Step,
 }
@@ -66,10 +66,10 @@ enum Step {
 }
 
 impl LaunchServer {
-    pub fn new(shared: Arc<Shared>, order: Arc<LaunchOrder>) -> Self {
-        let (stock, wanted) = (shared.stock(), shared.wanted(&order));
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let (catalog, spec) = (context.catalog(), context.server_spec(&order));
         let id = order.prior_instance.clone();
-        Self { context, stock, order, wanted, id, step: Step::Begin }
+        Self { context, catalog, order, spec, id, step: Step::Begin }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -79,7 +79,10 @@ impl LaunchServer {
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin | Step::AwaitingRefresh(_) | Step::FindingExisting | Step::Creating => "submit creating server",
-            Step::AwaitingLateCreation(_) | Step::SearchingAfterLostResponse(..) | Step::Booting(_) | Step::CheckingServer => "creating server",
+            Step::AwaitingLateCreation(_)
+            | Step::SearchingAfterLostResponse(..)
+            | Step::Booting(_)
+            | Step::CheckingServer => "creating server",
             Step::ListingPorts(_) | Step::CreatingFloatingIp(..) | Step::FindingFloatingIp(..) => {
                 "creating floating ip"
             }
@@ -91,7 +94,9 @@ impl LaunchServer {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
-            (Step::Begin, Input::Start) if self.order.may_appear => {self.find(Step::AwaitingLateCreation(LOOKS_AFTER_A_LIFE)),
+            (Step::Begin, Input::Start) if self.order.may_appear => {
+                self.find(Step::AwaitingLateCreation(MAX_SEARCH_LISTINGS_AFTER_RESTART))
+            }
             (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::FindingExisting),
             (Step::AwaitingLateCreation(left), Input::Reply(reply)) => {
                 let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
@@ -106,31 +111,39 @@ impl LaunchServer {
                 false => self.begin(),
             },
             (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.on_created(&answer),
-            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
-                self.find(Step::SearchingAfterLostResponse(error, LOOKS))
+            (Step::Creating, Input::Reply(Ok(Reply::ResponseLost(error)) | Err(error @ CloudError::Deadline))) => {
+                self.find(Step::SearchingAfterLostResponse(error, MAX_SEARCH_LISTINGS))
             }
             (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.creation_error(error)),
             (Step::SearchingAfterLostResponse(error, left), Input::Reply(reply)) => {
                 let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
                 self.observe(if found { Step::Booting(0) } else { Step::SearchingAfterLostResponse(error, left) })
             }
-            (Step::SearchingAfterLostResponse(error, left), Input::Observed(inventory)) => {self.search(error, left, inventory)}
+            (Step::SearchingAfterLostResponse(error, left), Input::Observed(inventory)) => {
+                self.search(error, left, inventory)
+            }
             (Step::Booting(missed), Input::Observed(inventory)) => self.check_boot(missed, inventory),
             (Step::CheckingServer, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
             (Step::CheckingServer, Input::Reply(Err(CloudError::NotFound))) => {
-                status_failure("the server has gone".to_owned())}
-            (Step::ListingPorts(instance), Input::Reply(Ok(Reply::Json(answer)))) => {self.choose_port(instance, &answer)}
+                status_failure("the server has gone".to_owned())
+            }
+            (Step::ListingPorts(instance), Input::Reply(Ok(Reply::Json(answer)))) => {
+                self.choose_port(instance, &answer)
+            }
             (Step::CreatingFloatingIp(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => {
-                self.on_floating_ip_created(instance, &answer)}
+                self.on_floating_ip_created(instance, &answer)
+            }
             // Its answer was lost, or Neutron refuses a second one: an earlier life may have made it a moment ago.
             (
                 Step::CreatingFloatingIp(instance, port),
-                Input::Reply(Ok(Reply::Lost(error)) | Err(error @ (CloudError::Failed { .. } | CloudError::Deadline))),
+                Input::Reply(
+                    Ok(Reply::ResponseLost(error)) | Err(error @ (CloudError::Failed { .. } | CloudError::Deadline)),
+                ),
             ) => self.call(Step::FindingFloatingIp(instance, error), calls::floating_ips_of(&port.id)),
             (Step::FindingFloatingIp(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let all: Vec<FloatingIp> = api_types::list(&answer, "floatingips").unwrap_or_default();
                 match all.into_iter().next() {
-                    Some(found) => self.await_floating_ip(instance, found, PATIENCE),
+                    Some(found) => self.await_floating_ip(instance, found, MAX_FLOATING_IP_CHECKS),
                     None => Next::Failed(error),
                 }
             }
@@ -153,20 +166,20 @@ impl LaunchServer {
 
     /// An image, say, that was replaced by another one of its name is known by its new id after the next survey.
     fn await_refresh(&mut self, left: u32) -> Next<Call> {
-        if self.shared.was_refused(&self.order) {
+        if self.context.was_refused(&self.order) {
             return self.observe(Step::AwaitingRefresh(left));
         }
-        self.stock = self.shared.stock();
+        self.catalog = self.context.catalog();
         self.create()
     }
 
     fn create(&mut self) -> Next<Call> {
-        let Some(wanted) = &self.wanted else {
+        let Some(spec) = &self.spec else {
             return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
         };
-        match request_body::server(&self.order, wanted, &self.stock, &self.shared.provider) {
+        match request_body::server(&self.order, spec, &self.catalog, &self.context.provider) {
             Ok(server) => {
-                let microversion = self.stock.services.microversion;
+                let microversion = self.catalog.services.microversion;
                 self.call(Step::Creating, calls::create_server(server, microversion))
             }
             Err(Unavailable::Permanent(why) | Unavailable::Temporary(why)) => {
@@ -181,7 +194,7 @@ impl LaunchServer {
         }
         let is_wrong = |detail: &str| detail.starts_with("400");
         if matches!(&error, CloudError::Failed { detail, .. } if is_wrong(detail)) {
-            self.shared.refused_server(&self.order);
+            self.context.record_refused_server(&self.order);
         }
         error
     }
@@ -189,8 +202,8 @@ impl LaunchServer {
     /// The zone that is refused was there at the last survey. Where there is no other, it is a failure like any other.
     fn zone_error(&self, error: &CloudError) -> Option<CloudError> {
         let CloudError::Failed { detail, .. } = error else { return None };
-        let zone = self.order.zone.as_ref().filter(|zone| self.stock.zones.contains(*zone))?;
-        let is_meant = self.stock.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
+        let zone = self.order.zone.as_ref().filter(|zone| self.catalog.zones.contains(*zone))?;
+        let is_meant = self.catalog.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
         is_meant.then(|| CloudError::NoZone(zone.clone()))
     }
 
@@ -201,7 +214,10 @@ impl LaunchServer {
                 self.observe(Step::Booting(0))
             }
             // Something was made, and the answer does not say what.
-            None => self.find(Step::SearchingAfterLostResponse(failed("the answer to a creation names no server".to_owned()), LOOKS)),
+            None => self.find(Step::SearchingAfterLostResponse(
+                failed("the answer to a creation names no server".to_owned()),
+                MAX_SEARCH_LISTINGS,
+            )),
         }
     }
 
@@ -224,7 +240,7 @@ impl LaunchServer {
     }
 
     fn set_id(&mut self, id: String) {
-        self.shared.made_server(&id);
+        self.context.record_created_server(&id);
         self.id = Some(ExternalId::Text(id));
     }
 
@@ -253,7 +269,7 @@ impl LaunchServer {
     fn check_boot(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
         let Some(instance) = self.id.as_ref().and_then(|id| inventory.find(id)) else {
             return match &self.id {
-                Some(id) if missed + 1 >= MISSES => {
+                Some(id) if missed + 1 >= MAX_MISSED_LISTINGS => {
                     let call = calls::server(&id.to_string());
                     self.call(Step::CheckingServer, call)
                 }
@@ -272,7 +288,7 @@ impl LaunchServer {
     /// A listing does not say how large volumes are.
     fn with_volume_size(&self, instance: &Instance) -> Instance {
         let mut instance = instance.clone();
-        if let Some(size) = self.wanted.as_ref().and_then(|wanted| wanted.volume) {
+        if let Some(size) = self.spec.as_ref().and_then(|wanted| wanted.volume) {
             instance.resources.set("volumes", 1.0);
             instance.resources.set("volume-gb", size as f64);
         }
@@ -280,27 +296,29 @@ impl LaunchServer {
     }
 
     fn on_running(&mut self, instance: Box<Instance>) -> Next<Call> {
-        let cloud = &self.shared.cloud;
-        let is_wanted = self.wanted.as_ref().is_some_and(|wanted| wanted.floating_ip);
+        let cloud = &self.context.cloud;
+        let is_wanted = self.spec.as_ref().is_some_and(|wanted| wanted.floating_ip);
         let needs = is_wanted
             && cloud.floating_ips == FloatingIps::Neutron
             && cloud.requires_floating_ip != Some(false)
             && !cloud.private
             && instance.public_ipv4.is_none()
             && instance.private_ipv4.is_some();
-        match &self.stock.networks().floating {
-            Source::Network(_) if needs => {
+        match &self.catalog.networks().floating_ip_source {
+            FloatingIpSource::Network(_) if needs => {
                 let call = calls::ports_of(&instance.external_id.to_string());
                 self.call(Step::ListingPorts(instance), call)
             }
-            Source::Unknown if needs => self.recheck_after_refresh(),
-            Source::Network(_) | Source::Nowhere | Source::Unknown => Next::Done(Outcome::Launched(instance)),
+            FloatingIpSource::Unknown if needs => self.recheck_after_refresh(),
+            FloatingIpSource::Network(_) | FloatingIpSource::Absent | FloatingIpSource::Unknown => {
+                Next::Done(Outcome::Launched(instance))
+            }
         }
     }
 
     /// What the cloud has left open is asked for again soon; without it nobody can tell whether the server is reachable.
     fn recheck_after_refresh(&mut self) -> Next<Call> {
-        self.stock = self.shared.stock();
+        self.catalog = self.context.catalog();
         self.observe(Step::Booting(0))
     }
 
@@ -310,7 +328,9 @@ impl LaunchServer {
             Err(error) => return Next::Failed(failed(error)),
         };
         if ports.len() > 1 {
-            let Some(destinations) = &self.stock.networks().destinations else { return self.recheck_after_refresh(); };
+            let Some(destinations) = &self.catalog.networks().floating_ip_destinations else {
+                return self.recheck_after_refresh();
+            };
             ports.retain(|port| destinations.contains(&port.network_id));
             ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
         }
@@ -319,17 +339,19 @@ impl LaunchServer {
             addresses.into_iter().find(|address| !address.contains(':') && !address.is_empty())
         };
         let found = ports.into_iter().find_map(|port| has_ipv4(&port).map(|address| (port, address)));
-        let (Some((port, address)), Source::Network(network)) = (found, self.stock.networks().floating.clone()) else {
+        let (Some((port, address)), FloatingIpSource::Network(network)) =
+            (found, self.catalog.networks().floating_ip_source.clone())
+        else {
             return Next::Done(Outcome::Launched(instance));
         };
-        self.shared.asks_floating_ip(&instance.external_id.to_string(), &port.id);
+        self.context.record_floating_ip_request(&instance.external_id.to_string(), &port.id);
         let request = json!({"floating_network_id": network, "port_id": port.id, "fixed_ip_address": address});
         self.call(Step::CreatingFloatingIp(instance, port), calls::create_floating_ip(request))
     }
 
     fn on_floating_ip_created(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
         match floating_ip_of(answer) {
-            Some(made) => self.await_floating_ip(instance, made, PATIENCE),
+            Some(made) => self.await_floating_ip(instance, made, MAX_FLOATING_IP_CHECKS),
             None => Next::Failed(failed("the answer to a creation names no floating address".to_owned())),
         }
     }
@@ -337,11 +359,11 @@ impl LaunchServer {
     /// The server is reachable as soon as its address is active; Nova shows it a little later.
     fn await_floating_ip(&mut self, mut instance: Box<Instance>, floating_ip: FloatingIp, left: u32) -> Next<Call> {
         let address = floating_ip.floating_ip_address.clone();
-        if left == PATIENCE {
-            self.shared.made_floating_ip(&instance.external_id.to_string(), &address);
+        if left == MAX_FLOATING_IP_CHECKS {
+            self.context.record_created_floating_ip(&instance.external_id.to_string(), &address);
         }
         if floating_ip.status.as_deref() == Some("ACTIVE") {
-            if self.stock.networks().default_interface.is_none() && instance.interface_ip == instance.private_ipv4 {
+            if self.catalog.networks().default_interface.is_none() && instance.interface_ip == instance.private_ipv4 {
                 instance.interface_ip = Some(address.clone());
             }
             instance.public_ipv4 = Some(address);

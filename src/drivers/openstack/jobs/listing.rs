@@ -6,23 +6,23 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::upload;
-use crate::openstack::api_types::{Called, Server};
+use crate::openstack::api_types::{IdOnly, Server};
 use crate::openstack::calls::{Call, IMAGES, Reply};
-use crate::openstack::catalog::shared::{Gathered, Shared};
+use crate::openstack::catalog::shared::{ListingAccumulator, ProviderContext};
 use crate::openstack::errors::failed;
-use crate::openstack::pagination::{Pages, Step};
+use crate::openstack::pagination::{PageResult, Pages};
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 
 pub struct ListServers {
-    shared: Arc<Shared>,
+    context: Arc<ProviderContext>,
     pages: Option<Pages<Server>>,
-    gathered: Gathered,
+    accumulator: ListingAccumulator,
 }
 
 impl ListServers {
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { context, pages: None, gathered: Gathered::default() }
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, pages: None, accumulator: ListingAccumulator::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -33,16 +33,16 @@ impl ListServers {
                 Next::Call(call)
             }
             (Input::Reply(Err(error)), _) => Next::Failed(error),
-            (Input::Reply(Ok(Reply::Servers(page))), Some(pages)) => match pages.take_servers(page) {
+            (Input::Reply(Ok(Reply::Servers(page))), Some(pages)) => match pages.add_servers_page(page) {
                 Err(error) => Next::Failed(error),
-                Ok(Step::Next(mut pages, call)) => {
-                    self.gather(pages.drain());
+                Ok(PageResult::Next(mut pages, call)) => {
+                    self.accumulate(pages.drain());
                     self.pages = Some(pages);
                     Next::Call(call)
                 }
-                Ok(Step::Complete(servers)) => {
-                    self.gather(servers);
-                    let inventory = self.shared.inventory(std::mem::take(&mut self.gathered));
+                Ok(PageResult::Complete(servers)) => {
+                    self.accumulate(servers);
+                    let inventory = self.context.inventory(std::mem::take(&mut self.accumulator));
                     Next::Done(Outcome::Listed(Arc::new(inventory)))
                 }
             },
@@ -50,18 +50,18 @@ impl ListServers {
         }
     }
 
-    fn gather(&mut self, servers: Vec<Server>) {
-        let stock = self.shared.stock();
-        self.gathered.add(servers, &self.shared.view(&stock), &HashMap::new());
+    fn accumulate(&mut self, servers: Vec<Server>) {
+        let catalog = self.context.catalog();
+        self.accumulator.add(servers, &self.context.instance_mapper(&catalog), &HashMap::new());
     }
 }
 
 /// The ids of all servers. Nova tells them in a fifth of the bytes of the whole listing.
-pub struct CallTheRoll {
-    pages: Option<Pages<Called>>,
+pub struct ListServerIds {
+    pages: Option<Pages<IdOnly>>,
 }
 
-impl CallTheRoll {
+impl ListServerIds {
     pub fn new() -> Self {
         Self { pages: None }
     }
@@ -69,19 +69,19 @@ impl CallTheRoll {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (input, self.pages.take()) {
             (Input::Start, _) => {
-                let (pages, call) = Pages::roll();
+                let (pages, call) = Pages::server_ids();
                 self.pages = Some(pages);
                 Next::Call(call)
             }
             (Input::Reply(Err(error)), _) => Next::Failed(error),
-            (Input::Reply(Ok(Reply::Roll(page))), Some(pages)) => match pages.take_roll(page) {
+            (Input::Reply(Ok(Reply::ServerIds(page))), Some(pages)) => match pages.add_server_ids_page(page) {
                 Err(error) => Next::Failed(error),
-                Ok(Step::Next(pages, call)) => {
+                Ok(PageResult::Next(pages, call)) => {
                     self.pages = Some(pages);
                     Next::Call(call)
                 }
-                Ok(Step::Complete(servers)) => {
-                    Next::Done(Outcome::Called(servers.into_iter().map(|server| server.id).collect()))
+                Ok(PageResult::Complete(servers)) => {
+                    Next::Done(Outcome::ServerIds(servers.into_iter().map(|server| server.id).collect()))
                 }
             },
             (input, _) => Next::Failed(failed(format!("{input:?} does not answer a roll call"))),
@@ -107,13 +107,13 @@ impl ListImages {
                 Next::Call(call)
             }
             (Input::Reply(Err(error)), _) => Next::Failed(error),
-            (Input::Reply(Ok(Reply::Json(answer))), Some(pages)) => match pages.take_json(&answer) {
+            (Input::Reply(Ok(Reply::Json(answer))), Some(pages)) => match pages.add_json_page(&answer) {
                 Err(error) => Next::Failed(error),
-                Ok(Step::Next(pages, call)) => {
+                Ok(PageResult::Next(pages, call)) => {
                     self.pages = Some(pages);
                     Next::Call(call)
                 }
-                Ok(Step::Complete(images)) => {
+                Ok(PageResult::Complete(images)) => {
                     Next::Done(Outcome::Images(images.iter().filter_map(upload::stored_image).collect()))
                 }
             },

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::common::servers::Label;
 use crate::openstack::api_types::{self, Flavor, Network, Server, Zone};
-use crate::openstack::calls::{self, Call, Listing, Reply};
-use crate::openstack::catalog::catalog::{Kept, NetworkQuota, Networks, Stock};
-use crate::openstack::catalog::shared::{Gathered, Shared};
-use crate::openstack::config::{Image, Settings};
+use crate::openstack::calls::{self, Call, ListKind, Reply};
+use crate::openstack::catalog::catalog::{CloudCatalog, FallbackData, NetworkQuota, Networks};
+use crate::openstack::catalog::shared::{ListingAccumulator, ProviderContext};
+use crate::openstack::config::{ImageRef, Settings};
 use crate::openstack::errors::failed;
 use crate::openstack::http::Services;
 use crate::openstack::instances::floating_addresses;
-use crate::openstack::pagination::{Pages, Step, typed};
+use crate::openstack::pagination::{PageResult, Pages, typed};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, Launching, Unavailable};
 use nodepool_driver::instance::Inventory;
@@ -25,19 +25,19 @@ use nodepool_model::records::ids::{LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
 
 pub struct RefreshProvider {
-    shared: Arc<Shared>,
+    context: Arc<ProviderContext>,
     pending: VecDeque<PendingQuery>,
     in_flight: Option<InFlightQuery>,
     results: RefreshResults,
     /// What the survey before found.
-    previous: Arc<Stock>,
+    previous: Arc<CloudCatalog>,
 }
 
 /// What is still to be looked at.
 #[derive(Clone, Debug)]
 enum PendingQuery {
     Services,
-    List(Listing),
+    List(ListKind),
     /// Active images of a name, which may be an id.
     ImageNamed(String),
     ImageWithId(String),
@@ -51,7 +51,7 @@ enum PendingQuery {
 /// The request that is under way.
 enum InFlightQuery {
     Single(PendingQuery),
-    Pages(Listing, Pages<Value>),
+    Pages(ListKind, Pages<Value>),
     Servers(Pages<Server>),
 }
 
@@ -70,9 +70,15 @@ struct RefreshResults {
 }
 
 impl RefreshProvider {
-    pub fn new(shared: Arc<Shared>) -> Self {
-        let previous = shared.stock();
-        Self { context, pending: VecDeque::from([PendingQuery::Services]), in_flight: None, results: RefreshResults::default(), previous, }
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        let previous = context.catalog();
+        Self {
+            context,
+            pending: VecDeque::from([PendingQuery::Services]),
+            in_flight: None,
+            results: RefreshResults::default(),
+            previous,
+        }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -125,21 +131,21 @@ impl RefreshProvider {
                 self.plan_queries(&services);
                 self.results.services = services;
             }
-            (InFlightQuery::Pages(listing, pages), Reply::Json(answer)) => match pages.take_json(&answer)? {
-                Step::Next(pages, call) => {
+            (InFlightQuery::Pages(listing, pages), Reply::Json(answer)) => match pages.add_json_page(&answer)? {
+                PageResult::Next(pages, call) => {
                     self.in_flight = Some(InFlightQuery::Pages(listing, pages));
                     return Ok(Some(call));
                 }
-                Step::Complete(entries) => {
+                PageResult::Complete(entries) => {
                     self.results.lists.insert(listing.list, entries);
                 }
             },
-            (InFlightQuery::Servers(pages), Reply::Servers(page)) => match pages.take_servers(page)? {
-                Step::Next(pages, call) => {
+            (InFlightQuery::Servers(pages), Reply::Servers(page)) => match pages.add_servers_page(page)? {
+                PageResult::Next(pages, call) => {
                     self.in_flight = Some(InFlightQuery::Servers(pages));
                     return Ok(Some(call));
                 }
-                Step::Complete(servers) => self.on_servers(servers),
+                PageResult::Complete(servers) => self.on_servers(servers),
             },
             (InFlightQuery::Single(todo), Reply::Json(answer)) => self.on_single_reply(todo, &answer)?,
             (_, reply) => return Err(failed(format!("{reply:?} does not answer a survey"))),
@@ -149,18 +155,18 @@ impl RefreshProvider {
 
     /// What is to be looked at depends on what the cloud has and the configuration wants.
     fn plan_queries(&mut self, services: &Services) {
-        let settings = &self.shared.settings;
+        let settings = &self.context.settings;
         self.pending.push_back(PendingQuery::List(calls::FLAVORS));
         if services.network {
             self.pending.push_back(PendingQuery::List(calls::NETWORKS));
-            if self.shared.uses_floating_ips() {
+            if self.context.uses_floating_ips() {
                 self.pending.extend([PendingQuery::List(calls::SUBNETS), PendingQuery::List(calls::ROUTERS)]);
             }
         }
         let images =
-            settings.servers.values().flat_map(|labels| labels.values()).filter_map(|wanted| match &wanted.image {
-                Image::Name(name) => Some(name.clone()),
-                Image::Id(_) | Image::Uploaded => None,
+            settings.servers.values().flat_map(|labels| labels.values()).filter_map(|spec| match &spec.image {
+                ImageRef::Name(name) => Some(name.clone()),
+                ImageRef::Id(_) | ImageRef::Uploaded => None,
             });
         self.pending.extend(images.collect::<BTreeSet<_>>().into_iter().map(PendingQuery::ImageNamed));
         if settings.needs_zones {
@@ -187,7 +193,7 @@ impl RefreshProvider {
     fn on_single_reply(&mut self, query: PendingQuery, answer: &Value) -> Result<(), CloudError> {
         match query {
             PendingQuery::ImageNamed(name) => {
-                let images: Vec<api_types::Image> = api_types::list(answer, "images").map_err(failed)?;
+                let images: Vec<api_types::GlanceImage> = api_types::list(answer, "images").map_err(failed)?;
                 // The newest comes first.
                 match images.into_iter().find(|image| image.status == "active") {
                     Some(image) => self.results.images.push((name, Ok(image.id))),
@@ -195,7 +201,7 @@ impl RefreshProvider {
                 }
             }
             PendingQuery::ImageWithId(name) => {
-                let image: Option<api_types::Image> = serde_json::from_value(answer.clone()).ok();
+                let image: Option<api_types::GlanceImage> = serde_json::from_value(answer.clone()).ok();
                 let active = image.filter(|image| image.status == "active");
                 let id = active.map(|image| image.id).ok_or_else(|| no_image(&name));
                 self.results.images.push((name, id));
@@ -207,7 +213,7 @@ impl RefreshProvider {
             }
             PendingQuery::ComputeLimits => self.results.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
             PendingQuery::VolumeLimits => self.results.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
-            PendingQuery::NetworkQuota => self.results.network = Some(NetworkQuota::of(answer)),
+            PendingQuery::NetworkQuota => self.results.network = Some(NetworkQuota::from_json(answer)),
             PendingQuery::Services | PendingQuery::List(_) | PendingQuery::Servers => {
                 return Err(failed("an answer of another kind than asked for".to_owned()));
             }
@@ -218,7 +224,10 @@ impl RefreshProvider {
     /// What a cloud may refuse and still be used.
     fn on_failure(&mut self, query: InFlightQuery, error: CloudError) -> Result<Option<Call>, CloudError> {
         match (&query, &error) {
-            (InFlightQuery::Single(PendingQuery::ImageWithId(name)), CloudError::NotFound | CloudError::Failed { .. },) => {
+            (
+                InFlightQuery::Single(PendingQuery::ImageWithId(name)),
+                CloudError::NotFound | CloudError::Failed { .. },
+            ) => {
                 self.results.images.push((name.clone(), Err(no_image(name))));
             }
             // There is no Glance, or none for us: that is about labels whose image has to be looked up, and no others.
@@ -232,14 +241,14 @@ impl RefreshProvider {
             (InFlightQuery::Single(PendingQuery::Zones), _) => {}
             (InFlightQuery::Single(PendingQuery::ComputeLimits), _) => self.on_limits_failure(&error)?,
             (InFlightQuery::Single(PendingQuery::VolumeLimits), _) => {
-                self.results.volume_limits = self.previous.kept.volume_limits.clone();
-                if !is_permanent(&error) && !self.shared.settings.ignores_quota() {
+                self.results.volume_limits = self.previous.fallback.volume_limits.clone();
+                if !is_permanent(&error) && !self.context.settings.ignores_quota() {
                     self.results.unanswered.push("volume limits");
                 }
             }
             // A Neutron that does not tell them refuses what is too much all the same.
             (InFlightQuery::Single(PendingQuery::NetworkQuota), _) => {
-                self.results.network = self.previous.kept.network.clone();
+                self.results.network = self.previous.fallback.network.clone();
                 if !is_permanent(&error) {
                     self.results.unanswered.push("network limits");
                 }
@@ -251,8 +260,12 @@ impl RefreshProvider {
                     false => self.results.unanswered.push(listing.list),
                 }
             }
-            (InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)), _) if self.had_image(name) => {
-                self.results.images.extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
+            (InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)), _)
+                if self.had_image(name) =>
+            {
+                self.results
+                    .images
+                    .extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
                 self.results.unanswered.push("images");
             }
             // The message of a refused listing is about that listing, not about the provider.
@@ -264,13 +277,13 @@ impl RefreshProvider {
 
     /// They do not matter to pools with `ignore-provider-quota`; others go by what they were, and without that wait or decline.
     fn on_limits_failure(&mut self, error: &CloudError) -> Result<(), CloudError> {
-        let settings = &self.shared.settings;
+        let settings = &self.context.settings;
         if settings.ignores_quota() {
             return Ok(());
         }
         self.results.unanswered.push("limits");
-        if self.previous.kept.limits.is_some() {
-            self.results.limits = self.previous.kept.limits.clone();
+        if self.previous.fallback.limits.is_some() {
+            self.results.limits = self.previous.fallback.limits.clone();
             return Ok(());
         }
         let why =
@@ -288,44 +301,45 @@ impl RefreshProvider {
 
     fn build_facts(&mut self) -> Result<(ProviderFacts, Inventory), CloudError> {
         let previous = self.previous.clone();
-        let kept = Kept {
-            subnets: self.listing_or_previous("subnets", &previous.kept.subnets)?,
-            routers: self.listing_or_previous("routers", &previous.kept.routers)?,
-            volumes: self.listing_or_previous("volumes", &previous.kept.volumes)?,
+        let fallback = FallbackData {
+            subnets: self.listing_or_previous("subnets", &previous.fallback.subnets)?,
+            routers: self.listing_or_previous("routers", &previous.fallback.routers)?,
+            volumes: self.listing_or_previous("volumes", &previous.fallback.volumes)?,
             limits: self.results.limits.take(),
             volume_limits: self.results.volume_limits.take(),
             network: self.results.network.take(),
         };
-        let shared = &self.shared;
+        let context = &self.context;
         let mut list = |name: &str| self.results.lists.remove(name).unwrap_or_default();
         let flavors: Vec<Flavor> = typed(list("flavors"), "flavors")?;
         let networks: Vec<Network> = typed(list("networks"), "networks")?;
-        let networks = Networks::new(networks, kept.subnets.as_deref(), kept.routers.as_deref(), &shared.cloud);
-        let mut stock = Stock::new(self.results.services.clone(), flavors).with_networks(networks);
-        let sizes = kept.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
-        stock.kept = kept;
-        stock.limits_unavailable = self.results.limits_unavailable.take();
-        stock.images = self.results.images.drain(..).collect();
-        stock.zones = std::mem::take(&mut self.results.zones);
+        let networks =
+            Networks::new(networks, fallback.subnets.as_deref(), fallback.routers.as_deref(), &context.cloud);
+        let mut catalog = CloudCatalog::new(self.results.services.clone(), flavors).with_networks(networks);
+        let sizes = fallback.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
+        catalog.fallback = fallback;
+        catalog.limits_unavailable = self.results.limits_unavailable.take();
+        catalog.images = self.results.images.drain(..).collect();
+        catalog.zones = std::mem::take(&mut self.results.zones);
         let floating = self.results.servers.iter().filter(|server| !floating_addresses(server).is_empty());
-        let floating = floating.filter_map(|server| shared.label_of(&server.metadata));
+        let floating = floating.filter_map(|server| context.label_of(&server.metadata));
         let floating = floating.map(|(pool, wanted)| (pool.clone(), wanted.label.clone()));
-        stock.floating_labels = previous.floating_labels.iter().cloned().chain(floating).collect();
-        let mut gathered = Gathered::default();
-        gathered.add(std::mem::take(&mut self.results.servers), &shared.view(&stock), &sizes);
-        let inventory = shared.inventory(gathered);
-        let limits = stock.limits();
-        let mut unmanaged = inventory.used_by_others(&shared.provider);
-        let ours = inventory.instances().iter().filter_map(|instance| shared.label_of(&instance.metadata));
-        unmanaged.add(&stock.network_use_of_others(ours));
+        catalog.floating_ip_labels = previous.floating_ip_labels.iter().cloned().chain(floating).collect();
+        let mut accumulator = ListingAccumulator::default();
+        accumulator.add(std::mem::take(&mut self.results.servers), &context.instance_mapper(&catalog), &sizes);
+        let inventory = context.inventory(accumulator);
+        let limits = catalog.limits();
+        let mut unmanaged = inventory.used_by_others(&context.provider);
+        let ours = inventory.instances().iter().filter_map(|instance| context.label_of(&instance.metadata));
+        unmanaged.add(&catalog.network_usage_by_others(ours));
         let facts = ProviderFacts {
             unmanaged,
             limits,
-            launching: Some(Arc::new(launching(shared, &stock))),
+            launching: Some(Arc::new(launching(context, &catalog))),
             failed_queries: std::mem::take(&mut self.results.unanswered),
-            ..shared.facts.clone()
+            ..context.facts.clone()
         };
-        shared.put_stock(Arc::new(stock));
+        context.set_catalog(Arc::new(catalog));
         Ok((facts, inventory))
     }
 
@@ -353,18 +367,22 @@ fn no_image(name: &str) -> String {
 }
 
 /// How the provider launches, as far as this stock goes.
-pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
-    let settings = &shared.settings;
+pub fn launching(context: &ProviderContext, catalog: &CloudCatalog) -> Launching {
+    let settings = &context.settings;
     let need = |pool: &PoolName, label: &LabelName, _: &Label| {
-        if let Some(unavailable) = stock.limits_unavailable.as_ref().filter(|_| settings.quota_pools.contains(pool)) {
+        if let Some(unavailable) = catalog.limits_unavailable.as_ref().filter(|_| settings.quota_pools.contains(pool)) {
             return Err(unavailable.clone());
         }
         match settings.servers.get(pool).and_then(|labels| labels.get(label)) {
-            Some(wanted) => stock.need(pool, wanted),
+            Some(spec) => catalog.need(pool, spec),
             None => Ok(Resources::none().with("instances", 1.0)),
         }
     };
-    Launching { zones: stock.zones.clone(), unused_resources: settings.unused_resources(), ..settings.section.launching(need) }
+    Launching {
+        zones: catalog.zones.clone(),
+        unused_resources: settings.unused_resources(),
+        ..settings.section.launching(need)
+    }
 }
 
 const COMPUTE_LIMITS: [(&str, &str); 3] =

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::openstack::api_types::{FloatingIp, Port};
-use crate::openstack::calls::{self, Call, Listing, Reply};
-use crate::openstack::catalog::shared::Shared;
+use crate::openstack::calls::{self, Call, ListKind, Reply};
+use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::errors::failed;
 use crate::openstack::pagination::{self, Pages, typed};
 use nodepool_driver::error::CloudError;
@@ -19,9 +19,9 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 
 pub struct CleanUnusedResources {
-    shared: Arc<Shared>,
+    context: Arc<ProviderContext>,
     mode: CleanMode,
-    pending_lists: VecDeque<Listing>,
+    pending_lists: VecDeque<ListKind>,
     unused: VecDeque<Unused>,
     step: Step,
     done: CleanReport,
@@ -35,18 +35,18 @@ enum Unused {
 
 enum Step {
     Idle,
-    Listing(Listing, Pages<Value>),
+    Listing(ListKind, Pages<Value>),
     /// Whether the server of a port is still there.
     CheckingServer(String),
     Deleting(&'static str),
 }
 
 impl CleanUnusedResources {
-    pub fn new(shared: Arc<Shared>, ports: bool, mode: CleanMode) -> Self {
-        let stock = shared.stock();
+    pub fn new(context: Arc<ProviderContext>, ports: bool, mode: CleanMode) -> Self {
+        let catalog = context.catalog();
         let mut pending_lists = VecDeque::new();
-        if stock.services.network {
-            pending_lists.extend(shared.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
+        if catalog.services.network {
+            pending_lists.extend(context.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
             pending_lists.extend(ports.then_some(calls::PORTS));
         }
         Self { context, mode, pending_lists, unused: VecDeque::new(), step: Step::Idle, done: CleanReport::default() }
@@ -61,7 +61,9 @@ impl CleanUnusedResources {
             (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
             // The port of a server that is being built, or has been stopped, is down as well.
             (Step::CheckingServer(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
-            (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound))) => {("ports", Ok(self.delete("ports", port)))}
+            (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound))) => {
+                ("ports", Ok(self.delete("ports", port)))
+            }
             (Step::CheckingServer(_), Input::Reply(Err(error))) => ("ports", Err(error)),
             (Step::Deleting(what), Input::Reply(Ok(_))) => {
                 *self.done.deleted.entry(what).or_default() += 1;
@@ -87,13 +89,13 @@ impl CleanUnusedResources {
         }
     }
 
-    fn on_page(&mut self, listing: Listing, pages: Pages<Value>, answer: &Value) -> Result<Option<Call>, CloudError> {
-        match pages.take_json(answer)? {
-            pagination::Step::Next(pages, call) => {
+    fn on_page(&mut self, listing: ListKind, pages: Pages<Value>, answer: &Value) -> Result<Option<Call>, CloudError> {
+        match pages.add_json_page(answer)? {
+            pagination::PageResult::Next(pages, call) => {
                 self.step = Step::Listing(listing, pages);
                 return Ok(Some(call));
             }
-            pagination::Step::Complete(entries) if listing.list == calls::PORTS.list => {
+            pagination::PageResult::Complete(entries) if listing.list == calls::PORTS.list => {
                 let ports: Vec<Port> = typed(entries, "ports")?;
                 let is_of_server = |port: &Port| {
                     let owner = port.device_owner.as_deref().unwrap_or_default();
@@ -106,7 +108,7 @@ impl CleanUnusedResources {
                     self.unused.push_back(Unused::Port(id, server));
                 }
             }
-            pagination::Step::Complete(entries) => {
+            pagination::PageResult::Complete(entries) => {
                 let floating: Vec<FloatingIp> = typed(entries, "floatingips")?;
                 let unused = floating.into_iter().filter(|floating| floating.port_id.is_none());
                 let unused = self.select_for_deletion("floatingips", unused.map(|floating| floating.id).collect());
@@ -118,7 +120,7 @@ impl CleanUnusedResources {
 
     /// Those that were unused at the look before as well, unless they are more than may go.
     fn select_for_deletion(&mut self, kind: &'static str, unused: Vec<String>) -> Vec<String> {
-        let unused = self.shared.unused_twice(kind, unused);
+        let unused = self.context.unused_since_previous_listing(kind, unused);
         match self.mode {
             CleanMode::Delete { budget } if unused.len() > budget => {
                 self.done.exceeded.insert(kind, unused.len());
@@ -135,7 +137,7 @@ impl CleanUnusedResources {
                 Unused::Port(id, None) => self.delete("ports", id),
                 Unused::Port(id, Some(server)) => {
                     self.step = Step::CheckingServer(id);
-                    Some(calls::is_there(&server))
+                    Some(calls::server_exists(&server))
                 }
             };
             if let Some(call) = call {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::image_stream::Content;
 use crate::openstack::api_types;
 use crate::openstack::calls::{self, Call, Reply};
-use crate::openstack::catalog::shared::Shared;
+use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::errors::failed;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
@@ -32,7 +32,7 @@ const POLL_FAILURE_TIMEOUT_S: f64 = 300.0;
 const NUMERIC_PROPERTIES: [&str; 2] = ["min_disk", "min_ram"];
 
 pub struct UploadImage {
-    shared: Arc<Shared>,
+    context: Arc<ProviderContext>,
     order: Arc<UploadOrder>,
     id: Option<ExternalId>,
     step: Step,
@@ -55,7 +55,7 @@ enum Step {
 }
 
 impl UploadImage {
-    pub fn new(shared: Arc<Shared>, order: Arc<UploadOrder>) -> Self {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
         Self { context, order, id: None, step: Step::Begin, failing_poll_s: 0.0 }
     }
 
@@ -80,31 +80,36 @@ impl UploadImage {
                 self.call(Step::SearchingExisting(None), calls::images_with(&self.order.marks, Seconds::ZERO))
             }
             (Step::Begin, Input::Start) => self.create(),
-            (Step::SearchingExisting(lost), Input::Reply(Ok(Reply::Json(answer)))) => self.searched(lost, &answer)}
-            (Step::DeletingExisting(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left, whole)}
+            (Step::SearchingExisting(lost), Input::Reply(Ok(Reply::Json(answer)))) => {
+                self.on_search_result(lost, &answer)
+            }
+            (Step::DeletingExisting(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
+                self.delete_existing(left, whole)
+            }
             (Step::Creating, Input::Reply(Ok(Reply::Json(image)))) => match image.get("id").and_then(Value::as_str) {
                 Some(id) => self.send(id),
                 None => Next::Failed(failed("the answer to a new image has no id".to_owned())),
             },
-            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
+            (Step::Creating, Input::Reply(Ok(Reply::ResponseLost(error)) | Err(error @ CloudError::Deadline))) => {
                 self.search(error, 0)
             }
-            (Step::Sending, Input::Reply(Ok(_))) => self.look(Seconds::ZERO, 0.0, None),
+            (Step::Sending, Input::Reply(Ok(_))) => self.poll(Seconds::ZERO, 0.0, None),
             // Who denies it will not have taken it.
             (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
-                self.look(Seconds::ZERO, 0.0, Some(error))
+                self.poll(Seconds::ZERO, 0.0, Some(error))
             }
             (Step::AwaitingStorage(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
                 self.failing_poll_s = 0.0;
-                self.checked(waited, lost, &image)
+                self.on_status(waited, lost, &image)
             }
             (Step::AwaitingStorage(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
             // All of it is there: one look that fails is no reason to send it again.
-            (Step::AwaitingStorage(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)),)
-                if self.failing_poll_s < POLL_FAILURE_TIMEOUT_S =>
-            {
+            (
+                Step::AwaitingStorage(waited, None),
+                Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)),
+            ) if self.failing_poll_s < POLL_FAILURE_TIMEOUT_S => {
                 self.failing_poll_s += MAX_POLL_INTERVAL.0;
-                self.look(MAX_POLL_INTERVAL, waited + MAX_POLL_INTERVAL.0, None)
+                self.poll(MAX_POLL_INTERVAL, waited + MAX_POLL_INTERVAL.0, None)
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
@@ -121,7 +126,7 @@ impl UploadImage {
         }
     }
 
-    fn searched(&mut self, lost: Option<(CloudError, usize)>, answer: &Value) -> Next<Call> {
+    fn on_search_result(&mut self, lost: Option<(CloudError, usize)>, answer: &Value) -> Next<Call> {
         let images: Vec<Value> = match api_types::list(answer, "images") {
             Ok(images) => images,
             Err(error) => return Next::Failed(failed(error)),
@@ -132,24 +137,25 @@ impl UploadImage {
             .filter_map(|image| stored_image(&image).map(|known| (image, known)))
             .filter(|(_, known)| known.bears(&self.order.marks))
             .collect();
-        let is_whole = |image: &Value| self.is_whole(image).is_ok();
-        let whole = ours.iter().find(|(image, _)| is_whole(image)).and_then(|(image, _)| id_of(image));
+        let is_complete = |image: &Value| self.is_complete(image).is_ok();
+        let complete = ours.iter().find(|(image, _)| is_complete(image)).and_then(|(image, _)| id_of(image));
         match (lost, ours.first()) {
-            (Some(_), Some((image, _))) if whole.is_none() => match id_of(image) {
+            (Some(_), Some((image, _))) if complete.is_none() => match id_of(image) {
                 Some(id) => self.send(&id),
                 None => Next::Failed(failed("an image without an id".to_owned())),
             },
             (Some((error, number)), None) => self.search(error, number + 1),
             (_, _) => {
-                let others = ours.iter().filter_map(|(image, _)| id_of(image)).filter(|id| whole.as_ref() != Some(id));
-                self.remove(others.collect(), whole)
+                let others =
+                    ours.iter().filter_map(|(image, _)| id_of(image)).filter(|id| complete.as_ref() != Some(id));
+                self.delete_existing(others.collect(), complete)
             }
         }
     }
 
-    fn remove(&mut self, mut left: VecDeque<String>, whole: Option<String>) -> Next<Call> {
-        match (left.pop_front(), whole) {
-            (Some(id), whole) => self.call(Step::DeletingExisting(left, whole), calls::delete_image(&id)),
+    fn delete_existing(&mut self, mut remaining: VecDeque<String>, complete: Option<String>) -> Next<Call> {
+        match (remaining.pop_front(), complete) {
+            (Some(id), whole) => self.call(Step::DeletingExisting(remaining, whole), calls::delete_image(&id)),
             (None, Some(whole)) => {
                 self.id = Some(ExternalId::text(whole));
                 self.done()
@@ -159,7 +165,7 @@ impl UploadImage {
     }
 
     fn create(&mut self) -> Next<Call> {
-        let record = image_record(&self.order, &self.shared.cloud.image_properties);
+        let record = image_record(&self.order, &self.context.cloud.image_properties);
         let call = calls::create_image(Value::Object(record));
         self.call(Step::Creating, call)
     }
@@ -175,7 +181,7 @@ impl UploadImage {
         self.call(Step::Sending, calls::send_image(id, content))
     }
 
-    fn look(&mut self, delay: Seconds, waited: f64, lost: Option<CloudError>) -> Next<Call> {
+    fn poll(&mut self, delay: Seconds, waited: f64, lost: Option<CloudError>) -> Next<Call> {
         let Some(ExternalId::Text(id)) = &self.id else {
             return Next::Failed(failed("there is no image to look at".to_owned()));
         };
@@ -183,10 +189,10 @@ impl UploadImage {
         self.call(Step::AwaitingStorage(waited, lost), call)
     }
 
-    fn checked(&mut self, waited: f64, lost: Option<CloudError>, image: &Value) -> Next<Call> {
+    fn on_status(&mut self, waited: f64, lost: Option<CloudError>, image: &Value) -> Next<Call> {
         let status = image.get("status").and_then(Value::as_str).unwrap_or_default();
         match (status, lost) {
-            ("active", _) => match self.is_whole(image) {
+            ("active", _) => match self.is_complete(image) {
                 Ok(()) => self.done(),
                 Err(error) => Next::Failed(failed(error)),
             },
@@ -194,14 +200,14 @@ impl UploadImage {
             (_, Some(lost)) => Next::Failed(lost),
             ("queued" | "saving" | "uploading" | "importing", None) if waited < STORE_TIMEOUT_S => {
                 let delay = (waited / 2.0).clamp(MIN_POLL_INTERVAL.0, MAX_POLL_INTERVAL.0);
-                self.look(Seconds(delay), waited + delay, None)
+                self.poll(Seconds(delay), waited + delay, None)
             }
             (status, None) => Next::Failed(failed(format!("the image is {status} after all of it was sent"))),
         }
     }
 
     /// Whether the cloud has what was meant, as far as it tells.
-    fn is_whole(&self, image: &Value) -> Result<(), String> {
+    fn is_complete(&self, image: &Value) -> Result<(), String> {
         if image.get("status").and_then(Value::as_str) != Some("active") {
             return Err("the image cannot be used".to_owned());
         }

@@ -23,7 +23,7 @@ use crate::commands::images::follow_uploads;
 use crate::output::Output;
 
 /// Between two looks at a log that is being written.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ pub async fn build_log(
         if follow == Follow::AsFarAsItIs || state != BuildState::Building {
             break;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         // What is written before the end is recorded is read after it.
         state = state_of(zk, &key).await?;
     }

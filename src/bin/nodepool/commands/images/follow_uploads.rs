@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::output::Output;
 
 /// Between two looks at how far the uploads are; builders tell it every second.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a builder keeps with the lock of an upload.
 #[derive(Deserialize)]
@@ -105,7 +105,7 @@ pub async fn wait(
             changed = snapshots.changed() => {
                 changed.context("the ZooKeeper session is over; the uploads go on without us")?;
             }
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
