@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use actix::{Actor, Arbiter, AsyncContext, Context, Handler, MessageResult, System};
-use nodepool::actors::runtime::dump::{self, Registry};
+use nodepool::actors::runtime::dump::{self, DumpRegistry};
 use nodepool::actors::runtime::messages::Dump;
 use nodepool::actors::runtime::registry::Registration;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn main() {
     // `cargo test --benches` only wants to see that it runs.
     let rounds = if std::env::args().any(|word| word == "--bench") { ROUNDS } else { 1 };
     System::new().block_on(async {
-        let registry = Registry::default();
+        let registry = DumpRegistry::default();
         let arbiters: Vec<Arbiter> = (0..THREADS).map(|_| Arbiter::new()).collect();
         let (sender, started) = mpsc::channel();
         for number in 0..ACTORS {
@@ -64,7 +64,7 @@ fn main() {
 }
 
 /// Milliseconds until all lines are there, as they are logged.
-async fn median(registry: &Registry, rounds: usize, silent: usize) -> f64 {
+async fn median(registry: &DumpRegistry, rounds: usize, silent: usize) -> f64 {
     let mut took = Vec::new();
     for _ in 0..rounds {
         let began = Instant::now();

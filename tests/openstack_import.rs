@@ -11,7 +11,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::{OpenDriver, openstack};
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
-use openstack_clouds::{Environment};
+use openstack_clouds::Environment;
 use provider::{Provider, on_real_time, provider_section};
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use grown::{Consumer, InProcessDaemon, on_real_time, until, yaml};
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::files::ConfigFileSource;
-use nodepool::actors::process::process::{ProcessError, Tree, sessions};
+use nodepool::actors::process::process::{ProcessError, Role, run_sessions};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::call_guard::CallGuard;
@@ -91,7 +91,7 @@ async fn launcher(
         let loaded = config_files::load(&ConfigFileSource::OnDisk, &file, None, BUILT_IN_DRIVERS)
             .await
             .expect("a test's configuration loads");
-        sessions(&shared, loaded, &Tree::Launcher).await
+        run_sessions(&shared, loaded, &Role::Launcher).await
     });
     (server, process, running, directory)
 }

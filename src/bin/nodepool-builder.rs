@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         build_interval: flags.build_interval,
         build_poll_interval: flags.build_poll_timeout,
         upload_interval: flags.upload_interval,
-        upload_rest: flags.image_upload_sleep,
+        upload_pause: flags.image_upload_sleep,
         hook_timeout: flags.hook_timeout,
         cleanup_interval: flags.cleanup_interval,
         ..BuilderOptions::default()

@@ -105,8 +105,8 @@ impl InProcessDaemon {
         let file = options.config.clone();
         let shared = Arc::new(ProcessContext {
             options,
-            registry: dump::Registry::default(),
-            why: WhyRegistry::default(),
+            registry: dump::DumpRegistry::default(),
+            explain_registry: ExplainRegistry::default(),
             samples: SampleSink::discard(),
             snapshot_feed: SnapshotFeed::default(),
             tracer: Default::default(),

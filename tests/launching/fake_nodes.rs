@@ -2,7 +2,7 @@
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::runtime::clock;
-use nodepool::actors::runtime::messages::AskWhy;
+use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
@@ -238,7 +238,8 @@ fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() 
         let (good, bad) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await);
         assert_eq!(consumer.wait_for_end(&good).await.state, RequestState::Fulfilled);
         assert_eq!(consumer.wait_for_end(&bad).await.state, RequestState::Failed);
-        let asking = process.shared.why.ask_all(AskWhy(bad), std::time::Duration::from_secs(5)).await;
+        let asking =
+            process.shared.explain_registry.request_all(ExplainRequest(bad), std::time::Duration::from_secs(5)).await;
         let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
         assert!(why.starts_with("node type(s) [b] not available: Unable to find flavor"), "{why}");
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, zookeeper};
 use crate::provider::{Provider, launch};
-use nodepool::actors::runtime::messages::AskWhy;
+use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Instance;
@@ -102,7 +102,7 @@ fn a_label_whose_image_the_cloud_does_not_have_is_declined_with_the_reason() {
         got(&consumer, "small").await;
         let id = consumer.submit_labels(&["other"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
-        let asking = process.shared.why.ask_all(AskWhy(id), Duration::from_secs(5)).await;
+        let asking = process.shared.explain_registry.request_all(ExplainRequest(id), Duration::from_secs(5)).await;
         let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
         assert!(why.contains("Unable to find image missing: the fake cloud has Fake Precise"), "{why}");
     });

@@ -12,7 +12,7 @@ use crate::notifications::{Heard, Quicks, YAML};
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
-use nodepool::actors::runtime::messages::AskWhy;
+use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
@@ -111,7 +111,7 @@ async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
 }
 
 async fn reasons(process: &InProcessDaemon, id: &RequestId) -> Vec<String> {
-    let answers = process.shared.why.ask_all(AskWhy(id.clone()), Duration::from_secs(5)).await;
+    let answers = process.shared.explain_registry.request_all(ExplainRequest(id.clone()), Duration::from_secs(5)).await;
     answers.into_iter().filter_map(|(_, why)| why.ok().flatten()).map(|why| why.reason).collect()
 }
 

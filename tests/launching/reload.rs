@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until};
 use nodepool::actors::process::config_files;
-use nodepool::actors::process::process::newest;
+use nodepool::actors::process::process::newest_config;
 use nodepool_drivers::BUILT_IN_DRIVERS;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::memory::Fault;
@@ -158,12 +158,12 @@ fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then(
         until("the third node", async || consumer.ready_nodes().await == 3).await;
         for broken in ["providers: [".to_owned(), two_providers("[]", A, B)] {
             std::fs::write(&process.file, broken).unwrap();
-            let next = newest(&process.shared, first.clone()).await;
+            let next = newest_config(&process.shared, first.clone()).await;
             assert_ne!(next.config, first.config);
             assert_eq!(next.config, process.shared.active_config().unwrap().config);
         }
         std::fs::write(&process.file, two_providers(SERVERS, B, A)).unwrap();
-        let next = newest(&process.shared, first.clone()).await;
+        let next = newest_config(&process.shared, first.clone()).await;
         assert_eq!(next.config, process.shared.active_config().unwrap().config);
         assert!(next.config.providers["p-a"].pools["main"].labels.contains("b"));
     });

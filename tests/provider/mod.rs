@@ -30,7 +30,7 @@ use tokio::time::timeout;
 pub struct Provider {
     pub handle: ProviderHandle,
     pub samples: mpsc::Receiver<Sample>,
-    pub registry: dump::Registry,
+    pub registry: dump::DumpRegistry,
     pub panics: PanicWatch,
     submitter: Addr<Submitter>,
     news: mpsc::UnboundedReceiver<JobUpdate>,
@@ -51,7 +51,7 @@ impl Handler<JobUpdate> for Submitter {
 impl Provider {
     pub fn new(start: impl FnOnce(TaskManagerDeps) -> ProviderHandle) -> Self {
         let (sink, samples) = SampleSink::channel();
-        let (registry, panics) = (dump::Registry::default(), PanicWatch::new());
+        let (registry, panics) = (dump::DumpRegistry::default(), PanicWatch::new());
         let handle = start(TaskManagerDeps {
             registry: registry.clone(),
             panics: panics.clone(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
+use nodepool::actors::builder::builder::{BuilderOptions, BuilderSetup, run_session};
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::identity::Identity;
 use nodepool_drivers::common::dib::{DibError, DibOutcome, DibRun, ImageBuilder};
@@ -56,7 +56,7 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
         };
         let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.behind(budget)));
         let maker = Arc::new(Model { rng: rng.clone(), luck: luck.clone(), budget: budget.clone() });
-        let life = BuilderLife { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
+        let life = BuilderSetup { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
         let run = move |process: &mut InProcessDaemon, zk| {
             let (shared, life) = (process.shared.clone(), life.clone());
             actix_rt::spawn(async move {

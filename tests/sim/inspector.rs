@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodepool::actors::process::context::ProcessContext;
-use nodepool::actors::runtime::messages::AskWhy;
+use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use nodepool_policy::invariants::nodes::{CloudObjectKey, Violation, check_usage_totals};
@@ -39,7 +39,7 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
         // Whoever has lost sight of ZooKeeper, or just come back to it, may not know yet; nor who is between two sessions.
         if snapshot.connected && session.is_some() && session == before {
             for id in open.intersection(&waited) {
-                let answers = shared.why.ask_all(AskWhy(id.clone()), DEADLINE).await;
+                let answers = shared.explain_registry.request_all(ExplainRequest(id.clone()), DEADLINE).await;
                 let is_told = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
                 if !is_told && history.is_open(id) && !budget.is_exhausted() {
                     history.accuse(Violation(format!("{name} cannot say why {id} waits")));

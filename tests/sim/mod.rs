@@ -103,7 +103,7 @@ pub fn live(seed: u64, chosen: &Chosen, history: RunHistory) -> Outcome {
     note_panics();
     entropy::seed(seed);
     nodepool_rng::seed(seed);
-    blocking::wait_here();
+    blocking::run_blocking_inline();
     let faults = chosen.of(faults::schedule(seed));
     on_paused_time(async {
         clock::simulate(Timestamp(1_700_000_000.0));
@@ -175,7 +175,9 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcom
     violations
         .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
     violations.extend(
-        invariant_guard::refused().iter().map(|broken| format!("a program refused to break a promise: {broken}")),
+        invariant_guard::recorded_violations()
+            .iter()
+            .map(|broken| format!("a program refused to break a promise: {broken}")),
     );
     let served = stage.crowd.stats.served.get();
     if served < FEWEST_SERVED {

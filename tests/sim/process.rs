@@ -153,7 +153,7 @@ async fn one_life(name: &str, mut started: Started, gate: &StepBudget, seat: &Se
             biased;
             ended = running => {
                 let end = ended.expect("a tree ends in order");
-                assert!(!matches!(end, SessionEnd::Panicked(_) | SessionEnd::WentBack), "{name}: {end:?}");
+                assert!(!matches!(end, SessionEnd::Panicked(_) | SessionEnd::StoreRolledBack), "{name}: {end:?}");
             }
             () = gate.exhausted() => break,
         }

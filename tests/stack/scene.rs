@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use nodepool::actors::process::context::{LauncherOptions, SessionEnd};
-use nodepool::actors::runtime::messages::AskWhy;
+use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
@@ -172,7 +172,8 @@ impl OpenStackHarness {
 
     /// What the first pool that knows the request says of it.
     pub async fn why(&self, id: &RequestId) -> String {
-        let asked = self.process.shared.why.ask_all(AskWhy(id.clone()), Duration::from_secs(5)).await;
+        let asked =
+            self.process.shared.explain_registry.request_all(ExplainRequest(id.clone()), Duration::from_secs(5)).await;
         let said = asked.into_iter().filter_map(|(_, why)| why.ok().flatten());
         said.map(|why| why.reason).collect::<Vec<_>>().join("; ")
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
+use nodepool::actors::builder::builder::{BuilderOptions, BuilderSetup, run_session};
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::provider::providers::ExtraDrivers;
 use nodepool::actors::runtime::clock;

@@ -39,7 +39,7 @@ pub trait Driver: Send + 'static {
 
     /// How to find out whether the driver would be another one if it were opened again for the same section: where it reads
     /// more than that. Asked once; the answer is used at each load of the configuration.
-    fn outdated(&self) -> Option<Outdated> {
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
         None
     }
 
@@ -67,9 +67,9 @@ pub trait Driver: Send + 'static {
 
 /// Whether what a driver has read besides its section says something else by now.
 #[derive(Clone)]
-pub struct Outdated(pub Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct NeedsReopen(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
-impl fmt::Debug for Outdated {
+impl fmt::Debug for NeedsReopen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outdated").finish_non_exhaustive()
     }

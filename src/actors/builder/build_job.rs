@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::work_queue::WorkLease;
 use super::write_retry;
-use crate::actors::runtime::blocking::{StopOnDrop, on_a_thread_that_may_wait};
+use crate::actors::runtime::blocking::{StopOnDrop, run_blocking};
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::builder_metrics;
 use crate::actors::telemetry::samples::SampleSink;
@@ -181,7 +181,7 @@ async fn prepare(build_env: &BuildEnvironment, key: &BuildKey, spec: &BuildSpec)
     let (images, key) = (build_env.images.clone(), key.clone());
     let (logs, retention) = (spec.log_dir.clone(), spec.log_retention);
     let image = key.image.clone();
-    on_a_thread_that_may_wait(move || {
+    run_blocking(move || {
         let place = images.path().display().to_string();
         images.claim(&key).map_err(|error| format!("cannot write to images-dir {place}: {error}"))?;
         match image_files::prune_logs(&logs, &image, retention) {
@@ -203,7 +203,7 @@ async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &BuildOrde
     let (images, key, formats) = (build_env.images.clone(), key.clone(), order.formats.clone());
     let stop_on_drop = StopOnDrop::default();
     let stop = stop_on_drop.0.clone();
-    on_a_thread_that_may_wait(move || {
+    run_blocking(move || {
         let size = |format: String| {
             let file = images.file(&key, &format);
             let bytes = images.size(&key, &format).map_err(|error| {
@@ -220,7 +220,7 @@ async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &BuildOrde
 
 pub async fn remove_files(images: &ImagesDir, key: &BuildKey) {
     let (images, key) = (images.clone(), key.clone());
-    let removed = on_a_thread_that_may_wait(move || {
+    let removed = run_blocking(move || {
         images.remove(&key).map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))
     });
     if let Err(error) = removed.await {

@@ -42,7 +42,7 @@ pub struct BuildWorkerDeps {
     /// Before an image whose build has failed is built again; and the safety net behind the events.
     pub interval: Seconds,
     pub guard: PanicGuard,
-    pub dumps: crate::actors::runtime::dump::Registry,
+    pub dumps: crate::actors::runtime::dump::DumpRegistry,
 }
 
 pub struct BuildWorker {
@@ -58,7 +58,7 @@ pub struct BuildWorker {
 /// The configuration changed, and with it perhaps the providers.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure {
+pub struct ReconfigureBuildWorker {
     pub config: Arc<Config>,
     pub facts: FactsReceivers,
 }
@@ -156,10 +156,10 @@ impl Actor for BuildWorker {
     }
 }
 
-impl Handler<Reconfigure> for BuildWorker {
+impl Handler<ReconfigureBuildWorker> for BuildWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+    fn handle(&mut self, message: ReconfigureBuildWorker, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.triggers.watch_facts(message.facts.values().cloned().collect());
         if let Some(images) = &message.config.images_dir {

@@ -17,7 +17,7 @@ use crate::actors::process::config_files::LoadedConfig;
 use crate::actors::process::config_watch::ConfigWatch;
 use crate::actors::process::context::{ProcessContext, SessionEnd, StopRequest};
 use crate::actors::process::registration;
-use crate::actors::provider::failed_providers::NotStarted;
+use crate::actors::provider::failed_providers::FailedProviders;
 use crate::actors::provider::jobs::{Drain, ProviderHandle};
 use crate::actors::provider::providers;
 use crate::actors::provider::task_manager::{Fence, RefreshMode, TaskManagerDeps};
@@ -48,7 +48,7 @@ pub struct BuilderOptions {
     /// Before an upload that has failed is tried again.
     pub upload_interval: Seconds,
     /// Between two uploads of one worker.
-    pub upload_rest: Seconds,
+    pub upload_pause: Seconds,
     /// Longest time for a post-upload-hook.
     pub hook_timeout: Seconds,
     /// Between looks for what is not needed any more; 0 for none at all.
@@ -65,7 +65,7 @@ impl Default for BuilderOptions {
             build_interval: Seconds(10.0),
             build_poll_interval: Seconds(30.0),
             upload_interval: Seconds(10.0),
-            upload_rest: Seconds::ZERO,
+            upload_pause: Seconds::ZERO,
             hook_timeout: Seconds(3600.0),
             cleanup_interval: Seconds(60.0),
             dib_cmd: None,
@@ -82,7 +82,7 @@ impl BuilderOptions {
 
 /// What a builder is over its sessions.
 #[derive(Clone)]
-pub struct BuilderLife {
+pub struct BuilderSetup {
     pub options: BuilderOptions,
     /// Made at the first start, kept in the images directory.
     pub builder_id: String,
@@ -90,17 +90,17 @@ pub struct BuilderLife {
 }
 
 /// Grows the tree, and waits for what ends it.
-pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife, loaded: LoadedConfig,) -> SessionEnd {
+pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, setup: BuilderSetup, loaded: LoadedConfig,) -> SessionEnd {
     let mirror = match Mirror::start_images_only(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
-            return SessionEnd::Unread;
+            return SessionEnd::ReadFailed;
         }
     };
     let (panics, work_queue) = (PanicWatch::new(), WorkQueue::default());
     let store = Store::new(zk.clone(), mirror);
-    let builder = Builder::new(context.clone(), life, store, loaded, panics.clone(), work_queue.clone()).start();
+    let builder = Builder::new(context.clone(), setup, store, loaded, panics.clone(), work_queue.clone()).start();
     context.ready.send_replace(true);
     let (mut session, mut shutdown) = (zk.session(), context.shutdown.clone());
     let end = tokio::select! {
@@ -134,7 +134,7 @@ async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<StopRequest>
 
 pub struct Builder {
     context: Arc<ProcessContext>,
-    life: BuilderLife,
+    setup: BuilderSetup,
     store: Store,
     config: Arc<Config>,
     watch: ConfigWatch,
@@ -142,8 +142,8 @@ pub struct Builder {
     work_queue: WorkQueue,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     /// Those that were replaced, and have calls under way which end with the session at the latest.
-    leaving: Vec<Recipient<Shutdown>>,
-    not_started: NotStarted,
+    draining_providers: Vec<Recipient<Shutdown>>,
+    failed_providers: FailedProviders,
     build_workers: Vec<Addr<BuildWorker>>,
     upload_workers: Vec<Addr<UploadWorker>>,
     cleanup: Option<Addr<ImageCleanupWorker>>,
@@ -154,7 +154,7 @@ pub struct Builder {
 impl Builder {
     fn new(
         context: Arc<ProcessContext>,
-        life: BuilderLife,
+        setup: BuilderSetup,
         store: Store,
         loaded: LoadedConfig,
         panics: PanicWatch,
@@ -164,12 +164,12 @@ impl Builder {
             watch: ConfigWatch::new(&loaded),
             config: loaded.config,
             context,
-            life,
+            setup,
             store,
             work_queue,
             providers: BTreeMap::new(),
-            leaving: Vec::new(),
-            not_started: NotStarted::default(),
+            draining_providers: Vec::new(),
+            failed_providers: FailedProviders::default(),
             build_workers: Vec::new(),
             upload_workers: Vec::new(),
             cleanup: None,
@@ -197,11 +197,11 @@ impl Builder {
         match providers::start(&section, deps, self.context.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
-                self.not_started.forget(name);
+                self.failed_providers.remove(name);
                 self.providers.insert(name.clone(), handle);
             }
             Err(diagnostics) => {
-                self.not_started.failed(name, &diagnostics);
+                self.failed_providers.record_failure(name, &diagnostics);
             }
         }
     }
@@ -215,11 +215,11 @@ impl Builder {
     }
 
     fn drain_provider(&mut self, name: &ProviderName) {
-        self.not_started.forget(name);
+        self.failed_providers.remove(name);
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
-            self.leaving.retain(Recipient::connected);
-            self.leaving.push(handle.stop);
+            self.draining_providers.retain(Recipient::connected);
+            self.draining_providers.push(handle.stop);
         }
     }
 
@@ -234,19 +234,19 @@ impl Builder {
         };
         let build_env = BuildEnvironment {
             builder: self.context.identity.fqdn.clone(),
-            builder_id: self.life.builder_id.clone(),
-            maker: self.life.maker.clone(),
+            builder_id: self.setup.builder_id.clone(),
+            maker: self.setup.maker.clone(),
             images: ImagesDir::new(images),
             samples: self.context.samples.clone(),
-            poll_interval: self.life.options.build_poll_interval,
+            poll_interval: self.setup.options.build_poll_interval,
         };
-        for number in 0..self.life.options.build_workers {
+        for number in 0..self.setup.options.build_workers {
             self.start_build_worker(number, build_env.clone());
         }
-        for number in 0..self.life.options.upload_workers {
+        for number in 0..self.setup.options.upload_workers {
             self.start_upload_worker(number, build_env.clone());
         }
-        if self.life.options.cleanup_interval > Seconds::ZERO {
+        if self.setup.options.cleanup_interval > Seconds::ZERO {
             self.start_cleanup_worker(build_env);
         }
     }
@@ -259,8 +259,8 @@ impl Builder {
             store: self.store.clone(),
             work_queue: self.work_queue.clone(),
             build_env,
-            dib_cmd: self.life.options.dib_cmd.clone(),
-            interval: self.life.options.build_interval,
+            dib_cmd: self.setup.options.dib_cmd.clone(),
+            interval: self.setup.options.build_interval,
             guard: self.panics.guard(format!("BuildWorker {number}")),
             dumps: self.context.registry.clone(),
         };
@@ -276,9 +276,9 @@ impl Builder {
             store: self.store.clone(),
             work_queue: self.work_queue.clone(),
             build_env,
-            interval: self.life.options.upload_interval,
-            rest: self.life.options.upload_rest,
-            hook_timeout: self.life.options.hook_timeout,
+            interval: self.setup.options.upload_interval,
+            pause: self.setup.options.upload_pause,
+            hook_timeout: self.setup.options.hook_timeout,
             guard: self.panics.guard(format!("UploadWorker {number}")),
             dumps: self.context.registry.clone(),
         };
@@ -293,9 +293,9 @@ impl Builder {
             store: self.store.clone(),
             work_queue: self.work_queue.clone(),
             build_env,
-            interval: self.life.options.cleanup_interval,
-            build_workers: self.life.options.build_workers,
-            upload_workers: self.life.options.upload_workers,
+            interval: self.setup.options.cleanup_interval,
+            build_workers: self.setup.options.build_workers,
+            upload_workers: self.setup.options.upload_workers,
             guard: self.panics.guard("CleanupWorker"),
             dumps: self.context.registry.clone(),
         };
@@ -312,9 +312,9 @@ impl Builder {
     }
 
     fn check_config(&mut self, ctx: &mut Context<Self>) {
-        let Some(looking) = self.watch.look(&self.context.options) else { return };
-        ctx.spawn(looking.into_actor(self).map(|look, act, _| {
-            if let Some(loaded) = act.watch.seen(look) {
+        let Some(polling) = self.watch.poll(&self.context.options) else { return };
+        ctx.spawn(polling.into_actor(self).map(|result, act, _| {
+            if let Some(loaded) = act.watch.complete_poll(result) {
                 act.reconfigure(loaded);
             }
         }));
@@ -322,8 +322,8 @@ impl Builder {
 
     fn reconfigure(&mut self, loaded: LoadedConfig) {
         let mut changes = reload::diff(&self.config, &loaded.config);
-        let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
-        changes.extend(anew.into_iter().map(Change::ProviderChanged));
+        let to_reopen = providers::providers_to_reopen(&self.config, &loaded.config, &self.providers);
+        changes.extend(to_reopen.into_iter().map(Change::ProviderChanged));
         if self.config.images_dir != loaded.config.images_dir {
             changes.push(Change::NeedsRestart("images-dir"));
         }
@@ -348,15 +348,15 @@ impl Builder {
             }
         }
         self.start_missing_providers();
-        self.tell_workers();
+        self.reconfigure_workers();
     }
 
-    fn tell_workers(&self) {
-        let news = build_worker::Reconfigure { config: self.config.clone(), facts: self.facts() };
-        self.build_workers.iter().for_each(|worker| worker.do_send(news.clone()));
-        let news = upload_worker::Reconfigure { config: self.config.clone(), providers: self.providers.clone() };
-        self.upload_workers.iter().for_each(|worker| worker.do_send(news.clone()));
-        self.cleanup.iter().for_each(|worker| worker.do_send(news.clone()));
+    fn reconfigure_workers(&self) {
+        let message = build_worker::ReconfigureBuildWorker { config: self.config.clone(), facts: self.facts() };
+        self.build_workers.iter().for_each(|worker| worker.do_send(message.clone()));
+        let message = upload_worker::ReconfigureUploadWorker { config: self.config.clone(), providers: self.providers.clone() };
+        self.upload_workers.iter().for_each(|worker| worker.do_send(message.clone()));
+        self.cleanup.iter().for_each(|worker| worker.do_send(message.clone()));
     }
 }
 
@@ -377,7 +377,7 @@ impl Actor for Builder {
         // What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
         ctx.run_interval(self.context.options.provider_retry.to_duration(), |act, _| {
             if act.start_missing_providers() {
-                act.tell_workers();
+                act.reconfigure_workers();
             }
         });
     }
@@ -393,7 +393,7 @@ impl Handler<Shutdown> for Builder {
         self.upload_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
         self.cleanup.take().into_iter().for_each(|worker| worker.do_send(Shutdown));
         let providers = std::mem::take(&mut self.providers).into_values().map(|provider| provider.stop);
-        providers.chain(self.leaving.drain(..)).for_each(|provider| provider.do_send(Shutdown));
+        providers.chain(self.draining_providers.drain(..)).for_each(|provider| provider.do_send(Shutdown));
         ctx.stop();
     }
 }
@@ -405,9 +405,9 @@ impl Handler<Dump> for Builder {
         let _measured = profile::time_handler::<Self>("Dump");
         Some(serde_json::json!({
             "actor": "Builder",
-            "builder_id": self.life.builder_id,
+            "builder_id": self.setup.builder_id,
             "providers": self.providers.keys().collect::<Vec<_>>(),
-            "not_started": self.not_started.observe(),
+            "not_started": self.failed_providers.observe(),
             "images": self.config.diskimages.keys().collect::<Vec<_>>(),
             "config_broken": self.watch.is_broken(),
         }))

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::build_job::BuildEnvironment;
 use super::image_deletion::{self, FilesView};
-use super::upload_worker::Reconfigure;
+use super::upload_worker::ReconfigureUploadWorker;
 use super::work_queue::WorkQueue;
 use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{PendingJobs, ProviderClient};
@@ -29,7 +29,7 @@ use nodepool_model::records::image_build::{BuildKey, BuildState};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_model::snapshot::images::UploadPlace;
-use nodepool_policy::images::pending_uploads::{self, Shipment};
+use nodepool_policy::images::pending_uploads::{self, PendingUpload};
 use nodepool_policy::images::retention::{self, RetentionAction, RetentionScope};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::invariants::images::check_upload_deletions;
@@ -52,7 +52,7 @@ pub struct ImageCleanupDeps {
     /// With one at least there is somebody who goes on with uploads which an earlier life of this builder has begun.
     pub upload_workers: usize,
     pub guard: PanicGuard,
-    pub dumps: crate::actors::runtime::dump::Registry,
+    pub dumps: crate::actors::runtime::dump::DumpRegistry,
 }
 
 pub struct ImageCleanupWorker {
@@ -132,7 +132,7 @@ impl ImageCleanupWorker {
             let uploading = inputs.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
-        let may_delete_uploads = invariant_guard::kept(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
+        let may_delete_uploads = invariant_guard::enforce(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
         for action in due {
             if may_delete_uploads || !matches!(action, RetentionAction::Upload(..)) {
                 self.start(action, scope, ctx);
@@ -156,13 +156,13 @@ impl ImageCleanupWorker {
             return self.stale.clear();
         }
         let build_env = &self.deps.build_env;
-        let own = |shipment: &Shipment| {
+        let own = |pending: &PendingUpload| {
             self.deps.upload_workers > 0
-                && shipment.build.record.builder_id.as_ref() == Some(&build_env.builder_id)
-                && build_env.images.file(&shipment.place.build, &shipment.format).exists()
+                && pending.build.record.builder_id.as_ref() == Some(&build_env.builder_id)
+                && build_env.images.file(&pending.place.build, &pending.format).exists()
         };
         let ours: BTreeSet<UploadPlace> =
-            pending_uploads::due(inputs).into_iter().filter(own).map(|shipment| shipment.place).collect();
+            pending_uploads::due(inputs).into_iter().filter(own).map(|pending| pending.place).collect();
         let (mut stale, now) = (BTreeMap::new(), Instant::now());
         for action in all {
             if let RetentionAction::Stale(upload) = action
@@ -343,10 +343,10 @@ impl Handler<JobUpdate> for ImageCleanupWorker {
     }
 }
 
-impl Handler<Reconfigure> for ImageCleanupWorker {
+impl Handler<ReconfigureUploadWorker> for ImageCleanupWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: ReconfigureUploadWorker, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::actors::provider::provider_client::ProviderClient;
-use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
+use crate::actors::runtime::blocking::run_blocking;
 use crate::actors::runtime::{clock, invariant_guard};
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::common::image_files::ImagesDir;
@@ -64,7 +64,7 @@ async fn delete_from_cloud(
     let deleted = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
-            invariant_guard::kept(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)),)?;
+            invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)),)?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             client.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
@@ -138,7 +138,7 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
         Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
     };
     for image in listed.iter().filter(|image| image.bears(&marks)) {
-        invariant_guard::kept(store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),)?;
+        invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),)?;
         client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }
     Ok(())
@@ -172,7 +172,7 @@ pub async fn clean_files(view: FilesView) -> Result<(), String> {
     let own = view.builds.iter().filter(|(_, (stored, _))| stored.record.builder_id.as_ref() == Some(&view.builder_id));
     let own: Vec<BuildKey> = own.map(|(key, _)| key.clone()).collect();
     let images = view.images.clone();
-    let claimed = on_a_thread_that_may_wait(move || claimed_builds(&images, own)).await?;
+    let claimed = run_blocking(move || claimed_builds(&images, own)).await?;
     let mut outcome = Ok(());
     for key in claimed {
         // What cannot be removed keeps nothing else from it; the first error is told in the end.
@@ -212,7 +212,7 @@ fn claimed_builds(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<Bui
 async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
     let run_check = async |check: fn(&ImagesDir, &BuildKey) -> bool| {
         let (images, key) = (view.images.clone(), key.clone());
-        on_a_thread_that_may_wait(move || Ok(check(&images, &key))).await
+        run_blocking(move || Ok(check(&images, &key))).await
     };
     let begun = Instant::now();
     if run_check(ImagesDir::request_termination).await? {
@@ -221,7 +221,7 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
         }
     }
     let (images, key) = (view.images.clone(), key.clone());
-    on_a_thread_that_may_wait(move || {
+    run_blocking(move || {
         let removed = images.remove(&key);
         let removed = removed.map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))?;
         for path in removed {
@@ -234,7 +234,7 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
 
 async fn prune_formats(images: &ImagesDir, key: &BuildKey, needed: BTreeSet<String>) -> Result<(), String> {
     let (images, key) = (images.clone(), key.clone());
-    on_a_thread_that_may_wait(move || {
+    run_blocking(move || {
         let failed = |error| format!("cannot remove a format of {}: {error}", key.file_name());
         let formats = images.existing_suffixes(&key).map_err(failed)?.into_iter();
         for format in formats.filter(|format| !format.contains('.') && format != "d" && !needed.contains(format)) {

@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use super::build_job::BuildEnvironment;
 use super::write_retry;
 use crate::actors::provider::provider_client::ProviderClient;
-use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
+use crate::actors::runtime::blocking::run_blocking;
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::builder_metrics;
 use nodepool_driver::error::CloudError;
@@ -25,7 +25,7 @@ use nodepool_model::records::ids::{ExternalId, UploadId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadState};
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::images::pending_uploads::Shipment;
+use nodepool_policy::images::pending_uploads::PendingUpload;
 use nodepool_zk::txn::image_upload::UploadGrant;
 use nodepool_zk::txn::store::Store;
 
@@ -67,10 +67,10 @@ struct ImageFile {
     sums: Checksums,
 }
 
-pub async fn upload(context: UploadContext, shipment: Shipment) -> UploadOutcome {
-    let (place, build) = (&shipment.place, &shipment.build.record);
+pub async fn upload(context: UploadContext, pending: PendingUpload) -> UploadOutcome {
+    let (place, build) = (&pending.place, &pending.build.record);
     let (image, provider) = (&place.build.image, &place.provider);
-    let image_file = match open_image_file(&context, &shipment).await {
+    let image_file = match open_image_file(&context, &pending).await {
         Ok(image_file) => image_file,
         Err(error) => {
             // The files of other builders lie elsewhere.
@@ -81,10 +81,10 @@ pub async fn upload(context: UploadContext, shipment: Shipment) -> UploadOutcome
         }
     };
     let now = clock::now();
-    if let Err(error) = external_name(&shipment, &UploadId::from("0000000001"), now) {
+    if let Err(error) = external_name(&pending, &UploadId::from("0000000001"), now) {
         error!(
             target: "nodepool.builder.UploadWorker",
-            %image, %provider, "image-name-format {:?} cannot be used: {error}", shipment.name_format
+            %image, %provider, "image-name-format {:?} cannot be used: {error}", pending.name_format
         );
         return UploadOutcome::Failed;
     }
@@ -103,19 +103,19 @@ pub async fn upload(context: UploadContext, shipment: Shipment) -> UploadOutcome
         }
     };
     let began = Instant::now();
-    let record = transfer(&context, &shipment, &image_file, &mut grant, begun).await;
-    finish(&context, &shipment, &mut grant, &record, began).await
+    let record = transfer(&context, &pending, &image_file, &mut grant, begun).await;
+    finish(&context, &pending, &mut grant, &record, began).await
 }
 
 /// Records how it ended.
 async fn finish(
     context: &UploadContext,
-    shipment: &Shipment,
+    pending: &PendingUpload,
     grant: &mut UploadGrant,
     record: &ImageUpload,
     began: Instant,
 ) -> UploadOutcome {
-    let (build, provider) = (&shipment.place.build, &shipment.place.provider);
+    let (build, provider) = (&pending.place.build, &pending.place.provider);
     let image = &build.image;
     let recorded = write_retry::write_with_retry(&context.store, "the end of an upload", async || {
         context.store.finish_upload(grant, record).await
@@ -152,9 +152,9 @@ async fn finish(
     }
 }
 
-async fn open_image_file(context: &UploadContext, shipment: &Shipment) -> Result<ImageFile, String> {
-    let file = context.build_env.images.file(&shipment.place.build, &shipment.format);
-    on_a_thread_that_may_wait(move || {
+async fn open_image_file(context: &UploadContext, pending: &PendingUpload) -> Result<ImageFile, String> {
+    let file = context.build_env.images.file(&pending.place.build, &pending.format);
+    run_blocking(move || {
         let metadata = std::fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let sums = checksums::read(&file);
         Ok(ImageFile { file, size: metadata.len(), sums })
@@ -162,27 +162,27 @@ async fn open_image_file(context: &UploadContext, shipment: &Shipment) -> Result
     .await
 }
 
-fn external_name(shipment: &Shipment, upload: &UploadId, now: Timestamp) -> Result<String, String> {
+fn external_name(pending: &PendingUpload, upload: &UploadId, now: Timestamp) -> Result<String, String> {
     let field = |name: &str| match name {
-        "image_name" => Some(json!(shipment.place.build.image)),
+        "image_name" => Some(json!(pending.place.build.image)),
         "upload_id" => Some(json!(upload)),
         "timestamp" => Some(Value::String(format!("{:.0}", now.0.floor()))),
         _ => None,
     };
-    format::interpolate(&shipment.name_format, field)
+    format::interpolate(&pending.name_format, field)
 }
 
 /// From the record of the beginning to that of the end.
 async fn transfer(
     context: &UploadContext,
-    shipment: &Shipment,
+    pending: &PendingUpload,
     image_file: &ImageFile,
     grant: &mut UploadGrant,
     begun: ImageUpload,
 ) -> ImageUpload {
-    let (image, provider) = (&shipment.place.build.image, &shipment.place.provider);
+    let (image, provider) = (&pending.place.build.image, &pending.place.provider);
     let progress = Progress::default();
-    let order = match upload_order(context, shipment, image_file, grant, begun.state_time, progress) {
+    let order = match upload_order(context, pending, image_file, grant, begun.state_time, progress) {
         Ok(order) => order,
         Err(error) => {
             error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{error}");
@@ -191,16 +191,16 @@ async fn transfer(
     };
     info!(
         target: "nodepool.builder.UploadWorker",
-        "Uploading DIB image build {} from {} to {provider}", shipment.place.build.build, image_file.file.display()
+        "Uploading DIB image build {} from {} to {provider}", pending.place.build.build, image_file.file.display()
     );
     let sending =
-        ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
+        ImageUpload { external_name: Some(order.name.clone()), format: Some(pending.format.clone()), ..begun };
     let mut known_id = grant.prior_record.as_ref().and_then(|before| before.external_id.clone());
-    let stall_timeout = MIN_STALL_TIMEOUT.max(shipment.timeout.to_duration() + STALL_MARGIN);
+    let stall_timeout = MIN_STALL_TIMEOUT.max(pending.timeout.to_duration() + STALL_MARGIN);
     let failure = match send(context, grant, &sending, order, stall_timeout, &mut known_id).await {
         Ok(id) => {
             known_id = Some(id.clone());
-            match call_hook(context, shipment, image_file, &id).await {
+            match call_hook(context, pending, image_file, &id).await {
                 Ok(()) => {
                     let mut ready = ImageUpload { external_id: Some(id), ..sending };
                     ready.set_state(UploadState::Ready, context.store.upload_ready_time(&grant.key, clock::now()));
@@ -224,7 +224,7 @@ async fn transfer(
 
 fn upload_order(
     context: &UploadContext,
-    shipment: &Shipment,
+    pending: &PendingUpload,
     image_file: &ImageFile,
     grant: &UploadGrant,
     now: Timestamp,
@@ -233,13 +233,13 @@ fn upload_order(
     let key = &grant.key;
     let marks = key.marks();
     let mut meta = context.image.metadata.clone();
-    meta.extend(shipment.entry.meta.clone());
+    meta.extend(pending.entry.meta.clone());
     meta.retain(|name, _| !marks.contains_key(name));
     Ok(UploadOrder {
-        name: external_name(shipment, &key.upload, now)?,
+        name: external_name(pending, &key.upload, now)?,
         file: image_file.file.clone(),
         size: image_file.size,
-        format: shipment.format.clone(),
+        format: pending.format.clone(),
         meta,
         marks,
         md5: image_file.sums.md5.clone(),
@@ -300,10 +300,10 @@ async fn send(
 }
 
 /// The hook may do with the image what it likes; the upload is ready when it says so.
-async fn call_hook(context: &UploadContext, shipment: &Shipment, image_file: &ImageFile, id: &ExternalId,) -> Result<(), String> {
-    let Some(command) = &shipment.hook else { return Ok(()) };
+async fn call_hook(context: &UploadContext, pending: &PendingUpload, image_file: &ImageFile, id: &ExternalId,) -> Result<(), String> {
+    let Some(command) = &pending.hook else { return Ok(()) };
     let (id, file) = (id.to_string(), image_file.file.display().to_string());
-    let arguments = [shipment.place.provider.as_str(), &id, &file];
+    let arguments = [pending.place.provider.as_str(), &id, &file];
     let ended = hook::run(command, &arguments, context.hook_timeout).await;
     let ended = ended.map_err(|error| format!("Post upload hook {command} cannot be run: {error}"))?;
     match ended.exit {

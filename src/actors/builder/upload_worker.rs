@@ -23,7 +23,7 @@ use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::images::UploadPlace;
-use nodepool_policy::images::pending_uploads::{self, Shipment};
+use nodepool_policy::images::pending_uploads::{self, PendingUpload};
 use nodepool_zk::txn::store::Store;
 
 /// Before it is looked again whether a file that another builder has lies here after all.
@@ -40,10 +40,10 @@ pub struct UploadWorkerDeps {
     /// Before an upload that has failed is tried again; and the safety net behind the events.
     pub interval: Seconds,
     /// Between two uploads of this worker.
-    pub rest: Seconds,
+    pub pause: Seconds,
     pub hook_timeout: Seconds,
     pub guard: PanicGuard,
-    pub dumps: crate::actors::runtime::dump::Registry,
+    pub dumps: crate::actors::runtime::dump::DumpRegistry,
 }
 
 pub struct UploadWorker {
@@ -58,7 +58,7 @@ pub struct UploadWorker {
 /// The configuration changed, and with it perhaps the providers.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure {
+pub struct ReconfigureUploadWorker {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
 }
@@ -77,10 +77,10 @@ impl UploadWorker {
         }
     }
 
-    fn begin(&mut self, shipment: Shipment, lease: WorkLease, ctx: &mut Context<Self>) {
+    fn begin(&mut self, pending: PendingUpload, lease: WorkLease, ctx: &mut Context<Self>) {
         let (Some(provider), Some(image)) = (
-            self.deps.providers.get(&shipment.place.provider).cloned(),
-            self.deps.config.diskimages.get(&shipment.place.build.image).cloned(),
+            self.deps.providers.get(&pending.place.provider).cloned(),
+            self.deps.config.diskimages.get(&pending.place.build.image).cloned(),
         ) else {
             return;
         };
@@ -91,12 +91,12 @@ impl UploadWorker {
             image,
             hook_timeout: self.deps.hook_timeout,
         };
-        self.uploading = Some((shipment.place.clone(), clock::now()));
-        let place = &shipment.place;
+        self.uploading = Some((pending.place.clone(), clock::now()));
+        let place = &pending.place;
         // For the loggers, of which each worker has its own.
         let span =
             info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
-        let uploading = upload_job::upload(context, shipment);
+        let uploading = upload_job::upload(context, pending);
         self.actor_tasks.spawn(ctx, uploading.instrument(span), |outcome, act, ctx| act.on_upload_finished(outcome, lease, ctx));
     }
 
@@ -109,8 +109,8 @@ impl UploadWorker {
             UploadOutcome::Ready => lease.succeeded(),
         }
         drop(lease);
-        if outcome == UploadOutcome::Ready && self.deps.rest > Seconds::ZERO {
-            ctx.run_later(self.deps.rest.to_duration(), |act, ctx| {
+        if outcome == UploadOutcome::Ready && self.deps.pause > Seconds::ZERO {
+            ctx.run_later(self.deps.pause.to_duration(), |act, ctx| {
                 act.uploading = None;
                 act.reconcile(ctx);
             });
@@ -136,9 +136,9 @@ impl Reconcile for UploadWorker {
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = pending_uploads::due(&inputs).into_iter();
-            let due = due.map(|shipment| (WorkItem::Upload(shipment.place.clone()), shipment));
-            if let Some((shipment, lease)) = self.deps.work_queue.lease_first(due) {
-                return self.begin(shipment, lease, ctx);
+            let due = due.map(|pending| (WorkItem::Upload(pending.place.clone()), pending));
+            if let Some((pending, lease)) = self.deps.work_queue.lease_first(due) {
+                return self.begin(pending, lease, ctx);
             }
         }
         self.triggers.requeue_at(self.deps.work_queue.next_due().map(|delay| inputs.monotonic_now + delay));
@@ -167,10 +167,10 @@ impl Handler<JobUpdate> for UploadWorker {
     }
 }
 
-impl Handler<Reconfigure> for UploadWorker {
+impl Handler<ReconfigureUploadWorker> for UploadWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+    fn handle(&mut self, message: ReconfigureUploadWorker, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {

@@ -42,7 +42,7 @@ pub struct CleanupWorkerDeps {
     /// Age at which the lock directory of a request that is gone is removed.
     pub lock_age: Seconds,
     pub guard: PanicGuard,
-    pub dumps: crate::actors::runtime::dump::Registry,
+    pub dumps: crate::actors::runtime::dump::DumpRegistry,
 }
 
 pub struct CleanupWorker {
@@ -60,7 +60,7 @@ pub struct CleanupWorker {
 /// The configuration changed, and with it perhaps the providers.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure {
+pub struct ReconfigureCleanupWorker {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
 }
@@ -82,7 +82,7 @@ impl CleanupWorker {
         }
     }
 
-    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+    fn handle_event(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = match event {
             Event::Wake | Event::Sweep => self.triggers.snapshot(),
             // Answers decide nothing, so no new picture is made for them.
@@ -92,10 +92,10 @@ impl CleanupWorker {
         };
         if matches!(event, Event::Sweep) {
             // What was counted wrong is found out and told; the next session counts anew.
-            let _ = invariant_guard::kept(check_usage_totals(&snapshot));
+            let _ = invariant_guard::enforce(check_usage_totals(&snapshot));
         }
         if let Some(before) = update_facts(&mut self.facts, &self.deps.providers) {
-            label_status_log::tell(&before, &self.facts);
+            label_status_log::log_changes(&before, &self.facts);
         }
         let inputs = clock::inputs(&self.deps.config, &snapshot, &self.facts);
         for effect in self.planner.step(event, &inputs) {
@@ -114,14 +114,14 @@ impl CleanupWorker {
                     return self.delete(key, log_context, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
                 let log_context = LogContext::node(&node, Some(&record), &self.triggers.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.repaired(key, &log_context, result, ctx));
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
@@ -131,7 +131,7 @@ impl CleanupWorker {
                         Err(error) => warn!(target: "nodepool.driver.static", slot = key, %error, "cannot register"),
                     }
                     let was_done = result.is_ok();
-                    act.feed(Event::Registered(key, result), ctx);
+                    act.handle_event(Event::Registered(key, result), ctx);
                     if was_done {
                         act.triggers.requeue_now();
                     }
@@ -146,7 +146,7 @@ impl CleanupWorker {
     /// Has one host checked, or all.
     fn check(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
         let Some(handle) = self.deps.providers.get(&provider).cloned() else {
-            self.checked(provider, host, ctx);
+            self.on_checked(provider, host, ctx);
             return;
         };
         let job_id = self.next_job_id();
@@ -161,12 +161,12 @@ impl CleanupWorker {
         JobId(self.last_job_id)
     }
 
-    fn checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
+    fn on_checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
         let event = match host {
             Some(host) => Event::Inspected(provider, host),
             None => Event::Refreshed(provider),
         };
-        self.feed(event, ctx);
+        self.handle_event(event, ctx);
     }
 
     /// What a repair is about, with the request that a node was for.
@@ -183,7 +183,7 @@ impl CleanupWorker {
         }
     }
 
-    pub(crate) fn repaired(
+    pub(crate) fn on_repaired(
         &mut self,
         key: String,
         log_context: &LogContext,
@@ -203,7 +203,7 @@ impl CleanupWorker {
             }
         }
         let refused = result.is_err();
-        self.feed(Event::Repaired(key, result), ctx);
+        self.handle_event(Event::Repaired(key, result), ctx);
         // What was refused is decided again on a newer picture, which the mind minds itself, or with the next tick.
         if !refused {
             self.triggers.requeue_now();
@@ -217,7 +217,7 @@ impl Reconcile for CleanupWorker {
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        self.feed(Event::Wake, ctx);
+        self.handle_event(Event::Wake, ctx);
     }
 
     fn cooldown(took: Duration) -> Option<Duration> {
@@ -251,11 +251,11 @@ impl Actor for CleanupWorker {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.deps.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         Self::start_reconciler(ctx);
-        self.feed(Event::Sweep, ctx);
-        self.actor_tasks.spawn_interval(ctx, self.deps.sweep_interval, |act, ctx| act.feed(Event::Sweep, ctx));
+        self.handle_event(Event::Sweep, ctx);
+        self.actor_tasks.spawn_interval(ctx, self.deps.sweep_interval, |act, ctx| act.handle_event(Event::Sweep, ctx));
         self.actor_tasks.spawn_interval(ctx, self.deps.tick_interval, |act, ctx| {
-            act.give_up_deletions(ctx);
-            act.feed(Event::Wake, ctx);
+            act.abandon_overdue_deletions(ctx);
+            act.handle_event(Event::Wake, ctx);
         });
     }
 }
@@ -273,14 +273,14 @@ impl Handler<JobUpdate> for CleanupWorker {
         if let Err(error) = &result {
             warn!(target: "nodepool.driver.static", %provider, ?host, %error, "Couldn't sync static node");
         }
-        self.checked(provider, host, ctx);
+        self.on_checked(provider, host, ctx);
     }
 }
 
-impl Handler<Reconfigure> for CleanupWorker {
+impl Handler<ReconfigureCleanupWorker> for CleanupWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+    fn handle(&mut self, message: ReconfigureCleanupWorker, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.deps.config = message.config;
         self.deps.providers = message.providers;

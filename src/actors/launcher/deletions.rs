@@ -31,7 +31,7 @@ struct Deletion {
 }
 
 /// One whose job has been submitted, and the way to end that.
-pub struct UnderWay {
+pub struct InFlightDeletion {
     deletion: Deletion,
     began: Instant,
     abandon: Recipient<Abandon>,
@@ -39,7 +39,7 @@ pub struct UnderWay {
 }
 
 /// By the ticket of the job.
-pub type Deletions = BTreeMap<JobId, UnderWay>;
+pub type Deletions = BTreeMap<JobId, InFlightDeletion>;
 
 impl CleanupWorker {
     pub(crate) fn delete(
@@ -53,23 +53,23 @@ impl CleanupWorker {
     ) {
         let (store, node) = (self.deps.store.clone(), change.id.clone());
         // What has been changed since it was decided, a node that got old and was handed out say, ZooKeeper refuses.
-        let is_as_decided =
+        let is_unchanged =
             |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
-        let found =
-            store.mirror().look(|snapshot| is_as_decided(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
-        if let Err(error) = invariant_guard::kept(found) {
-            return self.repaired(key, &log_context, Err(error), ctx);
+        let violation =
+            store.mirror().look(|snapshot| is_unchanged(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
+        if let Err(error) = invariant_guard::enforce(violation) {
+            return self.on_repaired(key, &log_context, Err(error), ctx);
         }
         let writing = async move { store.begin(vec![change]).await };
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {
                 let Some(lock) = locks.pop() else {
                     let error = WriteError::Failed("no lock came of it".to_owned());
-                    return act.repaired(key, &log_context, Err(error), ctx);
+                    return act.on_repaired(key, &log_context, Err(error), ctx);
                 };
                 act.delete_instance(Deletion { key, node, log_context, provider, lock }, external_id, ctx);
             }
-            Err(error) => act.repaired(key, &log_context, Err(error), ctx),
+            Err(error) => act.on_repaired(key, &log_context, Err(error), ctx),
         });
     }
 
@@ -77,27 +77,27 @@ impl CleanupWorker {
         let (log_context, provider) = (&deletion.log_context, &deletion.provider);
         let Some(handle) = self.deps.providers.get(provider).cloned() else {
             let error = WriteError::Failed("its provider has gone".to_owned());
-            return self.repaired(deletion.key, log_context, Err(error), ctx);
+            return self.on_repaired(deletion.key, log_context, Err(error), ctx);
         };
         let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
         let (job_id, reply) = (self.next_job_id(), ctx.address().recipient());
         handle.submit.do_send(Submit::new(job_id, Job::Delete(external_id), reply).with_log_context(log_context.clone()));
-        let under_way = UnderWay {
+        let in_flight = InFlightDeletion {
             deletion,
             began: Instant::now(),
             abandon: handle.abandon.clone(),
             notify: handle.notify.clone(),
         };
-        self.deletions.insert(job_id, under_way);
+        self.deletions.insert(job_id, in_flight);
     }
 
     /// Looks for deletions that take too long.
-    pub(crate) fn give_up_deletions(&mut self, ctx: &mut Context<Self>) {
+    pub(crate) fn abandon_overdue_deletions(&mut self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
-        for (ticket, under_way) in &self.deletions {
-            if under_way.began.elapsed() >= DELETE_TIMEOUT {
-                under_way.abandon.do_send(Abandon { job_id: *ticket, reply: reply.clone() });
+        for (ticket, in_flight) in &self.deletions {
+            if in_flight.began.elapsed() >= DELETE_TIMEOUT {
+                in_flight.abandon.do_send(Abandon { job_id: *ticket, reply: reply.clone() });
             }
         }
     }
@@ -108,7 +108,7 @@ impl CleanupWorker {
             return false;
         }
         let JobEvent::Finished(result) = &message.event else { return true };
-        let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else { return true ;};
+        let Some(InFlightDeletion { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else { return true ;};
         let Deletion { key, node, log_context, provider, lock } = deletion;
         let _span = log_context.span().entered();
         match result {
@@ -123,7 +123,7 @@ impl CleanupWorker {
                             notify.do_send(Notify(Notification::NodeDeleted(node)));
                         }
                     }
-                    act.repaired(key, &log_context, result, ctx);
+                    act.on_repaired(key, &log_context, result, ctx);
                 });
             }
             Err(error) => {
@@ -133,7 +133,7 @@ impl CleanupWorker {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                self.actor_tasks.spawn(ctx, releasing, move |(), act, ctx| act.repaired(key, &log_context, Err(error), ctx));
+                self.actor_tasks.spawn(ctx, releasing, move |(), act, ctx| act.on_repaired(key, &log_context, Err(error), ctx));
             }
         }
         true

@@ -11,25 +11,25 @@ use nodepool_model::records::time::Timestamp;
 
 type AllFacts = BTreeMap<ProviderName, Arc<ProviderFacts>>;
 
-pub fn tell(before: &AllFacts, now: &AllFacts) {
+pub fn log_changes(before: &AllFacts, now: &AllFacts) {
     for (provider, facts) in now {
         let before = before.get(provider);
         // What has not been surveyed yet says nothing about its labels.
         if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || facts.refreshed_at == Timestamp::default() {
             continue;
         }
-        tell_of(provider, before.map(Arc::as_ref), facts);
+        log_provider_changes(provider, before.map(Arc::as_ref), facts);
     }
 }
 
-fn tell_of(provider: &ProviderName, before: Option<&ProviderFacts>, facts: &ProviderFacts) {
+fn log_provider_changes(provider: &ProviderName, before: Option<&ProviderFacts>, facts: &ProviderFacts) {
     for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
-        for (label, known) in labels {
-            let told = before.and_then(|before| before.launch_label(pool, label)?.unavailable.as_ref());
-            match &known.unavailable {
-                trouble if trouble.as_ref() == told => {}
-                Some(trouble) => {
-                    let why = trouble.reason();
+        for (label, label_facts) in labels {
+            let logged = before.and_then(|before| before.launch_label(pool, label)?.unavailable.as_ref());
+            match &label_facts.unavailable {
+                trouble if trouble.as_ref() == logged => {}
+                Some(unavailable) => {
+                    let why = unavailable.reason();
                     warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, why, "label is out of service");
                 }
                 None => {

@@ -17,11 +17,11 @@ use crate::actors::process::config_files::LoadedConfig;
 use crate::actors::process::config_watch::ConfigWatch;
 use crate::actors::process::context::{ProcessContext, SessionEnd};
 use crate::actors::process::registration;
-use crate::actors::provider::failed_providers::NotStarted;
+use crate::actors::provider::failed_providers::FailedProviders;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, update_facts};
 use crate::actors::provider::providers;
 use crate::actors::provider::task_manager::{Fence, RefreshMode, TaskManagerDeps};
-use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
+use crate::actors::runtime::messages::{Dump, ExplainRequest, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
@@ -48,7 +48,7 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedCon
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
-            return SessionEnd::Unread;
+            return SessionEnd::ReadFailed;
         }
     };
     context.snapshot_feed.attach_session(&mirror);
@@ -60,7 +60,7 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedCon
         biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
-        () = mirror.gone_back() => SessionEnd::WentBack,
+        () = mirror.gone_back() => SessionEnd::StoreRolledBack,
         _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
     };
     // Whatever the reason: nobody of this tree may act on the next session.
@@ -78,11 +78,11 @@ pub struct Launcher {
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     /// Those that were replaced, and have calls under way which end with the session at the latest.
-    leaving: Vec<Recipient<Shutdown>>,
-    not_started: NotStarted,
+    draining_providers: Vec<Recipient<Shutdown>>,
+    failed_providers: FailedProviders,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
     /// Those that are gone from the configuration and finish what they have begun.
-    draining: Vec<Addr<PoolWorker>>,
+    draining_pools: Vec<Addr<PoolWorker>>,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
@@ -95,7 +95,7 @@ pub struct Launcher {
     min_ready: MinReady,
     triggers: Triggers,
     registration: Option<Registration>,
-    answers_why: Option<Registration>,
+    explain_registration: Option<Registration>,
     _guard: PanicGuard,
 }
 
@@ -108,10 +108,10 @@ impl Launcher {
             watch: ConfigWatch::new(&loaded),
             config: loaded.config,
             providers: BTreeMap::new(),
-            leaving: Vec::new(),
-            not_started: NotStarted::default(),
+            draining_providers: Vec::new(),
+            failed_providers: FailedProviders::default(),
             pools: BTreeMap::new(),
-            draining: Vec::new(),
+            draining_pools: Vec::new(),
             facts: BTreeMap::new(),
             busy: BTreeMap::new(),
             shared_pools: watch::Sender::default(),
@@ -120,7 +120,7 @@ impl Launcher {
             stats: None,
             min_ready: MinReady::default(),
             registration: None,
-            answers_why: None,
+            explain_registration: None,
             _guard: panics.guard("Launcher"),
             panics,
         }
@@ -144,12 +144,12 @@ impl Launcher {
         match providers::start(&section, self.task_manager_deps(), self.context.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
-                self.not_started.forget(name);
+                self.failed_providers.remove(name);
                 self.providers.insert(name.clone(), handle);
             }
             Err(diagnostics) => {
                 // Its pools are neither started nor registered: requests for its labels are others' business.
-                self.not_started.failed(name, &diagnostics);
+                self.failed_providers.record_failure(name, &diagnostics);
             }
         }
     }
@@ -160,22 +160,22 @@ impl Launcher {
         let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
         missing.into_iter().for_each(|name| self.start_provider(name));
         if self.providers.len() > running {
-            self.fit_children(ctx);
+            self.sync_children(ctx);
         }
     }
 
-    fn tell_out_of_service(&self) {
+    fn log_out_of_service(&self) {
         for (name, reason) in &self.config.out_of_service {
             warn!(target: "nodepool.ProviderManager", provider = %name, reason, "provider is out of service");
         }
     }
 
     fn drain_provider(&mut self, name: &ProviderName) {
-        self.not_started.forget(name);
+        self.failed_providers.remove(name);
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
-            self.leaving.retain(Recipient::connected);
-            self.leaving.push(handle.stop);
+            self.draining_providers.retain(Recipient::connected);
+            self.draining_providers.push(handle.stop);
         }
     }
 
@@ -210,7 +210,7 @@ impl Launcher {
             tracer: self.context.tracer.clone(),
             cloud_arbiter: self.context.arbiters.clouds.clone(),
             dumps: self.context.registry.clone(),
-            explain_registry: self.context.why.clone(),
+            explain_registry: self.context.explain_registry.clone(),
         };
         let worker = PoolWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| PoolWorker::new(deps));
         self.pools.insert(id.clone(), worker);
@@ -265,9 +265,9 @@ impl Launcher {
     }
 
     fn check_config(&mut self, ctx: &mut Context<Self>) {
-        let Some(looking) = self.watch.look(&self.context.options) else { return };
-        ctx.spawn(looking.into_actor(self).map(|look, act, ctx| {
-            if let Some(loaded) = act.watch.seen(look) {
+        let Some(polling) = self.watch.poll(&self.context.options) else { return };
+        ctx.spawn(polling.into_actor(self).map(|result, act, ctx| {
+            if let Some(loaded) = act.watch.complete_poll(result) {
                 act.reconfigure(loaded, ctx);
             }
         }));
@@ -275,27 +275,27 @@ impl Launcher {
 
     fn reconfigure(&mut self, loaded: LoadedConfig, ctx: &mut Context<Self>) {
         let mut changes = reload::diff(&self.config, &loaded.config);
-        let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
-        changes.extend(anew.into_iter().map(Change::ProviderChanged));
+        let to_reopen = providers::providers_to_reopen(&self.config, &loaded.config, &self.providers);
+        changes.extend(to_reopen.into_iter().map(Change::ProviderChanged));
         self.context.set_active_config(loaded.clone());
         self.config = loaded.config;
         let said: Vec<String> = changes.iter().map(Change::to_string).collect();
         let said = if said.is_empty() { "nothing that matters changed".to_owned() } else { said.join(", ") };
         info!(target: "nodepool.NodePool", "configuration loaded: {said}");
-        self.tell_out_of_service();
+        self.log_out_of_service();
         for change in &changes {
             self.apply(change);
         }
         if !changes.is_empty() {
-            self.fit_children(ctx);
+            self.sync_children(ctx);
         }
     }
 
     /// Who is there, and what they know, fits the configuration and the providers that run.
-    fn fit_children(&mut self, ctx: &mut Context<Self>) {
+    fn sync_children(&mut self, ctx: &mut Context<Self>) {
         self.stop_pools_without_provider();
         self.start_missing_pools();
-        self.tell_children();
+        self.reconfigure_children();
         self.reconcile(ctx);
     }
 
@@ -327,33 +327,33 @@ impl Launcher {
     fn stop_pool(&mut self, id: &PoolId) {
         if let Some(worker) = self.pools.remove(id) {
             worker.do_send(Shutdown);
-            self.draining.retain(Addr::connected);
-            self.draining.push(worker);
+            self.draining_pools.retain(Addr::connected);
+            self.draining_pools.push(worker);
             self.shared_pools.send_modify(|shared_pools| shared_pools.unregister(&self.context.identity.launcher_id(id)));
         }
         self.context.identity.forget(id);
     }
 
-    fn tell_children(&mut self) {
+    fn reconfigure_children(&mut self) {
         for (id, worker) in &self.pools {
             if let Some(provider) = self.providers.get(&id.provider).cloned() {
-                worker.do_send(pool_worker::Reconfigure { config: self.config.clone(), provider });
+                worker.do_send(pool_worker::ReconfigurePoolWorker { config: self.config.clone(), provider });
             }
         }
         if let Some(cleanup) = &self.cleanup {
-            cleanup.do_send(cleanup_worker::Reconfigure {
+            cleanup.do_send(cleanup_worker::ReconfigureCleanupWorker {
                 config: self.config.clone(),
                 providers: self.providers.clone(),
             });
         }
         if let Some(leaks) = &self.leaks {
-            leaks.do_send(cleanup_worker::Reconfigure {
+            leaks.do_send(cleanup_worker::ReconfigureCleanupWorker {
                 config: self.config.clone(),
                 providers: self.providers.clone(),
             });
         }
         if let Some(stats) = &self.stats {
-            stats.do_send(stats_worker::Reconfigure(self.config.clone()));
+            stats.do_send(stats_worker::ReconfigureStatsWorker(self.config.clone()));
         }
         self.follow_facts();
     }
@@ -396,9 +396,9 @@ impl Reconcile for Launcher {
         update_facts(&mut self.facts, &self.providers);
         let inputs = clock::inputs(&self.config, &snapshot, &self.facts);
         let now = inputs.monotonic_now;
-        let wishes = self.min_ready.plan(self.shared_pools.borrow().started_pools(), &inputs);
-        for wish in wishes {
-            match wish {
+        let actions = self.min_ready.plan(self.shared_pools.borrow().started_pools(), &inputs);
+        for action in actions {
+            match action {
                 MinReadyAction::Submit(label) => self.submit_min_ready(label, ctx),
                 MinReadyAction::Finish { request, nodes } => {
                     let (store, id) = (self.store.clone(), request.clone());
@@ -424,9 +424,9 @@ impl Actor for Launcher {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.context.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
-        self.answers_why = Some(self.context.why.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.explain_registration = Some(self.context.explain_registry.register("Launcher", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
-        self.tell_out_of_service();
+        self.log_out_of_service();
         let config = self.config.clone();
         config.providers.keys().for_each(|name| self.start_provider(name));
         self.start_missing_pools();
@@ -451,7 +451,7 @@ impl Handler<Shutdown> for Launcher {
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
         let workers = std::mem::take(&mut self.pools).into_values();
-        for worker in workers.chain(std::mem::take(&mut self.draining)) {
+        for worker in workers.chain(std::mem::take(&mut self.draining_pools)) {
             worker.do_send(pool_worker::Abort);
         }
         if let Some(cleanup) = self.cleanup.take() {
@@ -464,20 +464,20 @@ impl Handler<Shutdown> for Launcher {
             stats.do_send(Shutdown);
         }
         let providers = std::mem::take(&mut self.providers).into_values().map(|provider| provider.stop);
-        providers.chain(self.leaving.drain(..)).for_each(|provider| provider.do_send(Shutdown));
+        providers.chain(self.draining_providers.drain(..)).for_each(|provider| provider.do_send(Shutdown));
         actix::ActorContext::stop(ctx);
     }
 }
 
 /// For pools that there would be.
-impl Handler<AskWhy> for Launcher {
+impl Handler<ExplainRequest> for Launcher {
     type Result = Option<Why>;
 
-    fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+    fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<Why> {
         let _measured = profile::time_handler::<Self>("AskWhy");
         let snapshot = self.triggers.snapshot();
         let request = snapshot.request(&message.0)?;
-        self.not_started.why(&request.record, &self.config, |id| self.context.identity.launcher_id(id))
+        self.failed_providers.verdict_for(&request.record, &self.config, |id| self.context.identity.launcher_id(id))
     }
 }
 
@@ -490,7 +490,7 @@ impl Handler<Dump> for Launcher {
             "actor": "Launcher",
             "providers": self.providers.keys().collect::<Vec<_>>(),
             "out_of_service": self.config.out_of_service,
-            "not_started": self.not_started.observe(),
+            "not_started": self.failed_providers.observe(),
             "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
             "min_ready": self.min_ready.open_requests(),
             "connected": self.triggers.snapshot().connected,

@@ -8,9 +8,9 @@ use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler,
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::cleanup_worker::Reconfigure;
+use super::cleanup_worker::ReconfigureCleanupWorker;
 use super::deletions::DELETE_TIMEOUT;
-use crate::actors::provider::jobs::{Abandon, Account, JobUpdate, ProviderHandle, SetLeakedUsage, Submit, facts_of};
+use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, SetLeakedUsage, Submit, facts_of};
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::registry::Registration;
@@ -35,7 +35,7 @@ pub struct LeakWorkerDeps {
     pub sweep_interval: Duration,
     pub samples: SampleSink,
     pub guard: PanicGuard,
-    pub dumps: crate::actors::runtime::dump::Registry,
+    pub dumps: crate::actors::runtime::dump::DumpRegistry,
 }
 
 pub struct LeakWorker {
@@ -74,7 +74,7 @@ impl LeakWorker {
         Self { deps, detector: LeakDetector::default(), jobs: BTreeMap::new(), last_job_id: 0, registration: None }
     }
 
-    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+    fn handle_event(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.deps.store.mirror().snapshot();
         let facts = facts_of(&self.deps.providers);
         let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
@@ -97,12 +97,12 @@ impl LeakWorker {
                     let proof = result.map_err(|error| {
                         warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot ask ZooKeeper about nodes");
                     });
-                    act.feed(Event::Proven(provider, proof.ok()), ctx);
+                    act.handle_event(Event::Proven(provider, proof.ok()), ctx);
                 }));
             }
             Effect::SetLeakedUsage(provider, amounts) => {
                 if let Some(handle) = self.deps.providers.get(&provider) {
-                    handle.account.do_send(Account(amounts));
+                    handle.set_leaked_usage.do_send(SetLeakedUsage(amounts));
                 }
             }
             Effect::Delete { provider, candidate } => {
@@ -114,7 +114,7 @@ impl LeakWorker {
                 // ZooKeeper was asked for the proof; the mirror has its own way to know.
                 let snapshot = self.deps.store.mirror().snapshot();
                 let record = snapshot.node(&node).map(|node| &*node.record);
-                if invariant_guard::kept(check_server_deletion(&external_id.to_string(), &node, record)).is_err() {
+                if invariant_guard::enforce(check_server_deletion(&external_id.to_string(), &node, record)).is_err() {
                     return;
                 }
                 let why = why.text();
@@ -163,7 +163,7 @@ impl LeakWorker {
     }
 
     /// While a deletion waits all instances are listed again and again, and a provider that was replaced cannot go.
-    fn give_up_deletions(&self, ctx: &mut Context<Self>) {
+    fn abandon_overdue_deletions(&self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
         for (job_id, open_job) in &self.jobs {
             if matches!(open_job.purpose, JobPurpose::Deletion(_)) && open_job.began.elapsed() >= DELETE_TIMEOUT {
@@ -183,7 +183,7 @@ impl LeakWorker {
             JobPurpose::Deletion(candidate) => self.on_deleted(&provider, &candidate, result),
             JobPurpose::CleanUnused => {
                 self.on_cleaned(&provider, result);
-                self.feed(Event::UnusedCleaned(provider), ctx);
+                self.handle_event(Event::UnusedCleaned(provider), ctx);
             }
             JobPurpose::Listing => {
                 let event = match result {
@@ -195,7 +195,7 @@ impl LeakWorker {
                         Event::Listed(provider, None)
                     }
                 };
-                self.feed(event, ctx);
+                self.handle_event(event, ctx);
             }
         }
     }
@@ -247,8 +247,8 @@ impl Actor for LeakWorker {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.deps.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
         ctx.run_interval(self.deps.sweep_interval, |act, ctx| {
-            act.give_up_deletions(ctx);
-            act.feed(Event::Sweep, ctx);
+            act.abandon_overdue_deletions(ctx);
+            act.handle_event(Event::Sweep, ctx);
         });
     }
 }
@@ -265,10 +265,10 @@ impl Handler<JobUpdate> for LeakWorker {
     }
 }
 
-impl Handler<Reconfigure> for LeakWorker {
+impl Handler<ReconfigureCleanupWorker> for LeakWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+    fn handle(&mut self, message: ReconfigureCleanupWorker, _: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.deps.config = message.config;
         self.deps.providers = message.providers;

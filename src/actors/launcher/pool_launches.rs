@@ -7,7 +7,7 @@ use actix::{AsyncContext, Context, Handler, Message, Recipient};
 use tracing::{Instrument, debug, info, warn};
 
 use super::pool_worker::PoolWorker;
-use super::request_lease::Trying;
+use super::request_lease::RequestLease;
 use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit};
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::{clock, invariant_guard, profile};
@@ -34,41 +34,41 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a PoolWorker holds for its launches.
 #[derive(Default)]
-pub struct Held {
+pub struct HeldLocks {
     requests: BTreeMap<RequestId, Lock>,
     nodes: BTreeMap<NodeId, Lock>,
     jobs: BTreeMap<JobId, NodeId>,
     /// The job of a node that was submitted last, and the way to end it.
-    last: BTreeMap<NodeId, (JobId, Recipient<Abandon>)>,
+    last_job: BTreeMap<NodeId, (JobId, Recipient<Abandon>)>,
     /// What nodes are for.
     log_contexts: BTreeMap<NodeId, LogContext>,
     /// Events of the requests.
-    events: BTreeMap<RequestId, String>,
+    event_ids: BTreeMap<RequestId, String>,
     /// Ends of requests that would break a promise.
-    refused: BTreeMap<RequestId, WriteError>,
+    violations: BTreeMap<RequestId, WriteError>,
 }
 
-impl Held {
+impl HeldLocks {
     pub fn log_context(&self, node: &NodeId) -> LogContext {
-        let nobody = || LogContext { node: Some(node.clone()), ..LogContext::default() };
-        self.log_contexts.get(node).cloned().unwrap_or_else(nobody)
+        let node_only = || LogContext { node: Some(node.clone()), ..LogContext::default() };
+        self.log_contexts.get(node).cloned().unwrap_or_else(node_only)
     }
 
     pub fn request_log_context(&self, request: &RequestId) -> LogContext {
-        LogContext::request(request, self.events.get(request).map(String::as_str))
+        LogContext::request(request, self.event_ids.get(request).map(String::as_str))
     }
 
     /// From here on these nodes are for this request.
-    fn enlist(&mut self, request: &LogContext, nodes: &[NodeId]) {
+    fn assign_to_request(&mut self, request: &LogContext, nodes: &[NodeId]) {
         if let (Some(id), Some(event)) = (&request.request, &request.event) {
-            self.events.insert(id.clone(), event.clone());
+            self.event_ids.insert(id.clone(), event.clone());
         }
         let log_context = |node: &NodeId| (node.clone(), LogContext { node: Some(node.clone()), ..request.clone() });
         self.log_contexts.extend(nodes.iter().map(log_context));
     }
 
     fn forget(&mut self, node: &NodeId) {
-        self.last.remove(node);
+        self.last_job.remove(node);
         self.log_contexts.remove(node);
     }
 }
@@ -89,27 +89,27 @@ impl PoolWorker {
         let log_context = LogContext::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
-        let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
+        let lease = RequestLease::acquire(&self.deps.shared_pools, &self.deps.id, &id);
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
-            trying.end(result.is_ok());
+            lease.release(result.is_ok());
             let answer = result.map(|claimed| {
-                act.tell_reused(&reused);
-                act.held.requests.insert(id.clone(), claimed.lock);
-                act.held.enlist(&log_context, &claimed.nodes);
-                act.held.enlist(&log_context, &reused);
+                act.notify_reused(&reused);
+                act.held_locks.requests.insert(id.clone(), claimed.lock);
+                act.held_locks.assign_to_request(&log_context, &claimed.nodes);
+                act.held_locks.assign_to_request(&log_context, &reused);
                 act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 claimed.nodes
             });
-            let told = answer.as_ref().map(drop).map_err(WriteError::clone);
+            let outcome = answer.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = answer.as_deref().unwrap_or_default();
-            act.log_write("claim", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
-            act.tell(Event::Claimed(id, answer), ctx);
+            act.log_write("claim", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &outcome);
+            act.handle_event_on_latest(Event::Claimed(id, answer), ctx);
         });
     }
 
     /// More nodes for a request whose lock is held.
     pub(crate) fn extend(&mut self, id: RequestId, reuse: Vec<NodeChange>, build: Vec<Node>, ctx: &mut Context<Self>) {
-        let Some(lock) = self.held.requests.remove(&id) else {
+        let Some(lock) = self.held_locks.requests.remove(&id) else {
             debug_assert!(false, "only requests whose lock is held are extended");
             return;
         };
@@ -120,21 +120,21 @@ impl PoolWorker {
             (lock, result)
         };
         self.actor_tasks.spawn(ctx, writing, move |(lock, result), act, ctx| {
-            act.held.requests.insert(id.clone(), lock);
-            let log_context = act.held.request_log_context(&id);
+            act.held_locks.requests.insert(id.clone(), lock);
+            let log_context = act.held_locks.request_log_context(&id);
             if let Ok(nodes) = &result {
-                act.tell_reused(&reused);
-                act.held.enlist(&log_context, nodes);
-                act.held.enlist(&log_context, &reused);
+                act.notify_reused(&reused);
+                act.held_locks.assign_to_request(&log_context, nodes);
+                act.held_locks.assign_to_request(&log_context, &reused);
             }
-            let told = result.as_ref().map(drop).map_err(WriteError::clone);
+            let outcome = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
-            act.log_write("there is room", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
-            act.tell(Event::Claimed(id, result), ctx);
+            act.log_write("there is room", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &outcome,);
+            act.handle_event_on_latest(Event::Claimed(id, result), ctx);
         });
     }
 
-    pub(crate) fn tell_reused(&self, nodes: &[NodeId]) {
+    pub(crate) fn notify_reused(&self, nodes: &[NodeId]) {
         let Some(notify) = &self.deps.provider.notify else { return };
         nodes.iter().for_each(|node| notify.do_send(Notify(Notification::NodeReused(node.clone()))));
     }
@@ -144,8 +144,8 @@ impl PoolWorker {
         let mut held = Vec::new();
         for (node, change) in nodes {
             self.traces.given_up(&node);
-            self.held.forget(&node);
-            held.extend(self.held.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
+            self.held_locks.forget(&node);
+            held.extend(self.held_locks.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
         }
         let store = self.deps.store.clone();
         let changes: Vec<NodeChange> = held.iter().filter_map(|node| node.change.clone()).collect();
@@ -153,7 +153,7 @@ impl PoolWorker {
             if let Err(error) = store.finish(None, held).await {
                 warn!(target: "nodepool.NodeLauncher", %error, "cannot give nodes back; trying again");
                 // Their locks are gone with the failure.
-                give_up(&store, changes).await;
+                retry_release(&store, changes).await;
             }
         };
         self.actor_tasks.spawn(ctx, writing, |(), _, _| {});
@@ -167,14 +167,14 @@ impl PoolWorker {
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|(lock, locks)| {
-                act.held.requests.insert(id.clone(), lock);
-                act.held.nodes.extend(nodes.iter().cloned().zip(locks));
-                act.held.enlist(&log_context, &nodes);
+                act.held_locks.requests.insert(id.clone(), lock);
+                act.held_locks.nodes.extend(nodes.iter().cloned().zip(locks));
+                act.held_locks.assign_to_request(&log_context, &nodes);
                 act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.deps.id.provider));
             });
             act.log_write("go on", &log_context, format_args!("{nodes:?}"), &answer);
-            act.tell(Event::Adopted(id, answer), ctx);
+            act.handle_event_on_latest(Event::Adopted(id, answer), ctx);
         });
     }
 
@@ -185,20 +185,20 @@ impl PoolWorker {
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|locks| {
                 act.log_launches(&request, &ids);
-                act.held.nodes.extend(ids.into_iter().zip(locks));
+                act.held_locks.nodes.extend(ids.into_iter().zip(locks));
             });
             if let Err(error) = &answer {
-                let (pool, log_context) = (&act.deps.id, act.held.request_log_context(&request));
+                let (pool, log_context) = (&act.deps.id, act.held_locks.request_log_context(&request));
                 let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
                 warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot begin nodes");
             }
-            act.tell(Event::Begun(request, answer), ctx);
+            act.handle_event_on_latest(Event::Begun(request, answer), ctx);
         });
     }
 
     pub(crate) fn save(&mut self, change: NodeChange, ctx: &mut Context<Self>) {
         let id = change.id.clone();
-        let Some(lock) = self.held.nodes.remove(&id) else {
+        let Some(lock) = self.held_locks.nodes.remove(&id) else {
             debug_assert!(false, "only nodes whose lock is held are saved");
             return;
         };
@@ -208,97 +208,97 @@ impl PoolWorker {
             (lock, result)
         };
         self.actor_tasks.spawn(ctx, writing, move |(lock, result), act, ctx| {
-            act.held.nodes.insert(id.clone(), lock);
+            act.held_locks.nodes.insert(id.clone(), lock);
             if let Err(error) = &result {
-                let (log_context, provider) = (act.held.log_context(&id), &act.deps.id.provider);
+                let (log_context, provider) = (act.held_locks.log_context(&id), &act.deps.id.provider);
                 let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
                 warn!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "cannot save");
             }
-            act.tell(Event::Saved(id, result), ctx);
+            act.handle_event_on_latest(Event::Saved(id, result), ctx);
         });
     }
 
     /// Holds the end of a request to the promises, on the picture on which it was decided: with what it changes of that.
-    pub(crate) fn examine(&mut self, id: &RequestId, finish: &Finish, snapshot: &Snapshot) {
+    pub(crate) fn check_invariants(&mut self, id: &RequestId, finish: &Finish, snapshot: &Snapshot) {
         let Some(request) = &finish.request else { return };
         if request.record.state != RequestState::Fulfilled {
             return;
         }
         let changes = finish.nodes.iter().filter_map(|(_, change)| change.as_ref());
         let changed: BTreeMap<&NodeId, &Node> = changes.map(|change| (&change.id, &change.record)).collect();
-        let shown = |node: &NodeId| snapshot.node(node).map(|stored| &*stored.record);
-        let found = check_fulfilled(id, &request.record, |node| changed.get(node).copied().or_else(|| shown(node)));
-        if let Err(error) = invariant_guard::kept(found) {
-            self.held.refused.insert(id.clone(), error);
+        let current = |node: &NodeId| snapshot.node(node).map(|stored| &*stored.record);
+        let found = check_fulfilled(id, &request.record, |node| changed.get(node).copied().or_else(|| current(node)));
+        if let Err(error) = invariant_guard::enforce(found) {
+            self.held_locks.violations.insert(id.clone(), error);
         }
     }
 
     pub(crate) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
         let store = self.deps.store.clone();
-        let kept = self.held.refused.remove(&id).map_or(Ok(()), Err);
-        let (mut held, mut others) = (Vec::new(), Vec::new());
+        let checked = self.held_locks.violations.remove(&id).map_or(Ok(()), Err);
+        let (mut held, mut unlocked) = (Vec::new(), Vec::new());
         for (node, change) in finish.nodes {
-            self.held.forget(&node);
-            match (self.held.nodes.remove(&node), change) {
+            self.held_locks.forget(&node);
+            match (self.held_locks.nodes.remove(&node), change) {
                 (Some(lock), change) => held.push(HeldNode { lock, change }),
-                (None, Some(change)) => others.push(change),
+                (None, Some(change)) => unlocked.push(change),
                 (None, None) => {}
             }
         }
         let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
         let fulfilled = finish.request.as_ref().filter(|request| request.record.state == RequestState::Fulfilled);
         let fulfilled = fulfilled.map(|request| request.record.created_time);
-        let log_context = self.held.request_log_context(&id);
-        self.held.events.remove(&id);
-        let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
+        let log_context = self.held_locks.request_log_context(&id);
+        self.held_locks.event_ids.remove(&id);
+        let request = self.held_locks.requests.remove(&id).map(|lock| (lock, finish.request));
         let writing = async move {
-            kept?;
+            checked?;
             // Reused nodes that go back: after the request, so that nobody takes one that it still names.
             store.finish(request, held).await?;
             let mut saved = Ok(());
-            for change in others {
+            for change in unlocked {
                 saved = saved.and(store.save(change).await);
             }
             saved
         };
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             if let (Some(created), Ok(())) = (fulfilled, &result) {
-                act.note_fulfilled(created);
+                act.record_fulfilled(created);
             }
             act.traces.ended(&id, if result.is_ok() { state } else { "not recorded" });
             act.log_write("finish", &log_context, format_args!("{state}"), &result);
-            act.answer(Event::Finished(id, result), ctx);
+            act.handle_write_result(Event::Finished(id, result), ctx);
         });
     }
 
     pub(crate) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
         let job_id = self.next_job_id();
-        let (log_context, provider, job_name) = (self.held.log_context(&node), &self.deps.id.provider, job.name());
+        let (log_context, provider, job_name) = (self.held_locks.log_context(&node), &self.deps.id.provider, job.name());
         let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
         if matches!(job, Job::Launch(_)) {
             self.traces.boots(&node);
         }
-        self.held.jobs.insert(job_id, node.clone());
-        self.held.last.insert(node, (job_id, self.deps.provider.abandon.clone()));
+        self.held_locks.jobs.insert(job_id, node.clone());
+        self.held_locks.last_job.insert(node, (job_id, self.deps.provider.abandon.clone()));
         // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
         self.deps.provider.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()).with_log_context(log_context));
     }
 
     pub(crate) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
-        if let Some((job_id, way)) = self.held.last.get(node) {
-            way.do_send(Abandon { job_id: *job_id, reply: ctx.address().recipient() });
+        if let Some((job_id, recipient)) = self.held_locks.last_job.get(node) {
+            recipient.do_send(Abandon { job_id: *job_id, reply: ctx.address().recipient() });
         }
     }
 
     /// News of a job of a launch. False where it is none of those.
     pub(crate) fn on_launch_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
-        let Some(node) = self.held.jobs.get(&message.job_id).cloned() else { return false };
+        let Some(node) = self.held_locks.jobs.get(&message.job_id).cloned() else { return false };
         if let JobEvent::Finished(result) = &message.event {
-            self.held.jobs.remove(&message.job_id);
+            self.held_locks.jobs.remove(&message.job_id);
             self.log_job_end(&node, result);
         }
-        self.tell(Event::JobUpdate(node, message.event.clone()), ctx);
+        self.handle_event_on_latest(Event::JobUpdate(node, message.event.clone()), ctx);
         true
     }
 
@@ -307,7 +307,7 @@ impl PoolWorker {
         let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { ScanMode::Keys } else { ScanMode::ConnectOnly };
         let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, mode: gather };
-        let log_context = self.held.log_context(&node);
+        let log_context = self.held_locks.log_context(&node);
         self.traces.scans(&node);
         let span = log_context.span();
         let scanning = async move {
@@ -333,7 +333,7 @@ impl PoolWorker {
     }
 
     /// Its nodes are handed out.
-    pub(crate) fn note_fulfilled(&self, created: Option<Timestamp>) {
+    pub(crate) fn record_fulfilled(&self, created: Option<Timestamp>) {
         let Some(created) = created else { return };
         let labels = [self.deps.id.provider.as_str(), self.deps.id.pool.as_str()].map(str::to_owned);
         let took = (clock::now() - created).0.max(0.0);
@@ -341,7 +341,7 @@ impl PoolWorker {
     }
 
     fn log_launches(&mut self, request: &RequestId, nodes: &[NodeId]) {
-        let log_context = self.held.request_log_context(request);
+        let log_context = self.held_locks.request_log_context(request);
         let provider = &self.deps.id.provider;
         for node in nodes {
             let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
@@ -351,7 +351,7 @@ impl PoolWorker {
     }
 
     fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
-        let (log_context, provider) = (self.held.log_context(node), &self.deps.id.provider);
+        let (log_context, provider) = (self.held_locks.log_context(node), &self.deps.id.provider);
         let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match result {
             Ok(_) => {
@@ -365,8 +365,8 @@ impl PoolWorker {
         }
     }
 
-    pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
-        let (log_context, provider) = (self.held.log_context(node), &self.deps.id.provider);
+    pub(crate) fn report_launch(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
+        let (log_context, provider) = (self.held_locks.log_context(node), &self.deps.id.provider);
         let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
@@ -394,24 +394,24 @@ impl Handler<ScanEnded> for PoolWorker {
     fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("ScanEnded");
         self.traces.scanned(&message.node, message.found.as_ref().err().map(String::as_str));
-        self.tell(Event::Scanned(message.node, message.attempt, message.found), ctx);
+        self.handle_event_on_latest(Event::Scanned(message.node, message.attempt, message.found), ctx);
     }
 }
 
 /// Writes what has become of nodes that were given up, until it is written or the session ends: as long as their request is held they
 /// pass for nodes that are built, which nobody ends, and may take the very room that it waits for.
-async fn give_up(store: &Store, mut nodes: Vec<NodeChange>) {
+async fn retry_release(store: &Store, mut nodes: Vec<NodeChange>) {
     while !nodes.is_empty() {
         tokio::time::sleep(RETRY_INTERVAL).await;
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         for node in nodes {
-            let is_built = |stored: &&Versioned<Node>| stored.record.state == NodeState::Building;
+            let is_building = |stored: &&Versioned<Node>| stored.record.state == NodeState::Building;
             let mirror = store.mirror();
-            let version = mirror.look(|snapshot| snapshot.node(&node.id).filter(is_built).map(|stored| stored.version));
+            let version = mirror.look(|snapshot| snapshot.node(&node.id).filter(is_building).map(|stored| stored.version));
             let Some(version) = version else { continue };
             let written = store.save(NodeChange { version, ..node.clone() }).await;
-            left.extend(matches!(written, Err(ref error) if *error != WriteError::SessionOver).then_some(node));
+            remaining.extend(matches!(written, Err(ref error) if *error != WriteError::SessionOver).then_some(node));
         }
-        nodes = left;
+        nodes = remaining;
     }
 }

@@ -10,12 +10,12 @@ use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, 
 use tokio::sync::watch;
 use tracing::{debug, info, info_span, warn};
 
-use super::pool_launches::Held;
-use super::request_lease::Trying;
+use super::pool_launches::HeldLocks;
+use super::request_lease::RequestLease;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::log_context::LogContext;
-use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
+use crate::actors::runtime::messages::{Dump, ExplainRequest, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
@@ -60,21 +60,21 @@ pub struct PoolWorkerDeps {
     pub tracer: Tracer,
     /// Where scans for host keys run.
     pub cloud_arbiter: ArbiterHandle,
-    pub dumps: crate::actors::runtime::dump::Registry,
-    pub explain_registry: crate::actors::process::context::WhyRegistry,
+    pub dumps: crate::actors::runtime::dump::DumpRegistry,
+    pub explain_registry: crate::actors::process::context::ExplainRegistry,
 }
 
 pub struct PoolWorker {
     pub(crate) deps: PoolWorkerDeps,
     pool: Pool,
     pub(crate) triggers: Triggers,
-    pub(crate) held: Held,
+    pub(crate) held_locks: HeldLocks,
     pub(crate) actor_tasks: ActorTasks<Self>,
     pub(crate) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
-    clock: Option<(MonotonicTime, SpawnHandle)>,
+    timer: Option<(MonotonicTime, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
-    component: Component,
+    component: ComponentState,
     probes: BTreeMap<JobId, (RequestId, NodeId)>,
     last_job_id: u64,
     registrations: Vec<Registration>,
@@ -82,20 +82,20 @@ pub struct PoolWorker {
 
 /// Our registration: its znode once there is one, and what was last written.
 #[derive(Default)]
-struct Component {
+struct ComponentState {
     path: Option<String>,
-    written: Option<PoolComponent>,
+    last_written: Option<PoolComponent>,
     /// The picture has shown it.
-    shown: bool,
+    is_visible: bool,
     writing: bool,
     /// What it says of the pool, and whether that is about to be looked at again.
     paused: bool,
-    settling: bool,
+    is_debouncing: bool,
     /// An attempt has failed, and may have made the znode all the same.
     failed: bool,
     /// It is being taken back: nothing is written any more.
-    leaving: bool,
-    has_left: bool,
+    is_unregistering: bool,
+    is_unregistered: bool,
 }
 
 /// The tree ends, and with it the session: nothing can be finished any more.
@@ -106,7 +106,7 @@ pub struct Abort;
 /// The configuration changed; the provider's TaskManager may be another one.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure {
+pub struct ReconfigurePoolWorker {
     pub config: Arc<Config>,
     pub provider: ProviderHandle,
 }
@@ -119,12 +119,12 @@ impl PoolWorker {
         Self {
             pool: Pool::new(deps.id.clone(), deps.launcher.clone()),
             triggers,
-            held: Held::default(),
+            held_locks: HeldLocks::default(),
             actor_tasks: ActorTasks::default(),
             traces: deps.tracer.traces(),
-            clock: None,
+            timer: None,
             facts: BTreeMap::new(),
-            component: Component::default(),
+            component: ComponentState::default(),
             probes: BTreeMap::new(),
             last_job_id: 0,
             registrations: Vec::new(),
@@ -132,13 +132,13 @@ impl PoolWorker {
         }
     }
 
-    pub(crate) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+    pub(crate) fn handle_event(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
         self.read_shared_pools();
         self.pool.update_leases(&self.deps.shared_pools.borrow());
         let effects = self.decide(&snapshot, event);
-        self.carry_out(effects, ctx);
-        self.tell_whether_paused(ctx);
+        self.perform_all(effects, ctx);
+        self.update_paused(ctx);
         self.publish_pending_usage();
         if let Some(reservations) = self.pool.tenant_reservations() {
             let was_changed = self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
@@ -163,10 +163,10 @@ impl PoolWorker {
 
     /// What happens to one launch is decided on the picture as it is, of which nothing is copied for that: with
     /// thousands of launches it would be most of the work.
-    pub(crate) fn tell(&mut self, event: Event, ctx: &mut Context<Self>) {
+    pub(crate) fn handle_event_on_latest(&mut self, event: Event, ctx: &mut Context<Self>) {
         let mirror = self.deps.store.mirror().clone();
         let effects = mirror.look(|snapshot| self.decide(snapshot, event));
-        self.carry_out(effects, ctx);
+        self.perform_all(effects, ctx);
         self.publish_pending_usage();
     }
 
@@ -180,35 +180,35 @@ impl PoolWorker {
         self.deps.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
         for effect in &effects {
             if let Effect::Finish { request, finish } = effect {
-                self.examine(request, finish, snapshot);
+                self.check_invariants(request, finish, snapshot);
             }
         }
         effects
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>, ctx: &mut Context<Self>) {
+    fn perform_all(&mut self, effects: Vec<Effect>, ctx: &mut Context<Self>) {
         for effect in effects {
             self.perform(effect, ctx);
         }
         if self.pool.has_more() {
             self.triggers.requeue_now();
         }
-        self.wake_when_due(ctx);
+        self.set_timer(ctx);
     }
 
-    fn wake_when_due(&mut self, ctx: &mut Context<Self>) {
+    fn set_timer(&mut self, ctx: &mut Context<Self>) {
         let due = self.pool.due();
-        if self.clock.as_ref().map(|(time, _)| *time) == due {
+        if self.timer.as_ref().map(|(time, _)| *time) == due {
             return;
         }
-        if let Some((_, timer)) = self.clock.take() {
+        if let Some((_, timer)) = self.timer.take() {
             ctx.cancel_future(timer);
         }
-        self.clock = due.map(|due| {
+        self.timer = due.map(|due| {
             let wait = (due - clock::monotonic_now()).to_duration().max(Duration::from_millis(1));
             let timer = ctx.run_later(wait, |act, ctx| {
-                act.clock = None;
-                act.feed(Event::Clock, ctx);
+                act.timer = None;
+                act.handle_event(Event::Clock, ctx);
             });
             (due, timer)
         });
@@ -220,8 +220,8 @@ impl PoolWorker {
     }
 
     /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
-    pub(crate) fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
-        self.tell(event, ctx);
+    pub(crate) fn handle_write_result(&mut self, event: Event, ctx: &mut Context<Self>) {
+        self.handle_event_on_latest(event, ctx);
         self.triggers.requeue_now();
     }
 
@@ -242,7 +242,7 @@ impl PoolWorker {
             Effect::Abandon { node } => self.abandon(&node, ctx),
             Effect::ShowConsole { node, external_id, text } => {
                 let provider = &self.deps.id.provider;
-                let _span = self.held.log_context(&node).span().entered();
+                let _span = self.held_locks.log_context(&node).span().entered();
                 info!(target: "nodepool.StateMachineNodeLauncher", %provider, "Console log from external id {external_id}:");
                 for line in text.lines() {
                     info!(target: "nodepool.StateMachineNodeLauncher", %provider, "{line}");
@@ -250,14 +250,14 @@ impl PoolWorker {
             }
             Effect::Scan { node, target } => self.scan(node, target, ctx),
             Effect::Refresh => self.refresh(ctx),
-            Effect::Report { node, result, took, zone } => self.report(&node, result, took, zone),
+            Effect::Report { node, result, took, zone } => self.report_launch(&node, result, took, zone),
             Effect::Evict(change) => {
                 let node = change.id.clone();
                 let writing = async move { store.save(*change).await };
                 self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     let pool = &act.deps.id;
                     info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
-                    act.answer(Event::Evicted(result), ctx);
+                    act.handle_write_result(Event::Evicted(result), ctx);
                 });
             }
             Effect::Retire { node, version } => {
@@ -265,7 +265,7 @@ impl PoolWorker {
                 let writing = async move { store.retire(&id, version).await };
                 self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
-                    act.answer(Event::Retired(node, result), ctx);
+                    act.handle_write_result(Event::Retired(node, result), ctx);
                 });
             }
         }
@@ -277,22 +277,22 @@ impl PoolWorker {
         let log_context = LogContext::request(&id, plan.request.record.event_id.as_deref());
         let (store, created) = (self.deps.store.clone(), plan.request.record.created_time);
         let assigned = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
-        let kept = invariant_guard::kept(check_fulfilled(&id, &plan.request.record, assigned));
+        let checked = invariant_guard::enforce(check_fulfilled(&id, &plan.request.record, assigned));
         let writing = async move {
-            kept?;
+            checked?;
             store.fulfill(plan.request, plan.nodes).await
         };
-        let trying = Trying::begin(&self.deps.shared_pools, &self.deps.id, &id);
+        let lease = RequestLease::acquire(&self.deps.shared_pools, &self.deps.id, &id);
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
-            trying.end(result.is_ok());
+            lease.release(result.is_ok());
             if result.is_ok() {
-                act.tell_reused(&nodes);
-                act.note_fulfilled(created);
+                act.notify_reused(&nodes);
+                act.record_fulfilled(created);
                 act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 act.traces.ended(&id, "fulfilled");
             }
             act.log_write("hand-out", &log_context, format_args!("{nodes:?}"), &result);
-            act.answer(Event::Fulfilled(id, result), ctx);
+            act.handle_write_result(Event::Fulfilled(id, result), ctx);
         });
     }
 
@@ -306,7 +306,7 @@ impl PoolWorker {
                 act.traces.declined(&id, record.as_ref(), &act.deps.id, &reasons);
             }
             act.log_write("decline", &log_context, format_args!("{}", reasons.join("; ")), &result);
-            act.answer(Event::Declined(id, result), ctx);
+            act.handle_write_result(Event::Declined(id, result), ctx);
         });
     }
 
@@ -345,7 +345,7 @@ impl PoolWorker {
     }
 
     /// What others shall know of this pool.
-    fn registration(&self) -> PoolComponent {
+    fn component_record(&self) -> PoolComponent {
         let section = self.deps.config.providers.get(&self.deps.id.provider);
         let pool = section.and_then(|section| section.pools.get(&self.deps.id.pool));
         PoolComponent {
@@ -366,26 +366,26 @@ impl PoolWorker {
     }
 
     /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
-    fn register_if_gone(&mut self) {
+    fn reset_if_removed(&mut self) {
         let snapshot = self.triggers.latest();
         let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.deps.launcher);
-        if !snapshot.connected || self.component.leaving || self.component.path.is_none() {
+        if !snapshot.connected || self.component.is_unregistering || self.component.path.is_none() {
             return;
         }
         if snapshot.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
-            self.component.shown = true;
-        } else if std::mem::take(&mut self.component.shown) {
+            self.component.is_visible = true;
+        } else if std::mem::take(&mut self.component.is_visible) {
             warn!(target: "nodepool.Component", pool = %self.deps.id, "the registration is gone, registering anew");
-            (self.component.path, self.component.written) = (None, None);
+            (self.component.path, self.component.last_written) = (None, None);
         }
     }
 
     /// Registers this pool, or writes what changed; one write at a time, the last one wins.
     fn register(&mut self, ctx: &mut Context<Self>) {
-        self.register_if_gone();
-        let record = self.registration();
-        let is_known = self.component.written.as_ref() == Some(&record);
-        if self.component.leaving || self.component.writing || is_known {
+        self.reset_if_removed();
+        let record = self.component_record();
+        let is_known = self.component.last_written.as_ref() == Some(&record);
+        if self.component.is_unregistering || self.component.writing || is_known {
             return;
         }
         self.component.writing = true;
@@ -403,7 +403,7 @@ impl PoolWorker {
             match result {
                 Ok(path) => {
                     act.component.path = Some(path);
-                    act.component.written = Some(record);
+                    act.component.last_written = Some(record);
                     act.register(ctx);
                 }
                 // The tick tries again.
@@ -412,7 +412,7 @@ impl PoolWorker {
                     warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot register");
                 }
             }
-            if act.component.leaving {
+            if act.component.is_unregistering {
                 act.unregister(ctx);
             }
         });
@@ -420,13 +420,13 @@ impl PoolWorker {
 
     /// A pool that takes up a request and finds room for it at once was paused for no time. What does not last is not written: everybody
     /// who follows components would hear of it twice.
-    fn tell_whether_paused(&mut self, ctx: &mut Context<Self>) {
-        if self.component.settling || self.component.paused == self.pool.is_paused() {
+    fn update_paused(&mut self, ctx: &mut Context<Self>) {
+        if self.component.is_debouncing || self.component.paused == self.pool.is_paused() {
             return;
         }
-        self.component.settling = true;
+        self.component.is_debouncing = true;
         self.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| {
-            act.component.settling = false;
+            act.component.is_debouncing = false;
             if act.component.paused != act.pool.is_paused() {
                 act.component.paused = act.pool.is_paused();
                 act.register(ctx);
@@ -437,7 +437,7 @@ impl PoolWorker {
     /// A registration that stays would keep requests open that nobody serves: it could still decline them, and others leave to it what
     /// they could serve.
     fn unregister(&mut self, ctx: &mut Context<Self>) {
-        self.component.leaving = true;
+        self.component.is_unregistering = true;
         if self.component.writing {
             return; // What is being written may be the registration itself.
         }
@@ -452,7 +452,7 @@ impl PoolWorker {
         };
         self.actor_tasks.spawn(ctx, removing, |result, act, ctx| match result {
             // The end of the session takes it along.
-            Ok(()) | Err(WriteError::SessionOver) => act.component.has_left = true,
+            Ok(()) | Err(WriteError::SessionOver) => act.component.is_unregistered = true,
             Err(error) => {
                 warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; trying again");
                 act.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
@@ -470,7 +470,7 @@ impl PoolWorker {
     }
 
     fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {
-        if self.pool.is_idle() && self.component.has_left {
+        if self.pool.is_idle() && self.component.is_unregistered {
             ctx.stop();
         } else {
             ctx.run_later(Duration::from_millis(20), Self::stop_when_idle);
@@ -484,7 +484,7 @@ impl Reconcile for PoolWorker {
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        self.feed(Event::Wake, ctx);
+        self.handle_event(Event::Wake, ctx);
     }
 
     /// In proportion, where that is worth it.
@@ -505,7 +505,7 @@ impl Actor for PoolWorker {
         Self::start_reconciler(ctx);
         self.actor_tasks.spawn_interval(ctx, self.deps.tick_interval, |act, ctx| {
             act.register(ctx);
-            act.feed(Event::Tick, ctx);
+            act.handle_event(Event::Tick, ctx);
         });
     }
 }
@@ -532,15 +532,15 @@ impl Handler<JobUpdate> for PoolWorker {
             Ok(_) => LivenessResult::Alive,
             Err(error) => LivenessResult::NotChecked(error.to_string()),
         };
-        self.feed(Event::Probed(request, node, found), ctx);
+        self.handle_event(Event::Probed(request, node, found), ctx);
         self.triggers.requeue_now();
     }
 }
 
-impl Handler<Reconfigure> for PoolWorker {
+impl Handler<ReconfigurePoolWorker> for PoolWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: ReconfigurePoolWorker, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.deps.config = message.config;
         self.triggers.watch_facts(vec![message.provider.facts.clone()]);
@@ -555,7 +555,7 @@ impl Handler<Shutdown> for PoolWorker {
     /// The pool is gone from the configuration: what is under way ends, nothing new begins.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
-        self.feed(Event::Draining, ctx);
+        self.handle_event(Event::Draining, ctx);
         self.release_reservations();
         self.unregister(ctx);
         self.stop_when_idle(ctx);
@@ -571,10 +571,10 @@ impl Handler<Abort> for PoolWorker {
     }
 }
 
-impl Handler<AskWhy> for PoolWorker {
+impl Handler<ExplainRequest> for PoolWorker {
     type Result = Option<Why>;
 
-    fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+    fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<Why> {
         let _measured = profile::time_handler::<Self>("AskWhy");
         self.pool.last_verdict(&message.0, &self.triggers.latest())
     }

@@ -7,16 +7,16 @@ use nodepool_model::records::ids::{PoolId, RequestId};
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 
 /// Ends when it is dropped, with the write or with the actor that wanted it.
-pub struct Trying {
+pub struct RequestLease {
     shared_pools: watch::Sender<SharedPoolState>,
     pool: PoolId,
     request: RequestId,
     succeeded: bool,
 }
 
-impl Trying {
+impl RequestLease {
     /// Nobody is woken for it: whoever looks sees it.
-    pub fn begin(shared_pools: &watch::Sender<SharedPoolState>, pool: &PoolId, request: &RequestId) -> Self {
+    pub fn acquire(shared_pools: &watch::Sender<SharedPoolState>, pool: &PoolId, request: &RequestId) -> Self {
         shared_pools.send_if_modified(|shared_pools| {
             shared_pools.begin_lease(pool, request);
             false
@@ -25,12 +25,12 @@ impl Trying {
     }
 
     /// What was written wakes the others. Where nothing was, they are told here.
-    pub fn end(mut self, succeeded: bool) {
+    pub fn release(mut self, succeeded: bool) {
         self.succeeded = succeeded;
     }
 }
 
-impl Drop for Trying {
+impl Drop for RequestLease {
     fn drop(&mut self) {
         self.shared_pools.send_if_modified(|shared_pools| {
             shared_pools.end_lease(&self.pool, &self.request);

@@ -137,12 +137,12 @@ impl Actor for StatsWorker {
 /// A new configuration is in force.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure(pub Arc<Config>);
+pub struct ReconfigureStatsWorker(pub Arc<Config>);
 
-impl Handler<Reconfigure> for StatsWorker {
+impl Handler<ReconfigureStatsWorker> for StatsWorker {
     type Result = ();
 
-    fn handle(&mut self, message: Reconfigure, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: ReconfigureStatsWorker, ctx: &mut Self::Context) {
         let _measured = profile::time_handler::<Self>("Reconfigure");
         self.config = message.0;
         self.report_limits(ctx);

@@ -31,7 +31,7 @@ pub struct LoadedConfig {
 
 impl LoadedConfig {
     /// Puts the warnings into the log.
-    pub fn tell(&self) {
+    pub fn log_warnings(&self) {
         for problem in &self.problems {
             warn!(target: LOG_TARGET, "{problem}");
         }
@@ -40,7 +40,7 @@ impl LoadedConfig {
 
 impl LoadError {
     /// Puts into the log why what is in force stays in force.
-    pub fn tell(&self) {
+    pub fn log(&self) {
         for problem in &self.problems {
             error!(target: LOG_TARGET, "Exception in main loop: {problem}");
         }
@@ -199,18 +199,18 @@ fn put_out_of_service(mut config: Arc<Config>, refused: BTreeMap<ProviderName, S
 fn check_with_drivers(config: &Config, file: &str, problems: &mut Vec<Diagnostic>) -> BTreeMap<ProviderName, String> {
     let mut refused = BTreeMap::new();
     for (name, section) in &config.providers {
-        let (mut reasons, mut said) = (Vec::new(), Vec::new());
+        let (mut reasons, mut reported) = (Vec::new(), Vec::new());
         for mut problem in nodepool_drivers::diagnostics(section) {
             if problem.is_error() {
                 let out = format!("with this the provider {name} is out of service");
                 problem.help = if problem.help.is_empty() { out } else { format!("{}; {out}", problem.help) };
                 reasons.push(problem.clone().in_file(file).to_string());
             }
-            said.push(problem.at_most(Severity::Warning).in_file(file));
+            reported.push(problem.at_most(Severity::Warning).in_file(file));
         }
         // What was said of a place already, in the words of the schema, need not be said again in those of a driver.
-        said.retain(|problem| !problems.iter().any(|told| told.at == problem.at));
-        problems.extend(said);
+        reported.retain(|problem| !problems.iter().any(|reported| reported.at == problem.at));
+        problems.extend(reported);
         if !reasons.is_empty() {
             refused.insert(name.clone(), reasons.join("; "));
         }
@@ -250,8 +250,8 @@ fn parse_secure(name: &str, text: &str, problems: &mut Vec<Diagnostic>) -> Optio
     let parsed = parse::parse(text, &mut Vec::new());
     parsed
         .map_err(|problem| {
-            let told = Diagnostic::error(problem.at, "YAML parsing failed");
-            problems.push(told.help("the secure file is not YAML at or before this place").in_file(name));
+            let reported = Diagnostic::error(problem.at, "YAML parsing failed");
+            problems.push(reported.help("the secure file is not YAML at or before this place").in_file(name));
         })
         .ok()
 }

@@ -7,7 +7,7 @@ use super::config_files::{self, LoadError, LoadError, LoadedConfig};
 use super::context::LauncherOptions;
 
 /// What is another file at each look is loaded all the same after so many: somebody may write it anew every second.
-const MOST_LOOKS: u32 = 10;
+const MAX_POLLS: u32 = 10;
 
 pub struct ConfigWatch {
     stamp: ConfigStamp,
@@ -15,77 +15,77 @@ pub struct ConfigWatch {
     broken: Option<ConfigStamp>,
     /// What the last look saw and did not load, and how many looks in a row have found something else.
     pending: Option<(ConfigStamp, u32)>,
-    loading: bool,
+    is_polling: bool,
 }
 
 /// What a look has found.
-pub struct Look(Found);
+pub struct PollResult(FileState);
 
-enum Found {
+enum FileState {
     /// What is in force.
-    Known,
+    Unchanged,
     /// What was broken before.
-    Broken,
+    StillBroken,
     /// It was different a moment ago.
     Changing(ConfigStamp),
-    New(Box<Result<LoadedConfig, LoadError>>),
+    Loaded(Box<Result<LoadedConfig, LoadError>>),
 }
 
 impl ConfigWatch {
     pub fn new(loaded: &LoadedConfig) -> Self {
-        Self { stamp: loaded.stamp.clone(), broken: None, pending: None, loading: false }
+        Self { stamp: loaded.stamp.clone(), broken: None, pending: None, is_polling: false }
     }
 
     /// Nothing while a look is under way. What it finds is to be given to `seen`.
-    pub fn look(&mut self, options: &LauncherOptions) -> Option<impl Future<Output = Look> + 'static> {
-        if std::mem::replace(&mut self.loading, true) {
+    pub fn poll(&mut self, options: &LauncherOptions) -> Option<impl Future<Output = PollResult> + 'static> {
+        if std::mem::replace(&mut self.is_polling, true) {
             return None;
         }
-        let (options, known, broken) = (options.clone(), self.stamp.clone(), self.broken.clone());
+        let (options, current, broken) = (options.clone(), self.stamp.clone(), self.broken.clone());
         let pending = self.pending.clone();
         Some(async move {
             let stamp = config_files::stamp(&options.files, &options.config, options.secure.as_deref()).await;
-            if stamp == known {
-                return Look(Found::Known);
+            if stamp == current {
+                return PollResult(FileState::Unchanged);
             }
             if Some(&stamp) == broken.as_ref() {
-                return Look(Found::Broken);
+                return PollResult(FileState::StillBroken);
             }
-            let is_settled = pending.is_some_and(|(before, looks)| before == stamp || looks >= MOST_LOOKS);
+            let is_settled = pending.is_some_and(|(before, polls)| before == stamp || polls >= MAX_POLLS);
             if !is_settled {
-                return Look(Found::Changing(stamp));
+                return PollResult(FileState::Changing(stamp));
             }
             let loaded = options.load_again().await;
             let read = loaded.as_ref().map_or_else(|failure| &failure.stamp, |loaded| &loaded.stamp);
-            Look(if *read == stamp { Found::New(Box::new(loaded)) } else { Found::Changing(read.clone()) })
+            PollResult(if *read == stamp { FileState::Loaded(Box::new(loaded)) } else { FileState::Changing(read.clone()) })
         })
     }
 
     /// The new configuration, if there is one that can be used. A broken file keeps the running one.
-    pub fn seen(&mut self, look: Look) -> Option<LoadedConfig> {
-        self.loading = false;
-        let loaded = match look.0 {
-            Found::Known => {
+    pub fn complete_poll(&mut self, poll: PollResult) -> Option<LoadedConfig> {
+        self.is_polling = false;
+        let loaded = match poll.0 {
+            FileState::Unchanged => {
                 (self.broken, self.pending) = (None, None);
                 return None;
             }
-            Found::Broken => return None,
-            Found::Changing(stamp) => {
-                let looks = self.pending.take().map_or(1, |(_, looks)| looks + 1);
-                self.pending = Some((stamp, looks));
+            FileState::StillBroken => return None,
+            FileState::Changing(stamp) => {
+                let polls = self.pending.take().map_or(1, |(_, polls)| polls + 1);
+                self.pending = Some((stamp, polls));
                 return None;
             }
-            Found::New(loaded) => *loaded,
+            FileState::Loaded(loaded) => *loaded,
         };
         self.pending = None;
         match loaded {
             Ok(loaded) => {
-                loaded.tell();
+                loaded.log_warnings();
                 (self.stamp, self.broken) = (loaded.stamp.clone(), None);
                 Some(loaded)
             }
             Err(failure) => {
-                failure.tell();
+                failure.log();
                 self.broken = Some(failure.stamp);
                 None
             }
@@ -117,34 +117,34 @@ mod tests {
         write("labels: [{name: a}]\n");
         let options = LauncherOptions { files: ConfigFileSource::InMemory(files.clone()), ..LauncherOptions::new(&file) };
         let mut watch = ConfigWatch::new(&options.load().await.unwrap());
-        let mut look = async || {
-            let look = watch.look(&options).expect("no other look is under way").await;
-            watch.seen(look).map(|loaded| loaded.config.labels.len())
+        let mut poll = async || {
+            let poll = watch.poll(&options).expect("no other poll is under way").await;
+            watch.complete_poll(poll).map(|loaded| loaded.config.labels.len())
         };
-        assert_eq!(look().await, None, "it is in force");
+        assert_eq!(poll().await, None, "it is in force");
         for text in ["labels: []\n", "labels: [{name: a}, {name: b}]\n", "labels: [{name: a}, {name: b}, {name: c}]\n"]
         {
             write(text);
-            assert_eq!(look().await, None, "it may not be all");
+            assert_eq!(poll().await, None, "it may not be all");
         }
-        assert_eq!(look().await, Some(3));
-        assert_eq!(look().await, None);
+        assert_eq!(poll().await, Some(3));
+        assert_eq!(poll().await, None);
         // What is written anew all the time is loaded some time.
         let mut looks = 0;
         loop {
             looks += 1;
             write(&format!("labels: [{{name: a{looks}}}]\n"));
-            match look().await {
-                None => assert!(looks <= MOST_LOOKS),
-                Some(labels) => break assert_eq!((labels, looks), (1, MOST_LOOKS + 1)),
+            match poll().await {
+                None => assert!(looks <= MAX_POLLS),
+                Some(labels) => break assert_eq!((labels, looks), (1, MAX_POLLS + 1)),
             }
         }
         write("labels: [{name: a}, {name: b}, {name: c}]\n");
-        assert_eq!((look().await, look().await), (None, Some(3)));
+        assert_eq!((poll().await, poll().await), (None, Some(3)));
         // What was changed and changed back is in force all the time.
         write("labels: []\n");
-        assert_eq!(look().await, None);
+        assert_eq!(poll().await, None);
         write("labels: [{name: a}, {name: b}, {name: c}]\n");
-        assert_eq!((look().await, look().await), (None, None));
+        assert_eq!((poll().await, poll().await), (None, None));
     }
 }

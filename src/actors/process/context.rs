@@ -12,9 +12,9 @@ use super::files::ConfigFileSource;
 use super::identity::Identity;
 use crate::actors::provider::providers::ExtraDrivers;
 use crate::actors::runtime::dump;
-use crate::actors::runtime::messages::AskWhy;
+use crate::actors::runtime::messages::ExplainRequest;
 use crate::actors::runtime::panics::PanicCounter;
-use crate::actors::runtime::registry::Registry;
+use crate::actors::runtime::registry::ActorRegistry;
 use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::traces::Tracer;
@@ -29,12 +29,12 @@ use python_yaml::tree::Position;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Pool workers that can be asked what they decided about a request.
-pub type WhyRegistry = Registry<AskWhy>;
+pub type ExplainRegistry = ActorRegistry<ExplainRequest>;
 
 pub struct ProcessContext {
     pub options: LauncherOptions,
-    pub registry: dump::Registry,
-    pub why: WhyRegistry,
+    pub registry: dump::DumpRegistry,
+    pub explain_registry: ExplainRegistry,
     pub samples: SampleSink,
     /// What is seen of ZooKeeper, for those who only look.
     pub snapshot_feed: SnapshotFeed,
@@ -179,9 +179,9 @@ pub struct StopRequest {
 pub enum SessionEnd {
     Expired,
     /// It was over before it had begun: what is in ZooKeeper could not be read.
-    Unread,
+    ReadFailed,
     /// ZooKeeper was restored from a copy.
-    WentBack,
+    StoreRolledBack,
     /// The actor that panicked.
     Panicked(String),
     /// In order, after `Shared::shutdown` was set.

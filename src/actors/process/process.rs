@@ -16,13 +16,13 @@ use tracing::{error, info, warn};
 
 use super::config_files::{LoadError, LoadedConfig};
 use super::config_watch::ConfigWatch;
-use super::context::{ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest, VERSION, WhyRegistry};
+use super::context::{ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest, VERSION, };
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::pidfile::{self, PidFile, PidFileError};
-use super::signals::Patience;
+use super::signals::ShutdownMode;
 use super::{sd_notify, signals};
-use crate::actors::builder::builder::{self, BuilderLife, BuilderOptions};
+use crate::actors::builder::builder::{self, BuilderOptions, BuilderSetup};
 use crate::actors::launcher::launcher;
 use crate::actors::provider::providers::ExtraDrivers;
 use crate::actors::runtime::panics::{PanicCounter, Recovery};
@@ -115,36 +115,36 @@ pub fn run_launcher(
 ) -> ExitCode {
     options.extra_drivers = drivers.as_ref().map_or_else(Vec::new, |drivers| drivers.names());
     run_daemon(daemon, LAUNCHER_LOG_FILE, async move |ready| {
-        let control = Control::take(Patience::Seconds)?;
+        let control = Control::install(ShutdownMode::Immediate)?;
         let prepared = Prepared { drivers, ..prepare(options).await? };
-        ready.tell()?;
-        serve(&control, prepared).await
+        ready.notify_ready()?;
+        serve_launcher(&control, prepared).await
     })
 }
 
 /// The whole life of `nodepool-builder`.
 pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &DaemonOptions) -> ExitCode {
     run_daemon(daemon, BUILDER_LOG_FILE, async move |ready| {
-        let control = Control::take(Patience::Hours)?;
+        let control = Control::install(ShutdownMode::Graceful)?;
         let prepared = prepare(options).await?;
-        let life = life(&prepared.loaded, builder)?;
-        ready.tell()?;
-        prepared.loaded.tell();
-        build(&control, prepared, life).await
+        let setup = builder_setup(&prepared.loaded, builder)?;
+        ready.notify_ready()?;
+        prepared.loaded.log_warnings();
+        serve_builder(&control, prepared, setup).await
     })
 }
 
 /// What a builder is by its configuration; one without a place for images is none.
-pub fn life(loaded: &LoadedConfig, options: BuilderOptions) -> Result<BuilderLife, ProcessError> {
-    Ok(BuilderLife { builder_id: builder_id(loaded)?, options, maker: Arc::new(DiskImageBuilder) })
+pub fn builder_setup(loaded: &LoadedConfig, options: BuilderOptions) -> Result<BuilderSetup, ProcessError> {
+    Ok(BuilderSetup { builder_id: builder_id(loaded)?, options, maker: Arc::new(DiskImageBuilder) })
 }
 
 /// The builder from its first log line to its orderly end; to be called inside a system.
-pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> Result<(), ProcessError> {
+pub async fn serve_builder(control: &Control, prepared: Prepared, setup: BuilderSetup) -> Result<(), ProcessError> {
     info!(target: "nodepool.builder.NodePoolBuilder", "Nodepool builder {VERSION} starting");
     let loaded = prepared.loaded.clone();
-    let grown = Grown::with_web(control, prepared, None).await?;
-    let outcome = sessions(&grown.context, loaded, &Tree::Builder(life)).await;
+    let running = RunningProcess::start(control, prepared, None).await?;
+    let outcome = run_sessions(&running.context, loaded, &Role::Builder(setup)).await;
     if tokio::time::timeout(BUILD_SHUTDOWN_TIMEOUT, process_group::wait_until_all_ended()).await.is_err() {
         warn!(target: "nodepool.builder.NodePoolBuilder", "a build does not end; leaving it");
     }
@@ -159,7 +159,7 @@ const BUILD_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(9);
 struct Ready<'a>(Option<&'a Detached>);
 
 impl Ready<'_> {
-    fn tell(&self) -> Result<(), DaemonError> {
+    fn notify_ready(&self) -> Result<(), DaemonError> {
         self.0.map_or(Ok(()), Detached::ready)
     }
 }
@@ -171,9 +171,9 @@ fn run_daemon(
 ) -> ExitCode {
     let detached = match go_to_background(daemon) {
         Ok(detached) => detached,
-        Err(error) => return ExitCode::from(status(Err(error.into()))),
+        Err(error) => return ExitCode::from(exit_status(Err(error.into()))),
     };
-    let live = || {
+    let run = || {
         let _pid_file = match &daemon.mode {
             Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::ACQUIRE_TIMEOUT)?),
             Mode::Foreground => None,
@@ -182,7 +182,7 @@ fn run_daemon(
         // Lent only: who started us waits on it, and goes on only when all is said.
         in_system(work(Ready(detached.as_ref())))?
     };
-    ExitCode::from(status(live()))
+    ExitCode::from(exit_status(run()))
 }
 
 /// What tells this builder from others.
@@ -192,7 +192,7 @@ fn builder_id(loaded: &LoadedConfig) -> Result<String, ProcessError> {
 }
 
 /// The exit status. What went wrong is the last line on stderr, after all its causes were told.
-pub fn status(outcome: Result<(), ProcessError>) -> u8 {
+pub fn exit_status(outcome: Result<(), ProcessError>) -> u8 {
     let Err(error) = outcome else { return 0 };
     if let ProcessError::Load(failed) = &error {
         for problem in &failed.problems {
@@ -216,22 +216,22 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
 
 /// Taken before anything else is begun: from then on a signal ends us in order, however far we have come.
 pub struct Control {
-    registry: dump::Registry,
+    registry: dump::DumpRegistry,
     shutdown: watch::Receiver<Option<StopRequest>>,
     /// One for all that runs in this process.
     metrics: MetricsRegistry,
     /// Signals and dumps have a thread of their own.
     thread: Arbiter,
     /// Somebody of this process speaks to the service manager.
-    is_spoken_for: Cell<bool>,
+    has_notifier: Cell<bool>,
 }
 
 impl Control {
-    pub fn take(patience: Patience) -> Result<Self, ProcessError> {
-        let (registry, thread) = (dump::Registry::default(), Arbiter::new());
-        let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
+    pub fn install(shutdown_mode: ShutdownMode) -> Result<Self, ProcessError> {
+        let (registry, thread) = (dump::DumpRegistry::default(), Arbiter::new());
+        let shutdown = signals::listen(&thread.handle(), registry.clone(), shutdown_mode)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-        Ok(Self { registry, shutdown, metrics: MetricsRegistry::default(), thread, is_spoken_for: Cell::default() })
+        Ok(Self { registry, shutdown, metrics: MetricsRegistry::default(), thread, has_notifier: Cell::default() })
     }
 }
 
@@ -310,18 +310,18 @@ pub fn bind_webapp(loaded: &LoadedConfig) -> Result<TcpListener, ProcessError> {
 }
 
 /// The launcher from its first log line to its orderly end; to be called inside a system.
-pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), ProcessError> {
+pub async fn serve_launcher(control: &Control, mut prepared: Prepared) -> Result<(), ProcessError> {
     info!("Nodepool launcher {VERSION} starting");
-    prepared.loaded.tell();
+    prepared.loaded.log_warnings();
     let (listener, loaded) = (prepared.listener.take(), prepared.loaded.clone());
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
     let webapp =
         webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
-    let grown = Grown::with_web(control, prepared, webapp).await?;
+    let running = RunningProcess::start(control, prepared, webapp).await?;
     let viewers = Arbiter::new();
     let web = match listener {
         Some(listener) => {
-            let server = web::serve(listener, grown.context.clone(), &viewers.handle())
+            let server = web::serve(listener, running.context.clone(), &viewers.handle())
                 .map_err(|source| ProcessError::System { action: "start the web server", source })?;
             let handle = server.handle();
             actix_rt::spawn(server);
@@ -329,40 +329,40 @@ pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), Proc
         }
         None => None,
     };
-    let outcome = sessions(&grown.context, loaded, &Tree::Launcher).await;
+    let outcome = run_sessions(&running.context, loaded, &Role::Launcher).await;
     if let Some(web) = web {
         web.stop(false).await;
     }
-    grown.context.tracer.end();
+    running.context.tracer.end();
     outcome
 }
 
 /// What lives as long as the process, with its threads.
-struct Grown {
+struct RunningProcess {
     context: Arc<ProcessContext>,
     _threads: [Arbiter; 2],
 }
 
-impl Grown {
-    async fn with_web(control: &Control, prepared: Prepared, web: Option<SocketAddr>) -> Result<Self, ProcessError> {
+impl RunningProcess {
+    async fn start(control: &Control, prepared: Prepared, web: Option<SocketAddr>) -> Result<Self, ProcessError> {
         let Prepared { options, loaded, drivers, listener: _ } = prepared;
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());
         let identity = Identity::from_host();
         let runtime = runtime_of(&pools).await?;
         let ready = watch::Sender::new(false);
         // Of a launcher and a builder in one process the first, which is the launcher.
-        if !control.is_spoken_for.replace(true) {
-            control.thread.spawn(sd_notify::keep(
+        if !control.has_notifier.replace(true) {
+            control.thread.spawn(sd_notify::run(
                 control.registry.clone(),
                 ready.subscribe(),
-                control.shutdown.clone(),
+                control.shutdown.clone()
             ));
         }
         let context = Arc::new(ProcessContext {
             options,
             registry: control.registry.clone(),
-            why: WhyRegistry::default(),
-            samples: statistics().with_metrics(control.metrics.clone()),
+            explain_registry: ExplainRegistry::default(),
+            samples: statsd_sink().with_metrics(control.metrics.clone()),
             snapshot_feed: SnapshotFeed::default(),
             tracer: Tracer::from_environment(&runtime),
             ready,
@@ -394,7 +394,7 @@ async fn runtime_of(arbiter: &Arbiter) -> Result<Handle, ProcessError> {
     })
 }
 
-fn statistics() -> SampleSink {
+fn statsd_sink() -> SampleSink {
     match StatsdAddress::from_environment(|name| std::env::var(name).ok()) {
         Ok(Some(address)) => statsd::start(address),
         Ok(None) => SampleSink::discard(),
@@ -406,16 +406,16 @@ fn statistics() -> SampleSink {
 }
 
 /// What is grown anew with each session.
-pub enum Tree {
+pub enum Role {
     Launcher,
-    Builder(BuilderLife),
+    Builder(BuilderSetup),
 }
 
-impl Tree {
+impl Role {
     fn name(&self) -> &'static str {
         match self {
-            Tree::Launcher => "Launcher",
-            Tree::Builder(_) => "Builder",
+            Role::Launcher => "Launcher",
+            Role::Builder(_) => "Builder",
         }
     }
 }
@@ -427,12 +427,13 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const CONFIG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One tree of actors per session, until we are told to stop.
-pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &Tree) -> Result<(), ProcessError> {
-    let (mut is_first, mut pause) = (true, Duration::ZERO);
+pub async fn run_sessions(context: &Arc<ProcessContext>, mut loaded: LoadedConfig,
+    role: &Role,) -> Result<(), ProcessError> {
+    let (mut is_first, mut delay) = (true, Duration::ZERO);
     loop {
         let connecting = async {
-            tokio::time::sleep(pause).await;
-            connection(context, &mut loaded, is_first).await
+            tokio::time::sleep(delay).await;
+            connect(context, &mut loaded, is_first).await
         };
         let connection = tokio::select! {
             biased;
@@ -440,14 +441,14 @@ pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &
             connected = connecting => connected?,
         };
         is_first = false;
-        let end = one_session(connection, context, loaded.clone(), tree).await;
-        pause = if end == SessionEnd::Unread { (pause * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL) } else { Duration::ZERO };
+        let end = run_session(connection, context, loaded.clone(), role).await;
+        delay = if end == SessionEnd::ReadFailed { (delay * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL) } else { Duration::ZERO };
         match end {
             SessionEnd::Stopped => {
                 info!("stopped");
                 return Ok(());
             }
-            SessionEnd::Expired | SessionEnd::Unread | SessionEnd::WentBack => {
+            SessionEnd::Expired | SessionEnd::ReadFailed | SessionEnd::StoreRolledBack => {
                 warn!("the ZooKeeper session is over, starting anew");
             }
             SessionEnd::Panicked(actor) => {
@@ -457,13 +458,13 @@ pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &
                 }
             }
         }
-        loaded = newest(context, loaded).await;
+        loaded = newest_config(context, loaded).await;
     }
 }
 
 /// A session, with the servers that the configuration names by then: they may have moved. At first what cannot be right ends us; later it
 /// was right once, and is about to be so again: a certificate that is being replaced, say.
-async fn connection(
+async fn connect(
     context: &Arc<ProcessContext>,
     loaded: &mut LoadedConfig,
     mut is_first: bool,
@@ -477,14 +478,14 @@ async fn connection(
         let changed = async {
             loop {
                 tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
-                if let Some(look) = watch.look(&context.options)
-                    && let Some(changed) = watch.seen(look.await)
+                if let Some(poll) = watch.poll(&context.options)
+                    && let Some(changed) = watch.complete_poll(poll.await)
                 {
                     return changed;
                 }
             }
         };
-        let news = tokio::select! {
+        let changed_config = tokio::select! {
             connected = connecting => match connected {
                 Ok(connection) => return Ok(connection.expect("nobody cancels this")),
                 Err(error) if is_first => return Err(error),
@@ -495,14 +496,14 @@ async fn connection(
             },
             changed = changed => Some(changed),
         };
-        match news {
+        match changed_config {
             Some(changed) => {
                 context.set_active_config(changed.clone());
                 (*loaded, is_first) = (changed, false);
             }
             None => {
                 tokio::time::sleep(MAX_RETRY_INTERVAL).await;
-                *loaded = newest(context, loaded.clone()).await;
+                *loaded = newest_config(context, loaded.clone()).await;
                 // A look that was under way has been left.
                 watch = ConfigWatch::new(loaded);
             }
@@ -510,18 +511,19 @@ async fn connection(
     }
 }
 
-async fn one_session(connection: Arc<RealConnection>, context: &Arc<ProcessContext>, loaded: Loaded, tree: &Tree) -> SessionEnd {
-    let moves = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
+async fn run_session(connection: Arc<RealConnection>, context: &Arc<ProcessContext>, loaded: LoadedConfig,
+    role: &Role,) -> SessionEnd {
+    let server_updates = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
     let zk: Zk = connection.clone();
-    let link = actix_rt::spawn(sd_notify::follow(zk.session(), context.ready.subscribe()));
+    let session_status = actix_rt::spawn(sd_notify::follow_session(zk.session(), context.ready.subscribe()));
     // A task of its own, so that a panic in the root itself ends no more than one in any other actor.
-    let running = match tree {
-        Tree::Launcher => actix_rt::spawn(launcher::run_session(zk, context.clone(), loaded)),
-        Tree::Builder(life) => actix_rt::spawn(builder::run_session(zk, context.clone(), life.clone(), loaded)),
+    let running = match role {
+        Role::Launcher => actix_rt::spawn(launcher::run_session(zk, context.clone(), loaded)),
+        Role::Builder(setup) => actix_rt::spawn(builder::run_session(zk, context.clone(), setup.clone(), loaded)),
     };
-    let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(tree.name().to_owned()));
-    moves.abort();
-    link.abort();
+    let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(role.name().to_owned()));
+    server_updates.abort();
+    session_status.abort();
     // Whatever still holds on to the session: from here on it owns nothing in ZooKeeper any more.
     connection.close().await;
     end
@@ -544,8 +546,8 @@ async fn follow_servers(
 
 /// The files as they are now; what was last in force, where they are broken at the moment, or somebody is just writing them: half of a
 /// configuration may be one all the same. Whoever watches them sees what they are then.
-pub async fn newest(context: &ProcessContext, last: LoadedConfig) -> LoadedConfig {
-    let stamp_of = |look: &Result<LoadedConfig, LoadError>| match look {
+pub async fn newest_config(context: &ProcessContext, last: LoadedConfig) -> LoadedConfig {
+    let stamp_of = |outcome: &Result<LoadedConfig, LoadError>| match outcome {
         Ok(loaded) => loaded.stamp.clone(),
         Err(error) => error.stamp.clone(),
     };
@@ -556,14 +558,14 @@ pub async fn newest(context: &ProcessContext, last: LoadedConfig) -> LoadedConfi
     }
     tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
     match context.options.load_again().await {
-        look if stamp_of(&look) != stamp => last,
+        outcome if stamp_of(&outcome) != stamp => last,
         Ok(loaded) => {
-            loaded.tell();
+            loaded.log_warnings();
             context.set_active_config(loaded.clone());
             loaded
         }
         Err(error) => {
-            error.tell();
+            error.log();
             last
         }
     }

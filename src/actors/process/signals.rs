@@ -12,7 +12,7 @@ use tracing::{error, info};
 use super::context::StopRequest;
 use super::sd_notify;
 use crate::actors::runtime::dump;
-use crate::actors::runtime::dump::Dumps;
+use crate::actors::runtime::dump::DumpWriter;
 
 /// Who sent SIGTERM will not wait much longer than this before it kills.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,9 +22,9 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether SIGINT leaves time for what takes hours, until there is a second signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    Seconds,
-    Hours,
+pub enum ShutdownMode {
+    Immediate,
+    Graceful,
 }
 
 /// The signals we answer.
@@ -39,8 +39,8 @@ struct Listeners {
 /// written on `arbiter`; those that stop have a thread of their own, which nothing else can block.
 pub fn listen(
     arbiter: &ArbiterHandle,
-    registry: dump::Registry,
-    patience: Patience,
+    registry: dump::DumpRegistry,
+    mode: ShutdownMode,
 ) -> io::Result<watch::Receiver<Option<StopRequest>>> {
     let (stop, stopped) = watch::channel(None);
     let (outcome, installed) = mpsc::channel();
@@ -50,8 +50,8 @@ pub fn listen(
             Ok(Listeners { interrupt, user, terminate, dump }) => {
                 // The other end waits for it right below.
                 let _ = outcome.send(Ok(()));
-                arbiter.spawn(write_dumps(dump, registry));
-                serve([interrupt, user, terminate], stop, patience).await;
+                arbiter.spawn(handle_dump_signals(dump, registry));
+                handle_stop_signals([interrupt, user, terminate], stop, mode).await;
             }
             Err(error) => drop(outcome.send(Err(error))),
         }
@@ -73,24 +73,24 @@ impl Listeners {
     }
 }
 
-async fn write_dumps(mut asked: Signal, registry: dump::Registry) {
-    let mut dumps = Dumps::default();
+async fn handle_dump_signals(mut dump_signal: Signal, registry: dump::DumpRegistry) {
+    let mut dumps = DumpWriter::default();
     loop {
         tokio::select! {
-            signal = asked.recv() => {
+            signal = dump_signal.recv() => {
                 if signal.is_none() {
                     break;
                 }
                 dumps.write(&registry).await;
                 // Those that came meanwhile were for the same dump; the listener keeps one of them.
-                let _ = futures::FutureExt::now_or_never(asked.recv());
+                let _ = futures::FutureExt::now_or_never(dump_signal.recv());
             }
-            () = dumps.forgotten() => dumps.forget().await,
+            () = dumps.profile_expired() => dumps.discard_profile().await,
         }
     }
 }
 
-async fn serve(signals: [Signal; 3], stop: watch::Sender<Option<StopRequest>>, patience: Patience) {
+async fn handle_stop_signals(signals: [Signal; 3], stop: watch::Sender<Option<StopRequest>>, mode: ShutdownMode) {
     let [mut interrupt, mut user, mut terminate] = signals;
     let mut next = async || {
         tokio::select! {
@@ -101,30 +101,30 @@ async fn serve(signals: [Signal; 3], stop: watch::Sender<Option<StopRequest>>, p
     };
     let mut signal = next().await;
     // Before it stops us: the process may end sooner than a line is written.
-    say(move || info!(signal, "stopping"));
-    say(sd_notify::stopping);
-    if signal == "SIGINT" && patience == Patience::Hours {
+    log_with_timeout(move || info!(signal, "stopping"));
+    log_with_timeout(sd_notify::notify_stopping);
+    if signal == "SIGINT" && mode == ShutdownMode::Graceful {
         stop.send_replace(Some(StopRequest { signal, is_graceful: true }));
         signal = next().await;
-        say(move || info!(signal, "stopping at once"));
+        log_with_timeout(move || info!(signal, "stopping at once"));
     }
     stop.send_replace(Some(StopRequest { signal, is_graceful: false }));
     // Not here, for arbiters end before the process does. Where there are no more threads, this one is free.
-    if thread::Builder::new().name("deadline".to_owned()).spawn(leave_in_time).is_err() {
-        leave_in_time();
+    if thread::Builder::new().name("deadline".to_owned()).spawn(exit_after_timeout).is_err() {
+        exit_after_timeout();
     }
 }
 
 #[allow(clippy::disallowed_methods)] // It has to end us whatever becomes of runtimes and their timers.
-fn leave_in_time() {
+fn exit_after_timeout() {
     thread::sleep(STOP_TIMEOUT);
-    say(|| error!(deadline_s = STOP_TIMEOUT.as_secs(), "not everything ended in time, leaving it"));
+    log_with_timeout(|| error!(deadline_s = STOP_TIMEOUT.as_secs(), "not everything ended in time, leaving it"));
     // What is left behind goes with the ZooKeeper session and is cleaned up by whoever comes next.
     std::process::exit(0);
 }
 
 /// Logs it, and goes on without it where that takes too long.
-fn say(line: impl FnOnce() + Send + 'static) {
+fn log_with_timeout(line: impl FnOnce() + Send + 'static) {
     let (writing, written) = mpsc::channel::<()>();
     let body = move || {
         line();

@@ -16,8 +16,8 @@ use tracing::{info, warn};
 use super::config_files::{self, LoadedConfig};
 use super::context::{LauncherOptions, VERSION};
 use super::process::{self, Control, Prepared, ProcessError};
-use super::signals::{Patience, ShutdownMode};
-use crate::actors::builder::builder::{BuilderLife, BuilderOptions};
+use super::signals::{STOP_TIMEOUT, ShutdownMode};
+use crate::actors::builder::builder::{BuilderOptions, BuilderSetup};
 use crate::actors::runtime::clock;
 use crate::actors::web;
 use nodepool_model::config::{ZooKeeperConfig, ZooKeeperServer};
@@ -45,7 +45,7 @@ pub struct StandaloneOptions {
 
 /// The whole life of `nodepool standalone`; returns the exit status.
 pub fn run(options: StandaloneOptions) -> u8 {
-    process::status(try_run(options))
+    process::exit_status(try_run(options))
 }
 
 fn try_run(mut options: StandaloneOptions) -> Result<(), ProcessError> {
@@ -57,7 +57,7 @@ fn try_run(mut options: StandaloneOptions) -> Result<(), ProcessError> {
 }
 
 async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
-    let control = Control::take(Patience::Seconds)?;
+    let control = Control::install(ShutdownMode::Immediate)?;
     if let Some(config) = &options.config {
         // What is wrong with it is better said before anything is made or opened.
         LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(config) }.load().await?;
@@ -76,11 +76,11 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     });
     let building = async {
         match builder {
-            Some((prepared, life)) => process::build(&control, prepared, life).await,
+            Some((prepared, setup)) => process::serve_builder(&control, prepared, setup).await,
             None => Ok(()),
         }
     };
-    let mut serving = pin!(async { tokio::try_join!(process::serve(&control, prepared), building).map(drop) });
+    let mut serving = pin!(async { tokio::try_join!(process::serve_launcher(&control, prepared), building).map(drop) });
     let outcome = tokio::select! {
         outcome = &mut serving => outcome,
         reason = failed => {
@@ -96,7 +96,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
 }
 
 /// The builder beside a launcher, where there is something to build. The built-in configuration has images that need no tool.
-fn builder(options: &StandaloneOptions, launcher: &Prepared) -> Result<Option<(Prepared, BuilderLife)>, ProcessError> {
+fn builder(options: &StandaloneOptions, launcher: &Prepared) -> Result<Option<(Prepared, BuilderSetup)>, ProcessError> {
     let config = &launcher.loaded.config;
     if !options.builder || config.diskimages.is_empty() {
         return Ok(None);
@@ -111,10 +111,10 @@ fn builder(options: &StandaloneOptions, launcher: &Prepared) -> Result<Option<(P
         let path = PathBuf::from(images);
         fs::create_dir_all(&path).map_err(|source| ProcessError::ImagesDir { path, source })?;
     }
-    let life = process::life(&launcher.loaded, building)?;
+    let setup = process::builder_setup(&launcher.loaded, building)?;
     let prepared =
         Prepared { options: launcher.options.clone(), loaded: launcher.loaded.clone(), listener: None, drivers: None };
-    Ok(Some((prepared, life)))
+    Ok(Some((prepared, setup)))
 }
 
 /// On a thread of its own: a busy launcher must not make its own session expire.

@@ -14,38 +14,38 @@ use nodepool_model::report::status::{VerdictKind, Why};
 use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Debug, Default)]
-pub struct NotStarted {
-    reasons: BTreeMap<ProviderName, Trouble>,
+pub struct FailedProviders {
+    reasons: BTreeMap<ProviderName, StartFailure>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Trouble {
+struct StartFailure {
     reason: String,
     since: Timestamp,
 }
 
-impl NotStarted {
+impl FailedProviders {
     /// Tells it, and returns true, where that is news: it is tried again and again, and need not be told each time.
-    pub fn failed(&mut self, provider: &ProviderName, diagnostics: &[Diagnostic]) -> bool {
+    pub fn record_failure(&mut self, provider: &ProviderName, diagnostics: &[Diagnostic]) -> bool {
         let reason = diagnostics.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
-        let is_news = self.reasons.get(provider).is_none_or(|trouble| trouble.reason != reason);
-        if is_news {
+        let is_new = self.reasons.get(provider).is_none_or(|failure| failure.reason != reason);
+        if is_new {
             for problem in diagnostics {
                 error!(target: "nodepool.ProviderManager", %provider, %problem, "Error starting provider");
             }
-            self.reasons.insert(provider.clone(), Trouble { reason, since: clock::now() });
+            self.reasons.insert(provider.clone(), StartFailure { reason, since: clock::now() });
         }
-        is_news
+        is_new
     }
 
     /// It runs, or is configured no more.
-    pub fn forget(&mut self, provider: &ProviderName) {
+    pub fn remove(&mut self, provider: &ProviderName) {
         self.reasons.remove(provider);
     }
 
     /// The first pool that would have a label of the request if its provider could be started.
-    pub fn why(&self, request: &NodeRequest, config: &Config, launcher: impl Fn(&PoolId) -> LauncherId) -> Option<Why> {
-        self.reasons.iter().find_map(|(provider, trouble)| {
+    pub fn verdict_for(&self, request: &NodeRequest, config: &Config, launcher: impl Fn(&PoolId) -> LauncherId,) -> Option<Why> {
+        self.reasons.iter().find_map(|(provider, failure)| {
             let pools = &config.providers.get(provider)?.pools;
             let has_label =
                 |labels: &std::collections::BTreeSet<_>| request.node_types.iter().any(|label| labels.contains(label));
@@ -56,15 +56,15 @@ impl NotStarted {
                 provider: provider.clone(),
                 pool: pool.name.clone(),
                 verdict: VerdictKind::Decline,
-                reason: format!("the provider is out of service: {}", trouble.reason),
-                since: trouble.since,
+                reason: format!("the provider is out of service: {}", failure.reason),
+                since: failure.since,
             })
         })
     }
 
     /// For dumps: the reasons by provider.
     pub fn observe(&self) -> BTreeMap<&ProviderName, &String> {
-        self.reasons.iter().map(|(provider, trouble)| (provider, &trouble.reason)).collect()
+        self.reasons.iter().map(|(provider, failure)| (provider, &failure.reason)).collect()
     }
 }
 
@@ -75,10 +75,11 @@ mod tests {
 
     #[test]
     fn a_reason_is_news_until_it_is_known() {
-        let (mut not_started, provider) = (NotStarted::default(), ProviderName::from("lab"));
-        let mut failed = |message: &str| not_started.failed(&provider, &[Diagnostic::error(Position::default(), message)])};
+        let (mut failed_providers, provider) = (FailedProviders::default(), ProviderName::from("lab"));
+        let mut failed = |message: &str| {
+            failed_providers.record_failure(&provider, &[Diagnostic::error(Position::default(), message)])};
         assert_eq!(["no file", "no file", "no cloud", "no file"].map(&mut failed), [true, false, true, true]);
-        not_started.forget(&provider);
-        assert!(not_started.failed(&provider, &[Diagnostic::error(Position::default(), "no file")]));
+        failed_providers.remove(&provider);
+        assert!(failed_providers.record_failure(&provider, &[Diagnostic::error(Position::default(), "no file")]));
     }
 }

@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::Shutdown;
-use nodepool_driver::driver::Outdated;
+use nodepool_driver::driver::NeedsReopen;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
@@ -30,12 +30,12 @@ pub struct ProviderHandle {
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,
     /// Hears what leaked instances take.
-    pub account: Recipient<Account>,
+    pub set_leaked_usage: Recipient<SetLeakedUsage>,
     /// Only where the driver listens.
     pub notify: Option<Recipient<Notify>>,
     pub facts: watch::Receiver<Arc<ProviderFacts>>,
     /// Only where the driver reads more than its section.
-    pub outdated: Option<Outdated>,
+    pub needs_reopen: Option<NeedsReopen>,
     /// For the host keys of its nodes, a bounded number at a time.
     pub scanner: Arc<Scanner>,
 }
@@ -66,7 +66,7 @@ pub struct Notify(pub Notification);
 /// What leaked instances take of a provider's limits.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Account(pub Resources);
+pub struct SetLeakedUsage(pub Resources);
 
 /// The submitter's own number for a job; unique among the jobs it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,18 +76,18 @@ pub struct JobId(pub u64);
 #[rtype(result = "()")]
 pub struct Submit {
     pub job: Job,
-    pub answer: Answer,
+    pub responder: JobResponder,
 }
 
 impl Submit {
     pub fn new(job_id: JobId, job: Job, reply: Recipient<JobUpdate>) -> Self {
-        Self { job, answer: Answer { job_id, reply: Some(reply), known: false, log_context: LogContext::default() ,
+        Self { job, responder: JobResponder { job_id, reply: Some(reply), is_instance_known: false, log_context: LogContext::default() ,
             }, }
     }
 
     /// For the log lines of the job and of its calls.
     pub fn with_log_context(mut self, log_context: LogContext) -> Self {
-        self.answer.log_context = log_context;
+        self.responder.log_context = log_context;
         self
     }
 }
@@ -116,25 +116,25 @@ pub struct JobUpdate {
 
 /// The duty to answer one submit. Dropped unanswered, by a provider that stopped or a mailbox that was closed, it says
 /// so: nobody waits for ever.
-pub struct Answer {
+pub struct JobResponder {
     job_id: JobId,
     /// `None` once the job has ended.
     reply: Option<Recipient<JobUpdate>>,
-    known: bool,
+    is_instance_known: bool,
     log_context: LogContext,
 }
 
-impl Answer {
+impl JobResponder {
     /// Tells the id once; later calls change nothing.
-    pub fn known(&mut self, id: &ExternalId) {
-        if !self.known {
-            self.known = true;
-            self.tell(JobEvent::InstanceKnown(id.clone()));
+    pub fn instance_known(&mut self, id: &ExternalId) {
+        if !self.is_instance_known {
+            self.is_instance_known = true;
+            self.send(JobEvent::InstanceKnown(id.clone()));
         }
     }
 
-    pub fn ended(mut self, result: Result<Outcome, CloudError>) {
-        self.tell(JobEvent::Finished(result));
+    pub fn finish(mut self, result: Result<Outcome, CloudError>) {
+        self.send(JobEvent::Finished(result));
         self.reply = None;
     }
 
@@ -143,7 +143,7 @@ impl Answer {
     }
 
     /// A step of the job's machine, for those who watch it.
-    pub fn stepped(&self, provider: &ProviderName, from: &str, to: &str) {
+    pub fn log_step(&self, provider: &ProviderName, from: &str, to: &str) {
         if from != to {
             let (event_id, node_request_id, node_id) =
                 (self.log_context.event_id(), self.log_context.request_id(), self.log_context.node_id());
@@ -156,7 +156,7 @@ impl Answer {
         self.job_id == abandon.job_id && self.reply.as_ref() == Some(&abandon.reply)
     }
 
-    fn tell(&self, news: JobEvent) {
+    fn send(&self, news: JobEvent) {
         // Not bounded by the mailbox but by the protocol: at most two news for a job.
         if let Some(reply) = &self.reply {
             reply.do_send(JobUpdate { job_id: self.job_id, event: news });
@@ -164,8 +164,8 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for JobResponder {
     fn drop(&mut self) {
-        self.tell(JobEvent::Finished(Err(CloudError::given_up("the provider has stopped"))));
+        self.send(JobEvent::Finished(Err(CloudError::given_up("the provider has stopped"))));
     }
 }

@@ -24,13 +24,13 @@ use python_yaml::diagnostics::Diagnostic;
 const API_CONCURRENCY: usize = 10;
 
 /// A running provider; dropping it ends its thread.
-pub struct Single {
-    clerk: Addr<Clerk>,
+pub struct OneShotProvider {
+    submitter: Addr<JobSubmitter>,
     system: System,
     facts: watch::Receiver<Arc<ProviderFacts>>,
 }
 
-impl Single {
+impl OneShotProvider {
     /// Opens the driver of a section.
     pub async fn open(section: Arc<ProviderConfig>) -> Result<Self, Vec<Diagnostic>> {
         let (ready, opened) = oneshot::channel();
@@ -38,7 +38,7 @@ impl Single {
             let runner = System::new();
             runner.block_on(async {
                 let deps = TaskManagerDeps {
-                    registry: dump::Registry::default(),
+                    registry: dump::DumpRegistry::default(),
                     panics: PanicWatch::new(),
                     samples: SampleSink::discard(),
                     api_concurrency: API_CONCURRENCY,
@@ -49,8 +49,8 @@ impl Single {
                 };
                 let started = providers::start(&section, deps, None).map(|provider| {
                     let facts = provider.facts.clone();
-                    let clerk = Clerk { provider, pending_jobs: PendingJobs::default() }.start();
-                    Self { clerk, system: System::current(), facts }
+                    let submitter = JobSubmitter { provider, pending_jobs: PendingJobs::default() }.start();
+                    Self { submitter, system: System::current(), facts }
                 });
                 let has_failed = started.is_err();
                 // Nobody waits any more: there is nothing to run for.
@@ -67,7 +67,7 @@ impl Single {
     /// Runs a job to its end.
     pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
         let (reply, ended) = oneshot::channel();
-        self.clerk.do_send(Ask { job, reply });
+        self.submitter.do_send(SubmitJob { job, reply });
         ended.await.unwrap_or_else(|_| Err(CloudError::given_up("the provider has stopped")))
     }
 
@@ -80,45 +80,45 @@ impl Single {
     }
 }
 
-impl Drop for Single {
+impl Drop for OneShotProvider {
     fn drop(&mut self) {
         self.system.stop();
     }
 }
 
 /// Submits jobs and keeps who asked.
-struct Clerk {
+struct JobSubmitter {
     provider: ProviderHandle,
     pending_jobs: PendingJobs,
 }
 
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Ask {
+struct SubmitJob {
     job: Job,
     reply: oneshot::Sender<Result<Outcome, CloudError>>,
 }
 
-impl Actor for Clerk {
+impl Actor for JobSubmitter {
     type Context = Context<Self>;
 }
 
-impl Handler<Ask> for Clerk {
+impl Handler<SubmitJob> for JobSubmitter {
     type Result = ();
 
-    fn handle(&mut self, ask: Ask, ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: SubmitJob, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Ask");
         let reply = ctx.address().recipient();
         let client = ProviderClient { pending_jobs: self.pending_jobs.clone(), provider: self.provider.clone(), reply };
         let running = async move {
             // Who asked may have given up.
-            let _ = ask.reply.send(client.run(ask.job).await);
+            let _ = message.reply.send(client.run(message.job).await);
         };
         ctx.spawn(running.into_actor(self));
     }
 }
 
-impl Handler<JobUpdate> for Clerk {
+impl Handler<JobUpdate> for JobSubmitter {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {

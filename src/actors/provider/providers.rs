@@ -21,17 +21,17 @@ pub trait ExtraDrivers: Send + Sync {
 
 /// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
 /// not be started, which may be possible by now.
-pub fn to_be_opened_anew(
+pub fn providers_to_reopen(
     before: &Config,
     now: &Config,
     running: &BTreeMap<ProviderName, ProviderHandle>,
 ) -> Vec<ProviderName> {
     let same = now.providers.iter().filter(|(name, section)| before.providers.get(*name) == Some(*section));
-    let is_outdated = |name: &ProviderName| match running.get(name) {
-        Some(handle) => handle.outdated.as_ref().is_some_and(|outdated| (outdated.0)()),
+    let needs_reopen = |name: &ProviderName| match running.get(name) {
+        Some(handle) => handle.needs_reopen.as_ref().is_some_and(|hook| (hook.0)()),
         None => true,
     };
-    same.map(|(name, _)| name).filter(|name| is_outdated(name)).cloned().collect()
+    same.map(|(name, _)| name).filter(|name| needs_reopen(name)).cloned().collect()
 }
 
 /// Makes a running provider of an opened driver.

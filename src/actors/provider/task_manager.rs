@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tracing::{Instrument, debug, info_span};
 
 pub use super::fence::Fence;
-use super::jobs::{Abandon, Account, Drain, Notify, ProviderHandle, Submit};
+use super::jobs::{Abandon,  Drain, Notify, ProviderHandle, Submit};
 use super::tasks::Tasks;
 use super::tasks_view;
 use crate::actors::runtime::actor_tasks::ActorTasks;
@@ -43,7 +43,7 @@ pub enum RefreshMode {
 /// What a TaskManager is given besides its driver.
 #[derive(Clone)]
 pub struct TaskManagerDeps {
-    pub registry: dump::Registry,
+    pub registry: dump::DumpRegistry,
     pub panics: PanicWatch,
     pub samples: SampleSink,
     /// Calls in flight, where the driver lets the operator choose.
@@ -91,7 +91,7 @@ impl<D: Driver> TaskManager<D> {
     /// Starts the TaskManager on its arbiter.
     pub fn launch(provider: ProviderName, driver: D, deps: TaskManagerDeps) -> ProviderHandle {
         let (sender, facts) = watch::channel(Arc::new(driver.facts()));
-        let outdated = driver.outdated();
+        let needs_reopen = driver.needs_reopen();
         let (name, arbiter) = (provider.clone(), deps.arbiter.clone());
         let address = Self::start_in_arbiter(&arbiter, move |_| Self::new(name, driver, deps, sender));
         ProviderHandle {
@@ -99,11 +99,11 @@ impl<D: Driver> TaskManager<D> {
             submit: address.clone().recipient(),
             abandon: address.clone().recipient(),
             drain: address.clone().recipient(),
-            account: address.clone().recipient(),
+            set_leaked_usage: address.clone().recipient(),
             notify: D::WANTS_NOTIFICATIONS.then(|| address.clone().recipient()),
             stop: address.recipient(),
             facts,
-            outdated,
+            needs_reopen,
             scanner: Arc::default(),
         }
     }
@@ -283,7 +283,7 @@ impl<D: Driver> Handler<Submit> for TaskManager<D> {
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
         let _measured = profile::time_handler::<Self>("Submit");
-        self.tasks.submit(submit.job, submit.answer);
+        self.tasks.submit(submit.job, submit.responder);
         self.schedule(ctx);
     }
 }
@@ -298,12 +298,12 @@ impl<D: Driver> Handler<Abandon> for TaskManager<D> {
     }
 }
 
-impl<D: Driver> Handler<Account> for TaskManager<D> {
+impl<D: Driver> Handler<SetLeakedUsage> for TaskManager<D> {
     type Result = ();
 
-    fn handle(&mut self, account: Account, _: &mut Self::Context) {
+    fn handle(&mut self, message: SetLeakedUsage, _: &mut Self::Context) {
         let _measured = profile::time_handler::<Self>("Account");
-        self.tasks.account(account.0);
+        self.tasks.set_leaked_usage(message.0);
     }
 }
 

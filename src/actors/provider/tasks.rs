@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::jobs::{Abandon, Answer};
+use super::jobs::{Abandon, JobResponder};
 use super::tasks_view::{CallView, JobView, MAX_SHOWN, TasksView, failed_hosts};
 use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::LogContext;
@@ -38,9 +38,9 @@ pub struct Tasks<D: Driver> {
     listing: ListingState,
     refresh_schedule: RefreshSchedule,
     /// Who hears of the survey that is under way.
-    refresh_waiters: Vec<Answer>,
+    refresh_waiters: Vec<JobResponder>,
     /// Who asked for another one meanwhile.
-    next_refresh_waiters: Vec<Answer>,
+    next_refresh_waiters: Vec<JobResponder>,
     survey_error: Option<String>,
     listing_error: Option<String>,
 }
@@ -77,7 +77,7 @@ enum Cancellation {
 
 /// Who hears of a job's end.
 enum Owner {
-    Submitter(Answer),
+    Submitter(JobResponder),
     /// Part of a larger job.
     PartOf(TaskId),
     /// The listing for machines that observe.
@@ -132,29 +132,29 @@ impl<D: Driver> Tasks<D> {
         self.tasks.is_empty()
     }
 
-    pub fn submit(&mut self, job: Job, answer: Answer) {
+    pub fn submit(&mut self, job: Job, responder: JobResponder) {
         if job != Job::Refresh {
-            return self.start_job(job, Owner::Submitter(answer));
+            return self.start_job(job, Owner::Submitter(responder));
         }
         // The first survey has nothing to refresh, so one is enough for all who ask; later, who asks wants to know
         // what is new, and one survey that begins from now on is enough for all of them.
         if self.refresh_schedule.is_running() && !self.has_refreshed() {
-            self.refresh_waiters.push(answer);
+            self.refresh_waiters.push(responder);
         } else {
-            self.next_refresh_waiters.push(answer);
+            self.next_refresh_waiters.push(responder);
             self.refresh_schedule.request_now(self.now());
         }
     }
 
     /// The job may have ended meanwhile; the news of that is on its way then.
     pub fn abandon(&mut self, abandon: &Abandon) {
-        for answers in [&mut self.refresh_waiters, &mut self.next_refresh_waiters] {
-            if let Some(index) = answers.iter().position(|answer| answer.belongs_to(abandon)) {
-                return respond_abandoned(answers.swap_remove(index));
+        for responders in [&mut self.refresh_waiters, &mut self.next_refresh_waiters] {
+            if let Some(index) = responders.iter().position(|responder| responder.belongs_to(abandon)) {
+                return respond_abandoned(responders.swap_remove(index));
             }
         }
         let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
-            Owner::Submitter(answer) => answer.belongs_to(abandon),
+            Owner::Submitter(responder) => responder.belongs_to(abandon),
             Owner::PartOf(_) | Owner::Internal => false,
         });
         if let Some(id) = meant.map(|(id, _)| *id) {
@@ -225,7 +225,7 @@ impl<D: Driver> Tasks<D> {
     /// Whom a call is made for; `None` where it is for the provider itself.
     pub fn log_context(&self, id: CallId) -> Option<&LogContext> {
         match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
-            Owner::Submitter(answer) => Some(answer.log_context()),
+            Owner::Submitter(responder) => Some(responder.log_context()),
             Owner::PartOf(_) | Owner::Internal => None,
         }
     }
@@ -288,9 +288,9 @@ impl<D: Driver> Tasks<D> {
     ) {
         let before = machine.label();
         let next = machine.step(input);
-        if let Owner::Submitter(answer) = &mut task.owner {
-            answer.stepped(&self.provider, before, machine.label());
-            machine.external_id().into_iter().for_each(|external_id| answer.known(external_id));
+        if let Owner::Submitter(responder) = &mut task.owner {
+            responder.log_step(&self.provider, before, machine.label());
+            machine.external_id().into_iter().for_each(|external_id| responder.instance_known(external_id));
         }
         if task.cancellation == Cancellation::Requested {
             return self.finish_abandoned(task);
@@ -326,7 +326,7 @@ impl<D: Driver> Tasks<D> {
             _ => None,
         };
         match (task.owner, &task.job) {
-            (Owner::Submitter(answer), _) => answer.ended(result),
+            (Owner::Submitter(responder), _) => responder.finish(result),
             (Owner::PartOf(parent), _) => self.part_ended(parent),
             (Owner::Internal, Job::Refresh) => self.on_refresh_ended(&result),
             (Owner::Internal, _) => {
@@ -357,13 +357,13 @@ impl<D: Driver> Tasks<D> {
             Ok(_) => self.refresh_schedule.succeeded(self.facts.borrow().is_missing_an_image(), now),
             Err(_) => self.refresh_schedule.failed(now),
         }
-        self.refresh_waiters.drain(..).for_each(|answer| answer.ended(result.clone()));
+        self.refresh_waiters.drain(..).for_each(|responder| responder.finish(result.clone()));
     }
 
     /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
     fn finish_abandoned(&mut self, task: Task) {
         match task.owner {
-            Owner::Submitter(answer) => respond_abandoned(answer),
+            Owner::Submitter(responder) => respond_abandoned(responder),
             Owner::PartOf(parent) => self.part_ended(parent),
             Owner::Internal => unreachable!("nobody can abandon the listing for machines that observe"),
         }
@@ -469,7 +469,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// What leaked instances take of the limits.
-    pub fn account(&self, leaked: Resources) {
+    pub fn set_leaked_usage(&self, leaked: Resources) {
         self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
     }
 
@@ -551,8 +551,8 @@ impl<D: Driver> Tasks<D> {
     }
 }
 
-fn respond_abandoned(answer: Answer) {
-    answer.ended(Err(CloudError::given_up("abandoned by its submitter")));
+fn respond_abandoned(responder: JobResponder) {
+    responder.finish(Err(CloudError::given_up("abandoned by its submitter")));
 }
 
 fn job_view<M: StateMachine>(running: &RunningTask<M>) -> JobView {

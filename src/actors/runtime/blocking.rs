@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 thread_local! {
-    static ALONE: Cell<bool> = const { Cell::new(false) };
+    static RUN_INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// From here on what this thread asks the disk it waits for itself: a simulation is the same each time, and threads never are.
-pub fn wait_here() {
-    ALONE.set(true);
+pub fn run_blocking_inline() {
+    RUN_INLINE.set(true);
 }
 
-pub async fn on_a_thread_that_may_wait<T: Send + 'static>(
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
-    if ALONE.get() {
+    if RUN_INLINE.get() {
         return work();
     }
     let done = tokio::task::spawn_blocking(work).await;

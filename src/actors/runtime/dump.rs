@@ -8,29 +8,29 @@ use tracing::debug;
 
 use super::messages::Dump;
 use super::profile::{self, Profile};
-use super::registry::{Asked, NoAnswer};
+use super::registry::{ActorId, NoAnswer};
 
 /// Actors that can be asked for their state.
-pub type Registry = super::registry::Registry<Dump>;
+pub type DumpRegistry = super::registry::ActorRegistry<Dump>;
 
 /// A worker that needs longer than this is blocked, and that is what an operator wants to know.
 pub const DUMP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The answers of all actors, one JSON object each. An actor that does not answer is named.
-pub async fn collect(registry: &Registry) -> Vec<Value> {
-    let answers = registry.ask_all(Dump, DUMP_TIMEOUT).await;
-    answers.into_iter().map(|(asked, answer)| object(asked, answer)).collect()
+pub async fn collect(registry: &DumpRegistry) -> Vec<Value> {
+    let answers = registry.request_all(Dump, DUMP_TIMEOUT).await;
+    answers.into_iter().map(|(actor_id, answer)| object(actor_id, answer)).collect()
 }
 
 /// What SIGUSR2 asks for: the state of all actors, and each second time the profile that the first time began. The lines have
 /// their own log target, so that they can be sent elsewhere.
 #[derive(Default)]
-pub struct Dumps {
+pub struct DumpWriter {
     profile: Option<(Profile, Instant)>,
 }
 
-impl Dumps {
-    pub async fn write(&mut self, registry: &Registry) {
+impl DumpWriter {
+    pub async fn write(&mut self, registry: &DumpRegistry) {
         debug!(target: "nodepool.stack_dump", "Beginning debug handler");
         for view in collect(registry).await {
             debug!(target: "nodepool.stack_dump", "{view}");
@@ -59,14 +59,14 @@ impl Dumps {
     }
 
     /// When a profile ends that nobody asks for any more.
-    pub async fn forgotten(&mut self) {
+    pub async fn profile_expired(&mut self) {
         match &self.profile {
             Some((_, end)) => tokio::time::sleep_until(*end).await,
             None => std::future::pending().await,
         }
     }
 
-    pub async fn forget(&mut self) {
+    pub async fn discard_profile(&mut self) {
         if let Some((profile, _)) = self.profile.take() {
             drop(profile.finish().await);
             debug!(target: "nodepool.stack_dump", "nobody asked for the profile; it is dropped");
@@ -74,10 +74,10 @@ impl Dumps {
     }
 }
 
-fn object(asked: Asked, answer: Result<Option<Value>, NoAnswer>) -> Value {
+fn object(actor_id: ActorId, answer: Result<Option<Value>, NoAnswer>) -> Value {
     let mut view = Map::new();
-    view.insert("actor".to_owned(), asked.actor.into());
-    view.insert("name".to_owned(), asked.name.into());
+    view.insert("actor".to_owned(), actor_id.actor.into());
+    view.insert("name".to_owned(), actor_id.name.into());
     match answer {
         Ok(Some(Value::Object(state))) => view.extend(state),
         Ok(Some(other)) => drop(view.insert("state".to_owned(), other)),
@@ -85,7 +85,7 @@ fn object(asked: Asked, answer: Result<Option<Value>, NoAnswer>) -> Value {
         Err(NoAnswer::Stopped) => drop(view.insert("answer".to_owned(), "stopped".into())),
         Err(NoAnswer::Deadline) => {
             view.insert("answer".to_owned(), format!("none within {} ms", DUMP_TIMEOUT.as_millis()).into());
-            view.insert("thread".to_owned(), asked.thread.into());
+            view.insert("thread".to_owned(), actor_id.thread.into());
         }
     }
     Value::Object(view)
@@ -122,7 +122,7 @@ mod tests {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
-                let registry = Registry::default();
+                let registry = DumpRegistry::default();
                 let quick = Worker { answers_after: Duration::ZERO }.start();
                 let slow = Worker { answers_after: Duration::from_secs(3600) }.start();
                 let _first = registry.register("PoolWorker", "cloud-b/main", slow.clone());
@@ -141,15 +141,15 @@ mod tests {
     #[test]
     fn a_thread_on_which_nothing_moves_is_named_and_holds_up_nobody_else() {
         actix::System::new().block_on(async {
-            let registry = Registry::default();
+            let registry = DumpRegistry::default();
             let (well, stuck) = (Arbiter::new(), Arbiter::new());
-            let (tell, started) = std::sync::mpsc::channel();
+            let (sender, started) = std::sync::mpsc::channel();
             for (arbiter, name) in [(&well, "well"), (&stuck, "stuck")] {
-                let (registry, tell) = (registry.clone(), tell.clone());
+                let (registry, sender) = (registry.clone(), sender.clone());
                 arbiter.spawn_fn(move || {
                     let worker = Worker { answers_after: Duration::ZERO }.start();
                     let registration = registry.register("PoolWorker", name, worker.clone());
-                    tell.send((worker, registration, std::thread::current().name().map(str::to_owned))).unwrap();
+                    sender.send((worker, registration, std::thread::current().name().map(str::to_owned))).unwrap();
                 });
             }
             let kept: Vec<_> = (0..2).map(|_| started.recv().unwrap()).collect();
@@ -170,7 +170,7 @@ mod tests {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
-                let registry = Registry::default();
+                let registry = DumpRegistry::default();
                 let worker = Worker { answers_after: Duration::ZERO }.start();
                 let registration = registry.register("PoolWorker", "a", worker.clone());
                 assert_eq!(collect(&registry).await.len(), 1);

@@ -13,7 +13,7 @@ pub struct Dump;
 /// Asks a pool worker what it last decided about a request; `None` where it never saw it.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Option<Why>")]
-pub struct AskWhy(pub RequestId);
+pub struct ExplainRequest(pub RequestId);
 
 /// Asks an actor to finish what cannot be left, to release what it holds and to stop. The answer comes when it has.
 #[derive(Clone, Copy, Debug, Message)]

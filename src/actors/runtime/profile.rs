@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-use super::dump::{self, Registry};
+use super::dump::{self, DumpRegistry};
 
 /// Who asks for a profile and forgets it pays no longer than this.
 pub const MAX_DURATION: Duration = Duration::from_secs(600);
@@ -72,12 +72,7 @@ pub fn time_handler<A>(message: &'static str) -> Option<HandlerTimer> {
     if !IS_ON.load(Ordering::Relaxed) {
         return None;
     }
-    Some(HandlerTimer {
-        actor: short_name(std::any::type_name::<A>()),
-        message,
-        began: Instant::now(),
-        cpu: thread_time(),
-    })
+    Some(HandlerTimer { actor: short_name(std::any::type_name::<A>()), message, began: Instant::now(), cpu: thread_time() ,})
 }
 
 /// Without modules and parameters.
@@ -119,7 +114,7 @@ pub struct Profile {
 
 impl Profile {
     /// To be called on a thread that nothing else can block. `None` where there is one already.
-    pub fn start(registry: Registry) -> Option<Self> {
+    pub fn start(registry: DumpRegistry) -> Option<Self> {
         let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         if IN_USE.swap(true, Ordering::Relaxed) {
             return None;
@@ -164,7 +159,7 @@ impl Drop for Profile {
 }
 
 /// How long everybody takes to get to a message that costs little.
-async fn probe_mailboxes(registry: &Registry) {
+async fn probe_mailboxes(registry: &DumpRegistry) {
     let answers = registry.time_all(super::messages::Dump, dump::DUMP_TIMEOUT).await;
     if let Some(data) = lock().as_mut() {
         for (actor_id, took) in answers {
@@ -242,8 +237,8 @@ mod tests {
         local
             .run_until(async {
                 assert!(time_handler::<Worker>("Before").is_none());
-                let profile = Profile::start(Registry::default()).unwrap();
-                assert!(Profile::start(Registry::default()).is_none());
+                let profile = Profile::start(DumpRegistry::default()).unwrap();
+                assert!(Profile::start(DumpRegistry::default()).is_none());
                 {
                     let _measured = time_handler::<Worker>("Wake");
                     std::hint::black_box((0..100_000).fold(0_u64, |sum, number| sum ^ number));

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 /// Actors that answer `M`. They register when they start; dropping the registration takes them off.
-pub struct Registry<M: Message + Send>
+pub struct ActorRegistry<M: Message + Send>
 where
     M::Result: Send,
 {
@@ -28,13 +28,13 @@ struct Entry<M: Message + Send>
 where
     M::Result: Send,
 {
-    asked: Asked,
+    actor_id: ActorId,
     recipient: WeakRecipient<M>,
 }
 
 /// Which actor: its type, its name, and the thread it registered on, by which a blocked arbiter is recognised.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asked {
+pub struct ActorId {
     pub actor: &'static str,
     pub name: String,
     pub thread: String,
@@ -50,18 +50,18 @@ pub enum NoAnswer {
 /// Keeps an actor registered; a field of the actor.
 #[must_use = "the actor is registered only as long as this is kept"]
 pub struct Registration {
-    forget: Option<Box<dyn FnOnce() + Send>>,
+    unregister: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some(forget) = self.forget.take() {
-            forget();
+        if let Some(unregister) = self.unregister.take() {
+            unregister();
         }
     }
 }
 
-impl<M> Registry<M>
+impl<M> ActorRegistry<M>
 where
     M: Message + Send + Clone + 'static,
     M::Result: Send,
@@ -74,22 +74,22 @@ where
         recipient: impl Into<WeakRecipient<M>>,
     ) -> Registration {
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        let entry = Entry { asked: Asked { actor, name: name.into(), thread }, recipient: recipient.into() };
+        let entry = Entry { actor_id: ActorId { actor, name: name.into(), thread }, recipient: recipient.into() };
         let mut entries = self.lock();
         let number = entries.next;
         entries.next += 1;
         entries.by_number.insert(number, entry);
         let shared = self.entries.clone();
-        let forget = move || {
+        let unregister = move || {
             lock(&shared).by_number.remove(&number);
         };
-        Registration { forget: Some(Box::new(forget)) }
+        Registration { unregister: Some(Box::new(unregister)) }
     }
 
     /// Asks everybody at once. Comes back when all have answered, at the latest at the deadline; sorted by actor and
     /// name.
-    pub async fn ask_all(&self, message: M, deadline: Duration) -> Vec<(Asked, Result<M::Result, NoAnswer>)> {
-        let asking = self.recipients().into_iter().map(|(asked, recipient)| {
+    pub async fn request_all(&self, message: M, deadline: Duration) -> Vec<(ActorId, Result<M::Result, NoAnswer>)> {
+        let pending = self.recipients().into_iter().map(|(actor_id, recipient)| {
             let message = message.clone();
             async move {
                 let answer = match tokio::time::timeout(deadline, recipient.send(message)).await {
@@ -97,15 +97,15 @@ where
                     Ok(Err(_)) => Err(NoAnswer::Stopped),
                     Err(_) => Err(NoAnswer::Deadline),
                 };
-                (asked, answer)
+                (actor_id, answer)
             }
         });
-        join_all(asking).await
+        join_all(pending).await
     }
 
     /// How long each takes to answer; `None` where it does not.
-    pub async fn time_all(&self, message: M, deadline: Duration) -> Vec<(Asked, Option<Duration>)> {
-        let asking = self.recipients().into_iter().map(|(asked, recipient)| {
+    pub async fn time_all(&self, message: M, deadline: Duration) -> Vec<(ActorId, Option<Duration>)> {
+        let pending = self.recipients().into_iter().map(|(asked, recipient)| {
             let message = message.clone();
             async move {
                 let began = Instant::now();
@@ -113,7 +113,7 @@ where
                 (asked, answer.is_ok_and(|answer| answer.is_ok()).then(|| began.elapsed()))
             }
         });
-        join_all(asking).await
+        join_all(pending).await
     }
 
     pub fn len(&self) -> usize {
@@ -124,7 +124,7 @@ where
     pub fn by_actor(&self) -> BTreeMap<&'static str, usize> {
         let mut numbers = BTreeMap::new();
         for entry in self.lock().by_number.values() {
-            *numbers.entry(entry.asked.actor).or_default() += 1;
+            *numbers.entry(entry.actor_id.actor).or_default() += 1;
         }
         numbers
     }
@@ -133,11 +133,11 @@ where
         self.len() == 0
     }
 
-    fn recipients(&self) -> Vec<(Asked, Recipient<M>)> {
+    fn recipients(&self) -> Vec<(ActorId, Recipient<M>)> {
         let entries = self.lock();
         let alive = entries.by_number.values();
-        let mut found: Vec<(Asked, Recipient<M>)> = alive
-            .filter_map(|entry| entry.recipient.upgrade().map(|recipient| (entry.asked.clone(), recipient)))
+        let mut found: Vec<(ActorId, Recipient<M>)> = alive
+            .filter_map(|entry| entry.recipient.upgrade().map(|recipient| (entry.actor_id.clone(), recipient)))
             .collect();
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
         found
@@ -156,7 +156,7 @@ where
     entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<M: Message + Send> Default for Registry<M>
+impl<M: Message + Send> Default for ActorRegistry<M>
 where
     M::Result: Send,
 {
@@ -165,7 +165,7 @@ where
     }
 }
 
-impl<M: Message + Send> Clone for Registry<M>
+impl<M: Message + Send> Clone for ActorRegistry<M>
 where
     M::Result: Send,
 {

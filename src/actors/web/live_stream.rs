@@ -22,7 +22,7 @@ use super::peers::Neighbours;
 use super::responses::{self, not_found, unavailable};
 use crate::actors::process::context::{ProcessContext, VERSION};
 use crate::actors::runtime::clock;
-use crate::actors::runtime::messages::AskWhy;
+use crate::actors::runtime::messages::ExplainRequest;
 use nodepool_model::metrics::prometheus_metrics::{self, Metric, MetricKind};
 use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -216,7 +216,7 @@ fn labels(snapshot: &Snapshot) -> Vec<&str> {
 }
 
 async fn ask_why(context: &ProcessContext, id: &RequestId) -> Vec<Why> {
-    let answers = context.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
+    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_DEADLINE).await;
     answers.into_iter().filter_map(|(_, answer)| answer.ok().flatten()).collect()
 }
 

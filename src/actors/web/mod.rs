@@ -27,7 +27,7 @@ use serde_json::json;
 use tracing::warn;
 
 use super::process::context::ProcessContext;
-use super::runtime::messages::AskWhy;
+use super::runtime::messages::ExplainRequest;
 use super::web::lists::{Lists, Subject};
 use super::web::live_stream::Live;
 use super::web::metrics::Figures;
@@ -161,7 +161,7 @@ async fn why(request: HttpRequest, id: web::Path<String>, context: web::Data<Pro
         let error = "a request id is digits, a dash and digits, such as 200-0000000042";
         return HttpResponse::BadRequest().json(json!({ "error": error }));
     };
-    let answers = context.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
+    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_DEADLINE).await;
     let mut verdicts: Vec<Why> = Vec::new();
     for (asked, answer) in answers {
         match answer {

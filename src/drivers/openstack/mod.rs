@@ -36,7 +36,7 @@ use crate::openstack::jobs::refresh::RefreshProvider;
 use crate::openstack::jobs::unused_resources::CleanUnusedResources;
 use crate::openstack::jobs::upload::UploadImage;
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver, Outdated};
+use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
@@ -164,10 +164,10 @@ impl Driver for OpenStack {
         }
     }
 
-    fn outdated(&self) -> Option<Outdated> {
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
         let (context, places, file_stamps) =
             (self.context.clone(), self.config_paths.clone(), self.file_stamps.clone());
-        Some(Outdated(Arc::new(move || {
+        Some(NeedsReopen(Arc::new(move || {
             let (cloud, region) = (context.settings.cloud.as_deref(), context.settings.region.as_deref());
             // A file that cannot be used now is nothing that a provider could go on with.
             let now = openstack_clouds::load(&places, openstack_clouds::CloudSelector { cloud, region });
@@ -357,13 +357,13 @@ mod tests {
         let section = config.providers.values().next().unwrap();
         let config_paths = ConfigPaths { clouds: vec![path("clouds.yaml")], ..ConfigPaths::default() };
         for file in &files {
-            let outdated = open_with(section, &config_paths).unwrap().outdated().unwrap();
-            assert!(!(outdated.0)());
+            let needs_reopen = open_with(section, &config_paths).unwrap().needs_reopen().unwrap();
+            assert!(!(needs_reopen.0)());
             let before = fs::read_to_string(file).unwrap();
             fs::write(file, &before[..before.len() / 2]).unwrap();
-            assert!(!(outdated.0)(), "{file:?} is being written");
+            assert!(!(needs_reopen.0)(), "{file:?} is being written");
             fs::write(file, format!("{before}\n")).unwrap();
-            assert!((outdated.0)(), "{file:?}");
+            assert!((needs_reopen.0)(), "{file:?}");
         }
     }
 }

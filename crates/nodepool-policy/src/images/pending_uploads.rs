@@ -12,7 +12,7 @@ use super::build_schedule::name_problem;
 
 /// One build to be uploaded. Whether this builder has its file is for the disk to say.
 #[derive(Clone, Debug)]
-pub struct Shipment {
+pub struct PendingUpload {
     pub place: UploadPlace,
     pub build: Versioned<ImageBuild>,
     pub entry: UploadEntry,
@@ -23,8 +23,8 @@ pub struct Shipment {
 }
 
 /// All that may be uploaded now: provider by provider.
-pub fn due(world: &Inputs<'_>) -> Vec<Shipment> {
-    let mut shipments = Vec::new();
+pub fn due(world: &Inputs<'_>) -> Vec<PendingUpload> {
+    let mut pending = Vec::new();
     for (provider, facts) in world.facts {
         let Some(uploading) = facts.uploading.as_deref() else { continue };
         for (image, entry) in &uploading.images {
@@ -39,11 +39,11 @@ pub fn due(world: &Inputs<'_>) -> Vec<Shipment> {
             let build = BuildKey { image: image.clone(), build };
             let place = UploadPlace { build, provider: provider.clone() };
             if stored.record.formats.contains(&uploading.format) && is_missing(&place, world) {
-                shipments.push(shipment(place, stored, entry, uploading));
+                pending.push(pending_upload(place, stored, entry, uploading));
             }
         }
     }
-    shipments
+    pending
 }
 
 fn is_missing(place: &UploadPlace, world: &Inputs<'_>) -> bool {
@@ -54,8 +54,8 @@ fn is_missing(place: &UploadPlace, world: &Inputs<'_>) -> bool {
     !is_there && !images.is_being_uploaded(place)
 }
 
-fn shipment(place: UploadPlace, build: Versioned<ImageBuild>, entry: &UploadEntry, uploading: &Uploading) -> Shipment {
-    Shipment {
+fn pending_upload(place: UploadPlace, build: Versioned<ImageBuild>, entry: &UploadEntry, uploading: &Uploading) -> PendingUpload {
+    PendingUpload {
         place,
         build,
         entry: entry.clone(),

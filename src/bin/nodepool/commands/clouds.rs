@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use nodepool::actors::provider::one_shot_provider::{self, OneShotProvider, Single};
+use nodepool::actors::provider::one_shot_provider::{self, LeakCandidate, OneShotProvider};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
@@ -28,8 +28,8 @@ const CLOUD_TIMEOUT: Duration = Duration::from_secs(60);
 const DELETION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Opens a provider's driver.
-pub async fn open(section: &Arc<ProviderConfig>) -> anyhow::Result<Single> {
-    Single::open(section.clone()).await.map_err(|problems| {
+pub async fn open(section: &Arc<ProviderConfig>) -> anyhow::Result<OneShotProvider> {
+    OneShotProvider::open(section.clone()).await.map_err(|problems| {
         let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow!("provider {} cannot be used: {}", section.name, texts.join("; "))
     })
@@ -209,7 +209,7 @@ fn why_unused(what: &str) -> &'static str {
 }
 
 /// What the provider's launcher is told to tidy up, as far as it does.
-async fn unused(provider: &Single) -> anyhow::Result<CleanReport> {
+async fn unused(provider: &OneShotProvider) -> anyhow::Result<CleanReport> {
     let facts = in_time(provider.refresh(), CLOUD_TIMEOUT).await?;
     let clean_unused = facts.launching.as_ref().map(|launching| launching.unused_resources).unwrap_or_default();
     let mut unused = CleanReport::default();
@@ -228,7 +228,7 @@ async fn unused(provider: &Single) -> anyhow::Result<CleanReport> {
 async fn leak_candidates(
     zk: &dyn Connection,
     section: &Arc<ProviderConfig>,
-    provider: &Single,
+    provider: &OneShotProvider,
 ) -> anyhow::Result<Vec<LeakCandidate>> {
     let Outcome::Listed(inventory) = in_time(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
         return Err(anyhow!("its driver lists nothing"));
