@@ -29,11 +29,11 @@ async fn start_coordinator() -> (WorkDir, Coordinator) {
 }
 
 /// A daemon whose starter has ended; killed with its place if it still runs.
-struct Background {
+struct BackgroundDaemon {
     pid: Pid,
 }
 
-impl Background {
+impl BackgroundDaemon {
     async fn start(work_dir: &WorkDir) -> (Self, Output) {
         let command = work_dir.command(LAUNCHER, &ARGUMENTS);
         let ended = tokio::process::Command::from(command).output().await.unwrap();
@@ -42,20 +42,20 @@ impl Background {
         (Self { pid: Pid::from_raw(number.trim().parse().unwrap()) }, ended)
     }
 
-    fn about(&self, what: &str) -> std::path::PathBuf {
+    fn proc_path(&self, what: &str) -> std::path::PathBuf {
         Path::new("/proc").join(self.pid.to_string()).join(what)
     }
 
     /// It is nobody's child here, so its end is seen by its absence.
-    async fn ends(&self) {
+    async fn wait_for_exit(&self) {
         wait::until("the daemon to end", SOON, async || kill(self.pid, None).is_err()).await;
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundDaemon {
     fn drop(&mut self) {
         // The number may belong to somebody else by now, unless it still names our executable.
-        if fs::read_link(self.about("exe")).is_ok_and(|executable| executable == Path::new(LAUNCHER)) {
+        if fs::read_link(self.proc_path("exe")).is_ok_and(|executable| executable == Path::new(LAUNCHER)) {
             let _ = kill(self.pid, Signal::SIGKILL);
         }
     }
@@ -64,26 +64,26 @@ impl Drop for Background {
 #[tokio::test]
 async fn the_daemon_is_on_its_own_when_the_starter_ends() {
     let (work_dir, _coordinator) = start_coordinator().await;
-    let (daemon, starter) = Background::start(&work_dir).await;
+    let (daemon, starter) = BackgroundDaemon::start(&work_dir).await;
     assert_eq!((text(&starter.stdout), text(&starter.stderr)), (String::new(), String::new()));
-    assert_eq!(fs::read_link(daemon.about("cwd")).unwrap(), Path::new("/"));
+    assert_eq!(fs::read_link(daemon.proc_path("cwd")).unwrap(), Path::new("/"));
     for stream in ["fd/0", "fd/1", "fd/2"] {
-        assert_eq!(fs::read_link(daemon.about(stream)).unwrap(), Path::new("/dev/null"), "{stream}");
+        assert_eq!(fs::read_link(daemon.proc_path(stream)).unwrap(), Path::new("/dev/null"), "{stream}");
     }
-    let status = fs::read_to_string(daemon.about("status")).unwrap();
+    let status = fs::read_to_string(daemon.proc_path("status")).unwrap();
     assert!(status.lines().any(|line| line == "Umask:\t0000"), "{status}");
-    let limits = fs::read_to_string(daemon.about("limits")).unwrap();
+    let limits = fs::read_to_string(daemon.proc_path("limits")).unwrap();
     let core: Vec<&str> =
         limits.lines().find(|line| line.starts_with("Max core")).unwrap().split_whitespace().collect();
     assert_eq!(core[4..6], ["0", "0"]);
     // Fields after the name in parentheses: state, parent, group, session. A leader would be its own session.
-    let stat = fs::read_to_string(daemon.about("stat")).unwrap();
+    let stat = fs::read_to_string(daemon.proc_path("stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     assert_ne!(fields[3], daemon.pid.to_string(), "a session leader could get a terminal");
     work_dir.becomes_ready().await;
     assert!(fs::read_to_string(work_dir.path("own.log")).unwrap().contains("Nodepool launcher 12.0.0 starting"));
     kill(daemon.pid, Signal::SIGTERM).unwrap();
-    daemon.ends().await;
+    daemon.wait_for_exit().await;
     assert!(!work_dir.path("run.pid").exists());
 }
 
@@ -109,7 +109,7 @@ async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
 #[tokio::test]
 async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
     let (work_dir, _coordinator) = start_coordinator().await;
-    let (first, _) = Background::start(&work_dir).await;
+    let (first, _) = BackgroundDaemon::start(&work_dir).await;
     let command = work_dir.command(LAUNCHER, &ARGUMENTS);
     let second = tokio::process::Command::from(command).output().await.unwrap();
     assert_eq!(second.status.code(), Some(1));
@@ -122,11 +122,11 @@ async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
 #[tokio::test]
 async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
     let (work_dir, _coordinator) = start_coordinator().await;
-    let (killed, _) = Background::start(&work_dir).await;
+    let (killed, _) = BackgroundDaemon::start(&work_dir).await;
     kill(killed.pid, Signal::SIGKILL).unwrap();
-    killed.ends().await;
+    killed.wait_for_exit().await;
     assert!(work_dir.path("run.pid").exists());
-    let (next, _) = Background::start(&work_dir).await;
+    let (next, _) = BackgroundDaemon::start(&work_dir).await;
     assert_ne!(next.pid, killed.pid);
 }
 
@@ -134,10 +134,10 @@ async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
 async fn the_pid_file_goes_with_the_daemon_whichever_signal_ends_it() {
     let (place, _coordinator) = start_coordinator().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let (daemon, _) = Background::start(&place).await;
+        let (daemon, _) = BackgroundDaemon::start(&place).await;
         place.becomes_ready().await;
         kill(daemon.pid, signal).unwrap();
-        daemon.ends().await;
+        daemon.wait_for_exit().await;
         assert!(!place.path("run.pid").exists(), "{signal}");
     }
 }

@@ -375,7 +375,7 @@ async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
     let script = "exec 3<>\"$0\"; exec \"$@\" </dev/null";
     let mut command = Command::new("setsid");
     command.args(["sh", "-c", script]).arg(name).arg(env!("CARGO_BIN_EXE_nodepool"));
-    command.args(["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
+    command.args(["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", SIGNAL_RECORDER]);
     command.current_dir(harness.home.path()).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
@@ -394,7 +394,8 @@ async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
 async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
     let harness = CliHarness::new().await;
     let terminal = nix::pty::openpty(None, None).unwrap();
-    let mut command = harness.command(&["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
+    let mut command =
+        harness.command(&["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", SIGNAL_RECORDER]);
     // Not in the foreground of whatever terminal this is run on.
     command.process_group(0).stdin(terminal.slave);
     let child = command.spawn().unwrap();
@@ -403,8 +404,8 @@ async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
     wait::until("the command", DEADLINE, async || started.exists()).await;
     signal(&child, nix::sys::signal::Signal::SIGINT);
     let diary = harness.home.path().join("diary");
-    let heard = async || std::fs::read_to_string(&diary).is_ok_and(|text| text == "int\n");
-    wait::until("the signal", DEADLINE, heard).await;
+    let received = async || std::fs::read_to_string(&diary).is_ok_and(|text| text == "int\n");
+    wait::until("the signal", DEADLINE, received).await;
     signal(&child, nix::sys::signal::Signal::SIGTERM);
     assert_eq!(wait_for_output(child).await.status, Some(3));
     harness.assert_released(1).await;

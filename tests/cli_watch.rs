@@ -153,59 +153,59 @@ async fn the_watch_view_follows_changes_and_handles_keys() {
     harness.put_node("0000000003", "\\u001b[31mred\\u0007").await;
     view.wait_for_text("\\x1b[31mred\\x07").await;
     view.send_keys("/second\r").await;
-    view.sees("filter:").await;
-    view.press("\u{1b}[Z\t\t").await;
+    view.wait_for_text("filter:").await;
+    view.send_keys("\u{1b}[Z\t\t").await;
     let request = r#"{"state": "requested", "node_types": ["a", "b"], "requestor": "zuul", "event_id": "e-v-e-n-t"}"#;
-    view.press("\u{1b}").await;
-    shop.put("/nodepool/requests/200-0000000007", request).await;
-    view.sees("e-v-e-n-t").await;
-    shop.put("/nodepool/images/debian/request-build", "").await;
-    view.press("4").await;
-    view.sees("pending").await;
-    view.press("q").await;
-    assert_eq!(view.ends().await, Some(0));
-    assert!(shop.zk.exists("/nodepool/components").await.unwrap().is_none(), "who looks creates nothing");
-    shop.close().await;
+    view.send_keys("\u{1b}").await;
+    harness.put("/nodepool/requests/200-0000000007", request).await;
+    view.wait_for_text("e-v-e-n-t").await;
+    harness.put("/nodepool/images/debian/request-build", "").await;
+    view.send_keys("4").await;
+    view.wait_for_text("pending").await;
+    view.send_keys("q").await;
+    assert_eq!(view.wait_for_exit().await, Some(0));
+    assert!(harness.zk.exists("/nodepool/components").await.unwrap().is_none(), "who looks creates nothing");
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn the_terminal_is_as_it_was_after_ctrl_c_and_after_a_signal() {
+async fn the_terminal_is_restored_after_ctrl_c_and_after_a_signal() {
     if !has_script() {
         return;
     }
-    let shop = Shop::open().await;
-    let mut view = Typist::start(&shop);
-    view.sees("Labels").await;
-    view.press("\u{3}").await;
-    assert_eq!(view.ends().await, Some(0));
-    let view = Typist::start(&shop);
-    view.sees("Labels").await;
+    let harness = WatchHarness::new().await;
+    let mut view = TerminalSession::start(&harness);
+    view.wait_for_text("Labels").await;
+    view.send_keys("\u{3}").await;
+    assert_eq!(view.wait_for_exit().await, Some(0));
+    let view = TerminalSession::start(&harness);
+    view.wait_for_text("Labels").await;
     view.signal(Signal::SIGTERM);
-    assert_eq!(view.ends().await, Some(143));
-    shop.close().await;
+    assert_eq!(view.wait_for_exit().await, Some(143));
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn a_lost_server_is_said_and_waited_for() {
+async fn a_lost_server_is_reported_and_retried() {
     if !has_script() {
         return;
     }
-    let shop = Shop::open().await;
-    let mut view = Typist::start(&shop);
-    view.sees("Labels").await;
-    shop.zk.close().await;
-    shop.server.stop().await;
-    view.sees("connection").await;
-    view.press("q").await;
-    assert_eq!(view.ends().await, Some(0));
+    let harness = WatchHarness::new().await;
+    let mut view = TerminalSession::start(&harness);
+    view.wait_for_text("Labels").await;
+    harness.zk.close().await;
+    harness.server.stop().await;
+    view.wait_for_text("connection").await;
+    view.send_keys("q").await;
+    assert_eq!(view.wait_for_exit().await, Some(0));
 }
 
 #[tokio::test]
 async fn in_a_pipe_each_change_is_a_line() {
-    let shop = Shop::open().await;
-    shop.put_node("0000000001", "a").await;
+    let harness = WatchHarness::new().await;
+    harness.put_node("0000000001", "a").await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
-    command.args(["-c", "nodepool.yaml", "watch"]).current_dir(shop.home.path()).kill_on_drop(true);
+    command.args(["-c", "nodepool.yaml", "watch"]).current_dir(harness.home.path()).kill_on_drop(true);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = async || -> Value {
@@ -215,27 +215,27 @@ async fn in_a_pipe_each_change_is_a_line() {
     assert_eq!(next().await["connection"], "there");
     let node = next().await;
     assert_eq!((&node["change"], &node["node"]["label"][0]), (&"there".into(), &"a".into()));
-    shop.put_node("0000000002", "b").await;
+    harness.put_node("0000000002", "b").await;
     let node = next().await;
     assert_eq!((&node["change"], &node["id"]), (&"new".into(), &"0000000002".into()));
     let taken = r#"{"state": "in-use", "provider": "p", "type": ["b"]}"#;
-    shop.zk.set("/nodepool/nodes/0000000002", taken.into(), -1).await.unwrap();
+    harness.zk.set("/nodepool/nodes/0000000002", taken.into(), -1).await.unwrap();
     let node = next().await;
     assert_eq!((&node["change"], &node["node"]["state"]), (&"changed".into(), &"in-use".into()));
-    shop.zk.delete("/nodepool/nodes/0000000001", -1).await.unwrap();
+    harness.zk.delete("/nodepool/nodes/0000000001", -1).await.unwrap();
     let node = next().await;
     assert_eq!((&node["change"], &node["kind"], &node["id"]), (&"gone".into(), &"node".into(), &"0000000001".into()));
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(143));
-    shop.close().await;
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn it_ends_with_who_reads_it() {
-    let shop = Shop::open().await;
+async fn watch_exits_when_its_output_is_closed() {
+    let harness = WatchHarness::new().await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
-    command.args(["-c", "nodepool.yaml", "watch"]).current_dir(shop.home.path()).kill_on_drop(true);
+    command.args(["-c", "nodepool.yaml", "watch"]).current_dir(harness.home.path()).kill_on_drop(true);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap().contains("there"));

@@ -190,7 +190,7 @@ async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why
 
     let launcher = harness.launcher(&[]);
     for (pool, label, why) in reasons {
-        let told = |line: &str| {
+        let is_logged = |line: &str| {
             [
                 "WARNING",
                 "label is out of service",
@@ -202,7 +202,7 @@ async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why
             .iter()
             .all(|part| line.contains(part))
         };
-        wait::until(&format!("{label} in the log"), SOON, async || launcher.log().lines().any(told)).await;
+        wait::until(&format!("{label} in the log"), SOON, async || launcher.log().lines().any(is_logged)).await;
     }
 }
 
@@ -236,8 +236,9 @@ async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
     assert!(last_line(&aliens).starts_with("WARNING: cannot list the instances of p: "), "{aliens:?}");
 
     let launcher = harness.launcher(&[]);
-    let told = |line: &str| line.contains("nodepool.StateMachineProvider.p: survey failed") && line.contains(refused);
-    wait::until("the password in the log", SOON, async || launcher.log().lines().any(told)).await;
+    let is_logged =
+        |line: &str| line.contains("nodepool.StateMachineProvider.p: survey failed") && line.contains(refused);
+    wait::until("the password in the log", SOON, async || launcher.log().lines().any(is_logged)).await;
 }
 
 // drivers.md 1.7.3 and 2.1.9
@@ -364,8 +365,8 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
             timed.retain(|name| !datagram.lines().any(|sent| sent.starts_with(name) && sent.ends_with("|ms")));
         }
     };
-    let heard = timeout(SOON, hearing).await;
-    assert!(heard.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
+    let received = timeout(SOON, hearing).await;
+    assert!(received.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
 }
 
 // operations.md check 7

@@ -10,7 +10,7 @@ mod cases;
 mod compared;
 
 use cases::{CASES, Case, Outcome};
-use openstack_clouds::{ConfigPaths, Environment, field_paths};
+use openstack_clouds::{CloudSelector, ConfigPaths, Environment, field_paths};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,7 +73,7 @@ async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String>
     let theirs = harness.theirs(sdk, case).await;
     let agreed = match (&case.outcome, &ours, &theirs) {
         (Outcome::Same, Ok(ours), Ok(theirs)) => return first_difference("", ours, theirs),
-        (Outcome::SameBut(exceptions), Ok(ours), Ok(theirs)) => {
+        (Outcome::SameExcept(exceptions), Ok(ours), Ok(theirs)) => {
             let mut expected = theirs.clone();
             for exception in exceptions.iter() {
                 let value: Value = serde_json::from_str(exception.ours).unwrap();
@@ -83,11 +83,11 @@ async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String>
             }
             return first_difference("", ours, &expected);
         }
-        (Outcome::BothRefuse { ours: text, theirs: other }, Err(ours), Err(theirs)) => {
+        (Outcome::BothReject { ours: text, theirs: other }, Err(ours), Err(theirs)) => {
             ours.contains(text) && theirs.contains(other)
         }
-        (Outcome::OnlyWeRefuse { ours: text, .. }, Err(ours), Ok(_)) => ours.contains(text),
-        (Outcome::OnlyTheyRefuse { theirs: text, .. }, Ok(_), Err(theirs)) => theirs.contains(text),
+        (Outcome::OnlyOursRejects { ours: text, .. }, Err(ours), Ok(_)) => ours.contains(text),
+        (Outcome::OnlySdkRejects { theirs: text, .. }, Ok(_), Err(theirs)) => theirs.contains(text),
         _ => false,
     };
     (!agreed).then(|| format!("ours   {ours:?}\n  theirs {theirs:?}\n  expected {:?}", case.outcome))
@@ -158,9 +158,9 @@ async fn profile_difference(
     let outcome = match name {
         // The SDK fetches these two from their vendors.
         _ if profile.get("profile").is_some() => return None,
-        "otc-swiss" => Outcome::SameBut(cases::OTC_SWISS),
+        "otc-swiss" => Outcome::SameExcept(cases::OTC_SWISS),
         _ if profile["status"] == "shutdown" => {
-            Outcome::BothRefuse { ours: "a cloud that no longer exists", theirs: "no longer exists" }
+            Outcome::BothReject { ours: "a cloud that no longer exists", theirs: "no longer exists" }
         }
         _ => Outcome::Same,
     };

@@ -12,42 +12,42 @@ use support::real::child::{Output, Running};
 use support::{real, wait};
 
 /// What becomes of a command.
-enum Way {
+enum CommandCheck {
     /// It runs until it has written this.
-    Serves(&'static str),
+    RunsUntil(&'static str),
     /// It stands in this file, which runs it.
-    StandsIn(&'static str),
+    CoveredBy(&'static str),
     /// Only its names are checked, for this reason.
     #[allow(dead_code)] // for readers
     NotRun(&'static str),
 }
 
-use Way::{NotRun, Serves, StandsIn};
+use CommandCheck::{CoveredBy, NotRun, RunsUntil};
 
-const IN_SYSTEMD: Way = StandsIn("tests/systemd/inside");
-const MINUTES: Way = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
+const COVERED_IN_SYSTEMD: CommandCheck = CoveredBy("tests/systemd/inside");
+const TOO_SLOW: CommandCheck = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
 
 /// By how it begins; whatever is not here has to end well.
-const WAYS: [(&str, Way); 24] = [
-    ("nodepool standalone", Serves("Nodepool launcher")),
-    ("nodepool-launcher", Serves("provider started")),
-    ("nodepool watch", Serves("000")),
-    ("cargo run --example simulated-openstack", Serves("listening on ")),
-    ("cargo run --example coordinator", Serves("127.0.0.1:")),
-    ("apt ", IN_SYSTEMD),
-    ("systemctl", IN_SYSTEMD),
-    ("install -m", IN_SYSTEMD),
-    ("chown", IN_SYSTEMD),
-    ("contrib/debian/build", StandsIn("tests/package_systemd.rs")),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT=", StandsIn("tests/otel.rs")),
+const COMMAND_CHECKS: [(&str, CommandCheck); 24] = [
+    ("nodepool standalone", RunsUntil("Nodepool launcher")),
+    ("nodepool-launcher", RunsUntil("provider started")),
+    ("nodepool watch", RunsUntil("000")),
+    ("cargo run --example simulated-openstack", RunsUntil("listening on ")),
+    ("cargo run --example coordinator", RunsUntil("127.0.0.1:")),
+    ("apt ", COVERED_IN_SYSTEMD),
+    ("systemctl", COVERED_IN_SYSTEMD),
+    ("install -m", COVERED_IN_SYSTEMD),
+    ("chown", COVERED_IN_SYSTEMD),
+    ("contrib/debian/build", CoveredBy("tests/package_systemd.rs")),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT=", CoveredBy("tests/otel.rs")),
     // Without what only tests need, crates are made with other features: all of them anew.
     ("cargo build --release", NotRun("tests/run builds the same sources, and those of the feature")),
     ("cargo install", NotRun("tests/run builds the same sources")),
     ("cargo build --examples && cargo test", NotRun("it is what runs this")),
     ("cargo test", NotRun("it is what runs this")),
     ("tests/run", NotRun("it is what runs this")),
-    ("benches/run", MINUTES),
-    ("cargo bench", MINUTES),
+    ("benches/run", TOO_SLOW),
+    ("cargo bench", TOO_SLOW),
     ("cargo run --profile sim", NotRun(".ci/run runs it")),
     ("cargo run --release --features sim", NotRun(".ci/run runs the same with another profile")),
     ("tests/mutants/run", NotRun(".ci/run runs it")),
@@ -286,22 +286,22 @@ impl CommandHarness {
     }
 
     async fn run(&mut self, command: &str) -> Result<(), String> {
-        let way = WAYS.iter().find(|(beginning, _)| command.starts_with(beginning)).map(|(_, way)| way);
+        let way = COMMAND_CHECKS.iter().find(|(beginning, _)| command.starts_with(beginning)).map(|(_, way)| way);
         match way {
-            Some(StandsIn(file)) => {
+            Some(CoveredBy(file)) => {
                 let words = command.split(['…', '=']).next().unwrap().replace("--release ", "");
                 let stands = fs::read_to_string(root().join(file)).unwrap().contains(words.trim());
                 return if stands { Ok(()) } else { Err(format!("{command} does not stand in {file}")) };
             }
             Some(NotRun(_)) => return names_exist(command),
-            Some(Serves(_)) | None => {}
+            Some(RunsUntil(_)) | None => {}
         }
         for form in forms(command) {
             if form == "nodepool-launcher" {
                 continue; // It needs a file in /etc.
             }
             let line = self.fill_placeholders(&form).await;
-            if let Some(Serves(says)) = way {
+            if let Some(RunsUntil(says)) = way {
                 self.spawn_and_wait(&line, says).await;
                 continue;
             }

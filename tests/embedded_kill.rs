@@ -72,18 +72,18 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let mut random = StdRng::seed_from_u64(1);
     let mut all: Vec<String> = Vec::new();
-    let (mut keeper_session, mut keeper_password) = (0, vec![0; 16]);
+    let (mut long_session_id, mut long_session_password) = (0, vec![0; 16]);
     for round in 0..ROUNDS {
         let (mut child, address) = start(directory.path(), "").await;
-        let keeper = Raw::resume(address, 40_000, keeper_session, &keeper_password, 0).await;
-        let mut keeper = keeper.unwrap_or_else(|| panic!("round {round}: the session is gone"));
+        let long_session = Raw::resume(address, 40_000, long_session_id, &long_session_password, 0).await;
+        let mut long_session = long_session.unwrap_or_else(|| panic!("round {round}: the session is gone"));
         if round == 0 {
-            (keeper_session, keeper_password) = (keeper.session, keeper.password.clone());
-            assert_eq!(keeper.create("/held", 1).await.code, 0);
+            (long_session_id, long_session_password) = (long_session.session, long_session.password.clone());
+            assert_eq!(long_session.create("/held", 1).await.code, 0);
         }
-        assert_eq!(keeper.look("/held").await, 0, "round {round}: the ephemeral is gone");
+        assert_eq!(long_session.look("/held").await, 0, "round {round}: the ephemeral is gone");
         for path in &all {
-            assert_eq!(keeper.look(path).await, 0, "round {round}: {path} was acknowledged and is lost");
+            assert_eq!(long_session.look(path).await, 0, "round {round}: {path} was acknowledged and is lost");
         }
         let mut writers = Vec::new();
         for writer in 0..WRITERS {

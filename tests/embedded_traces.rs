@@ -21,7 +21,7 @@ const SESSIONS: usize = 2;
 const STEPS: usize = 1_500;
 
 enum Step {
-    Ask {
+    Send {
         session: usize,
         operation: i32,
         body: Vec<u8>,
@@ -39,7 +39,7 @@ enum Step {
 impl std::fmt::Display for Step {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Step::Ask { session, operation, body } => {
+            Step::Send { session, operation, body } => {
                 let body: String = body.iter().take(120).flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
                 write!(formatter, "session {session} sends {operation} {body}")
             }
@@ -60,14 +60,14 @@ async fn replies_and_events_are_those_of_apache_zookeeper() {
         let apache = zookeeper::Server::start(options).await;
         let directory = tempfile::tempdir().unwrap();
         let embedded = coordinator::start(directory.path()).await;
-        let mut ours = Side::open(embedded.address()).await;
-        let mut theirs = Side::open(apache.address().parse().unwrap()).await;
+        let mut ours = TracedServer::open(embedded.address()).await;
+        let mut theirs = TracedServer::open(apache.address().parse().unwrap()).await;
         let mut random = StdRng::seed_from_u64(seed);
         let mut recent = Vec::new();
         for number in 0..STEPS {
-            let step = Maker { random: &mut random, zxid: ours.zxid }.step();
+            let step = StepGenerator { random: &mut random, zxid: ours.zxid }.step();
             let line = format!("{number}: {step}");
-            let (left, right) = (ours.take(&step).await, theirs.take(&step).await);
+            let (left, right) = (ours.apply(&step).await, theirs.apply(&step).await);
             recent.push(format!("{line}\n    {left}"));
             let tail = recent.len().saturating_sub(12);
             assert_eq!(left, right, "seed {seed}, ours left, after\n{}", recent[tail..].join("\n"));
@@ -77,7 +77,7 @@ async fn replies_and_events_are_those_of_apache_zookeeper() {
 }
 
 /// One of the two servers and our sessions on it.
-struct Side {
+struct TracedServer {
     address: SocketAddr,
     clients: Vec<Raw>,
     /// Session ids by the order of their opening, which is how they are shown.
@@ -85,37 +85,39 @@ struct Side {
     zxid: i64,
 }
 
-impl Side {
+impl TracedServer {
     async fn open(address: SocketAddr) -> Self {
-        let mut side = Side { address, clients: Vec::new(), names: BTreeMap::new(), zxid: 0 };
+        let mut side = TracedServer { address, clients: Vec::new(), names: BTreeMap::new(), zxid: 0 };
         for _ in 0..SESSIONS {
-            let client = side.session().await;
+            let client = side.open_session().await;
             side.clients.push(client);
         }
         side
     }
 
-    async fn session(&mut self) -> Raw {
+    async fn open_session(&mut self) -> Raw {
         let client = Raw::open(self.address, 30_000).await;
         self.names.insert(client.session, format!("session{}", self.names.len()));
         client
     }
 
     /// Carries out a step and tells everything that came of it.
-    async fn take(&mut self, step: &Step) -> String {
+    async fn apply(&mut self, step: &Step) -> String {
         let mut sorted = false;
         let answer = match step {
-            Step::Ask { session, operation, body } => {
+            Step::Send { session, operation, body } => {
                 let answer = self.clients[*session].request(*operation, |writer| writer.raw(body)).await;
                 self.zxid = answer.zxid.max(self.zxid);
-                let shown = self.show(*operation, body, &answer).unwrap_or_else(|error| format!("unreadable: {error}"));
+                let shown = self
+                    .describe_reply(*operation, body, &answer)
+                    .unwrap_or_else(|error| format!("unreadable: {error}"));
                 // The order of the zxid in the reply to `auth` is 0 there; nobody reads it.
                 format!("zxid {} code {} {shown}", answer.zxid, answer.code)
             }
             Step::Close { session } => {
                 sorted = true; // ephemerals go in the order of a hash table there
                 let answer = self.clients[*session].request(op::CLOSE, |_| {}).await;
-                self.clients[*session] = self.session().await;
+                self.clients[*session] = self.open_session().await;
                 format!("zxid {} code {}", answer.zxid, answer.code)
             }
             Step::Reconnect { session } => {
@@ -137,7 +139,7 @@ impl Side {
         text
     }
 
-    fn show(&self, operation: i32, request: &[u8], answer: &Answer) -> Result<String, Malformed> {
+    fn describe_reply(&self, operation: i32, request: &[u8], answer: &Answer) -> Result<String, Malformed> {
         let mut reader = Reader::new(&answer.body);
         if answer.code != 0 {
             return Ok(format!("{:?}", answer.body));
@@ -150,33 +152,37 @@ impl Side {
                     if done {
                         break;
                     }
-                    let body = if operation == op::CHECK { String::new() } else { self.body(operation, &mut reader)? };
+                    let body = if operation == op::CHECK {
+                        String::new()
+                    } else {
+                        self.describe_body(operation, &mut reader)?
+                    };
                     steps.push(format!("{operation} {code} {body}"));
                 }
                 format!("{steps:?}")
             }
-            other => self.body(other, &mut reader)?,
+            other => self.describe_body(other, &mut reader)?,
         };
         assert!(reader.is_empty(), "bytes left over in the answer to {operation} {request:?}");
         Ok(text)
     }
 
-    fn body(&self, operation: i32, reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    fn describe_body(&self, operation: i32, reader: &mut Reader<'_>) -> Result<String, Malformed> {
         Ok(match operation {
             -1 => format!("error {}", reader.int()?),
             op::CREATE | op::SYNC => reader.text()?,
-            op::CREATE_2 => format!("{} {}", reader.text()?, self.stat(reader)?),
-            op::EXISTS | op::SET_DATA | op::SET_ACL => self.stat(reader)?,
-            op::GET_DATA => format!("{:?} {}", reader.buffer()?, self.stat(reader)?),
+            op::CREATE_2 => format!("{} {}", reader.text()?, self.describe_stat(reader)?),
+            op::EXISTS | op::SET_DATA | op::SET_ACL => self.describe_stat(reader)?,
+            op::GET_DATA => format!("{:?} {}", reader.buffer()?, self.describe_stat(reader)?),
             op::GET_CHILDREN | op::GET_CHILDREN_2 => {
                 let mut names = reader.list(Reader::text)?;
                 names.sort();
-                let stat = if operation == op::GET_CHILDREN_2 { self.stat(reader)? } else { String::new() };
+                let stat = if operation == op::GET_CHILDREN_2 { self.describe_stat(reader)? } else { String::new() };
                 format!("{names:?} {stat}")
             }
             op::GET_ACL => {
                 let acl = reader.list(|reader| Ok((reader.int()?, reader.text()?, reader.text()?)))?;
-                format!("{acl:?} {}", self.stat(reader)?)
+                format!("{acl:?} {}", self.describe_stat(reader)?)
             }
             op::ADD_WATCH => reader.int()?.to_string(),
             _ => String::new(),
@@ -184,7 +190,7 @@ impl Side {
     }
 
     /// A stat without the times, which differ, and with sessions by name.
-    fn stat(&self, reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    fn describe_stat(&self, reader: &mut Reader<'_>) -> Result<String, Malformed> {
         let (czxid, mzxid) = (reader.long()?, reader.long()?);
         let (ctime, mtime) = (reader.long()?, reader.long()?);
         assert!(ctime <= mtime);
@@ -197,12 +203,12 @@ impl Side {
 }
 
 /// Makes up steps.
-struct Maker<'a> {
+struct StepGenerator<'a> {
     random: &'a mut StdRng,
     zxid: i64,
 }
 
-impl Maker<'_> {
+impl StepGenerator<'_> {
     fn step(&mut self) -> Step {
         let session = self.random.gen_range(0..SESSIONS);
         if self.random.gen_ratio(1, 40) {
@@ -239,14 +245,14 @@ impl Maker<'_> {
         .expect("the list is not empty");
         match operation {
             op::EXISTS | op::GET_DATA | op::GET_CHILDREN | op::GET_CHILDREN_2 => {
-                let path = if watch { self.good_path() } else { self.path() };
+                let path = if watch { self.existing_path() } else { self.path() };
                 writer.text(path).flag(watch);
             }
             op::GET_ACL => drop_ref(writer.text(self.path())),
-            op::SYNC => drop_ref(writer.text(self.good_path())),
-            op::REMOVE_WATCHES => drop_ref(writer.text(self.good_path()).int(3)),
+            op::SYNC => drop_ref(writer.text(self.existing_path())),
+            op::REMOVE_WATCHES => drop_ref(writer.text(self.existing_path()).int(3)),
             op::ADD_WATCH => {
-                let path = self.good_path();
+                let path = self.existing_path();
                 let session_ok = session == 1;
                 if !session_ok {
                     return self.step();
@@ -273,7 +279,7 @@ impl Maker<'_> {
             }
             single => self.write(&mut writer, single),
         }
-        Step::Ask { session, operation, body: writer.finish() }
+        Step::Send { session, operation, body: writer.finish() }
     }
 
     fn write(&mut self, writer: &mut Writer, operation: i32) {
@@ -296,7 +302,7 @@ impl Maker<'_> {
     fn set_watches(&mut self, writer: &mut Writer, session: usize, operation: i32) {
         writer.long(self.zxid - self.random.gen_range(0..6));
         for kind in 0..if operation == op::SET_WATCHES { 3 } else { 5 } {
-            let mut paths: Vec<&str> = (0..self.random.gen_range(0..3)).map(|_| self.good_path()).collect();
+            let mut paths: Vec<&str> = (0..self.random.gen_range(0..3)).map(|_| self.existing_path()).collect();
             paths.retain(|path| match kind {
                 0..=2 => session == 0,
                 persistent => session == 1 && mode_of(path) == persistent - 3,
@@ -326,7 +332,7 @@ impl Maker<'_> {
         }
     }
 
-    fn good_path(&mut self) -> &'static str {
+    fn existing_path(&mut self) -> &'static str {
         ["/", "/a", "/b", "/a/x", "/a/y", "/a/x/z", "/b/n0000000000", "/zookeeper"]
             .choose(self.random)
             .expect("not empty")
@@ -353,7 +359,7 @@ impl Maker<'_> {
             "/a/\u{7f}",
             "/zookeeper/quota",
         ];
-        if self.random.gen_bool(0.8) { self.good_path() } else { odd.choose(self.random).expect("not empty") }
+        if self.random.gen_bool(0.8) { self.existing_path() } else { odd.choose(self.random).expect("not empty") }
     }
 
     fn version(&mut self) -> i32 {

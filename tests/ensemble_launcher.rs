@@ -176,9 +176,9 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
             // Our client takes its session back when it can, hence the repetition.
             let state = session.session();
             wait::until("the thief to end the session", TIMEOUT, async || {
-                let thief =
+                let second_session =
                     zookeeper_client::Client::connector().with_session(session.credentials()).with_fail_eagerly();
-                drop(thief.connect(&ensemble.servers[0].address()).await);
+                drop(second_session.connect(&ensemble.servers[0].address()).await);
                 *state.borrow() == SessionState::Expired
             })
             .await;

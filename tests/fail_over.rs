@@ -25,14 +25,14 @@ use nodepool_zk::locks::lock;
 use nodepool_zk::{Zk, paths};
 use serde_json::json;
 use support::{real, wait};
-use witness::Witness;
+use witness::HistoryChecker;
 use witness::transactions::Change;
 use zookeeper_server::types::CreateMode;
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 const REQUESTS: usize = 20;
 /// Promised: so long after the end of a session's time, the last of the requests is gone on with.
-const PROMISED: Duration = Duration::from_millis(250);
+const MAX_TAKEOVER_DELAY: Duration = Duration::from_millis(250);
 /// Longer than it takes to kill and to go on, so that all of them boot at that moment.
 const CLOUD: &[&str] = &["--boot-time-s", "8", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
 /// ZooKeeper ends a session up to a tick later than it might: with short ones nearly all of what is measured is ours.
@@ -47,25 +47,25 @@ async fn a_second_launcher_goes_on_with_what_boots_and_makes_nothing_anew() {
     let rounds = std::env::var("NODEPOOL_FAILOVERS").map_or(1, |text| text.parse().expect("it is a number"));
     let mut times = Vec::new();
     for round in 0..rounds {
-        let taken = fail_over().await;
+        let taken = run_failover().await;
         eprintln!("round {round}: {taken:?}");
         times.push(taken);
     }
-    let worst = |of: fn(&Taken) -> i64| times.iter().map(of).max().expect("there was a round");
+    let worst = |of: fn(&FailoverTimes) -> i64| times.iter().map(of).max().expect("there was a round");
     let last = worst(|taken| taken.until_last_ms);
     let first = worst(|taken| taken.until_first_ms);
     let after = worst(|taken| taken.until_last_ms - taken.until_expiry_ms);
     eprintln!("the slowest of {rounds}: the first goes on {first} ms after the kill, the last of {REQUESTS} {last} ms");
     eprintln!("the last goes on {after} ms after the end of the session");
     if rounds > 1 {
-        let most = (SESSION + PROMISED).as_millis() as i64;
+        let most = (SESSION + MAX_TAKEOVER_DELAY).as_millis() as i64;
         assert!(last <= most, "{last} ms after the kill, where {most} ms are promised");
     }
 }
 
 /// From the kill, in milliseconds.
 #[derive(Debug)]
-struct Taken {
+struct FailoverTimes {
     /// ZooKeeper ends the session of the dead launcher.
     until_expiry_ms: i64,
     /// The other one has the lock of the first, and of the last, of the requests.
@@ -73,25 +73,25 @@ struct Taken {
     until_last_ms: i64,
 }
 
-async fn fail_over() -> Taken {
+async fn run_failover() -> FailoverTimes {
     let mut cluster =
         TestCluster::start(&ClusterSpec { cloud: CLOUD, tick: TICK, session: SESSION, ..ClusterSpec::quick("fail-over") }).await;
     cluster.seats[1].kill();
-    until_pools(&cluster.zk, 2).await;
+    wait_for_pools(&cluster.zk, 2).await;
     let dead = sessions(&cluster.zk, 1).await[0];
     for container in [paths::REQUESTS, paths::NODES] {
         lock::make_path(&cluster.zk, container).await.expect("a server that serves lets us make paths");
     }
     let mut requests = Vec::new();
     for _ in 0..REQUESTS {
-        requests.push(ask(&cluster.zk).await);
+        requests.push(submit(&cluster.zk).await);
     }
     wait::until("all servers to boot", TIMEOUT, async || {
         cluster.cloud.state().await["servers_by_state"]["BUILD"] == json!(REQUESTS)
     })
     .await;
     cluster.seats[1].start_again();
-    until_pools(&cluster.zk, 4).await;
+    wait_for_pools(&cluster.zk, 4).await;
     let both = sessions(&cluster.zk, 2).await;
     let survivor = *both.iter().find(|session| **session != dead).expect("one is alive");
     let killed_ms = (clock::now().0 * 1000.0) as i64;
@@ -113,29 +113,29 @@ async fn fail_over() -> Taken {
     }
     cluster.seats[0].start_again();
     soon(TIMEOUT, async || cluster.unrest().await).await;
-    let witness = Witness::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
-    let findings = witness.judge();
+    let history_checker = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
+    let findings = history_checker.judge();
 
     findings.assert_kept("fail-over");
-    taken(&witness, &requests, [dead, survivor], killed_ms)
+    failover_times(&history_checker, &requests, [dead, survivor], killed_ms)
 }
 
-fn taken(witness: &Witness, requests: &[RequestId], [dead, survivor]: [i64; 2], killed_ms: i64) -> Taken {
-    let mut locks: BTreeMap<String, Lock> =
-        requests.iter().map(|id| (paths::request_lock(id), Lock::default())).collect();
+fn failover_times(history_checker: &HistoryChecker, requests: &[RequestId], [dead, survivor]: [i64; 2], killed_ms: i64,) -> FailoverTimes {
+    let mut locks: BTreeMap<String, LockHistory> =
+        requests.iter().map(|id| (paths::request_lock(id), LockHistory::default())).collect();
     let mut expiry_ms = None;
-    for transaction in &*witness.transactions {
+    for transaction in &*history_checker.transactions {
         for change in &transaction.changes {
             match change {
                 Change::SessionEnded if transaction.session == dead => expiry_ms = Some(transaction.at_ms),
                 Change::Created(path, _) => {
                     if let Some(lock) = lock_of(&mut locks, path) {
-                        lock.contenders.insert(number(path), transaction.session);
+                        lock.contenders.insert(sequence_number(path), transaction.session);
                     }
                 }
                 Change::Gone(path) => {
                     if let Some(lock) = lock_of(&mut locks, path) {
-                        lock.contenders.remove(&number(path));
+                        lock.contenders.remove(&sequence_number(path));
                     }
                 }
                 Change::SessionEnded | Change::Written(..) => {}
@@ -151,7 +151,7 @@ fn taken(witness: &Witness, requests: &[RequestId], [dead, survivor]: [i64; 2], 
         locks.values().map(|lock| lock.held_ms.expect("the other one goes on with each of them")).collect();
     let (first_ms, last_ms) = (held.iter().min().expect("there are some"), held.iter().max().expect("there are some"));
     assert!(*first_ms >= expiry_ms, "who is dead holds them until its session ends");
-    Taken {
+    FailoverTimes {
         until_expiry_ms: expiry_ms - killed_ms,
         until_first_ms: first_ms - killed_ms,
         until_last_ms: last_ms - killed_ms,
@@ -160,23 +160,23 @@ fn taken(witness: &Witness, requests: &[RequestId], [dead, survivor]: [i64; 2], 
 
 /// The lock of a request: the first of its contenders holds it.
 #[derive(Default)]
-struct Lock {
+struct LockHistory {
     /// Whose session each of them is of, in their order.
     contenders: BTreeMap<String, i64>,
     /// Since when the other launcher holds it.
     held_ms: Option<i64>,
 }
 
-fn lock_of<'a>(locks: &'a mut BTreeMap<String, Lock>, contender: &str) -> Option<&'a mut Lock> {
+fn lock_of<'a>(locks: &'a mut BTreeMap<String, LockHistory>, contender: &str) -> Option<&'a mut LockHistory> {
     locks.get_mut(paths::parent(contender)?)
 }
 
 /// The number that ZooKeeper gave it, by which contenders stand in line.
-fn number(contender: &str) -> String {
+fn sequence_number(contender: &str) -> String {
     contender[contender.len() - "0000000000".len()..].to_owned()
 }
 
-async fn until_pools(zk: &Zk, number: usize) {
+async fn wait_for_pools(zk: &Zk, number: usize) {
     let what = format!("{number} pools to be registered");
     wait::until(&what, TIMEOUT, async || children(zk, "/nodepool/components/pool").await.len() == number).await;
 }
@@ -201,7 +201,7 @@ async fn sessions(zk: &Zk, launchers: usize) -> Vec<i64> {
     owners
 }
 
-async fn ask(zk: &Zk) -> RequestId {
+async fn submit(zk: &Zk) -> RequestId {
     let record = NodeRequest::new(vec!["a".into()], "tester", clock::now());
     let data = Bytes::from(json::to_bytes(&record));
     let created = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await;

@@ -28,21 +28,21 @@ use support::real::{self, python::Interpreter, zookeeper::Server};
 use support::wait;
 use tokio::time::{Instant, sleep};
 use witness::transactions::Change;
-use witness::{Asked, Life, Witness};
+use witness::{Asked, Life, ServerLifetime};
 use zookeeper_client::{Acls, CreateMode};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// What is promised beyond the session timeout, while nothing fails.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// A server that a dead launcher may have asked for is looked for so long before another one is made.
-const LOOKED_FOR: Duration = Duration::from_secs(4);
+const SERVER_LOOKUP_TIME: Duration = Duration::from_secs(4);
 /// After so many faults nothing fails for a while, until each request that waits has ended.
-const QUIET: usize = 5;
+const FAULTS_BETWEEN_PAUSES: usize = 5;
 /// Short, so that a leader that is frozen is replaced.
-const SYNC: Duration = Duration::from_secs(2);
-const SESSION_OF_ZUUL_MS: i64 = 10_000;
+const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
+const ZUUL_SESSION_TIMEOUT_MS: i64 = 10_000;
 /// After so many faults it is looked whether all comes to rest, and everything is judged.
-const ROUND: usize = 40;
+const FAULTS_PER_ROUND: usize = 40;
 
 fn wishes() -> Wishes {
     let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"], &["s"], &["s", "s"]].map(<[_]>::to_vec);
@@ -62,41 +62,41 @@ async fn whatever_fails_no_node_is_lost_or_given_twice() {
     let seed = scene::seed();
     let (mut left, mut stats) = (number_of_faults(), RunStats::default());
     for round in 0.. {
-        let share = left.min(ROUND);
-        stats.add(&one_round(share, seed.wrapping_add(round)).await);
+        let share = left.min(FAULTS_PER_ROUND);
+        stats.add(&run_round(share, seed.wrapping_add(round)).await);
         left -= share;
         if left == 0 {
             break;
         }
     }
-    eprintln!("what struck, and how often:\n{tally}");
+    eprintln!("what struck, and how often:\n{stats}");
     let missing: Vec<_> = KINDS.iter().take(number_of_faults()).filter(|kind| !stats.has(kind)).collect();
     assert!(missing.is_empty(), "these did not strike: {missing:?}");
 }
 
 /// From when to when something failed, in milliseconds since the Unix epoch.
 #[derive(Default)]
-struct Times {
+struct FaultTimes {
     all: Vec<(i64, i64)>,
     of_zookeeper: Vec<(i64, i64)>,
 }
 
 /// All of it from a new stage to an empty one.
-async fn one_round(number: usize, seed: u64) -> RunStats {
+async fn run_round(number: usize, seed: u64) -> RunStats {
     let (rng, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
-    let mut cluster = TestCluster::start(&ClusterSpec { builders: 2, sync: SYNC, ..ClusterSpec::quick(&name) }).await;
-    let limit = cluster.session + GRACE + LOOKED_FOR;
+    let mut cluster = TestCluster::start(&ClusterSpec { builders: 2, sync: SYNC_TIMEOUT, ..ClusterSpec::quick(&name) }).await;
+    let limit = cluster.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
     // Before that nobody has the label, and who asks for it fails.
     soon(TIMEOUT, async || cluster.unrest_of_images().await).await;
     let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], Launchers::Twins));
     let crowd = Crowd::start(&cluster.zk, &checker, wishes(), seed).await;
     let interpreter = Interpreter::ZUUL[rng.gen_range(0..2)];
     let zuul = Zuul::start(interpreter, &cluster.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
-    let (mut stats, mut times) = (RunStats::default(), Times::default());
+    let (mut stats, mut times) = (RunStats::default(), FaultTimes::default());
     for fault in 1..=number {
-        one_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), rng, &mut stats, &mut times).await;
-        if fault.is_multiple_of(QUIET) || fault == number {
-            scene::all_end(&cluster.zk, limit + times.still_felt()).await;
+        inject_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), rng, &mut stats, &mut times).await;
+        if fault.is_multiple_of(FAULTS_BETWEEN_PAUSES) || fault == number {
+            scene::all_end(&cluster.zk, limit + times.remaining_effect()).await;
         } else if rng.gen_bool(0.6) {
             let before = checker.figures().served;
             let what = format!("more to be served after fault {fault}, seed {seed}");
@@ -107,25 +107,25 @@ async fn one_round(number: usize, seed: u64) -> RunStats {
     }
     crowd.stop().await;
     let by_zuul = zuul.stop().await;
-    withdraw_forgotten(&cluster.zk).await;
-    comes_to_rest(&cluster, seed).await;
+    delete_abandoned_requests(&cluster.zk).await;
+    wait_until_quiescent(&cluster, seed).await;
     assert_no_violations(&checker, &cluster, seed);
     times.assert_explain(&by_zuul, seed);
-    let mut witness = Witness::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
-    witness.wanted = vec![(faults::stage::IMAGE.into(), "lab".into())];
-    witness.sessions = cluster.sessions();
-    let findings = witness.judge();
+    let mut history_checker = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
+    history_checker.wanted = vec![(faults::stage::IMAGE.into(), "lab".into())];
+    history_checker.sessions = cluster.sessions();
+    let findings = history_checker.judge();
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&times.all, limit, &name);
     let (served, by_zuul) = (checker.figures().served, by_zuul.served);
     eprintln!(
         "seed {seed}: served {served} and {by_zuul} to Zuul, {} transactions, {} nodes, {} servers, {} images, longest wait {longest:?}",
-        witness.transactions.len(),
+        history_checker.transactions.len(),
         findings.nodes,
-        witness.servers.len(),
-        witness.images.len(),
+        history_checker.servers.len(),
+        history_checker.images.len(),
     );
-    assert!(findings.nodes > 0 && !witness.servers.is_empty() && !witness.images.is_empty(), "there is a history");
+    assert!(findings.nodes > 0 && !history_checker.servers.is_empty() && !history_checker.images.is_empty(), "there is a history");
     for seat in &mut cluster.seats {
         assert!(seat.process.stop(TIMEOUT).await.success());
     }
@@ -133,13 +133,13 @@ async fn one_round(number: usize, seed: u64) -> RunStats {
 }
 
 /// One that strikes, of this kind, or one as they come.
-async fn one_fault(
+async fn inject_fault(
     cluster: &mut TestCluster,
     zuul: &Zuul,
     kind: Option<&str>,
     rng: &mut StdRng,
     stats: &mut RunStats,
-    times: &mut Times,
+    times: &mut FaultTimes,
 ) {
     loop {
         let fault = match kind {
@@ -168,9 +168,9 @@ async fn one_fault(
     }
 }
 
-impl Times {
+impl FaultTimes {
     /// For how long what has struck may hold up requests from now on.
-    fn still_felt(&self) -> Duration {
+    fn remaining_effect(&self) -> Duration {
         let over = self.all.iter().map(|(_, over)| *over).max().unwrap_or(0);
         Duration::from_millis((over - now_ms()).try_into().unwrap_or(0))
     }
@@ -180,7 +180,7 @@ impl Times {
         let is_explained = |error: &&Refusal| {
             self.of_zookeeper
                 .iter()
-                .any(|(began, over)| *began <= error.at_ms && error.began_ms <= over + SESSION_OF_ZUUL_MS)
+                .any(|(began, over)| *began <= error.at_ms && error.began_ms <= over + ZUUL_SESSION_TIMEOUT_MS)
         };
         let odd: Vec<_> = zuul.errors.iter().filter(|error| !is_explained(error)).collect();
         assert!(odd.is_empty(), "seed {seed}: Zuul's classes failed while ZooKeeper did not: {odd:?}");
@@ -190,16 +190,16 @@ impl Times {
 fn assert_no_violations(checker: &Arc<ConsistencyChecker>, cluster: &TestCluster, seed: u64) {
     let violations = checker.violations();
     if !violations.is_empty() {
-        let told: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", cluster.logged_of(text))).collect();
-        panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), told.join("\n"));
+        let reported: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", cluster.logged_of(text))).collect();
+        panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), reported.join("\n"));
     }
 }
 
-async fn comes_to_rest(cluster: &TestCluster, seed: u64) {
+async fn wait_until_quiescent(cluster: &TestCluster, seed: u64) {
     let began = Instant::now();
     while let Some(unrest) = cluster.unrest().await {
         if began.elapsed() > TIMEOUT {
-            let findings = Witness::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.judge();
+            let findings = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.judge();
             panic!(
                 "seed {seed}, {PATIENCE:?} after all faults: {unrest}; {} tells all",
                 findings.write(&cluster.name).display()
@@ -210,7 +210,7 @@ async fn comes_to_rest(cluster: &TestCluster, seed: u64) {
 }
 
 /// What consumers left that died: nobody else ever takes it away.
-async fn withdraw_forgotten(zk: &Zk) {
+async fn delete_abandoned_requests(zk: &Zk) {
     for name in children(zk, paths::REQUESTS).await {
         let path = paths::request(&name.into());
         let Ok((data, _)) = again(|| zk.get(&path)).await else { continue };
@@ -260,20 +260,20 @@ async fn the_logs_of_servers_tell_what_was_done_and_not_what_was_refused() {
         Change::SessionEnded,
     ];
     wait::until("the log to tell of the session's end", TIMEOUT, async || {
-        let witness = Witness::of_server(&server, "", None).await;
-        let of_session = witness.transactions.iter().filter(|transaction| transaction.session == session);
+        let history_checker = HistoryChecker::of_server(&server, "", None).await;
+        let of_session = history_checker.transactions.iter().filter(|transaction| transaction.session == session);
         of_session.flat_map(|transaction| transaction.changes.clone()).eq(expected.iter().cloned())
     })
     .await;
-    let mut witness = Witness::of_server(&server, "", None).await;
-    let of_session: Vec<_> = witness.transactions.iter().filter(|known| known.session == session).collect();
+    let mut history_checker = HistoryChecker::of_server(&server, "", None).await;
+    let of_session: Vec<_> = history_checker.transactions.iter().filter(|known| known.session == session).collect();
     let (began, ended) = (of_session[0].at_ms, of_session[of_session.len() - 1].at_ms);
-    witness.sessions = [("ours".to_owned(), [session].into())].into();
+    history_checker.sessions = [("ours".to_owned(), [session].into())].into();
     let call = |by: &str, at_ms: i64| Asked { by: by.to_owned(), at: at_ms * 1000, call: format!("call at {at_ms}") };
     let late = ended + 600;
     let (early, in_time) = (call("ours", began - 1), call("ours", ended + 400));
-    witness.changes = vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
-    let broken = witness.judge().broken;
+    history_checker.changes = vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
+    let broken = history_checker.judge().broken;
     let of_call =
         |at_ms: i64| broken.iter().filter(move |broken| broken.contains(&format!("call at {at_ms} "))).count();
     let found = [began - 1, began, ended + 400, late].map(of_call);
@@ -297,7 +297,7 @@ async fn a_node_that_is_given_twice_and_a_server_that_is_left_are_noticed() {
     let request = br#"{"state": "fulfilled", "node_types": ["a"], "nodes": ["1"], "declined_by": []}"#;
     client.create("/nodepool/requests/200-1", request, &lasting).await.unwrap();
     client.create("/nodepool/requests/200-2", request, &lasting).await.unwrap();
-    let mut witness = Witness::of_server(&server, "", None).await;
+    let mut history_checker = HistoryChecker::of_server(&server, "", None).await;
     let created = (clock::now().0 * 1e6) as i64;
     let life = |id: &str, created: i64| Life {
         place: ("lab".into(), id.to_owned()),
@@ -307,13 +307,13 @@ async fn a_node_that_is_given_twice_and_a_server_that_is_left_are_noticed() {
         delete_asked: None,
         gone: None,
     };
-    witness.servers = vec![life("s", created), life("t", created + 1)];
-    let broken = witness.judge().broken.join("\n");
+    history_checker.servers = vec![life("s", created), life("t", created + 1)];
+    let broken = history_checker.judge().broken.join("\n");
     for part in ["node 1, which is not given to it", "node 1 is in 200-2 and in 200-1", "t of lab is made for node 1"] {
         assert!(broken.contains(part), "{part}: {broken}");
     }
     client.delete("/nodepool/nodes/1", None).await.unwrap();
-    let mut later = Witness::of_server(&server, "", None).await;
+    let mut later = HistoryChecker::of_server(&server, "", None).await;
     later.servers = vec![life("s", created)];
     let findings = later.judge();
     assert!(findings.broken.iter().any(|text| text.contains("its server s of lab stays")), "{:?}", findings.broken);

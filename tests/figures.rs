@@ -267,8 +267,11 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
     let _second = other.start_command(command);
     other.becomes_ready().await;
     // Longer than what did not change is left unsaid.
-    let told = received_keys(&second_ear, 12).await;
-    assert!(told.contains("nodepool.provider.other.max_servers|g") && !told.iter().any(is_global), "{told:?}");
+    let received = received_keys(&second_ear, 12).await;
+    assert!(
+        received.contains("nodepool.provider.other.max_servers|g") && !received.iter().any(is_global),
+        "{received:?}"
+    );
     first.kill();
     wait::until("the second to take over", TIMEOUT, async || received_keys(&second_ear, 1).await.iter().any(is_global))
         .await;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
-use bakery::{IMAGES, SETTLE_TIMEOUT, SETTLES};
+use bakery::{BuilderProcessHarness, SETTLE_TIMEOUT, SETTLES};
 use bytes::Bytes;
 use disks::SmallDisk;
 use nix::sys::signal::Signal;

@@ -43,7 +43,7 @@ fn bash_completes_commands_options_and_values() {
 }
 
 #[test]
-fn other_shells_get_theirs() {
+fn other_shells_have_completions() {
     for program in PROGRAMS {
         assert!(text(nodepool(&["completions", "zsh", program]).stdout).starts_with(&format!("#compdef {program}")));
         let fish = text(nodepool(&["completions", "fish", program]).stdout);
@@ -52,7 +52,7 @@ fn other_shells_get_theirs() {
 }
 
 #[test]
-fn every_command_has_a_manual_page_that_groff_has_nothing_to_say_about() {
+fn every_command_has_a_manual_page_without_groff_warnings() {
     let folder = tempfile::tempdir().unwrap();
     nodepool(&["man", folder.path().to_str().unwrap()]);
     let mut names: Vec<String> = std::fs::read_dir(folder.path())

@@ -93,9 +93,9 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
         consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
 
         let unknown = format!("{label}!");
-        let nobodys = consumer.submit_labels(&[&unknown]).await;
-        assert_eq!(consumer.wait_for_end(&nobodys).await.state, RequestState::Failed, "{label:?}");
-        let verdict = why(&work_dir, &nobodys).await.pop().expect("a verdict is remembered");
+        let unserved = consumer.submit_labels(&[&unknown]).await;
+        assert_eq!(consumer.wait_for_end(&unserved).await.state, RequestState::Failed, "{label:?}");
+        let verdict = why(&work_dir, &unserved).await.pop().expect("a verdict is remembered");
         assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);
     }
 }

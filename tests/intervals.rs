@@ -32,14 +32,14 @@ async fn create(zk: &Zk, path: &str) {
     zk.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
 }
 
-async fn is_there(zk: &Zk, path: &str) -> bool {
+async fn exists(zk: &Zk, path: &str) -> bool {
     zk.exists(path).await.unwrap().is_some()
 }
 
 /// How many seconds a znode is still there.
-async fn lasts(zk: &Zk, path: &str) -> f64 {
+async fn seconds_until_deleted(zk: &Zk, path: &str) -> f64 {
     let began = clock::now();
-    while is_there(zk, path).await {
+    while exists(zk, path).await {
         sleep(Duration::from_millis(20)).await;
         assert!((clock::now() - began).0 < 100_000.0, "{path} stays for ever");
     }
@@ -61,7 +61,7 @@ fn the_lock_of_a_request_that_is_gone_goes_when_it_is_old_with_its_contender() {
         sleep(Duration::from_secs(900)).await;
         assert_eq!(consumer.count(&paths::request_lock(&gone)).await, 1, "it is younger");
         sleep(Duration::from_secs(200)).await;
-        assert!(!is_there(&consumer.zk, &paths::request_lock(&gone)).await);
+        assert!(!exists(&consumer.zk, &paths::request_lock(&gone)).await);
         sleep(Duration::from_secs(2000)).await;
         assert_eq!(consumer.count(&paths::request_lock(&waiting)).await, 1, "its request is there");
     });
@@ -78,7 +78,7 @@ fn lock_cleanup_is_the_age_at_which_locks_of_requests_that_are_gone_go() {
             let (_zookeeper, consumer, _process) = launcher(tune).await;
             let stale = paths::request_lock(&RequestId::from("200-0000009999"));
             create(&consumer.zk, &stale).await;
-            let lasted = lasts(&consumer.zk, &stale).await;
+            let lasted = seconds_until_deleted(&consumer.zk, &stale).await;
             assert!((age - 0.05..age + 0.35).contains(&lasted), "{lasted} s instead of {age} s");
         });
     }
@@ -94,7 +94,7 @@ fn cleanup_interval_is_the_longest_that_an_empty_node_stays() {
             let mut longest: f64 = 0.0;
             for _ in 0..3 {
                 create(&consumer.zk, EMPTY_NODE).await;
-                longest = longest.max(lasts(&consumer.zk, EMPTY_NODE).await);
+                longest = longest.max(seconds_until_deleted(&consumer.zk, EMPTY_NODE).await);
             }
             assert!((interval * 0.9..interval + 0.1).contains(&longest), "{longest} s instead of {interval} s");
         });
@@ -121,7 +121,7 @@ fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
                 sleep(Duration::from_millis(interval as u64 * 100)).await;
                 zookeeper.fail_next(process.session_id, 1, Fault::BeforeApplying);
                 lock.release().await.unwrap();
-                longest = longest.max(lasts(&consumer.zk, &paths::node(&id)).await);
+                longest = longest.max(seconds_until_deleted(&consumer.zk, &paths::node(&id)).await);
                 grown::until("the next node", async || consumer.ready_nodes().await == 1).await;
             }
             assert!((interval * 0.2..interval + 0.1).contains(&longest), "{longest} s with {interval} s");
@@ -144,5 +144,5 @@ async fn the_flags_for_cleaning_up_take_decimals_and_act() {
         create(&zk, path).await;
     }
     // By default neither goes within a minute.
-    wait::until("both to go", SOON, async || !is_there(&zk, &stale).await && !is_there(&zk, EMPTY_NODE).await).await;
+    wait::until("both to go", SOON, async || !exists(&zk, &stale).await && !exists(&zk, EMPTY_NODE).await).await;
 }

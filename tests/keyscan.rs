@@ -6,8 +6,8 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hosts::{Manners, free_address, listen};
-use nodepool_drivers::common::keyscan::{KeyScanResult, ScanError, ScanTarget, Scanner};
+use hosts::{ListenerBehavior, free_address, listen};
+use nodepool_drivers::common::keyscan::{KeyScanResult, ScanError, ScanMode, ScanTarget, Scanner};
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
@@ -109,9 +109,15 @@ async fn a_port_where_nothing_listens_ends_by_the_deadline() {
 
 #[tokio::test]
 async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behind() {
-    for manners in [Manners::Silent, Manners::BannerOnly, Manners::HangsUp, Manners::Chatters, Manners::Garbage] {
+    for behavior in [
+        ListenerBehavior::Silent,
+        ListenerBehavior::BannerOnly,
+        ListenerBehavior::HangsUp,
+        ListenerBehavior::Chatters,
+        ListenerBehavior::Garbage,
+    ] {
         let (gone, hears) = std::sync::mpsc::channel();
-        let address = listen(manners, gone);
+        let address = listen(behavior, gone);
         let error = timeout(Duration::from_secs(5), scan(address, 0.7)).await.expect("ended by the deadline");
         assert!(matches!(error, Err(ScanError::Timeout { .. })), "{error:?}");
         let closed = tokio::task::spawn_blocking(move || hears.recv_timeout(Duration::from_secs(10)));
@@ -123,7 +129,7 @@ async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behin
 #[tokio::test]
 async fn a_connection_is_enough_where_no_keys_are_wanted() {
     let (gone, _hears) = std::sync::mpsc::channel();
-    let address = listen(Manners::Silent, gone);
+    let address = listen(ListenerBehavior::Silent, gone);
     let target = ScanTarget { mode: ScanMode::ConnectOnly, ..target(address, 5.0) };
     let found = Scanner::default().scan(&target).await.unwrap();
     assert_eq!(found, KeyScanResult { host_keys: Vec::new(), address: Some(address.ip()) });

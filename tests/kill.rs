@@ -17,12 +17,12 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use support::real::{self, zookeeper::Server};
 use support::wait;
 use tokio::time::{Instant, sleep};
-use witness::Witness;
+use witness::HistoryChecker;
 
 /// Kills where nobody asks for more.
 const KILLS: usize = 30;
 /// What is promised beyond the session timeout, within which a dead launcher's locks go.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const HOSTS: &[Host] = &[
@@ -66,7 +66,7 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
             padding,
         };
         let share = kills / lanes + usize::from(lane < kills % lanes);
-        runs.push(kill_again_and_again(harness, share, seed.wrapping_add(1000 * lane as u64)));
+        runs.push(crash_repeatedly(harness, share, seed.wrapping_add(1000 * lane as u64)));
     }
     for Figures { served, withdrawn, longest_turn } in futures::future::join_all(runs).await {
         eprintln!(
@@ -74,14 +74,14 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
         );
     }
     for (lane, (server, chroot)) in servers.iter().zip(&chroots).enumerate() {
-        Witness::of_server(server, chroot, None).await.judge().assert_kept(&format!("kill-{seed}-{lane}"));
+        HistoryChecker::of_server(server, chroot, None).await.judge().assert_kept(&format!("kill-{seed}-{lane}"));
     }
 }
 
-async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64) -> Figures {
+async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
     let zk = harness.connect().await;
-    let checker = Arc::new(ConsistencyChecker::new(harness.session + GRACE, &harness.slots(), Launchers::OnePerProvider));
+    let checker = Arc::new(ConsistencyChecker::new(harness.session + GRACE_PERIOD, &harness.slots(), Launchers::OnePerProvider));
     let crowd = Crowd::start(&zk, &checker, wishes(), seed).await;
     let _watcher = Watcher::start(&harness.connect().await, &checker);
     let mut launcher = harness.launcher();
@@ -117,7 +117,7 @@ async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64)
     }
     crowd.stop().await;
     scene::assert_kept(&checker, &[&launcher]);
-    harness.settles(&zk, 1, harness.session + GRACE).await;
+    harness.settles(&zk, 1, harness.session + GRACE_PERIOD).await;
     scene::assert_kept(&checker, &[&launcher]);
     assert!(launcher.stop(TIMEOUT).await.success());
     checker.figures()

@@ -12,13 +12,13 @@ mod witness;
 
 use std::time::Duration;
 
-use bakery::{IMAGES, PROVIDER, SETTLE_TIMEOUT};
+use bakery::{BuilderProcessHarness,IMAGES, PROVIDER, SETTLE_TIMEOUT};
 use nix::sys::signal::Signal;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use support::{real, wait};
 use tokio::time::sleep;
-use witness::Witness;
+use witness::HistoryChecker;
 
 const KILLS: usize = 10;
 /// After so many kills it is looked whether everything settles.
@@ -65,16 +65,16 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
     harness.settles(&builder, seed).await;
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLES).await.success());
-    let mut witness = Witness::of_server(&harness.server, "", Some(&harness.cloud)).await;
+    let mut history_checker = HistoryChecker::of_server(&harness.server, "", Some(&harness.cloud)).await;
     // Of what strangers have nobody here has a record.
-    witness.images.retain(|image| image.place.0.as_str() == PROVIDER);
-    witness.wanted = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
-    let findings = witness.judge();
+    history_checker.images.retain(|image| image.place.0.as_str() == PROVIDER);
+    history_checker.wanted = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
+    let findings = history_checker.judge();
     findings.assert_kept(&format!("kill-builder-{seed}"));
     let uploads = harness.cloud.state().await["images_uploaded"].clone();
     eprintln!(
         "{kills} kills, uploads {uploads}, images {}, changes of records {}",
-        witness.images.len(),
+        history_checker.images.len(),
         findings.changes
     );
 }

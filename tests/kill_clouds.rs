@@ -23,19 +23,19 @@ use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::{self, zookeeper::Server};
 use support::wait;
 use tokio::time::sleep;
-use witness::Witness;
+use witness::HistoryChecker;
 
 const KILLS: usize = 20;
 /// After so many kills nothing fails for a while, until each request that waits has ended.
-const QUIET: usize = 5;
+const KILLS_BETWEEN_PAUSES: usize = 5;
 /// What is promised beyond the session timeout, within which a dead launcher's locks go.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// A server that a dead launcher may have asked for is looked for so long before another one is made.
-const LOOKED_FOR: Duration = Duration::from_secs(4);
+const SERVER_LOOKUP_TIME: Duration = Duration::from_secs(4);
 /// Servers that each of the two pools may have: fewer than consumers want at times.
-const MOST: usize = 5;
+const MAX_SERVERS: usize = 5;
 /// So many of the last lives of the launcher are told when something was broken.
-const LIVES: usize = 100;
+const LOGGED_RUNS: usize = 100;
 const TIMEOUT: Duration = Duration::from_secs(90);
 
 fn wishes() -> Wishes {
@@ -114,12 +114,12 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
     let mut past = VecDeque::new();
-    let limit = harness.session + GRACE + LOOKED_FOR;
+    let limit = harness.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
     // In milliseconds since the Unix epoch: from when to when something failed, and since when the cloud does not do what it should.
     let (mut faults, mut spoilt) = (Vec::new(), None);
     for kill in 0..kills {
-        if kill % QUIET == QUIET - 1 {
-            cloud.knobs(calm()).await;
+        if kill % KILLS_BETWEEN_PAUSES == KILLS_BETWEEN_PAUSES - 1 {
+            cloud.knobs(no_faults()).await;
             faults.extend(spoilt.take().map(|since| (since, now_ms())));
             scene::all_end(&zk, limit).await;
         } else if kill % 3 == 0 {
@@ -141,23 +141,23 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         process.kill();
         past.push_back(std::mem::replace(&mut process, start()));
         faults.push((spoilt.unwrap_or(began), now_ms()));
-        spoilt = (knobs != calm()).then_some(began);
+        spoilt = (knobs != no_faults()).then_some(began);
         scene::assert_kept(&checker, &past.iter().collect::<Vec<_>>());
-        past.drain(..past.len().saturating_sub(LIVES));
+        past.drain(..past.len().saturating_sub(LOGGED_RUNS));
         checker.restart_clock();
     }
-    cloud.knobs(calm()).await;
+    cloud.knobs(no_faults()).await;
     faults.extend(spoilt.map(|since| (since, now_ms())));
     crowd.stop().await;
     scene::assert_kept(&checker, &[&process]);
-    soon(TIMEOUT, async || still_there(&zk, &cloud).await).await;
+    soon(TIMEOUT, async || leftovers(&zk, &cloud).await).await;
     let state = cloud.state().await;
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
     scene::assert_kept(&checker, &[&process]);
     assert!(process.stop(TIMEOUT).await.success());
-    let mut witness = Witness::of_server(&server, &harness.chroot, Some(&cloud)).await;
-    witness.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MOST)).into();
-    let (findings, name) = (witness.judge(), format!("kill-clouds-{seed}"));
+    let mut history_checker = HistoryChecker::of_server(&server, &harness.chroot, Some(&cloud)).await;
+    history_checker.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MAX_SERVERS)).into();
+    let (findings, name) = (history_checker.judge(), format!("kill-clouds-{seed}"));
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&faults, limit, &name);
     let creations = state["creates_by_node"].as_object().map_or(0, |all| all.len());
@@ -168,7 +168,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
 }
 
 /// A cloud that does what it should.
-fn calm() -> Value {
+fn no_faults() -> Value {
     json!({"faults": [], "boot_fails_every": 0})
 }
 
@@ -177,7 +177,7 @@ fn now_ms() -> i64 {
 }
 
 /// When everything has been used and given back, nothing is there: no node, no request, no server, no floating IP.
-async fn still_there(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
+async fn leftovers(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
     let nodes = children(zk, paths::NODES).await;
     if !nodes.is_empty() {
         return Some(format!("nodes are left: {nodes:?}"));

@@ -133,8 +133,8 @@ fn ten_thousand_waiting_requests() {
             waiting.push(consumer.submit_labels(&["a"]).await);
         }
         measured.then("asked");
-        let nobodys = consumer.submit_labels(&["nobody-has-this"]).await;
-        assert_eq!(wait_for_end(&consumer, &nobodys).await.state, RequestState::Failed);
+        let unserved = consumer.submit_labels(&["nobody-has-this"]).await;
+        assert_eq!(wait_for_end(&consumer, &unserved).await.state, RequestState::Failed);
         measured.then("one that nobody can serve is declined");
         for id in &waiting[..20] {
             assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
@@ -175,8 +175,8 @@ fn five_hundred_pools() {
         wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == pools).await;
         measured.then("registered");
         let before = zookeeper.last_zxid();
-        let nobodys = consumer.submit_labels(&["nobody-has-this"]).await;
-        let declined = wait_for_end(&consumer, &nobodys).await;
+        let unserved = consumer.submit_labels(&["nobody-has-this"]).await;
+        let declined = wait_for_end(&consumer, &unserved).await;
         let transactions = zookeeper.last_zxid() - before;
         assert!(transactions < pools as i64, "{transactions} transactions of {pools} pools");
         assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, pools));

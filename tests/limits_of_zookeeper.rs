@@ -77,16 +77,17 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
     zk.create("/large", Bytes::from(vec![b'x'; 100_000]), CreateMode::Persistent).await.unwrap();
     let mut measured = Measured::begin(&format!("{UNREAD} requests whose answers nobody reads"));
     let (address, before) = (server.address(), sizes::resident());
-    let mut deaf = Raw::open(address, 40_000).await;
+    let mut non_reading = Raw::open(address, 40_000).await;
     let sent = Arc::new(AtomicUsize::new(0));
     let sending = tokio::spawn({
         let sent = sent.clone();
         async move {
             for _ in 0..UNREAD_REQUESTS {
-                deaf.send(op::GET_DATA, |body| {
-                    body.text("/large").flag(false);
-                })
-                .await;
+                non_reading
+                    .send(op::GET_DATA, |body| {
+                        body.text("/large").flag(false);
+                    })
+                    .await;
                 sent.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -46,17 +46,17 @@ const RECORDS: [(&str, u32, &str); 12] = [
 type Outcome = BTreeMap<String, String>;
 
 fn outcome(folder: &Path, streams: [(&str, String); 2]) -> Outcome {
-    let mut found: Outcome = streams.into_iter().map(|(name, text)| (format!("<{name}>"), blurred(&text))).collect();
+    let mut found: Outcome = streams.into_iter().map(|(name, text)| (format!("<{name}>"), normalized(&text))).collect();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        found.insert(name, blurred(&std::fs::read_to_string(path).unwrap()));
+        found.insert(name, normalized(&std::fs::read_to_string(path).unwrap()));
     }
     found
 }
 
 /// Times and process numbers differ.
-fn blurred(text: &str) -> String {
+fn normalized(text: &str) -> String {
     let mut blurred = String::new();
     for character in text.chars() {
         match character {

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, yaml};
+use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, start_launcher, start_process, until, yaml};
 use nodepool_model::records::ids::NodeId;
 use nodepool_zk::paths;
 use serde_json::{Value, json};

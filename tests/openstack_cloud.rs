@@ -28,7 +28,7 @@ use support::real::{self, ports, sshd};
 use support::wait;
 
 /// What Nova has to say of the server of a node.
-fn assert_says_what_nova_says(node: &Node, server: &Value, cloud: &Cloud) {
+fn assert_matches_nova(node: &Node, server: &Value, cloud: &Cloud) {
     assert_eq!(json!(node.az), server["OS-EXT-AZ:availability_zone"]);
     assert_eq!(json!(node.host_id), server["hostId"]);
     let addresses = server["addresses"][&cloud.network].as_array().expect("it is on the network");
@@ -61,7 +61,7 @@ fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
                 assert_eq!((node.region.as_deref(), node.host_keys.len()), (None, 0));
                 assert_eq!(*node.attributes, json!({"rack": "r1"}));
                 assert_eq!((&node.interface_ip, &node.public_ipv4), (&node.private_ipv4, &None));
-                assert_says_what_nova_says(node, &server, &cloud);
+                assert_matches_nova(node, &server, &cloud);
                 let number = &harness.consumer.request(&id).await.unwrap().nodes[0];
                 assert_eq!(server["name"], json!(format!("np{number}")));
                 assert_eq!(
@@ -115,7 +115,7 @@ fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_o
                     let server = harness.client.server(server_of(node)).await;
                     assert_eq!((&server["flavor"]["id"], &server["image"]["id"]), (&flavor["id"], &json!(image)));
                     assert_eq!(node.labels, [label.into()]);
-                    assert_says_what_nova_says(node, &server, &cloud);
+                    assert_matches_nova(node, &server, &cloud);
                     let need = json!({"cores": flavor["vcpus"], "instances": 1, "ram": flavor["ram"]});
                     assert_eq!(json!(node.resources), need);
                 }

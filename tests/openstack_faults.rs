@@ -17,7 +17,7 @@ use stack::scene::{LONG, with_launcher};
 use support::wait;
 
 /// The calls before the first node.
-const SURVEY: [&str; 4] = [
+const REFRESH_CALLS: [&str; 4] = [
     "method=POST path=^/identity/v3/auth/tokens$",
     "method=GET path=^/compute/v2.1/flavors/detail$",
     "method=GET path=^/image/v2/images$",
@@ -25,7 +25,7 @@ const SURVEY: [&str; 4] = [
 ];
 
 /// The calls that a node's life consists of.
-const LIFE: [&str; 7] = [
+const LIFECYCLE_CALLS: [&str; 7] = [
     "method=POST path=^/compute/v2.1/servers$",
     "method=GET path=^/compute/v2.1/servers/detail$",
     "method=GET path=^/network/v2.0/ports$",
@@ -56,7 +56,7 @@ async fn assert_clean(cloud: &Cloud, what: &str) {
 }
 
 /// Runs all cases at the same time, and names those that fail.
-async fn all<'a>(cases: impl IntoIterator<Item = (String, LocalBoxFuture<'a, ()>)>) {
+async fn run_all<'a>(cases: impl IntoIterator<Item = (String, LocalBoxFuture<'a, ()>)>) {
     let (names, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
     let outcomes = join_all(cases.into_iter().map(|case| AssertUnwindSafe(case).catch_unwind())).await;
     let failed: Vec<_> = names.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_err()).collect();
@@ -64,7 +64,7 @@ async fn all<'a>(cases: impl IntoIterator<Item = (String, LocalBoxFuture<'a, ()>
 }
 
 /// With these knobs, which strike seldom enough, a request of two is served.
-async fn is_survived(what: &str, knobs: Value) {
+async fn assert_survives(what: &str, knobs: Value) {
     let cloud = Cloud::simulated(&[]).await;
     // Seconds: nobody waits longer for a cloud that hangs.
     cloud.set("api_timeout", json!(2));
@@ -85,38 +85,38 @@ async fn is_survived(what: &str, knobs: Value) {
     .await;
 }
 
-fn survived(what: &str, knobs: Value) -> (String, LocalBoxFuture<'_, ()>) {
-    (what.to_owned(), is_survived(what, knobs).boxed_local())
+fn survival_case(what: &str, knobs: Value) -> (String, LocalBoxFuture<'_, ()>) {
+    (what.to_owned(), assert_survives(what, knobs).boxed_local())
 }
 
 /// Each of these calls goes wrong in this way, so often.
-fn survived_in<'a>(
+fn fault_case<'a>(
     calls: impl IntoIterator<Item = &'static str>,
     kind: &'a str,
     times: u32,
 ) -> (String, LocalBoxFuture<'a, ()>) {
     let faults: Vec<String> = calls.into_iter().map(|call| format!("{kind} times={times} {call}")).collect();
-    survived(kind, json!({"faults": faults}))
+    survival_case(kind, json!({"faults": faults}))
 }
 
 /// The calls of a life but these.
-fn without(word: &str) -> impl Iterator<Item = &'static str> {
-    LIFE.into_iter().filter(move |call| !call.contains(word))
+fn lifecycle_calls_except(word: &str) -> impl Iterator<Item = &'static str> {
+    LIFECYCLE_CALLS.into_iter().filter(move |call| !call.contains(word))
 }
 
-fn everywhere() -> impl Iterator<Item = &'static str> {
-    SURVEY.into_iter().chain(LIFE)
+fn all_calls() -> impl Iterator<Item = &'static str> {
+    REFRESH_CALLS.into_iter().chain(LIFECYCLE_CALLS)
 }
 
 #[test]
 fn errors_of_every_call_are_survived() {
     on_real_time(async {
-        let general = ["500", "503", "429"].map(|kind| survived_in(everywhere(), kind, 1));
+        let general = ["500", "503", "429"].map(|kind| fault_case(all_calls(), kind, 1));
         // In a survey these mean that the cloud does not want us.
-        let of_nodes = ["400", "409", "401"].map(|kind| survived_in(LIFE, kind, 1));
+        let of_nodes = ["400", "409", "401"].map(|kind| fault_case(LIFECYCLE_CALLS, kind, 1));
         // What is to be deleted and is not there has been deleted: a lie about that is for the search for leaks.
-        let of_nodes = of_nodes.into_iter().chain([survived_in(without("DELETE"), "404", 1)]);
-        all(general.into_iter().chain(of_nodes)).await;
+        let of_nodes = of_nodes.into_iter().chain([fault_case(lifecycle_calls_except("DELETE"), "404", 1)]);
+        run_all(general.into_iter().chain(of_nodes)).await;
     });
 }
 
@@ -124,7 +124,7 @@ fn errors_of_every_call_are_survived() {
 fn answers_that_are_none_are_survived() {
     on_real_time(async {
         let kinds = ["html", "truncated", "redirect", "closed", "hang", "lost-answer"];
-        all(kinds.map(|kind| survived_in(everywhere(), kind, 1))).await;
+        run_all(kinds.map(|kind| fault_case(all_calls(), kind, 1))).await;
     });
 }
 
@@ -132,12 +132,13 @@ fn answers_that_are_none_are_survived() {
 fn answers_that_are_odd_are_survived() {
     on_real_time(async {
         // An image without a state is none that could be used, and a port without an address none to be public.
-        let calls = || everywhere().filter(|call| !call.contains("/images") && !call.contains("/ports"));
-        let odd = ["missing-fields", "unknown-state", "repeated-marker"].map(|kind| survived_in(calls(), kind, 2));
+        let calls = || all_calls().filter(|call| !call.contains("/images") && !call.contains("/ports"));
+        let odd = ["missing-fields", "unknown-state", "repeated-marker"].map(|kind| fault_case(calls(), kind, 2));
         let no_ids = "missing-fields fields=id,server,servers,floatingip,ports,token";
         // That a list is not whole cannot be seen; but servers are looked for again before they are given up.
-        let others = [survived_in(everywhere(), no_ids, 1), survived_in(without("/network/"), "partial-list", 2)];
-        all(odd.into_iter().chain(others)).await;
+        let others =
+            [fault_case(all_calls(), no_ids, 1), fault_case(lifecycle_calls_except("/network/"), "partial-list", 2)];
+        run_all(odd.into_iter().chain(others)).await;
     });
 }
 
@@ -153,7 +154,7 @@ fn a_cloud_that_is_slow_busy_or_forgetful_is_survived() {
             ("servers that break", json!({"boot_fails_every": 2})),
             ("servers that vanish", json!({"vanish_every": 2, "vanish_after_s": 0.5, "boot_time_s": 1.5})),
         ];
-        all(cases.map(|(what, knobs)| survived(what, knobs))).await;
+        run_all(cases.map(|(what, knobs)| survival_case(what, knobs))).await;
     });
 }
 
@@ -179,7 +180,7 @@ fn a_token_that_is_revoked_is_replaced() {
 }
 
 /// A request of one node is declined when its two attempts are used up, and other requests are served when it is over.
-async fn is_declined(what: &str, knobs: Value) {
+async fn assert_declined(what: &str, knobs: Value) {
     let cloud = Cloud::simulated(&[]).await;
     // Seconds: nobody waits longer for a cloud that hangs.
     cloud.set("api_timeout", json!(2));
@@ -222,7 +223,7 @@ fn a_cloud_that_does_not_recover_fails_the_request_and_no_other() {
             ("ERROR", json!({"boot_fails_every": 1})),
         ];
         let cases = refused.into_iter().chain(others);
-        all(cases.map(|(what, knobs)| (what.to_owned(), is_declined(what, knobs).boxed_local()))).await;
+        run_all(cases.map(|(what, knobs)| (what.to_owned(), assert_declined(what, knobs).boxed_local()))).await;
     });
 }
 
@@ -259,7 +260,7 @@ fn a_creation_whose_answer_is_lost_is_found_in_a_list_of_the_past() {
     on_real_time(async {
         let knobs =
             json!({"stale_lists_s": 1.5, "faults": ["lost-answer every=2 method=POST path=^/compute/v2.1/servers$"]});
-        is_survived("lost and late", knobs).await;
+        assert_survives("lost and late", knobs).await;
     });
 }
 

@@ -11,7 +11,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::{OpenDriver, openstack};
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
-use openstack_clouds::Environment;
+use openstack_clouds::{ConfigPaths, Environment};
 use provider::{Provider, on_real_time, provider_section};
 use serde_json::{Value, json};
 
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 struct Cloud {
     objects: BTreeMap<String, Vec<u8>>,
     image: Value,
-    looks: usize,
+    polls: usize,
     /// The end of every import.
-    end: &'static str,
+    final_status: &'static str,
     calls: Vec<String>,
 }
 
-type Shared = web::Data<Arc<Mutex<Cloud>>>;
+type SharedCloud = web::Data<Arc<Mutex<Cloud>>>;
 
 fn catalog(base: &str) -> Value {
     let service = |kind: &str, url: String| json!({"type": kind, "name": kind, "endpoints": [{"interface": "public", "region": "R", "region_id": "R", "url": url}]});
@@ -38,7 +38,7 @@ fn catalog(base: &str) -> Value {
     ])
 }
 
-async fn serve(cloud: Shared, request: HttpRequest, body: web::Bytes) -> HttpResponse {
+async fn serve(cloud: SharedCloud, request: HttpRequest, body: web::Bytes) -> HttpResponse {
     let mut cloud = cloud.lock().unwrap();
     let base = format!("http://{}", request.connection_info().host());
     let (method, path) = (request.method().as_str().to_owned(), request.path().to_owned());
@@ -81,8 +81,8 @@ async fn serve(cloud: Shared, request: HttpRequest, body: web::Bytes) -> HttpRes
             HttpResponse::Created().json(json!({"id": "task-1", "status": "pending"}))
         }
         ("GET", "/image/v2/tasks/task-1") => {
-            cloud.looks += 1;
-            let status = if cloud.looks == 1 { "processing" } else { cloud.end };
+            cloud.polls += 1;
+            let status = if cloud.polls == 1 { "processing" } else { cloud.final_status };
             HttpResponse::Ok().json(json!({"id": "task-1", "status": status, "message": "no room", "result": {"image_id": "image-7"}}))
         }
         ("PATCH", "/image/v2/images/image-7") => {
@@ -101,9 +101,9 @@ async fn serve(cloud: Shared, request: HttpRequest, body: web::Bytes) -> HttpRes
     }
 }
 
-struct Start(nodepool::actors::provider::task_manager::TaskManagerDeps);
+struct StartTaskManager(nodepool::actors::provider::task_manager::TaskManagerDeps);
 
-impl OpenDriver for Start {
+impl OpenDriver for StartTaskManager {
     type Out = nodepool::actors::provider::jobs::ProviderHandle;
 
     fn with<D: nodepool_driver::driver::Driver>(self, driver: D) -> Self::Out {
@@ -113,7 +113,7 @@ impl OpenDriver for Start {
 
 /// A cloud whose imports end so, and the driver on it.
 fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Provider) {
-    let cloud = Arc::new(Mutex::new(Cloud { end, ..Cloud::default() }));
+    let cloud = Arc::new(Mutex::new(Cloud { final_status: end, ..Cloud::default() }));
     let data = web::Data::new(cloud.clone());
     let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)));
     let server = server.workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
@@ -134,7 +134,7 @@ fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Pro
     let driver = openstack::open_with(&section, &places).unwrap();
     let provider = Provider::new(|mut deps| {
         deps.refresh_mode = nodepool::actors::provider::task_manager::RefreshMode::Never;
-        Start(deps).with(driver)
+        StartTaskManager(deps).with(driver)
     });
     (cloud, provider)
 }

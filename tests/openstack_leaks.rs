@@ -18,7 +18,7 @@ use support::wait;
 use zookeeper_server::types::CreateMode;
 
 /// The number of a node that was there and is gone.
-async fn number_of_a_gone_node(harness: &OpenStackHarness) -> String {
+async fn id_of_a_deleted_node(harness: &OpenStackHarness) -> String {
     let zk: Zk = harness.zookeeper.connect();
     let (path, _) =
         zk.create(&paths::node_prefix(), Bytes::from("{}"), CreateMode::PersistentSequential).await.unwrap();
@@ -27,8 +27,8 @@ async fn number_of_a_gone_node(harness: &OpenStackHarness) -> String {
 }
 
 /// A server with the mark of a provider and of a node that is gone.
-async fn forgotten_server(cloud: &Cloud, harness: &OpenStackHarness, provider: &str) -> String {
-    let number = number_of_a_gone_node(harness).await;
+async fn leaked_server(cloud: &Cloud, harness: &OpenStackHarness, provider: &str) -> String {
+    let number = id_of_a_deleted_node(harness).await;
     let metadata = json!({"nodepool_provider_name": provider, "nodepool_node_id": number});
     let network = harness.client.id_of("network", "networks", &cloud.network).await;
     let image = harness.client.id_of("image", "images", &cloud.image).await;
@@ -52,7 +52,7 @@ async fn unattached_floating_ip(harness: &OpenStackHarness) -> String {
 }
 
 /// A port of a server that is gone.
-async fn port_left_behind(cloud: &Cloud, harness: &OpenStackHarness) -> String {
+async fn leaked_port(cloud: &Cloud, harness: &OpenStackHarness) -> String {
     let network = harness.client.id_of("network", "networks", &cloud.network).await;
     let port = json!({"network_id": network, "device_owner": "compute:nova", "device_id": "a server that is gone"});
     let (status, answer) = harness.client.call(Method::POST, "network", "/ports", Some(json!({"port": port}))).await;
@@ -62,13 +62,13 @@ async fn port_left_behind(cloud: &Cloud, harness: &OpenStackHarness) -> String {
 }
 
 /// Waits until what is at a path of the cloud is gone.
-async fn goes(harness: &OpenStackHarness, service: &str, path: &str) {
+async fn wait_until_deleted(harness: &OpenStackHarness, service: &str, path: &str) {
     let is_gone = async || harness.client.call(Method::GET, service, path, None).await.0 == StatusCode::NOT_FOUND;
     wait::until(&format!("{path} to be gone"), LONG, is_gone).await;
 }
 
 /// The clouds of a case that deletes what bears no mark, whoever made it.
-async fn clouds_of_tests_alone(flags: &[&str]) -> Vec<Cloud> {
+async fn clouds_without_other_users(flags: &[&str]) -> Vec<Cloud> {
     let is_sole = std::env::var("NODEPOOL_TEST_OS_SOLE").is_ok_and(|value| value == "1");
     let is_fit = |cloud: &Cloud| {
         let is_fit = is_sole || !cloud.is_real();
@@ -81,7 +81,11 @@ async fn clouds_of_tests_alone(flags: &[&str]) -> Vec<Cloud> {
 }
 
 /// Sweeps every half second, where a launcher makes one a minute.
-async fn swept(cloud: &Cloud, change: impl Fn(&mut Value), test: impl AsyncFnOnce(&mut OpenStackHarness)) {
+async fn with_short_cleanup_interval(
+    cloud: &Cloud,
+    change: impl Fn(&mut Value),
+    test: impl AsyncFnOnce(&mut OpenStackHarness),
+) {
     let configure = |name: &str| {
         let mut provider = cloud.provider(name);
         change(&mut provider);
@@ -96,17 +100,17 @@ fn a_forgotten_server_goes_and_those_of_others_stay() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let test = async |harness: &mut OpenStackHarness| {
-                let ours = forgotten_server(&cloud, harness, &harness.provider).await;
-                let others = forgotten_server(&cloud, harness, "other").await;
+                let ours = leaked_server(&cloud, harness, &harness.provider).await;
+                let others = leaked_server(&cloud, harness, "other").await;
                 let (id, nodes) = harness.serve(&["a"]).await;
-                goes(harness, "compute", &format!("/servers/{ours}")).await;
+                wait_until_deleted(harness, "compute", &format!("/servers/{ours}")).await;
                 assert_eq!(harness.client.server(&others).await["name"], "forgotten");
                 harness.client.delete_server(&others).await;
                 assert_eq!(nodes.len(), 1);
                 harness.use_up(&id).await;
                 harness.empties().await;
             };
-            swept(&cloud, |_| {}, test).await;
+            with_short_cleanup_interval(&cloud, |_| {}, test).await;
         }
     });
 }
@@ -115,7 +119,7 @@ fn a_forgotten_server_goes_and_those_of_others_stay() {
 #[test]
 fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
     on_real_time(async {
-        for cloud in clouds_of_tests_alone(&[]).await {
+        for cloud in clouds_without_other_users(&[]).await {
             let change = |provider: &mut Value| {
                 provider["clean-floating-ips"] = json!(true);
                 provider["pools"][0]["auto-floating-ip"] = json!(true);
@@ -124,13 +128,13 @@ fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
                 let (id, nodes) = harness.serve(&["a"]).await;
                 let attached = nodes[0].public_ipv4.clone().expect("it has a floating IP");
                 let forgotten = unattached_floating_ip(harness).await;
-                goes(harness, "network", &format!("/floatingips/{forgotten}")).await;
+                wait_until_deleted(harness, "network", &format!("/floatingips/{forgotten}")).await;
                 assert_eq!(harness.client.floating_ips_at(&attached).await, 1);
                 harness.use_up(&id).await;
                 harness.empties().await;
                 assert_eq!(harness.client.floating_ips_at(&attached).await, 0);
             };
-            swept(&cloud, change, test).await;
+            with_short_cleanup_interval(&cloud, change, test).await;
         }
     });
 }
@@ -140,13 +144,13 @@ fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
 fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
     on_real_time(async {
         // The port of a server that boots is down, for several looks here.
-        for cloud in clouds_of_tests_alone(&["--port-stays-every", "1", "--boot-time-s", "4"]).await {
+        for cloud in clouds_without_other_users(&["--port-stays-every", "1", "--boot-time-s", "4"]).await {
             let test = async |harness: &mut OpenStackHarness| {
                 let (id, nodes) = harness.serve(&["a"]).await;
                 // The simulated cloud leaves the server's own behind, below; a real one seldom does.
                 if cloud.is_real() {
-                    let forgotten = port_left_behind(&cloud, harness).await;
-                    goes(harness, "network", &format!("/ports/{forgotten}")).await;
+                    let forgotten = leaked_port(&cloud, harness).await;
+                    wait_until_deleted(harness, "network", &format!("/ports/{forgotten}")).await;
                 }
                 let of_server = format!("/ports?device_id={}", server_of(&nodes[0]));
                 let ports = async || harness.client.get("network", &of_server).await["ports"].clone();
@@ -155,7 +159,7 @@ fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
                 harness.empties().await;
                 wait::until("the server's port to be gone", LONG, async || ports().await == json!([])).await;
             };
-            swept(&cloud, |provider| provider["port-cleanup-interval"] = json!(1), test).await;
+            with_short_cleanup_interval(&cloud, |provider| provider["port-cleanup-interval"] = json!(1), test).await;
         }
     });
 }
@@ -176,6 +180,6 @@ fn ports_go_though_floating_ips_cannot_be_listed_and_one_of_the_ports_may_not_go
             let are_gone = async || harness.client.get("network", "/ports").await["ports"] == json!([]);
             wait::until("the ports to be gone", LONG, are_gone).await;
         };
-        swept(&cloud, change, test).await;
+        with_short_cleanup_interval(&cloud, change, test).await;
     });
 }

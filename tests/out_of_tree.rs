@@ -28,9 +28,9 @@ struct Engine {
     tokens: Vec<String>,
 }
 
-type Shared = web::Data<Arc<Mutex<Engine>>>;
+type SharedEngine = web::Data<Arc<Mutex<Engine>>>;
 
-async fn serve(engine: Shared, request: HttpRequest, body: web::Bytes) -> HttpResponse {
+async fn serve(engine: SharedEngine, request: HttpRequest, body: web::Bytes) -> HttpResponse {
     let mut engine = engine.lock().unwrap();
     let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
     engine.tokens.extend(token);
@@ -154,9 +154,9 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
 }
 
 /// The same driver under a name that no Nodepool has ever had.
-struct Acme(gce::GceDriver);
+struct AcmeDrivers(gce::GceDriver);
 
-impl ExtraDrivers for Acme {
+impl ExtraDrivers for AcmeDrivers {
     fn names(&self) -> Vec<&'static str> {
         vec!["acme"]
     }
@@ -174,7 +174,7 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
         let (_engine, drivers, handle) = start();
         let config = CONFIG.replace("driver: gce", "driver: acme\n    warp-factor: 9");
         let mut process = InProcessDaemon::with(&config, |options| options.extra_drivers = vec!["acme"]);
-        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Acme(drivers)));
+        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(AcmeDrivers(drivers)));
         assert_eq!(process.shared.options.load().await.unwrap().problems, []);
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);

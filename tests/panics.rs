@@ -29,12 +29,12 @@ use tokio::task::JoinHandle;
 use zookeeper_server::EmbeddedServer;
 
 /// The static driver with a bug that shows so many times.
-struct Fragile {
+struct PanickingDriver {
     driver: StaticNodes,
-    left: Arc<AtomicUsize>,
+    remaining_panics: Arc<AtomicUsize>,
 }
 
-impl Driver for Fragile {
+impl Driver for PanickingDriver {
     type Call = Call;
     type Reply = HostCheck;
     type Machine = <StaticNodes as Driver>::Machine;
@@ -52,7 +52,10 @@ impl Driver for Fragile {
     }
 
     fn begin(&self, job: &Job) -> Self::Machine {
-        let is_due = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        let is_due = self
+            .remaining_panics
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .is_ok();
         assert!(!is_due, "a driver with a bug");
         self.driver.begin(job)
     }
@@ -62,15 +65,15 @@ impl Driver for Fragile {
     }
 }
 
-struct WithBug(Arc<AtomicUsize>);
+struct PanickingDrivers(Arc<AtomicUsize>);
 
-impl ExtraDrivers for WithBug {
+impl ExtraDrivers for PanickingDrivers {
     fn names(&self) -> Vec<&'static str> {
         vec!["static"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        Ok(start.with(Fragile { driver: static_nodes::open(section)?, left: self.0.clone() }))
+        Ok(start.with(PanickingDriver { driver: static_nodes::open(section)?, remaining_panics: self.0.clone() }))
     }
 }
 
@@ -84,7 +87,7 @@ async fn launcher(
     let text = text
         .replace("host: localhost\n    port: 2181", &format!("host: 127.0.0.1\n    port: {}", server.address().port()));
     let mut process = InProcessDaemon::new(&text);
-    let bug = WithBug(Arc::new(AtomicUsize::new(panics)));
+    let bug = PanickingDrivers(Arc::new(AtomicUsize::new(panics)));
     Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
     let (shared, file) = (process.shared.clone(), process.file.clone());
     let running = actix_rt::spawn(async move {

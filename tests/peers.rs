@@ -99,7 +99,7 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     // Theirs takes a second for a look and several to register a used host again.
     let checker = Arc::new(ConsistencyChecker::new(Duration::from_secs(60), &harness.harness.slots(), Launchers::OnePerProvider));
     let shapes = vec![vec!["a"], vec!["a"], vec!["a", "a"]];
-    let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
+    let workload_spec = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
     let crowd = Crowd::start(&zk, &checker, wishes, scene::seed()).await;
     let watcher = Watcher::start(&harness.harness.connect().await, &checker);
     wait::until("both to serve", FLEET_TIMEOUT, async || {

@@ -24,14 +24,14 @@ use support::{real, wait};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 const PER_SECOND: u32 = 50;
-const SHORT: Duration = Duration::from_secs(5);
+const DEFAULT_DURATION: Duration = Duration::from_secs(5);
 /// Not before memory has been used as much as it ever will be.
-const WARM: Duration = Duration::from_secs(300);
+const WARM_UP: Duration = Duration::from_secs(300);
 const MINUTE: u64 = 60;
 /// What was taken then is compared to what was taken before.
-const LAST: Duration = Duration::from_secs(600);
+const FINAL_WINDOW: Duration = Duration::from_secs(600);
 /// Long enough for both.
-const LONG: Duration = Duration::from_secs(1200);
+const MIN_FLATNESS_DURATION: Duration = Duration::from_secs(1200);
 /// A rate for which a pause at the beginning counts for little.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ const CLOUD: &[&str] = &[
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     seconds: u64,
-    lives: usize,
+    cycles: usize,
     resident_kib: u64,
     descriptors: usize,
     watches: u64,
@@ -67,8 +67,9 @@ async fn a_launcher_at_work_takes_no_more_and_more() {
         return;
     }
     let asked = std::env::var("NODEPOOL_SOAK").ok();
-    let time =
-        asked.as_ref().map_or(SHORT, |text| Duration::from_secs(text.parse().expect("NODEPOOL_SOAK is seconds")));
+    let time = asked
+        .as_ref()
+        .map_or(DEFAULT_DURATION, |text| Duration::from_secs(text.parse().expect("NODEPOOL_SOAK is seconds")));
     let server = Server::start(Options { java: vec!["-Xmx512m".to_owned()], ..Options::default() }).await;
     let cloud = SimulatedOpenStack::start(CLOUD).await;
     let clouds = cloud.clouds_yaml();
@@ -76,21 +77,21 @@ async fn a_launcher_at_work_takes_no_more_and_more() {
     let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
     let launcher = Nodepool::start_in(&environment, executable, &configuration(&server), &["-f", "--no-webapp"]);
     let consumers = consumers(&server).await;
-    let lives = Arc::new(AtomicUsize::new(0));
-    let load = tokio::spawn(live(consumers.clone(), lives.clone(), time));
-    let samples = watch(&server, &launcher, &lives, time).await;
+    let cycles = Arc::new(AtomicUsize::new(0));
+    let load = tokio::spawn(run_load(consumers.clone(), cycles.clone(), time));
+    let samples = collect_samples(&server, &launcher, &cycles, time).await;
     let in_time = load.await.expect("a life that fails says why");
     let is_empty = async || cloud.state().await["servers"] == json!(0);
     wait::until("all servers to be gone", TIMEOUT, is_empty).await;
-    let lived = lives.load(Ordering::Relaxed);
+    let lived = cycles.load(Ordering::Relaxed);
     assert!(lived > 0, "somebody lived");
     assert_eq!(cloud.state().await["double_creates"], json!(0));
     let wanted = time.as_secs_f64() * f64::from(PER_SECOND);
     println!("{lived} lives in {time:?}, where {wanted:.0} were wanted");
     if asked.is_some() {
-        tell(&samples, time);
+        print_report(&samples, time);
     }
-    if time >= LONG {
+    if time >= MIN_FLATNESS_DURATION {
         assert_flat(&samples, time);
     }
     if time >= AN_HOUR {
@@ -122,31 +123,31 @@ async fn consumers(server: &Server) -> Consumers {
 }
 
 /// Begins so many lives each second, whatever becomes of those before. How many were over when the time was.
-async fn live(consumers: Consumers, lives: Arc<AtomicUsize>, time: Duration) -> usize {
+async fn run_load(consumers: Consumers, cycles: Arc<AtomicUsize>, time: Duration) -> usize {
     let mut ticks = interval(Duration::from_secs(1) / PER_SECOND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let (began, mut under_way) = (Instant::now(), tokio::task::JoinSet::new());
     while began.elapsed() < time {
         ticks.tick().await;
-        let (consumers, lives) = (consumers.clone(), lives.clone());
+        let (consumers, cycles) = (consumers.clone(), cycles.clone());
         under_way.spawn(async move {
             let request = consumers.submit_request().await.expect("a request is taken");
             let fulfilled = consumers.wait_until_fulfilled(&request).await.expect("a request is fulfilled");
             for node in &fulfilled.nodes {
                 consumers.use_node(&request, node).await.expect("a node is used");
             }
-            lives.fetch_add(1, Ordering::Relaxed);
+            cycles.fetch_add(1, Ordering::Relaxed);
         });
         while let Some(ended) = under_way.try_join_next() {
             ended.expect("a life that fails says why");
         }
     }
-    let in_time = lives.load(Ordering::Relaxed);
+    let in_time = cycles.load(Ordering::Relaxed);
     under_way.join_all().await;
     in_time
 }
 
-async fn watch(server: &Server, launcher: &Nodepool, lives: &AtomicUsize, time: Duration) -> Vec<Sample> {
+async fn collect_samples(server: &Server, launcher: &Nodepool, cycles: &AtomicUsize, time: Duration) -> Vec<Sample> {
     let pause = (time / 60).clamp(Duration::from_secs(1), Duration::from_secs(30));
     let (began, mut samples) = (Instant::now(), Vec::new());
     println!("seconds  lives  resident KiB  descriptors  watches  znodes");
@@ -156,13 +157,13 @@ async fn watch(server: &Server, launcher: &Nodepool, lives: &AtomicUsize, time: 
         let figure = |name: &str| figures[name].parse().expect("a figure is a number");
         let sample = Sample {
             seconds: began.elapsed().as_secs(),
-            lives: lives.load(Ordering::Relaxed),
+            cycles: cycles.load(Ordering::Relaxed),
             resident_kib: resident_kib(launcher.pid()),
             descriptors: std::fs::read_dir(format!("/proc/{}/fd", launcher.pid())).expect("it runs").count(),
             watches: figure("zk_watch_count"),
             znodes: figure("zk_znode_count"),
         };
-        let Sample { seconds, lives, resident_kib, descriptors, watches, znodes } = sample;
+        let Sample { seconds, cycles: lives, resident_kib, descriptors, watches, znodes } = sample;
         println!("{seconds:7}  {lives:5}  {resident_kib:12}  {descriptors:11}  {watches:7}  {znodes:6}");
         samples.push(sample);
     }
@@ -176,15 +177,15 @@ fn resident_kib(pid: u32) -> u64 {
     number.parse().expect("it is a number")
 }
 
-type Of = fn(&Sample) -> u64;
-const OF: [(&str, Of); 3] = [
+type Metric = fn(&Sample) -> u64;
+const METRICS: [(&str, Metric); 3] = [
     ("memory", |sample| sample.resident_kib),
     ("descriptors", |sample| sample.descriptors as u64),
     ("watches", |sample| sample.watches),
 ];
 
 /// Of those that were taken in this time, in seconds since the beginning.
-fn within(samples: &[Sample], from: u64, to: u64, of: Of) -> Vec<u64> {
+fn within(samples: &[Sample], from: u64, to: u64, of: Metric) -> Vec<u64> {
     samples.iter().filter(|sample| (from..to).contains(&sample.seconds)).map(of).collect()
 }
 
@@ -193,10 +194,10 @@ fn mean(of: &[u64]) -> f64 {
 }
 
 /// Tells how both halves differ of what follows the first five minutes, or half of a shorter time.
-fn tell(samples: &[Sample], time: Duration) {
-    let warm = WARM.min(time / 2).as_secs();
+fn print_report(samples: &[Sample], time: Duration) {
+    let warm = WARM_UP.min(time / 2).as_secs();
     let middle = warm.midpoint(time.as_secs());
-    for (what, of) in OF {
+    for (what, of) in METRICS {
         let [before, after] = [(warm, middle), (middle, u64::MAX)].map(|(from, to)| within(samples, from, to, of));
         let [before, after] = [mean(&before), mean(&after)];
         let change = 100.0 * (after - before) / before;
@@ -206,9 +207,9 @@ fn tell(samples: &[Sample], time: Duration) {
 
 /// In each minute there is as much memory in use as in the one after the first five, within a twentieth; and in the last ten there are no more descriptors and watches than in the ten minutes after the first five.
 fn assert_flat(samples: &[Sample], time: Duration) {
-    let (warm, end) = (WARM.as_secs(), time.as_secs());
-    let last = end - LAST.as_secs();
-    let [(_, memory), others @ ..] = OF;
+    let (warm, end) = (WARM_UP.as_secs(), time.as_secs());
+    let last = end - FINAL_WINDOW.as_secs();
+    let [(_, memory), others @ ..] = METRICS;
     let before = mean(&within(samples, warm, warm + MINUTE, memory));
     for minute in (warm + MINUTE..end).step_by(MINUTE as usize) {
         let of_minute = within(samples, minute, minute + MINUTE, memory);
@@ -218,7 +219,7 @@ fn assert_flat(samples: &[Sample], time: Duration) {
     }
     for (what, of) in others {
         let [before, after] =
-            [(warm, warm + LAST.as_secs()), (last, end)].map(|(from, to)| within(samples, from, to, of));
+            [(warm, warm + FINAL_WINDOW.as_secs()), (last, end)].map(|(from, to)| within(samples, from, to, of));
         let [before, after] = [before.iter().max(), after.iter().max()];
         assert!(after.is_some() && after <= before, "{what} grew from {before:?} to {after:?}: {samples:?}");
     }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hosts::{Manners, free_address, listen};
+use hosts::{ListenerBehavior, free_address, listen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
@@ -39,7 +39,7 @@ fn hosts_of(nodes: &str) -> Vec<StaticHost> {
     hosts.iter().map(|host| (**host).clone()).collect()
 }
 
-fn problems_of(nodes: &str) -> Vec<String> {
+fn diagnostics_of(nodes: &str) -> Vec<String> {
     let problems = static_nodes::config::hosts(&provider_section(&config(nodes))).unwrap_err();
     problems.iter().map(ToString::to_string).collect()
 }
@@ -124,7 +124,7 @@ fn one_machine_may_be_several_hosts_by_user_or_port() {
 
 #[test]
 fn every_problem_is_reported_with_its_place_and_remedy() {
-    let problems = problems_of(
+    let problems = diagnostics_of(
         "- {name: host-1, labels: a}
          - {name: host-1, labels: b}
          - {name: host-2, labels: a, connection-port: 70000}
@@ -148,12 +148,12 @@ fn every_problem_is_reported_with_its_place_and_remedy() {
 fn a_driver_of_a_later_version_is_refused_by_name() {
     let section = provider_section(&config("- {name: host-1, labels: a}"));
     let section = ProviderConfig { driver: String::from("aws"), ..(*section).clone() };
-    struct Nothing;
-    impl nodepool_drivers::OpenDriver for Nothing {
+    struct NoOpVisitor;
+    impl nodepool_drivers::OpenDriver for NoOpVisitor {
         type Out = ();
         fn with<D: nodepool_driver::driver::Driver>(self, _: D) {}
     }
-    let problems = nodepool_drivers::open(&section, Nothing).unwrap_err();
+    let problems = nodepool_drivers::open(&section, NoOpVisitor).unwrap_err();
     assert!(problems[0].to_string().starts_with("the driver aws is not part of this version"), "{}", problems[0]);
 }
 
@@ -194,7 +194,7 @@ fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
 fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
     on_real_time(async {
         let (gone, hears) = std::sync::mpsc::channel();
-        let address = listen(Manners::HangsUp, gone);
+        let address = listen(ListenerBehavior::HangsUp, gone);
         let port = address.port();
         let mut provider = Provider::of_config(&config(&format!(
             "- {{name: 127.0.0.1, connection-port: {port}, labels: a, host-key: own key, host-key-checking: false}}
@@ -222,7 +222,8 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
         let good = Host::start(Options { keys: vec![KeyKind::Ed25519, KeyKind::Rsa], ..Options::at(31) }).await;
         let changed = Host::start(Options { keys: vec![KeyKind::Ed25519], ..Options::at(32) }).await;
         let (gone, _hears) = std::sync::mpsc::channel();
-        let (silent, chatters) = (listen(Manners::Silent, gone.clone()), listen(Manners::Chatters, gone));
+        let (silent, chatters) =
+            (listen(ListenerBehavior::Silent, gone.clone()), listen(ListenerBehavior::Chatters, gone));
         let down = free_address("127.0.0.33");
         let node = |address: SocketAddr, timeout: u32, more: &str| {
             let (ip, port) = (address.ip(), address.port());
@@ -346,7 +347,7 @@ fn a_probe_notes_a_host_that_died_and_changes_nothing_for_one_that_lives() {
 fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
     on_real_time(async {
         let (gone, _hears) = std::sync::mpsc::channel();
-        let silent = listen(Manners::Silent, gone);
+        let silent = listen(ListenerBehavior::Silent, gone);
         let port = silent.port();
         let hanging = |number| {
             format!("- {{name: 127.0.0.1, username: u{number}, connection-port: {port}, labels: a, timeout: 4}}\n")

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, InProcessDaemon, on_real_time, until};
+use grown::{Consumer, InProcessDaemon, on_real_time, start_process, until};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;
@@ -130,9 +130,10 @@ fn changed_keys_are_taken_over_unless_the_configuration_names_others() {
                 .any(|(_, node)| *node.connection_port == free.port() && node.host_keys.contains(&free.keys()[0]))
         })
         .await;
-        let strangers = consumer.nodes().await.into_iter().filter(|(_, node)| *node.connection_port == pinned.port());
+        let foreign_nodes =
+            consumer.nodes().await.into_iter().filter(|(_, node)| *node.connection_port == pinned.port());
         assert_eq!(
-            strangers.filter(|(_, node)| node.is_idle()).count(),
+            foreign_nodes.filter(|(_, node)| node.is_idle()).count(),
             0,
             "its keys are not those of the configuration"
         );

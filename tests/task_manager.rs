@@ -406,10 +406,10 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
 
 #[test]
 fn a_driver_from_outside_is_tried_first() {
-    struct Outside {
+    struct OutOfTreeDriver {
         state: Arc<Mutex<CloudState>>,
     }
-    impl ExtraDrivers for Outside {
+    impl ExtraDrivers for OutOfTreeDriver {
         fn names(&self) -> Vec<&'static str> {
             vec!["static"]
         }
@@ -423,7 +423,7 @@ fn a_driver_from_outside_is_tried_first() {
             "labels: [{name: a}]
 providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fake-host, labels: a}]}]}]",
         );
-        let outside = Outside { state: seen.clone() };
+        let outside = OutOfTreeDriver { state: seen.clone() };
         let mut provider = Provider::new(|deps| providers::start(&section, deps, Some(&outside)).expect("it starts"));
         assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
         assert_eq!(provider.handle.provider, "mine".into());

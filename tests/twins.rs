@@ -35,9 +35,9 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
     let zk = harness.connect().await;
     let checker = Arc::new(ConsistencyChecker::new(Duration::from_secs(6), &harness.slots(), Launchers::Twins));
     let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
-    let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(50) };
+    let workload_spec = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(50) };
     let mut launchers = [harness.launcher(), harness.launcher()];
-    let crowd = Crowd::start(&zk, &checker, wishes, scene::seed()).await;
+    let crowd = Crowd::start(&zk, &checker, workload_spec, scene::seed()).await;
     let _watcher = Watcher::start(&harness.connect().await, &checker);
     for round in 1..=4 {
         let wanted = 60 * round;

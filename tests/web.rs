@@ -258,19 +258,21 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
         "\"incomplete\"",
     ];
     wait::until("all of them to be told", TIMEOUT, async || {
-        let told = figures().await.to_string();
-        expected.iter().all(|expected| told.contains(expected)) && !told.contains("169.254") && !told.contains("extra")
+        let reply = figures().await.to_string();
+        expected.iter().all(|expected| reply.contains(expected))
+            && !reply.contains("169.254")
+            && !reply.contains("extra")
     })
     .await;
     // What is left out is there with nothing in it, so that nobody who reads it stumbles.
-    let told = figures().await;
-    let providers = told.as_array().unwrap().iter().flat_map(|launcher| launcher["providers"].as_array().cloned());
+    let reply = figures().await;
+    let providers = reply.as_array().unwrap().iter().flat_map(|launcher| launcher["providers"].as_array().cloned());
     let incomplete = providers.flatten().find(|provider| provider["name"] == "incomplete").unwrap();
     assert_eq!((&incomplete["quotas"], &incomplete["calls"]["count"]), (&serde_json::json!([]), &0.into()));
     second.kill();
     wait::until("the second to be missing, then gone", TIMEOUT, async || {
-        let told = figures().await.to_string();
-        !told.contains("\"there\"") && told.contains("\"here\"")
+        let reply = figures().await.to_string();
+        !reply.contains("\"there\"") && reply.contains("\"here\"")
     })
     .await;
 }

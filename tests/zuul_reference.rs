@@ -38,7 +38,7 @@ async fn until_states(zuul: &mut Script, expected: &[&str]) {
     .await;
 }
 
-async fn a_request_lives_its_life(interpreter: Interpreter) {
+async fn run_request_lifecycle(interpreter: Interpreter) {
     let server = Server::start(Options::tls()).await;
     let sections = reference::static_sections("static", "small", &["127.0.0.1", "127.0.0.2"]);
     let configuration = reference::zookeeper_section(&server) + &sections;
@@ -94,7 +94,7 @@ async fn zuul_10_and_the_python_launcher_pass_nodes() {
     if real::skipped() {
         return;
     }
-    a_request_lives_its_life(Interpreter::Zuul10).await;
+    run_request_lifecycle(Interpreter::Zuul10).await;
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn zuul_13_and_the_python_launcher_pass_nodes() {
     if real::skipped() {
         return;
     }
-    a_request_lives_its_life(Interpreter::Zuul13).await;
+    run_request_lifecycle(Interpreter::Zuul13).await;
 }
 
 /// A revision before any launcher runs must be in the record; Zuul does not say so when it fails.

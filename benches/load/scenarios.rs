@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use zookeeper_client::Client;
 
 use crate::consumer::{Consumers, Fulfilled};
-use crate::process::{PERSISTENT_SEQUENTIAL, computed, connect};
+use crate::process::{PERSISTENT_SEQUENTIAL, connect, cpu_seconds};
 use crate::{Target, bare};
 
 const NODES: &str = "/nodepool/nodes";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use openstack_clouds::{Environment, FileText, resolve};
+use openstack_clouds::{CloudSelector, ConfigFiles, Environment, FileText, resolve};
 
 /// Where it is only what a password or the like is set to, nobody may repeat it.
 const SECRET: &str = "hunter2";

@@ -15,17 +15,17 @@ pub struct Case<'a> {
 #[allow(dead_code)]
 pub enum Outcome {
     Same,
-    SameBut(&'static [Exception]),
+    SameExcept(&'static [Exception]),
     /// Each with a part of its message.
-    BothRefuse {
+    BothReject {
         ours: &'static str,
         theirs: &'static str,
     },
-    OnlyWeRefuse {
+    OnlyOursRejects {
         ours: &'static str,
         why: &'static str,
     },
-    OnlyTheyRefuse {
+    OnlySdkRejects {
         theirs: &'static str,
         why: &'static str,
     },
@@ -84,16 +84,16 @@ pub const CASES: &[Case<'static>] = &[
     plain("a token of version 3", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3token, token: t,
         auth: {auth_url: x, project_id: i}}}")], Outcome::Same),
     plain("a credential by id", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3applicationcredential, auth: {auth_url: x,
-        application_credential_id: i, application_credential_secret: s}}}")], Outcome::SameBut(UNSCOPED)),
+        application_credential_id: i, application_credential_secret: s}}}")], Outcome::SameExcept(UNSCOPED)),
     plain("a credential by name", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3applicationcredential, auth: {auth_url: x,
         application_credential_name: n, username: u, user_domain_name: D, application_credential_secret: s}}}")],
-        Outcome::SameBut(UNSCOPED)),
+        Outcome::SameExcept(UNSCOPED)),
     plain("a domain's scope", &[("work/clouds.yaml", "clouds: {c: {domain_name: D, auth: {auth_url: x, username: u, password: p,
         user_domain_id: d}}}")], Outcome::Same),
     plain("the scope of the system", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p,
         user_domain_id: d, system_scope: all}}}")], Outcome::Same),
     plain("a trust", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p,
-        user_domain_id: d, trust_id: t}}}")], Outcome::SameBut(UNSCOPED)),
+        user_domain_id: d, trust_id: t}}}")], Outcome::SameExcept(UNSCOPED)),
     plain("default domains", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_name: n,
         default_domain_id: d, user_domain_name: D}}}")], Outcome::Same),
     plain("one domain for both", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, tenant_name: n,
@@ -155,7 +155,7 @@ pub const CASES: &[Case<'static>] = &[
         variables: &[("XDG_CONFIG_DIRS", "@/other:@/site")],
         cloud: Some("c"),
         region: None,
-        outcome: Outcome::OnlyTheyRefuse {
+        outcome: Outcome::OnlySdkRejects {
             theirs: "Cloud c was not found.",
             why: "the SDK takes the whole list for the name of one directory",
         },
@@ -213,7 +213,7 @@ pub const CASES: &[Case<'static>] = &[
         variables: &[],
         cloud: None,
         region: None,
-        outcome: Outcome::BothRefuse { ours: "not given: auth_url", theirs: "not given: auth_url" },
+        outcome: Outcome::BothReject { ours: "not given: auth_url", theirs: "not given: auth_url" },
     },
     Case {
         name: "nothing at all",
@@ -221,7 +221,7 @@ pub const CASES: &[Case<'static>] = &[
         variables: &[],
         cloud: None,
         region: None,
-        outcome: Outcome::BothRefuse { ours: "not given: auth_url", theirs: "not given: auth_url" },
+        outcome: Outcome::BothReject { ours: "not given: auth_url", theirs: "not given: auth_url" },
     },
     Case {
         name: "a cloud with the name of the environment's",
@@ -229,7 +229,7 @@ pub const CASES: &[Case<'static>] = &[
         variables: &[],
         cloud: Some("envvars"),
         region: None,
-        outcome: Outcome::BothRefuse { ours: "envvars is the name of the cloud", theirs: "defines a cloud named" },
+        outcome: Outcome::BothReject { ours: "envvars is the name of the cloud", theirs: "defines a cloud named" },
     },
     Case {
         name: "a region among others",
@@ -259,7 +259,7 @@ pub const CASES: &[Case<'static>] = &[
         variables: &[],
         cloud: Some("c"),
         region: Some("two"),
-        outcome: Outcome::BothRefuse {
+        outcome: Outcome::BothReject {
             ours: "Region two is not a valid region name for cloud c.",
             theirs: "Region two is not a valid region name for cloud c.",
         },
@@ -288,10 +288,10 @@ pub const CASES: &[Case<'static>] = &[
         {name: b, routes_externally: true, routes_ipv4_externally: false, routes_ipv6_externally: null},
         {name: c, nat_destination: true, routes_ipv6_externally: 'yes'}]}}")], Outcome::Same),
     plain("old keys of networks", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i},
-        external_network: out, internal_network: in}}")], Outcome::SameBut(OLD_NETWORKS)),
+        external_network: out, internal_network: in}}")], Outcome::SameExcept(OLD_NETWORKS)),
     plain("two networks for one purpose", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p},
         networks: [{name: a, default_interface: true}, {name: b, default_interface: true}]}}")],
-        Outcome::BothRefuse { ours: "default_interface is set for two networks", theirs: "Duplicate network entries" }),
+        Outcome::BothReject { ours: "default_interface is set for two networks", theirs: "Duplicate network entries" }),
     plain("no floating addresses", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i},
         floating_ip_source: None}}")], Outcome::Same),
     plain("TLS", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i},
@@ -311,40 +311,40 @@ client: {force_ipv4: false}")], Outcome::Same),
     plain("IPv4 for all", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i}}}
 client: {prefer-ipv6: false}")], Outcome::Same),
     plain("an unknown cloud", &[("work/clouds.yaml", "clouds: {d: {}}")],
-        Outcome::BothRefuse { ours: "Cloud c was not found.", theirs: "Cloud c was not found." }),
+        Outcome::BothReject { ours: "Cloud c was not found.", theirs: "Cloud c was not found." }),
     plain("an empty file", &[("work/clouds.yaml", "# nothing\n")],
-        Outcome::BothRefuse { ours: "Cloud c was not found.", theirs: "Cloud c was not found." }),
+        Outcome::BothReject { ours: "Cloud c was not found.", theirs: "Cloud c was not found." }),
     plain("a misspelt option", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, pasword: p, password: p}}}")],
-        Outcome::BothRefuse { ours: "auth has an option pasword", theirs: "unexpected keyword argument 'pasword'" }),
+        Outcome::BothReject { ours: "auth has an option pasword", theirs: "unexpected keyword argument 'pasword'" }),
     plain("names without their domain", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3password,
         auth: {auth_url: x, username: u, password: p}}}")],
-        Outcome::BothRefuse { ours: "username is given without its domain", theirs: "only unique within a domain" }),
+        Outcome::BothReject { ours: "username is given without its domain", theirs: "only unique within a domain" }),
     plain("an unknown setting in braces", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: 'http://{nothing}', username: u,
-        password: p}}}")], Outcome::BothRefuse { ours: "refers to a setting that is not there", theirs: "KeyError: 'nothing'" }),
+        password: p}}}")], Outcome::BothReject { ours: "refers to a setting that is not there", theirs: "KeyError: 'nothing'" }),
     plain("a credential without a secret", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3applicationcredential,
         auth: {auth_url: x, application_credential_id: i}}}")],
-        Outcome::BothRefuse { ours: "not given: application_credential_secret", theirs: "must provide an auth secret" }),
+        Outcome::BothReject { ours: "not given: application_credential_secret", theirs: "must provide an auth secret" }),
     plain("a quoted false", &[("work/clouds.yaml", "clouds: {c: {private: 'false', auth: {auth_url: x, username: u, password: p,
-        project_id: i}}}")], Outcome::SameBut(QUOTED_NO)),
+        project_id: i}}}")], Outcome::SameExcept(QUOTED_NO)),
     plain("an auth type of others", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3totp, auth: {auth_url: x, username: u,
-        user_domain_id: d, passcode: p, project_id: i}}}")], Outcome::OnlyWeRefuse {
+        user_domain_id: d, passcode: p, project_id: i}}}")], Outcome::OnlyOursRejects {
         ours: "the auth type v3totp is not part of this version",
         why: "one-time passwords do not last for a daemon, and federation needs libraries and a person",
     }),
     plain("an interface that no cloud has", &[("work/clouds.yaml", "clouds: {c: {interface: outer, auth: {auth_url: x, username: u,
-        password: p, project_id: i}}}")], Outcome::OnlyWeRefuse {
+        password: p, project_id: i}}}")], Outcome::OnlyOursRejects {
         ours: "there is no interface outer",
         why: "every request of the SDK would fail for want of an endpoint",
     }),
     plain("a broken file before a good one", &[
         ("work/clouds.yaml", "clouds: ["),
         ("home/.config/openstack/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i}}}"),
-    ], Outcome::OnlyWeRefuse {
+    ], Outcome::OnlyOursRejects {
         ours: "unclosed bracket",
         why: "the SDK skips a file that it cannot parse and takes another one that nobody meant",
     }),
     plain("an empty auth", &[("work/clouds.yaml", "clouds: {c: {profile: citycloud, region_name: Fra1, auth: , username: u,
-        password: p, project_id: i}}")], Outcome::OnlyTheyRefuse {
+        password: p, project_id: i}}")], Outcome::OnlySdkRejects {
         theirs: "TypeError",
         why: "what is null is as good as absent",
     }),

@@ -83,7 +83,7 @@ fn service(service: &Service) -> Value {
 fn login(identity: &Identity) -> Value {
     let (method, proof) = match &identity.auth {
         Auth::Password { user, password } => {
-            let mut user = of_user(user);
+            let mut user = user_json(user);
             user["password"] = json!(password.expose());
             ("password", json!({"user": user}))
         }
@@ -91,7 +91,7 @@ fn login(identity: &Identity) -> Value {
         Auth::ApplicationCredential { credential, secret } => {
             let mut proof = match credential {
                 Credential::Id(id) => json!({"id": id}),
-                Credential::Name { name, user } => json!({"name": name, "user": of_user(user)}),
+                Credential::Name { name, user } => json!({"name": name, "user": user_json(user)}),
             };
             proof["secret"] = json!(secret.expose());
             ("application_credential", proof)
@@ -103,7 +103,7 @@ fn login(identity: &Identity) -> Value {
         Scope::Default => return body,
         Scope::ProjectId(id) => json!({"project": {"id": id}}),
         Scope::ProjectName { name, domain } => json!({"project": with_domain(json!({"name": name}), domain)}),
-        Scope::Domain(domain) => json!({"domain": of_domain(domain)}),
+        Scope::Domain(domain) => json!({"domain": domain_json(domain)}),
         Scope::System => json!({"system": {"all": true}}),
         Scope::Trust(id) => json!({"OS-TRUST:trust": {"id": id}}),
     };
@@ -111,7 +111,7 @@ fn login(identity: &Identity) -> Value {
     body
 }
 
-fn of_user(user: &User) -> Value {
+fn user_json(user: &User) -> Value {
     match user {
         User::Id(id) => json!({"id": id}),
         User::Name { name, domain } => with_domain(json!({"name": name}), domain),
@@ -120,12 +120,12 @@ fn of_user(user: &User) -> Value {
 
 fn with_domain(mut named: Value, domain: &Option<Domain>) -> Value {
     if let Some(domain) = domain {
-        named["domain"] = of_domain(domain);
+        named["domain"] = domain_json(domain);
     }
     named
 }
 
-fn of_domain(domain: &Domain) -> Value {
+fn domain_json(domain: &Domain) -> Value {
     match domain {
         Domain::Id(id) => json!({"id": id}),
         Domain::Name(name) => json!({"name": name}),

@@ -41,10 +41,10 @@ struct Verdict {
 /// `None`, loudly, where there is no reference to ask.
 fn reference() -> Option<&'static [Verdict]> {
     static VERDICTS: OnceLock<Option<Vec<Verdict>>> = OnceLock::new();
-    VERDICTS.get_or_init(ask_reference).as_deref()
+    VERDICTS.get_or_init(run_reference).as_deref()
 }
 
-fn ask_reference() -> Option<Vec<Verdict>> {
+fn run_reference() -> Option<Vec<Verdict>> {
     let Some(python) = std::env::var_os("NODEPOOL_TEST_REFERENCE") else {
         assert!(std::env::var_os("NODEPOOL_REQUIRE_REAL").is_none(), "NODEPOOL_TEST_REFERENCE is not set");
         eprintln!("SKIPPED: NODEPOOL_TEST_REFERENCE does not name a Python with nodepool==11.0.0");
@@ -52,13 +52,13 @@ fn ask_reference() -> Option<Vec<Verdict>> {
     };
     let own: Vec<_> = std::fs::read_dir("tests/config").unwrap().map(|entry| entry.unwrap().path()).collect();
     let own = own.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
-    let mut verdicts = ask(Command::new(&python).arg("tests/config/reference.py"));
-    verdicts.extend(ask(Command::new(&python).arg("tests/config/reference.py").args(own)));
+    let mut verdicts = read_verdicts(Command::new(&python).arg("tests/config/reference.py"));
+    verdicts.extend(read_verdicts(Command::new(&python).arg("tests/config/reference.py").args(own)));
     assert!(verdicts.len() > 180, "only {} files were examined", verdicts.len());
     Some(verdicts)
 }
 
-fn ask(command: &mut Command) -> Vec<Verdict> {
+fn read_verdicts(command: &mut Command) -> Vec<Verdict> {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();

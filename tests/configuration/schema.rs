@@ -35,7 +35,7 @@ fn validator() -> Validator {
 }
 
 /// What the validator of files says against the structure of one, apart from what a schema cannot say.
-fn complaints(root: &YamlNode) -> Vec<Diagnostic> {
+fn diagnostics_of(root: &YamlNode) -> Vec<Diagnostic> {
     let mut problems = check::check(root, &[]);
     // 10 and 10.0 are the same number in JSON.
     problems
@@ -44,10 +44,10 @@ fn complaints(root: &YamlNode) -> Vec<Diagnostic> {
 }
 
 /// Whether both accept the text, or both refuse it.
-fn agree(validator: &Validator, what: &str, text: &str) -> bool {
+fn verdicts_agree(validator: &Validator, what: &str, text: &str) -> bool {
     let Ok(root) = parse(text, &mut Vec::new()) else { return false };
     let Some(document) = as_json(&root) else { return false };
-    let complaints = complaints(&root);
+    let complaints = diagnostics_of(&root);
     let errors: Vec<String> =
         validator.iter_errors(&document).map(|error| format!("{}: {error}", error.instance_path)).collect();
     let verdicts = (complaints.is_empty(), errors.is_empty());
@@ -103,7 +103,7 @@ fn files() -> Vec<(String, String)> {
 }
 
 /// The configurations that Nodepool 11 comes with.
-fn shipped() -> Vec<(String, String)> {
+fn upstream_files() -> Vec<(String, String)> {
     let python = crate::support::real::setting("NODEPOOL_TEST_REFERENCE");
     let output = Command::new(python).args(["-B", "tests/config/reference.py"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -120,11 +120,11 @@ fn check_with_mutants(files: &[(String, String)]) {
     let validator = validator();
     let (mut accepted, mut refused) = (0, 0);
     for (name, text) in files {
-        agree(&validator, name, text);
+        verdicts_agree(&validator, name, text);
         let Ok(root) = parse(text, &mut Vec::new()) else { continue };
         let Some(document) = as_json(&root) else { continue };
         for mutant in mutants(&document) {
-            match agree(&validator, name, &mutant.to_string()) {
+            match verdicts_agree(&validator, name, &mutant.to_string()) {
                 true => accepted += 1,
                 false => refused += 1,
             }
@@ -144,10 +144,10 @@ fn they_agree_on_what_nodepool_11_ships() {
         return;
     }
     let validator = validator();
-    let shipped = shipped();
+    let shipped = upstream_files();
     assert!(shipped.len() > 100, "{} files", shipped.len());
     for (name, text) in &shipped {
-        agree(&validator, name, text);
+        verdicts_agree(&validator, name, text);
     }
     // One file of each driver, the longest, shows all of its keys as far as any does.
     let mut longest: std::collections::BTreeMap<String, &(String, String)> = Default::default();

@@ -11,7 +11,7 @@ use nodepool_zk::Connection;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
-use crate::support::real::child::{Output, Running};
+use crate::support::real::child::{ChildProcess, Running};
 use crate::support::real::ports::{self, Port};
 use crate::support::wait;
 

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use zookeeper_server::store::Store;
-use zookeeper_server::tree::{Applied, Session, Touched, Tree, Write};
+use zookeeper_server::tree::{Applied, DirtyKey, Touched, Tree, Write};
 use zookeeper_server::types::{CreateMode, Op};
 use zookeeper_server::{EmbeddedError, EmbeddedServer};
 

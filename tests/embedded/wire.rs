@@ -33,7 +33,7 @@ async fn four_letter_word(address: SocketAddr, word: &str) -> String {
 }
 
 /// Waits until a look at a path gives this error number.
-async fn until_code(client: &mut Raw, path: &str, code: i32) {
+async fn until_reply_code(client: &mut Raw, path: &str, code: i32) {
     let holds = async {
         while client.look(path).await != code {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -187,7 +187,7 @@ async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
     let mut other = Raw::open(server.address(), 40_000).await;
     assert!(other.session > client.session, "session ids are not given out twice");
     drop(client);
-    until_code(&mut other, "/e", NO_NODE).await;
+    until_reply_code(&mut other, "/e", NO_NODE).await;
     assert_eq!(other.look("/stays").await, 0);
     server.stop().await;
 }
@@ -342,11 +342,12 @@ async fn one_request_may_read_many_znodes_but_not_without_end() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
     let harness = start_server().await;
-    let mut deaf = Raw::open(harness.address, 40_000).await;
-    deaf.request(op::ADD_WATCH, |writer| {
-        writer.text("/").int(1);
-    })
-    .await;
+    let mut non_reading = Raw::open(harness.address, 40_000).await;
+    non_reading
+        .request(op::ADD_WATCH, |writer| {
+            writer.text("/").int(1);
+        })
+        .await;
     // It never reads from here on. Paths are long, so that its events fill every buffer soon.
     let name = "n".repeat(200_000);
     let mut busy = Raw::open(harness.address, 40_000).await;
@@ -364,7 +365,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
     }
     let mntr = four_letter_word(harness.address, "mntr").await;
     assert!(mntr.contains("zk_num_alive_connections\t1\n"), "{mntr}");
-    let alive = Raw::resume(harness.address, 4_000, deaf.session, &deaf.password, 0).await;
+    let alive = Raw::resume(harness.address, 4_000, non_reading.session, &non_reading.password, 0).await;
     assert!(alive.is_some(), "its session is still there to be resumed");
     harness.server.stop().await;
 }

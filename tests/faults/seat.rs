@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
-use super::proxy::{Proxy, Seen, Wire};
+use super::proxy::{LinkState, Seen, Wire};
 use crate::support::real::{self, process::Nodepool};
 
 /// Lives of a process whose logs are kept.

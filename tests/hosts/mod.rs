@@ -11,7 +11,7 @@ pub fn free_address(ip: &str) -> SocketAddr {
 
 /// What a listener does with whoever connects.
 #[derive(Clone, Copy)]
-pub enum Manners {
+pub enum ListenerBehavior {
     /// Accepts, says nothing, and reports when the other side has gone.
     Silent,
     /// Says that it speaks SSH, and no more.
@@ -25,14 +25,14 @@ pub enum Manners {
 }
 
 /// Listens on loopback until the test process ends. Each connection that the peer has closed is told to `gone`.
-pub fn listen(manners: Manners, gone: std::sync::mpsc::Sender<()>) -> SocketAddr {
+pub fn listen(behavior: ListenerBehavior, gone: std::sync::mpsc::Sender<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
             let gone = gone.clone();
             std::thread::spawn(move || {
-                serve(stream, manners);
+                serve(stream, behavior);
                 let _ = gone.send(());
             });
         }
@@ -40,13 +40,15 @@ pub fn listen(manners: Manners, gone: std::sync::mpsc::Sender<()>) -> SocketAddr
     address
 }
 
-fn serve(mut stream: TcpStream, manners: Manners) {
-    let bytes: &[u8] = match manners {
-        Manners::HangsUp => return,
-        Manners::Silent => b"",
-        Manners::BannerOnly => b"SSH-2.0-OpenSSH_9.2\r\n",
-        Manners::Garbage => b"SSH-2.0-OpenSSH_9.2\r\n\xff\xff\xff\xff\xff\xff\xff\xffgarbage and more garbage\0\0\0",
-        Manners::Chatters => {
+fn serve(mut stream: TcpStream, behavior: ListenerBehavior) {
+    let bytes: &[u8] = match behavior {
+        ListenerBehavior::HangsUp => return,
+        ListenerBehavior::Silent => b"",
+        ListenerBehavior::BannerOnly => b"SSH-2.0-OpenSSH_9.2\r\n",
+        ListenerBehavior::Garbage => {
+            b"SSH-2.0-OpenSSH_9.2\r\n\xff\xff\xff\xff\xff\xff\xff\xffgarbage and more garbage\0\0\0"
+        }
+        ListenerBehavior::Chatters => {
             while stream.write_all(b"220 welcome to the mail service\r\n").is_ok() {}
             return;
         }

@@ -17,16 +17,16 @@ const DEBIAN: &str = "name: debian, formats: [raw], elements: [vm]";
 const ONE: &str = "name: one, cloud: c, diskimages: [{name: debian}]";
 const TWO: &str = "name: two, cloud: c, diskimages: [{name: debian}]";
 
-fn swept(options: &mut BuilderOptions) {
+fn with_short_cleanup_interval(options: &mut BuilderOptions) {
     options.cleanup_interval = Seconds(0.2);
 }
 
 fn start(harness: &BuilderHarness, images: &[&str], providers: &[&str]) -> Builder {
-    harness.start_for(images, providers, swept)
+    harness.start_for(images, providers, with_short_cleanup_interval)
 }
 
 /// Files and claims of a build.
-fn is_here(harness: &BuilderHarness, id: &BuildId) -> bool {
+fn has_files(harness: &BuilderHarness, id: &BuildId) -> bool {
     let images = harness.path("images");
     let claims = images.join(".builds");
     let claims = if claims.exists() { names(&claims) } else { BTreeSet::new() };
@@ -38,9 +38,9 @@ fn formats(harness: &BuilderHarness, id: &BuildId) -> BTreeSet<String> {
     names(&harness.path("images")).iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned).collect()
 }
 
-async fn until_gone(harness: &BuilderHarness, id: &BuildId) {
+async fn until_deleted(harness: &BuilderHarness, id: &BuildId) {
     until(&format!("build {id} to go"), async || {
-        !harness.builds("debian").await.iter().any(|(there, _)| there == id) && !is_here(harness, id)
+        !harness.builds("debian").await.iter().any(|(there, _)| there == id) && !has_files(harness, id)
     })
     .await;
 }
@@ -79,8 +79,8 @@ fn the_current_and_the_previous_build_stay_and_older_ones_go_with_all_that_is_th
         for _ in 0..2 {
             ids.push(build_again(&harness, &["one", "two"]).await);
         }
-        until_gone(&harness, &ids[0]).await;
-        assert!(is_here(&harness, &ids[1]) && is_here(&harness, &ids[2]));
+        until_deleted(&harness, &ids[0]).await;
+        assert!(has_files(&harness, &ids[1]) && has_files(&harness, &ids[2]));
         until("its images to go", async || harness.cloud.ids().len() == 4).await;
         assert_eq!(harness.uploads("debian").await.len(), 4);
         assert_eq!(harness.count("debian", BuildState::Ready).await, 2);
@@ -105,7 +105,7 @@ fn an_old_build_stays_as_long_as_a_provider_has_nothing_newer() {
             .await;
         let uploads = harness.uploads("debian").await;
         assert!(uploads.iter().any(|(key, _)| key.build == first && key.provider.as_str() == "two"), "{uploads:?}");
-        assert!(is_here(&harness, &first));
+        assert!(has_files(&harness, &first));
     });
 }
 
@@ -140,7 +140,7 @@ fn an_image_that_is_configured_no_more_goes_with_its_uploads_records_and_files()
         builder
             .reconfigure(harness.yaml(&["name: other, formats: [raw]"], &["name: one, cloud: c, diskimages: []"]))
             .await;
-        until_gone(&harness, &id).await;
+        until_deleted(&harness, &id).await;
         assert_eq!(harness.cloud.ids().len(), 0);
         assert!(harness.zk.exists(&paths::image(&"debian".into())).await.unwrap().is_some());
     });
@@ -161,7 +161,7 @@ fn a_builder_without_the_provider_leaves_the_build_of_another_one_alone() {
             let (failed, _) =
                 builds.iter().min_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0)).unwrap();
             harness.set_build("debian", failed, BuildState::Failed).await;
-            until_gone(&harness, failed).await;
+            until_deleted(&harness, failed).await;
         }
         assert_eq!(harness.builds("debian").await.len(), 1);
     });
@@ -177,9 +177,9 @@ fn files_go_before_a_slow_cloud_and_its_deletion_is_tried_until_it_succeeds() {
         let first = harness.builds("debian").await[0].0.clone();
         harness.cloud.state().delete_fails = 6;
         harness.set_build("debian", &first, BuildState::Deleting).await;
-        until("its files to go", async || !is_here(&harness, &first)).await;
+        until("its files to go", async || !has_files(&harness, &first)).await;
         assert_eq!(harness.uploads("debian").await.iter().filter(|(key, _)| key.build == first).count(), 1);
-        until_gone(&harness, &first).await;
+        until_deleted(&harness, &first).await;
         assert!(harness.cloud.state().deletions >= 7);
         until("what was rebuilt", async || harness.uploaded("debian", "one", UploadState::Ready).await == 1).await;
     });
@@ -249,7 +249,7 @@ fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
         });
         until("a failed build", async || harness.count("debian", BuildState::Failed).await == 1).await;
         let id = harness.builds("debian").await[0].0.clone();
-        until_gone(&harness, &id).await;
+        until_deleted(&harness, &id).await;
         let harness = BuilderHarness::new();
         harness.cloud.state().upload_fails.insert("one", 1);
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
@@ -279,7 +279,7 @@ fn a_build_whose_builder_died_goes_with_its_files() {
         std::fs::write(harness.path("images").join(format!("debian-{id}.raw")), "half of it").unwrap();
         harness.unset("hang");
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
-        until_gone(&harness, &id).await;
+        until_deleted(&harness, &id).await;
         harness.until_uploaded("debian", "one", 1).await;
     });
 }
@@ -289,14 +289,14 @@ fn a_build_whose_builder_died_goes_with_its_files() {
 fn files_of_others_are_left_alone_whatever_their_names() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        let strangers = ["notes-2024.txt", "debian-deadbeef.raw", "debian-11-abc.qcow2"];
-        strangers.iter().for_each(|name| std::fs::write(harness.path("images").join(name), "x").unwrap());
+        let foreign_files = ["notes-2024.txt", "debian-deadbeef.raw", "debian-11-abc.qcow2"];
+        foreign_files.iter().for_each(|name| std::fs::write(harness.path("images").join(name), "x").unwrap());
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         harness.until_uploaded("debian", "one", 1).await;
         let first = harness.builds("debian").await[0].0.clone();
         harness.set_build("debian", &first, BuildState::Deleting).await;
-        until_gone(&harness, &first).await;
-        assert!(strangers.iter().all(|name| harness.path("images").join(name).exists()));
+        until_deleted(&harness, &first).await;
+        assert!(foreign_files.iter().all(|name| harness.path("images").join(name).exists()));
     });
 }
 
@@ -322,7 +322,7 @@ fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_
             .await
             .unwrap();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
-        until_gone(&harness, &id).await;
+        until_deleted(&harness, &id).await;
     });
 }
 
@@ -338,7 +338,7 @@ fn formats_that_are_uploaded_everywhere_go_and_those_to_be_kept_stay() {
         };
         let providers = [provider("one", "qcow2"), provider("two", "raw"), provider("three", "vhd")];
         let providers = providers.each_ref().map(String::as_str);
-        let builder = harness.start_for(&[image], &providers, swept);
+        let builder = harness.start_for(&[image], &providers, with_short_cleanup_interval);
         harness.until_uploaded("debian", "one", 1).await;
         harness.until_uploaded("debian", "two", 1).await;
         let (id, _) = harness.builds("debian").await.remove(0);
@@ -367,7 +367,7 @@ fn a_build_goes_whose_folder_is_missing() {
         let (id, _) = harness.builds("debian").await.remove(0);
         std::fs::remove_dir_all(harness.path("images").join(format!("debian-{id}.d"))).unwrap();
         harness.set_build("debian", &id, BuildState::Deleting).await;
-        until_gone(&harness, &id).await;
+        until_deleted(&harness, &id).await;
     });
 }
 

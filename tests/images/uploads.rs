@@ -241,18 +241,18 @@ fn uploads_of_one_worker_wait_for_each_other_and_those_of_several_do_not() {
 }
 
 /// A cloud whose driver cannot be opened before what it reads beside its section is there.
-struct Late {
-    is_there: Arc<AtomicBool>,
+struct DelayedDrivers {
+    is_available: Arc<AtomicBool>,
     cloud: Cloud,
 }
 
-impl ExtraDrivers for Late {
+impl ExtraDrivers for DelayedDrivers {
     fn names(&self) -> Vec<&'static str> {
         self.cloud.names()
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        match self.is_there.load(Relaxed) {
+        match self.is_available.load(Relaxed) {
             true => self.cloud.open(section, start),
             false => Err(vec![Diagnostic::error(section.section.at, "no clouds.yaml")]),
         }
@@ -264,7 +264,7 @@ fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let is_there = Arc::<AtomicBool>::default();
-        let late = Late { is_there: is_there.clone(), cloud: harness.cloud.clone() };
+        let late = DelayedDrivers { is_available: is_there.clone(), cloud: harness.cloud.clone() };
         let _builder = harness.start_driven(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
         harness.until_built("debian", 1).await;
         is_there.store(true, Relaxed);

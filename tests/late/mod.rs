@@ -11,18 +11,18 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
 
-struct Late {
+struct DelayedReplies {
     zk: Zk,
     word: watch::Receiver<bool>,
 }
 
 /// Answers are held while the word is `false`.
-pub fn late(zk: Zk, word: bool) -> (Zk, watch::Sender<bool>) {
+pub fn delayed_replies(zk: Zk, word: bool) -> (Zk, watch::Sender<bool>) {
     let (sender, word) = watch::channel(word);
-    (Arc::new(Late { zk, word }), sender)
+    (Arc::new(DelayedReplies { zk, word }), sender)
 }
 
-impl Late {
+impl DelayedReplies {
     fn hold<T: Send + 'static>(&self, reply: Reply<T>) -> Reply<T> {
         let mut word = self.word.clone();
         async move {
@@ -33,7 +33,7 @@ impl Late {
     }
 }
 
-impl Connection for Late {
+impl Connection for DelayedReplies {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
         self.zk.get(path)
     }

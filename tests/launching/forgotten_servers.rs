@@ -25,12 +25,12 @@ use zookeeper_server::types::CreateMode;
 
 /// The number of the node whose server it was.
 #[derive(Clone)]
-struct Stubborn {
+struct UndeletableServer {
     node: String,
     deletions: Arc<AtomicUsize>,
 }
 
-impl SimpleAdapter for Stubborn {
+impl SimpleAdapter for UndeletableServer {
     async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
         Err(CloudError::Denied("nobody wants anything".to_owned()))
     }
@@ -53,7 +53,7 @@ impl SimpleAdapter for Stubborn {
     }
 }
 
-impl ExtraDrivers for Stubborn {
+impl ExtraDrivers for UndeletableServer {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }
@@ -74,7 +74,7 @@ fn the_deletion_of_a_forgotten_server_is_given_up_after_ten_minutes_and_there_is
         consumer.zk.delete(&path, -1).await.unwrap();
 
         let deletions = Arc::<AtomicUsize>::default();
-        let cloud = Stubborn { node: paths::name(&path).to_owned(), deletions: deletions.clone() };
+        let cloud = UndeletableServer { node: paths::name(&path).to_owned(), deletions: deletions.clone() };
         let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(cloud)));
         process.run(&zookeeper);
         until("it is deleted", async || deletions.load(Relaxed) == 1).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::late::late;
+use crate::late::delayed_replies;
 use futures::future::join;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::json;
@@ -30,7 +30,7 @@ async fn start_harness() -> DelayedWriteHarness {
     for container in ["/nodepool/nodes", "/nodepool/requests"] {
         lock::make_path(&other, container).await.unwrap();
     }
-    let (zk, word) = late(zookeeper.connect(), false);
+    let (zk, word) = delayed_replies(zookeeper.connect(), false);
     let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
     DelayedWriteHarness { other, store: Store::new(zk, Arc::new(mirror)), release_replies: word }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_launcher, until, yaml, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::runtime::clock;

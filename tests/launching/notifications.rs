@@ -24,7 +24,7 @@ pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: 
     fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
     cloud-image: image, flavor-name: Fake Flavor}]\n";
 
-pub type Heard = Arc<Mutex<Vec<Notification>>>;
+pub type Notifications = Arc<Mutex<Vec<Notification>>>;
 
 /// Of a pool `main` with a label `a`.
 pub fn launching() -> Launching {
@@ -47,12 +47,12 @@ pub fn launching() -> Launching {
 }
 
 /// A cloud whose instances are there at once.
-struct Quick {
+struct InstantCloud {
     instances: Mutex<Vec<Instance>>,
-    heard: Heard,
+    notifications: Notifications,
 }
 
-impl SimpleAdapter for Quick {
+impl SimpleAdapter for InstantCloud {
     const WANTS_NOTIFICATIONS: bool = true;
 
     async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
@@ -77,19 +77,19 @@ impl SimpleAdapter for Quick {
     }
 
     fn on_notification(&self, notification: &Notification) {
-        self.heard.lock().unwrap().push(notification.clone());
+        self.notifications.lock().unwrap().push(notification.clone());
     }
 }
 
-pub struct Quicks(pub Heard);
+pub struct InstantDriver(pub Notifications);
 
-impl ExtraDrivers for Quicks {
+impl ExtraDrivers for InstantDriver {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        let adapter = Quick { instances: Mutex::default(), heard: self.0.clone() };
+        let adapter = InstantCloud { instances: Mutex::default(), notifications: self.0.clone() };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
@@ -98,10 +98,10 @@ impl ExtraDrivers for Quicks {
 #[test]
 fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
     on_paused_time(async {
-        let (zookeeper, heard) = (zookeeper(), Heard::default());
+        let (zookeeper, received) = (zookeeper(), Notifications::default());
         let consumer = Consumer::of(&zookeeper);
         let mut process = InProcessDaemon::new(YAML);
-        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Quicks(heard.clone())));
+        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(InstantDriver(received.clone())));
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
 
@@ -109,13 +109,13 @@ fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
         let node = consumer.wait_for_end(&first).await.nodes[0].clone();
         consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
         until("the node is idle", async || consumer.ready_nodes().await == 1).await;
-        assert_eq!(*heard.lock().unwrap(), []);
+        assert_eq!(*received.lock().unwrap(), []);
         let second = consumer.submit_labels(&["a"]).await;
         let request = consumer.wait_for_end(&second).await;
         assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &node));
         let used = consumer.accept(&second).await;
         consumer.use_up(used).await;
         let all = [Notification::NodeReused(node.clone()), Notification::NodeDeleted(node.clone())];
-        until("both are heard", async || *heard.lock().unwrap() == all).await;
+        until("both are heard", async || *received.lock().unwrap() == all).await;
     });
 }

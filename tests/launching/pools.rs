@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::grown::foreign::ForeignPool;
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
-use crate::late::late;
-use crate::notifications::{Heard, Quicks, YAML};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_launcher, until, yaml, zookeeper};
+use crate::late::delayed_replies;
+use crate::notifications::{InstantDriver, Notifications, YAML};
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
@@ -90,7 +90,7 @@ async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     let mut process = InProcessDaemon::new(&two_pools(limit));
-    let (zk, word) = late(zookeeper.connect(), true);
+    let (zk, word) = delayed_replies(zookeeper.connect(), true);
     process.run_on(zk);
     until("6 nodes", async || consumer.ready_nodes().await == 6).await;
     word.send_replace(false);
@@ -184,16 +184,16 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
 }
 
 /// A driver that cannot be opened before what it reads beside its section is there.
-struct Late(Arc<AtomicBool>);
+struct DelayedDrivers(Arc<AtomicBool>);
 
-impl ExtraDrivers for Late {
+impl ExtraDrivers for DelayedDrivers {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         match self.0.load(Relaxed) {
-            true => Quicks(Heard::default()).open(section, start),
+            true => InstantDriver(Notifications::default()).open(section, start),
             false => Err(vec![Diagnostic::error(section.section.at, "no clouds.yaml")]),
         }
     }
@@ -205,7 +205,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let is_there = Arc::<AtomicBool>::default();
-        let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(Late(is_there.clone()))));
+        let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(DelayedDrivers(is_there.clone()))));
         process.run(&zookeeper);
         let pools = async || consumer.count("/nodepool/components/pool").await;
         // At the start, and after a reload that replaces it.

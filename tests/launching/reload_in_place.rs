@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml};
+use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_process, until, yaml};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_drivers::{OpenDriver, static_nodes};
@@ -14,9 +14,9 @@ use python_yaml::diagnostics::Diagnostic;
 use zookeeper_server::types::Stat;
 
 /// The static driver; counts how often it is opened, which is once for each TaskManager.
-struct Counting(Arc<AtomicUsize>);
+struct CountingDrivers(Arc<AtomicUsize>);
 
-impl ExtraDrivers for Counting {
+impl ExtraDrivers for CountingDrivers {
     fn names(&self) -> Vec<&'static str> {
         vec!["static"]
     }
@@ -30,7 +30,7 @@ impl ExtraDrivers for Counting {
 fn counted(text: &str) -> (InProcessDaemon, Arc<AtomicUsize>) {
     let (mut process, opened) = (InProcessDaemon::new(text), Arc::new(AtomicUsize::new(0)));
     let shared = Arc::get_mut(&mut process.shared).expect("nobody else has it yet");
-    shared.drivers = Some(Box::new(Counting(opened.clone())));
+    shared.drivers = Some(Box::new(CountingDrivers(opened.clone())));
     (process, opened)
 }
 

@@ -352,7 +352,7 @@ fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
         let allocate = |record: &mut Node| record.allocated_to = Some(case.request.clone());
         nodes.extend(others.map(|(id, node)| node.change(id.clone(), allocate)));
         let (other, watched) = (case.other.clone(), paths::node(&case.node));
-        let meddling = tokio::spawn(async move {
+        let interference = tokio::spawn(async move {
             loop {
                 let (_, changed) = other.zk.exists_and_watch(&watched).await.unwrap();
                 changed.await;
@@ -365,7 +365,7 @@ fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
             }
         });
         assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict));
-        meddling.await.unwrap();
+        interference.await.unwrap();
         assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Pending);
     });
 }

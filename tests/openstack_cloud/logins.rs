@@ -130,13 +130,13 @@ fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_
         let all = [("unchecked", unchecked), ("unknown", unknown), ("nameless", nameless), ("other", other)];
         all.into_iter().for_each(|(name, entry)| cloud.add(name, entry));
         let configure = |name: &str| {
-            let strangers = ["unchecked", "unknown", "nameless", "other"].map(|named| {
+            let unusable_providers = ["unchecked", "unknown", "nameless", "other"].map(|named| {
                 let mut provider = cloud.provider(&format!("{name}-{named}"));
                 provider["cloud"] = json!(named);
                 provider["pools"][0]["labels"][0]["name"] = json!(named);
                 provider
             });
-            std::iter::once(cloud.provider(name)).chain(strangers).collect()
+            std::iter::once(cloud.provider(name)).chain(unusable_providers).collect()
         };
         with_launcher(&cloud, configure, async |harness| {
             for label in ["a", "unchecked"] {
@@ -155,7 +155,7 @@ fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_
 }
 
 /// The cloud with others in its clouds.yaml that nobody can log in to.
-fn with_strangers(cloud: &mut Cloud, folder: &std::path::Path) {
+fn with_unusable_clouds(cloud: &mut Cloud, folder: &std::path::Path) {
     let name = cloud.name.clone();
     cloud.copy_clouds_yaml(folder, |file| {
         let good = file["clouds"][name].clone();
@@ -176,7 +176,7 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
     on_real_time(async {
         for mut cloud in clouds(&[]).await {
             let folder = tempfile::tempdir().unwrap();
-            with_strangers(&mut cloud, folder.path());
+            with_unusable_clouds(&mut cloud, folder.path());
             let configure = |name: &str| {
                 let cases = [
                     ("password", "wrong-password", None),
@@ -185,7 +185,7 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                     ("unknown", "no-such-cloud", None),
                     ("region", cloud.name.as_str(), Some("Nowhere")),
                 ];
-                let strangers = cases.iter().map(|(label, named, region)| {
+                let unusable_providers = cases.iter().map(|(label, named, region)| {
                     let mut provider = cloud.provider(&format!("{name}-{label}"));
                     provider["cloud"] = json!(named);
                     if let Some(region) = region {
@@ -194,7 +194,7 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                     provider["pools"][0]["labels"][0]["name"] = json!(label);
                     provider
                 });
-                std::iter::once(cloud.provider(name)).chain(strangers).collect()
+                std::iter::once(cloud.provider(name)).chain(unusable_providers).collect()
             };
             with_launcher(&cloud, configure, async |harness| {
                 let good = harness.consumer.submit_labels(&["a"]).await;

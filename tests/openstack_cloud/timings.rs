@@ -48,8 +48,8 @@ fn the_statsd_of_a_cloud_hears_of_each_kind_of_request() {
             ];
             let (mut buffer, mut is_timed) = ([0; 2048], false);
             while !wanted.is_empty() || !is_timed {
-                let heard = tokio::time::timeout(LONG, statsd.recv(&mut buffer)).await;
-                let length = heard.unwrap_or_else(|_| panic!("{}: {wanted:?} come", cloud.name)).unwrap();
+                let received = tokio::time::timeout(LONG, statsd.recv(&mut buffer)).await;
+                let length = received.unwrap_or_else(|_| panic!("{}: {wanted:?} come", cloud.name)).unwrap();
                 let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
                 assert!(datagram.lines().all(|line| line.starts_with("of.one.")), "{datagram}");
                 wanted.retain(|line| !datagram.lines().any(|sent| sent == *line));

@@ -28,7 +28,7 @@ pub struct PoolHarness {
 }
 
 impl PoolHarness {
-    pub fn new(wishes: &str) -> Self {
+    pub fn new(labels: &str) -> Self {
         // A label is one that a host has; the facts take no notice of the host.
         Self::from_spec(&Spec {
             hosts: vec!["h1 labels=a".to_owned()],
@@ -109,8 +109,8 @@ impl PoolHarness {
 
     /// Until the launches have begun.
     pub fn start_launches(&mut self) {
-        let taken_up = self.step(Event::Wake);
-        let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+        let claimed = self.step(Event::Wake);
+        let [Effect::Claim(claim)] = &claimed[..] else { panic!("the request is taken up: {claimed:?}") };
         let others = self.built.snapshot.node_count() * 10;
         for (number, record) in claim.create.iter().enumerate() {
             let id = node_id(&(others + number + 1).to_string());
@@ -247,8 +247,8 @@ fn a_node_that_is_not_seen_to_be_ready_is_written_with_the_end_of_its_request() 
 #[test]
 fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
     let mut harness = PoolHarness::new("a,a");
-    let taken_up = harness.step(Event::Wake);
-    let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+    let claimed = harness.step(Event::Wake);
+    let [Effect::Claim(claim)] = &claimed[..] else { panic!("the request is taken up: {claimed:?}") };
     let (left, gone) = (node_id("1"), node_id("2"));
     let record = Versioned { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     harness.built.snapshot.put_node(left.clone(), record);
@@ -262,8 +262,8 @@ fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
 #[test]
 fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
     let mut harness = PoolHarness::with_capacity(3.0, "200-1 a,b", &["7 labels=a"]);
-    let taken_up = harness.step(Event::Wake);
-    let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+    let claimed = harness.step(Event::Wake);
+    let [Effect::Claim(claim)] = &claimed[..] else { panic!("the request is taken up: {claimed:?}") };
     harness.apply(&claim.reuse[0]);
     let (request, made) = (harness.request.clone(), node_id("8"));
     let record = Versioned { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };

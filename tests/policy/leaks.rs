@@ -219,14 +219,14 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
     let amounts = Resources::none().with("cores", 4.0).with("instances", 1.0);
     let mut leaked = Instance { resources: amounts.clone(), ..instance("a", "lab", GONE) };
     let another = Instance { resources: amounts.clone(), ..instance("b", "other", GONE) };
-    let accounted = |effects: &[Effect]| {
+    let reported_usage = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
             Effect::SetLeakedUsage(provider, amounts) => Some((provider.clone(), amounts.clone())),
             _ => None,
         })
     };
     let mut sweep_usage = |built: &Built, instances: &[Instance]| {
-        accounted(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
+        reported_usage(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
     };
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "seen once");
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), Some((lab_provider(), amounts.clone())));
@@ -244,19 +244,19 @@ fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
     let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
     let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
         ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
-    let say = |numbers_given| {Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below: numbers_given }));
-    let told = |effects: &[Effect]| match effects {
+    let say = |numbers_given| {Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below: numbers_given }))};
+    let reported = |effects: &[Effect]| match effects {
         [Effect::UnissuedId(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
         _ => Vec::new(),
     };
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(listed(&instances), &built.inputs());
-    assert_eq!(told(&leaks.step(say(100), &built.inputs())), ["a", "b"]);
+    assert_eq!(reported(&leaks.step(say(100), &built.inputs())), ["a", "b"]);
     for _ in 0..2 {
         leaks.step(Event::Sweep, &built.inputs());
         assert_eq!(deleted(&leaks.step(listed(&instances), &built.inputs())), [("c".to_owned(), LeakReason::NoNode)]);
         // Another node has got the number since.
-        assert_eq!(told(&leaks.step(say(101), &built.inputs())), ["a", "b"]);
+        assert_eq!(reported(&leaks.step(say(101), &built.inputs())), ["a", "b"]);
     }
 }
 
@@ -292,10 +292,10 @@ fn more_than_the_budget_is_told_and_left_alone() {
     sweep(&mut leaks, &built, &instances, proven(&gone));
     let effects = sweep(&mut leaks, &built, &instances, proven(&gone));
     assert_eq!(deleted(&effects), []);
-    let told = effects
+    let reported = effects
         .iter()
         .any(|effect| matches!(effect, Effect::Exceeded { candidates, budget: 10, .. } if candidates.len() == 20));
-    assert!(told, "{effects:?}");
+    assert!(reported, "{effects:?}");
     // Of two hundred, twenty are a tenth.
     let known: Vec<Instance> = (0..180).map(|number| instance(&format!("x{number}"), "lab", "0000000001")).collect();
     let all: Vec<Instance> = instances.iter().chain(&known).cloned().collect();

@@ -85,14 +85,14 @@ fn what_goes_in_the_future_is_no_room_to_wait_for() {
 // Refused at once, it was tried fifty times a second.
 #[test]
 fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
-    let (label, mut harness, mut mind) = with_one_min_ready();
+    let (label, mut harness, mut min_ready) = with_one_min_ready();
     for pause in [1.0, 2.0, 4.0] {
-        let plan = |mind: &mut MinReady, harness: &PoolHarness| {
+        let plan = |min_ready: &mut MinReady, harness: &PoolHarness| {
             min_ready.plan(&Default::default(), &harness.built.inputs())};
-        assert_eq!(plan(&mut mind, &harness), [MinReadyAction::Submit(label.clone())]);
-        mind.submitted(&label, "event", None, harness.built.monotonic_now());
-        assert_eq!(plan(&mut mind, &harness), []);
-        let due = mind.due(harness.built.monotonic_now()).expect("it is tried again");
+        assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
+        min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
+        assert_eq!(plan(&mut min_ready, &harness), []);
+        let due = min_ready.due(harness.built.monotonic_now()).expect("it is tried again");
         assert_eq!(due - harness.built.monotonic_now(), Seconds(pause));
         harness.built.wait_until(due);
     }
@@ -133,14 +133,14 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
 // The node of such a request stayed given to it as long as the session lived.
 #[test]
 fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
-    let (label, mut harness, mut mind) = with_one_min_ready();
-    let plan = |mind: &mut MinReady, harness: &PoolHarness| mind.plan(&Default::default(), &harness.built.inputs());
-    assert_eq!(plan(&mut mind, &harness), [MinReadyAction::Submit(label.clone())]);
-    mind.submitted(&label, "event", None, harness.built.monotonic_now());
+    let (label, mut harness, mut min_ready) = with_one_min_ready();
+    let plan = |min_ready: &mut MinReady, harness: &PoolHarness| min_ready.plan(&Default::default(), &harness.built.inputs());
+    assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
+    min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
     harness.built.snapshot.connected = false;
     for _ in 0..3 {
         harness.built.now = harness.built.now + Seconds(60.0);
-        assert_eq!(plan(&mut mind, &harness), []);
+        assert_eq!(plan(&mut min_ready, &harness), []);
     }
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
@@ -150,8 +150,8 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
         .snapshot
         .put_request(id.clone(), Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
     harness.built.snapshot.connected = true;
-    let wishes = plan(&mut mind, &harness);
-    assert!(wishes.contains(&MinReadyAction::Finish { request: id, nodes: Vec::new() }), "{actions:?}");
+    let actions = plan(&mut min_ready, &harness);
+    assert!(actions.contains(&MinReadyAction::Finish { request: id, nodes: Vec::new() }), "{actions:?}");
 }
 
 // One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
@@ -163,16 +163,16 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
         nodes: ["1 labels=a init allocated=100-7", "2 labels=a allocated=100-7"].map(str::to_owned).into(),
         ..Spec::default()
     };
-    let (mut harness, mut mind, label) = (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
+    let (mut harness, mut min_ready, label) = (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
     let id = request_id("100-7");
-    mind.submitted(&label, "event", Some(id.clone()), harness.built.monotonic_now());
+    min_ready.submitted(&label, "event", Some(id.clone()), harness.built.monotonic_now());
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     record.nodes = vec![node_id("2")];
     let stored = Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
     harness.built.snapshot.put_request(id, stored);
-    let wishes = mind.plan(&Default::default(), &harness.built.inputs());
-    let finished = wishes.iter().find_map(|wish| match wish {
+    let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
+    let finished = actions.iter().find_map(|wish| match wish {
         MinReadyAction::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
         _ => None,
     });
@@ -214,10 +214,10 @@ fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room()
 // As many requests as somebody had typed were made, until the memory was full.
 #[test]
 fn nodes_to_be_kept_ready_are_asked_for_in_portions() {
-    let (_, harness, mut mind) = with_min_ready("a min-ready=9e18");
-    let wishes = mind.plan(&Default::default(), &harness.built.inputs());
-    assert_eq!(wishes.len(), 1000);
-    assert_eq!(mind.plan(&Default::default(), &harness.built.inputs()), [], "the next ones when these have come");
+    let (_, harness, mut min_ready) = with_min_ready("a min-ready=9e18");
+    let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
+    assert_eq!(actions.len(), 1000);
+    assert_eq!(min_ready.plan(&Default::default(), &harness.built.inputs()), [], "the next ones when these have come");
 }
 
 // It was given to its request with labels that this had not asked for, and the write refused as a defect.

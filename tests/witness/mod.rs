@@ -39,7 +39,7 @@ const ON_ITS_WAY: Seconds = Seconds(0.5);
 const MAX_SHOWN_BYTES: usize = 3000;
 
 /// Everything that a run left behind.
-pub struct Witness {
+pub struct HistoryChecker {
     pub transactions: Arc<[Transaction]>,
     pub servers: Vec<Life>,
     pub images: Vec<ImageLife>,
@@ -117,18 +117,18 @@ pub struct Findings {
     pub tale: String,
 }
 
-impl Witness {
+impl HistoryChecker {
     /// To be called when all servers run and the last answer to a writer has arrived.
-    pub async fn of_ensemble(ensemble: &Ensemble, cloud: Option<&SimulatedOpenStack>) -> Witness {
+    pub async fn of_ensemble(ensemble: &Ensemble, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
         let homes: Vec<_> = ensemble.servers.iter().map(|server| server.home().join("data")).collect();
         Self::of(&homes.iter().map(|home| &**home).collect::<Vec<_>>(), "", cloud).await
     }
 
-    pub async fn of_server(server: &Server, chroot: &str, cloud: Option<&SimulatedOpenStack>) -> Witness {
+    pub async fn of_server(server: &Server, chroot: &str, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
         Self::of(&[&server.home().join("data")], chroot, cloud).await
     }
 
-    async fn of(data_dirs: &[&Path], chroot: &str, cloud: Option<&SimulatedOpenStack>) -> Witness {
+    async fn of(data_dirs: &[&Path], chroot: &str, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
         let (servers, images, changes) = match cloud {
             Some(cloud) => {
                 let history = cloud.history().await;
@@ -138,7 +138,7 @@ impl Witness {
         };
         let (limits, sessions, wanted) = Default::default();
         let transactions = transactions::committed(data_dirs).into();
-        Witness { transactions, servers, images, limits, sessions, wanted, changes, chroot: chroot.to_owned() }
+        HistoryChecker { transactions, servers, images, limits, sessions, wanted, changes, chroot: chroot.to_owned() ,}
     }
 
     /// The sessions of launchers and builders: those that have registered one.

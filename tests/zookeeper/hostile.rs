@@ -15,13 +15,13 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a server does with a connection.
 #[derive(Clone, Copy, Debug)]
-enum Manners {
+enum ListenerBehavior {
     Closes,
-    IsSilent,
+    Silent,
     /// Answers everything with these bytes.
-    Says(&'static [u8]),
+    Replies(&'static [u8]),
     /// Gives a session, then answers with these bytes.
-    TurnsTo(&'static [u8]),
+    RepliesAfterHandshake(&'static [u8]),
 }
 
 /// The answer to the first packet: protocol 0, 2 s, session 1, sixteen bytes of password, not read-only.
@@ -47,30 +47,30 @@ fn ping_answered() -> Vec<u8> {
     packet
 }
 
-async fn serve(mut stream: TcpStream, manners: Manners) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, behavior: ListenerBehavior) -> std::io::Result<()> {
     let mut buffer = [0; 4096];
     let mut packets = 0;
     loop {
-        if matches!(manners, Manners::Closes) || stream.read(&mut buffer).await? == 0 {
+        if matches!(behavior, ListenerBehavior::Closes) || stream.read(&mut buffer).await? == 0 {
             return Ok(());
         }
         packets += 1;
-        match manners {
-            Manners::Closes | Manners::IsSilent => {}
-            Manners::Says(words) => stream.write_all(words).await?,
-            Manners::TurnsTo(_) if packets == 1 => stream.write_all(&session_granted()).await?,
-            Manners::TurnsTo(_) if packets == 2 => stream.write_all(&ping_answered()).await?,
-            Manners::TurnsTo(words) => stream.write_all(words).await?,
+        match behavior {
+            ListenerBehavior::Closes | ListenerBehavior::Silent => {}
+            ListenerBehavior::Replies(words) => stream.write_all(words).await?,
+            ListenerBehavior::RepliesAfterHandshake(_) if packets == 1 => stream.write_all(&session_granted()).await?,
+            ListenerBehavior::RepliesAfterHandshake(_) if packets == 2 => stream.write_all(&ping_answered()).await?,
+            ListenerBehavior::RepliesAfterHandshake(words) => stream.write_all(words).await?,
         }
     }
 }
 
-async fn start(manners: Manners) -> ConnectOptions {
+async fn start(behavior: ListenerBehavior) -> ConnectOptions {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, manners));
+            tokio::spawn(serve(stream, behavior));
         }
     });
     ConnectOptions { session_timeout: Duration::from_secs(2), ..ConnectOptions::plain("127.0.0.1", port) }
@@ -79,13 +79,13 @@ async fn start(manners: Manners) -> ConnectOptions {
 #[tokio::test]
 async fn who_is_not_zookeeper_is_refused_with_a_reason() {
     let cases = [
-        (Manners::Closes, "the server close"),
-        (Manners::IsSilent, "accepts the connection but does not answer"),
-        (Manners::Says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not look like ZooKeeper's"),
-        (Manners::Says(&[0xff; 64]), "does not look like ZooKeeper's"),
-        (Manners::Says(&[0, 0, 0, 1, 0]), "does not look like ZooKeeper's"),
-        (Manners::Says(&[0x7f, 0xff, 0xff, 0xff, 0, 0]), "does not look like ZooKeeper's"),
-        (Manners::Says(&[0x15, 0x03, 0x03, 0, 2, 2, 80]), "wants TLS"),
+        (ListenerBehavior::Closes, "the server close"),
+        (ListenerBehavior::Silent, "accepts the connection but does not answer"),
+        (ListenerBehavior::Replies(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not look like ZooKeeper's"),
+        (ListenerBehavior::Replies(&[0xff; 64]), "does not look like ZooKeeper's"),
+        (ListenerBehavior::Replies(&[0, 0, 0, 1, 0]), "does not look like ZooKeeper's"),
+        (ListenerBehavior::Replies(&[0x7f, 0xff, 0xff, 0xff, 0, 0]), "does not look like ZooKeeper's"),
+        (ListenerBehavior::Replies(&[0x15, 0x03, 0x03, 0, 2, 2, 80]), "wants TLS"),
     ];
     for (manners, words) in cases {
         let options = start(manners).await;
@@ -105,7 +105,7 @@ async fn a_server_that_turns_to_nonsense_costs_a_connection_and_no_more() {
         &[0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0],
     ];
     for words in nonsense {
-        let zk = connect(start(Manners::TurnsTo(words)).await).await.unwrap();
+        let zk = connect(start(ListenerBehavior::RepliesAfterHandshake(words)).await).await.unwrap();
         assert_eq!(zk.session_id(), 1);
         let asked = tokio::time::timeout(Duration::from_secs(10), zk.get("/x")).await.expect("an answer in time");
         assert!(matches!(asked, Err(ZkError::Unknown(_) | ZkError::Protocol(_))), "{words:?}: {asked:?}");

@@ -46,9 +46,9 @@ async fn server_of_session(ensemble: &Ensemble, session_id: i64) -> usize {
     .await
 }
 
-struct Real(ConnectOptions);
+struct RealClient(ConnectOptions);
 
-impl crate::contract::Server for Real {
+impl crate::contract::Server for RealClient {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let options = self.0.clone();
         async move {
@@ -65,9 +65,9 @@ async fn the_client_keeps_the_contract_with_and_without_a_chroot() {
         return;
     }
     let server = Server::start(settings()).await;
-    crate::contract::run(&Real(options_of(&server.address()))).await;
+    crate::contract::run(&RealClient(options_of(&server.address()))).await;
     // zookeeper.md check 22: made on demand
-    crate::contract::run(&Real(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) })).await;
+    crate::contract::run(&RealClient(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) })).await;
     let outside = connect(options_of(&server.address())).await.unwrap();
     let (names, _) = outside.children("/np").await.unwrap();
     assert!(!names.is_empty() && names.iter().all(|name| name.starts_with("contract-")), "{names:?}");
@@ -100,8 +100,8 @@ impl SessionHarness {
     }
 
     async fn wait_for_event(&mut self, kind: EventKind, path: &str) {
-        let heard = tokio::time::timeout(Duration::from_secs(40), self.next_event_of(kind, path)).await;
-        heard.unwrap_or_else(|_| panic!("no {kind:?} {path}"));
+        let received = tokio::time::timeout(Duration::from_secs(40), self.next_event_of(kind, path)).await;
+        received.unwrap_or_else(|_| panic!("no {kind:?} {path}"));
     }
 
     async fn next_event_of(&mut self, kind: EventKind, path: &str) {
@@ -216,8 +216,9 @@ async fn a_session_that_somebody_ended_is_expired_for_good() {
     // Whoever knows the credentials can end the session. Our client takes it back when it can, hence the repetition.
     let state = harness.zk.session();
     wait::until("the thief to end the session", TIMEOUT, async || {
-        let thief = zookeeper_client::Client::connector().with_session(harness.zk.credentials()).with_fail_eagerly();
-        drop(thief.connect(&server.address()).await);
+        let second_session =
+            zookeeper_client::Client::connector().with_session(harness.zk.credentials()).with_fail_eagerly();
+        drop(second_session.connect(&server.address()).await);
         *state.borrow() == SessionState::Expired
     })
     .await;

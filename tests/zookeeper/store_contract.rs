@@ -7,9 +7,9 @@ use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::memory::MemoryZooKeeper;
 
-struct Memory(MemoryZooKeeper);
+struct InMemoryClient(MemoryZooKeeper);
 
-impl Server for Memory {
+impl Server for InMemoryClient {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let zk: Zk = self.0.connect();
         async { zk }.boxed()
@@ -17,9 +17,9 @@ impl Server for Memory {
 }
 
 /// Our own client as a source of sessions for the contract.
-struct Wire(ConnectOptions);
+struct RealClient(ConnectOptions);
 
-impl Server for Wire {
+impl Server for RealClient {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let options = self.0.clone();
         async move {
@@ -32,18 +32,18 @@ impl Server for Wire {
 
 #[tokio::test]
 async fn the_memory_store_keeps_the_contract() {
-    crate::contract::run(&Memory(MemoryZooKeeper::new())).await;
+    crate::contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_store_keeps_the_contract_on_paused_time() {
-    crate::contract::run(&Memory(MemoryZooKeeper::new())).await;
+    crate::contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test]
 async fn the_embedded_server_keeps_the_contract_through_the_wire() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
-    crate::contract::run(&Wire(crate::coordinator::client(server.address().port()))).await;
+    crate::contract::run(&RealClient(crate::coordinator::client(server.address().port()))).await;
     server.stop().await;
 }

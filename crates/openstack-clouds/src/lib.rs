@@ -19,7 +19,7 @@ mod profiles;
 mod select;
 
 pub use error::CloudsError;
-pub use field_paths::{Environment, FileText};
+pub use field_paths::{ConfigFiles, ConfigPaths, Environment, FileText};
 pub use secret::Secret;
 pub use select::CloudSelector;
 pub use settings::*;

@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::jute::{Malformed, Reader, Writer};
 use crate::protocol::{decode_acl, write_acl};
-use crate::tree::{Inconsistent, Record, Session, Touched, Tree};
+use crate::tree::{DirtyKey, Inconsistent, Record, Session, Touched, Tree};
 
 const ZNODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("znodes");
 const SESSIONS: TableDefinition<'_, i64, &[u8]> = TableDefinition::new("sessions");

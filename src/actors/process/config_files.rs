@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tracing::{error, warn};
 
-use super::files::{self, FileStamp, FileStamp};
+use super::files::{self, ConfigFileSource, FileStamp};
 use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};
 use nodepool_model::records::ids::ProviderName;

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 
-use super::config_files::{self, LoadError, LoadError, LoadedConfig};
+use super::config_files::{self, ConfigStamp, LoadError, LoadedConfig};
 use super::context::LauncherOptions;
 
 /// What is another file at each look is loaded all the same after so many: somebody may write it anew every second.

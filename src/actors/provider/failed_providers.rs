@@ -10,7 +10,7 @@ use nodepool_model::config::Config;
 use nodepool_model::records::ids::{LauncherId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::report::status::{VerdictKind, Why};
+use nodepool_model::report::status::{PoolVerdict, Why};
 use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tracing::{Instrument, debug, info_span};
 
 pub use super::fence::Fence;
-use super::jobs::{Abandon,  Drain, Notify, ProviderHandle, Submit};
+use super::jobs::{Abandon,  Drain, Notify, ProviderHandle, SetLeakedUsage,Submit};
 use super::tasks::Tasks;
 use super::tasks_view;
 use crate::actors::runtime::actor_tasks::ActorTasks;

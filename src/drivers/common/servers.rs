@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login, Unavailable};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::{UploadConfig, Uploading};

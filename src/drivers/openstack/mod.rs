@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::openstack::api_types::OneServer;
-use crate::openstack::calls::{Call, Reply, ResponseKind};
+use crate::openstack::calls::{Call, CallKind, Reply, ResponseKind};
 use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::catalog::timings::Timings;
 use crate::openstack::errors::{Failure, failed};

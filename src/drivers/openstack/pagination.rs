@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::api_types::{self, IdOnly, Server, ServersPage};
+use super::api_types::{self, IdOnly, Server, ServerIdPage, ServersPage};
 use super::calls::{Call, ListKind, PAGE_SIZE, SERVER_IDS, SERVERS};
 use super::errors::failed;
 use nodepool_driver::error::CloudError;

@@ -1,6 +1,6 @@
 //! Cloud settings for the unit tests of this folder.
 
-use openstack_clouds::{CloudSettings, Environment, FileText, resolve};
+use openstack_clouds::{CloudSelector, CloudSettings, ConfigFiles, Environment, FileText, resolve};
 
 /// The settings of a cloud with a login and these further keys of `clouds.yaml`.
 pub fn cloud_with(keys: &str) -> CloudSettings {

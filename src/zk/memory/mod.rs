@@ -12,7 +12,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::memory::replica::{Replica, Step};
+use crate::memory::replica::{LogEntry, Step};
 use crate::{Connection, MAX_TRANSACTION_BYTES, Reply, SessionState};
 use zookeeper_server::tree::{Applied, DirtyKey,Fired, Session, Touched, Tree, WatchKind, Write, Written};
 use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEvent, ZkError};

@@ -18,20 +18,20 @@ use std::{
 const GUARD: &str = r#"trap "" INT TERM HUP; read -r line; kill -9 "$1" 2>/dev/null; rm -rf "$2""#;
 
 /// How many lines of a log a failed test shows.
-const TAIL: usize = 40;
+const SHOWN_LINES: usize = 40;
 
 /// A running child process; dropping it kills it.
-pub struct Running {
+pub struct ChildProcess {
     name: String,
     process: Child,
     guard: Child,
     log: PathBuf,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts the command. Its standard error is added to the log, and so is its standard output unless the command says
     /// otherwise (`piped` is for callers that talk to it). `home` is what goes when everything else failed to clean up.
-    pub fn start(name: &str, command: &mut Command, output: Output, log: &Path, home: &Path) -> Running {
+    pub fn start(name: &str, command: &mut Command, output: Output, log: &Path, home: &Path) -> ChildProcess {
         let file = append(log);
         match output {
             Output::Logged => command.stdin(Stdio::null()).stdout(file.try_clone().expect("a log file can be shared")),
@@ -50,7 +50,7 @@ impl Running {
             let _ = process.kill();
             panic!("cannot start the guard of {name}: {error}")
         });
-        Running { name: name.to_owned(), process, guard, log: log.to_owned() }
+        ChildProcess { name: name.to_owned(), process, guard, log: log.to_owned() }
     }
 
     /// The two ends of a piped child; a second call panics.
@@ -115,7 +115,7 @@ impl Running {
         format!(
             "--- end of the log of {} ---\n{}\n---",
             self.name,
-            lines[lines.len().saturating_sub(TAIL)..].join("\n")
+            lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
         )
     }
 
@@ -126,7 +126,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let status = self.kill();
         if std::thread::panicking() {

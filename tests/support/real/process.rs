@@ -1,6 +1,6 @@
 //! Our own programs, started as an operator starts them, each in a directory of its own.
 
-use super::child::{Output, Running};
+use super::child::{ChildProcess, Running};
 use crate::support::wait;
 use nix::sys::signal::Signal;
 use std::{

@@ -1,6 +1,6 @@
 //! The example `simulated-openstack` in a process of its own, with its knobs and counters at hand.
 
-use super::child::{Output, Running};
+use super::child::{ChildProcess, Running};
 use crate::support::wait;
 use serde_json::Value;
 use std::{path::PathBuf, process::Command, time::Duration};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::{LaunchLabel, Launching};
+use nodepool_driver::facts::{LaunchConfig, Launching};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;

@@ -10,7 +10,7 @@ use chrono::{DateTime, Local};
 
 use crate::Level;
 use crate::format::json::Layout;
-use crate::format::pattern::{Field, FormatError, Piece, Raw, Style};
+use crate::format::pattern::{Field, FieldValue, Piece, Raw, Style};
 
 /// What is known about one record.
 pub struct Record<'a> {

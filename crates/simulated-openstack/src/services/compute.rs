@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, MIN_MICROVERSION, Microversion, Service};
+use crate::call::{Call, MAX_MICROVERSION, MIN_MICROVERSION, Microversion, Service};
 use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, ServerEvent, number_of};
 use crate::cloud::fixtures::Flavor;
 use crate::faults::knobs::is_nth;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::path::{self, split, validate};
-use super::{Acl, Applied, DATA_LIMIT, Failure, Record, Session, Touched, Tree, Write, Written, Znode};
+use super::{Acl, Applied, DATA_LIMIT, DirtyKey, Failure, Record, Session, Touched, Tree, Write, Written, Znode};
 use crate::types::{CreateMode, EventKind};
 
 /// One transaction under way: what it is stamped with, how to take it back, and what it will have done.

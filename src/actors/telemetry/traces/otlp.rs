@@ -24,16 +24,16 @@ use nodepool_model::records::request::{NodeRequest, SpanInfo};
 use nodepool_model::records::time::Timestamp;
 
 /// For what is still to be sent when the process ends.
-const PATIENCE: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Of a request to the collector, where nothing else is said.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where spans go: to a collector, or nowhere.
 #[derive(Clone, Default)]
-pub struct Tracer(Option<Arc<Sending>>);
+pub struct Tracer(Option<Arc<ExportPipeline>>);
 
-struct Sending {
+struct ExportPipeline {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
 }
@@ -49,7 +49,7 @@ impl Tracer {
             || given("OTEL_TRACES_EXPORTER").is_some_and(|value| value != "otlp");
         let Some((variable, endpoint)) = endpoint.filter(|_| !is_off) else { return Self(None) };
         let timeout = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));
-        let timeout = timeout.and_then(|text| text.parse().ok()).map_or(TIMEOUT, Duration::from_millis);
+        let timeout = timeout.and_then(|text| text.parse().ok()).map_or(DEFAULT_EXPORT_TIMEOUT, Duration::from_millis);
         let checked = if is_address(&endpoint) { Ok(()) } else { Err(format!("{variable} holds no address")) };
         let exporter = match checked.and_then(|()| exporter(runtime, timeout)) {
             Ok(exporter) => exporter,
@@ -64,14 +64,14 @@ impl Tracer {
         let provider =
             SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build();
         info!(target: "nodepool.NodePool", endpoint = without_secrets(&endpoint), "sending traces");
-        Self(Some(Arc::new(Sending { tracer: provider.tracer("nodepool"), provider })))
+        Self(Some(Arc::new(ExportPipeline { tracer: provider.tracer("nodepool"), provider })))
     }
 
     pub fn traces(&self) -> Traces {
-        Traces { sending: self.0.clone(), requests: BTreeMap::new(), nodes: BTreeMap::new() }
+        Traces { pipeline: self.0.clone(), requests: BTreeMap::new(), nodes: BTreeMap::new() }
     }
 
-    /// Sends what is left. Blocks for a moment, at most.
+    /// Sends the spans that are still open. Blocks for a moment, at most.
     pub fn end(&self) {
         if let Some(sending) = &self.0
             && let Err(error) = sending.provider.shutdown_with_timeout(PATIENCE)

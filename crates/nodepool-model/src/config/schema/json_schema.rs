@@ -15,13 +15,13 @@ const NUMBER: &str =
 
 /// Draft 2020-12. What it cannot say: that `10` is no number with decimals and `10.0` no whole one, of what kind a key is in
 /// YAML, and all that depends on another place of the file.
-pub fn of_configuration() -> Value {
-    let mut root = of_section(&TOP_LEVEL);
+pub fn configuration_schema() -> Value {
+    let mut root = section_schema(&TOP_LEVEL);
     root["properties"]["providers"]["items"] = json!({"$ref": "#/$defs/provider"});
-    let mut definitions = Map::from_iter([("provider".to_owned(), provider())]);
+    let mut definitions = Map::from_iter([("provider".to_owned(), provider_schema())]);
     for driver in driver_limits::names() {
-        if let Some(section) = check::of_driver(driver) {
-            definitions.insert(driver.to_owned(), of_section(section));
+        if let Some(section) = check::driver_schema(driver) {
+            definitions.insert(driver.to_owned(), section_schema(section));
         }
     }
     let mut document = json!({
