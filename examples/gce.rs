@@ -12,7 +12,7 @@ use nodepool::actors::process::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -36,7 +36,7 @@ struct Gce {
     project: String,
     region: String,
     zone: String,
-    launching: Launching,
+    launching: LaunchConfig,
     /// Machine type and source image of each label.
     labels: BTreeMap<String, (String, String)>,
 }
@@ -108,7 +108,7 @@ impl Gce {
             return Err(diagnostics.items);
         }
         let (zones, tidy) = (Vec::new(), UnusedResourcePolicy::default());
-        let launching = Launching {
+        let launching = LaunchConfig {
             attempts,
             timeout: Seconds(3600.0),
             boot_timeout,
@@ -205,7 +205,7 @@ impl SimpleAdapter for Gce {
         Ok(limits)
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         self.launching.clone()
     }
 

@@ -11,7 +11,7 @@ use nodepool::actors::process::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -29,7 +29,7 @@ struct Shelf {
     address: String,
     /// The metadata of each instance, by its name.
     instances: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
-    launching: Launching,
+    launching: LaunchConfig,
 }
 
 fn need() -> Resources {
@@ -56,7 +56,7 @@ impl SimpleAdapter for Shelf {
         Ok(self.instances.lock().unwrap().iter().map(instance).collect())
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         self.launching.clone()
     }
 }
@@ -84,7 +84,7 @@ impl ExtraDrivers for ShelfDriver {
             .pools
             .iter()
             .map(|(name, pool)| (name.clone(), pool.labels.iter().map(|name| (name.clone(), label.clone())).collect()));
-        let launching = Launching {
+        let launching = LaunchConfig {
             attempts: 3,
             timeout: Seconds(3600.0),
             boot_timeout: Seconds(60.0),

@@ -5,7 +5,7 @@ use std::alloc::System;
 use cap::Cap;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::report::event_history::Chronicle;
+use nodepool_model::report::event_history::EventHistory;
 use nodepool_model::snapshot::{Snapshot, Versioned};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Versioned<T> {
 /// A picture, and what is told about the way to it from the one before.
 struct HistoryRecorder {
     snapshot: Snapshot,
-    history: Chronicle,
+    history: EventHistory,
     zxid: i64,
 }
 
@@ -35,7 +35,7 @@ impl HistoryRecorder {
         let before = self.snapshot.clone();
         self.zxid += 1;
         change(&mut self.snapshot, self.zxid);
-        self.history.compare(&before, &self.snapshot, Timestamp(self.zxid as f64));
+        self.history.record_differences(&before, &self.snapshot, Timestamp(self.zxid as f64));
     }
 
     fn node(&mut self, number: usize, state: &str, request: Option<usize>) {
@@ -67,7 +67,7 @@ impl HistoryRecorder {
 #[test]
 fn history_takes_at_most_20_mb_at_10_000_nodes() {
     let mut recorder =
-        HistoryRecorder { snapshot: Snapshot::default(), history: Chronicle::new(Timestamp(0.0)), zxid: 0 };
+        HistoryRecorder { snapshot: Snapshot::default(), history: EventHistory::new(Timestamp(0.0)), zxid: 0 };
     for number in 0..NODES {
         recorder.node(number, "ready", None);
     }
@@ -85,13 +85,13 @@ fn history_takes_at_most_20_mb_at_10_000_nodes() {
     }
     // Eight hours, of which six are kept.
     for number in 0..2000 {
-        recorder.history.count(&recorder.snapshot, Timestamp(f64::from(number)));
+        recorder.history.record_counts(&recorder.snapshot, Timestamp(f64::from(number)));
     }
     assert_eq!(recorder.history.len(), 100_000, "the ring is full");
     // What it keeps alive counts, such as names of nodes that are gone; so first the picture goes.
     recorder.snapshot = Snapshot::default();
     let with = ALLOCATOR.allocated();
-    recorder.history = Chronicle::new(Timestamp(0.0));
+    recorder.history = EventHistory::new(Timestamp(0.0));
     let bytes = with - ALLOCATOR.allocated();
     println!("history of {NODES} nodes: {:.1} MB", bytes as f64 / 1e6);
     assert!((1_000_000..20_000_000).contains(&bytes), "{bytes} bytes");

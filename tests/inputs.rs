@@ -13,7 +13,7 @@ use nodepool_model::records::ids::{LabelName, NodeId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::RequestState;
-use nodepool_model::report::status::{PoolVerdict, Why};
+use nodepool_model::report::status::{PoolVerdict, VerdictKind};
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
 use serde_json::Value;
@@ -60,7 +60,7 @@ fn configuration(port: u16) -> String {
     )
 }
 
-async fn why(work_dir: &WorkDir, id: &nodepool_model::records::ids::RequestId) -> Vec<Why> {
+async fn why(work_dir: &WorkDir, id: &nodepool_model::records::ids::RequestId) -> Vec<PoolVerdict> {
     let (status, body) = work_dir.get(&format!("/why/{id}")).await.expect("the launcher answers");
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()

@@ -20,7 +20,7 @@ use nodepool::actors::process::files::ConfigFileSource;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::report::image_status::{self, Ages};
+use nodepool_model::report::image_status::{self, AgeFormat};
 use nodepool_model::report::list;
 use nodepool_policy::images::{build_schedule, retention};
 use nodepool_policy::inputs::Inputs;
@@ -260,7 +260,7 @@ fn ten_thousand_images() {
             "and none too many"
         );
         measured.then("decided on");
-        let rows = image_status::uploads(&snapshot.images, Ages::Since);
+        let rows = image_status::uploads(&snapshot.images, AgeFormat::EpochSeconds);
         assert_eq!(rows.len(), images);
         let bytes = list::python_json(image_status::UPLOAD_COLUMNS, &rows).len();
         measured.then(&format!("listed, {} MB", bytes / 1_000_000));

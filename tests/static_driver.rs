@@ -163,7 +163,7 @@ fn the_configuration_alone_says_which_hosts_there_are() {
         let provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
         let facts = provider.facts();
         assert_eq!(check_of(&facts, &identity("fake-host-1", "zuul", 22)), HostCheck::Pending);
-        assert_eq!((facts.refreshed_at.0, facts.launching.is_none()), (0.0, true));
+        assert_eq!((facts.refreshed_at.0, facts.launch_config.is_none()), (0.0, true));
         assert_eq!(facts.label_needs.len(), 1);
         assert_eq!(facts.label_needs["a"].get("instances"), 1.0);
         assert_eq!(facts.limits.get("instances"), f64::INFINITY);

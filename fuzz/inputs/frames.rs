@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use zookeeper_server::client_connection::{self, LinkError, Outbox};
 use zookeeper_server::coordinator::{Action, Coordinator, Input, LinkId, Moment, Output};
-use zookeeper_server::engine::{Message, Report};
+use zookeeper_server::engine::{Message, ServerStats};
 use zookeeper_server::protocol::{decode_call, decode_hello};
 use zookeeper_server::tree::Tree;
 
@@ -146,7 +146,7 @@ async fn answer(mut inbox: mpsc::Receiver<Message>) {
     while let Some(message) = inbox.recv().await {
         match message {
             Message::Opened { outbox: opened, .. } => outbox = Some(opened),
-            Message::Report(reply) => drop(reply.send(Report::default())),
+            Message::Stats(reply) => drop(reply.send(ServerStats::default())),
             Message::Input(input) => coordinator.handle(input, now(0)),
         }
         for Output { action, .. } in coordinator.take_outputs() {

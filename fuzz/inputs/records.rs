@@ -21,7 +21,7 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
-use nodepool_model::report::image_status::{self, Ages};
+use nodepool_model::report::image_status::{self, AgeFormat};
 use nodepool_model::report::{list, status};
 use nodepool_model::snapshot::{LockState, Snapshot};
 use nodepool_policy::cleanup::planner;

@@ -83,7 +83,7 @@ impl Cloud {
     }
 
     /// All servers, with a lie perhaps.
-    pub fn list(&self, lie: Option<Lie>, chance: &mut StdRng) -> Vec<Instance> {
+    pub fn list(&self, lie: Option<Lie>, rng: &mut StdRng) -> Vec<Instance> {
         let servers = match lie {
             Some(Lie::Empty) => &[],
             Some(Lie::Stale) if !self.past.is_empty() => self.past[chance.gen_range(0..self.past.len())].as_slice(),
@@ -91,15 +91,15 @@ impl Cloud {
         };
         let mut instances: Vec<Instance> = servers.iter().map(Server::instance).collect();
         match lie {
-            Some(Lie::Partial) => instances.retain(|_| chance.gen_bool(0.6)),
+            Some(Lie::Partial) => instances.retain(|_| rng.gen_bool(0.6)),
             Some(Lie::Doubled) => instances.extend(instances.clone()),
             _ => {}
         }
-        instances.shuffle(chance);
+        instances.shuffle(rng);
         instances
     }
 
-    pub fn inventory(&self, lie: Option<Lie>, chance: &mut StdRng) -> Arc<Inventory> {
-        Arc::new(Inventory::new(self.list(lie, chance)))
+    pub fn inventory(&self, lie: Option<Lie>, rng: &mut StdRng) -> Arc<Inventory> {
+        Arc::new(Inventory::new(self.list(lie, rng)))
     }
 }

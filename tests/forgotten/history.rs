@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodepool_driver::facts::{LaunchConfig, Launching};
+use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
@@ -72,7 +72,7 @@ enum Pending {
 }
 
 pub struct History<'a> {
-    chance: StdRng,
+    rng: StdRng,
     cloud: Cloud,
     zookeeper: ZooKeeper,
     backup: Option<Tree>,
@@ -95,7 +95,7 @@ fn provider() -> ProviderName {
 }
 
 fn facts() -> Arc<ProviderFacts> {
-    let launching = Launching {
+    let launching = LaunchConfig {
         attempts: 1,
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
@@ -103,19 +103,19 @@ fn facts() -> Arc<ProviderFacts> {
         unused_resources: UnusedResourcePolicy::default(),
         labels: BTreeMap::new(),
     };
-    Arc::new(ProviderFacts { launching: Some(Arc::new(launching)), ..ProviderFacts::initial() })
+    Arc::new(ProviderFacts { launch_config: Some(Arc::new(launching)), ..ProviderFacts::initial() })
 }
 
 impl<'a> History<'a> {
     /// The case of this seed, from its beginning to a quiet end.
     pub fn live(seed: u64, tell: Option<&'a mut dyn FnMut(String)>) -> RunStats {
-        let mut chance = StdRng::seed_from_u64(seed);
-        let is_named = chance.gen_bool(0.3);
-        let steps = chance.gen_range(20..90);
+        let mut rng = StdRng::seed_from_u64(seed);
+        let is_named = rng.gen_bool(0.3);
+        let steps = rng.gen_range(20..90);
         let mut built = build(&Spec::default());
         built.facts = BTreeMap::from([(provider(), facts())]);
         let mut history = Self {
-            chance,
+            rng,
             cloud: Cloud::default(),
             zookeeper: ZooKeeper::default(),
             backup: None,
@@ -129,11 +129,11 @@ impl<'a> History<'a> {
             stats: RunStats::default(),
             tell,
         };
-        history.zookeeper.tree.given = history.chance.gen_range(0..3) * 7;
+        history.zookeeper.tree.given = history.rng.gen_range(0..3) * 7;
         history.zookeeper.connect();
-        (0..history.chance.gen_range(0..25)).for_each(|_| history.begin_and_finish());
+        (0..history.rng.gen_range(0..25)).for_each(|_| history.begin_and_finish());
         for _ in 0..steps {
-            if history.chance.gen_bool(0.25) {
+            if history.rng.gen_bool(0.25) {
                 history.cloud.remember();
             }
             history.step();
@@ -149,14 +149,14 @@ impl<'a> History<'a> {
     }
 
     fn step(&mut self) {
-        match self.chance.gen_range(0..100) {
+        match self.rng.gen_range(0..100) {
             0..12 => drop(self.begin()),
             12..22 => self.advance_some(),
             22..30 => self.end_some(),
             30..33 => self.forget_many(),
             33..37 => self.others(),
             37..45 => {
-                let most = self.chance.gen_range(1..6);
+                let most = self.rng.gen_range(1..6);
                 self.zookeeper.tell(most);
             }
             45..48 => self.zookeeper.mirror.connected = false,
@@ -178,7 +178,7 @@ impl<'a> History<'a> {
         for lost in 0..self.lives.len() {
             if self.lives[lost].number == number && self.lives[lost].is_wanted {
                 self.stats.count("a number given again");
-                self.give_up_lost(lost);
+                self.abandon_lost(lost);
             }
         }
         self.lives.push(Life { number, is_wanted: true });
@@ -187,7 +187,7 @@ impl<'a> History<'a> {
     }
 
     /// Nothing tells its server from a second one of the node that has its number now, but for who has seen it before.
-    fn give_up_lost(&mut self, lost: usize) {
+    fn abandon_lost(&mut self, lost: usize) {
         self.disown(lost, |server| !server.is_told);
         self.lives[lost].is_wanted = !self.servers_of(lost).is_empty();
     }
@@ -202,7 +202,7 @@ impl<'a> History<'a> {
 
     fn some_number(&mut self) -> Option<u64> {
         let numbers: Vec<u64> = self.zookeeper.tree.records.keys().copied().collect();
-        numbers.choose(&mut self.chance).copied()
+        numbers.choose(&mut self.rng).copied()
     }
 
     fn advance_some(&mut self) {
@@ -216,7 +216,7 @@ impl<'a> History<'a> {
         let mut record = self.zookeeper.tree.records[&number].clone();
         let own: Vec<String> = self.servers_of(record.life);
         record.state = match (record.state, &record.external_id) {
-            (NodeState::Building, None) if own.is_empty() || self.chance.gen_bool(0.2) => {
+            (NodeState::Building, None) if own.is_empty() || self.rng.gen_bool(0.2) => {
                 return self.make(number, record.life);
             }
             (NodeState::Building, None) => {
@@ -229,7 +229,7 @@ impl<'a> History<'a> {
                 self.disown(record.life, |server| server.id != kept);
                 NodeState::Ready
             }
-            (NodeState::Ready, _) => *[NodeState::InUse, NodeState::Hold].choose(&mut self.chance).expect("two"),
+            (NodeState::Ready, _) => *[NodeState::InUse, NodeState::Hold].choose(&mut self.rng).expect("two"),
             (NodeState::InUse, _) => NodeState::Used,
             _ => return,
         };
@@ -271,7 +271,7 @@ impl<'a> History<'a> {
     /// A node goes, mostly after its server.
     fn end_some(&mut self) {
         let Some(number) = self.some_number() else { return };
-        let is_forgotten = self.chance.gen_bool(0.4);
+        let is_forgotten = self.rng.gen_bool(0.4);
         self.end(number, is_forgotten);
     }
 
@@ -289,9 +289,9 @@ impl<'a> History<'a> {
     /// As a crash of a launcher does, or an operator who deletes records by hand.
     fn forget_many(&mut self) {
         let numbers: Vec<u64> = self.zookeeper.tree.records.keys().copied().collect();
-        let share = *[0.2, 0.5, 1.0].choose(&mut self.chance).expect("three");
+        let share = *[0.2, 0.5, 1.0].choose(&mut self.rng).expect("three");
         for number in numbers {
-            if self.chance.gen_bool(share) {
+            if self.rng.gen_bool(share) {
                 self.end(number, true);
             }
         }
@@ -299,7 +299,7 @@ impl<'a> History<'a> {
 
     /// Somebody who shares the project makes a server: marked as theirs, not at all, or as nobody marks.
     fn others(&mut self) {
-        let number = self.chance.gen_range(0..self.zookeeper.tree.given + 3);
+        let number = self.rng.gen_range(0..self.zookeeper.tree.given + 3);
         let (of_launchers, short) = (format!("{number:010}"), number.to_string());
         let odd = [
             (Some("other"), Some(of_launchers.clone())),
@@ -313,7 +313,7 @@ impl<'a> History<'a> {
             (Some(PROVIDER), Some(format!("{of_launchers} "))),
             (Some(PROVIDER), Some("-000000001".to_owned())),
         ];
-        let (provider, node) = odd.choose(&mut self.chance).expect("there are some").clone();
+        let (provider, node) = odd.choose(&mut self.rng).expect("there are some").clone();
         let id = self.cloud.next_id();
         self.stats.count("a server of others");
         self.tell(|| format!("others make {id}, marked {provider:?} {node:?}"));
@@ -325,7 +325,7 @@ impl<'a> History<'a> {
     // What happens to ZooKeeper and the launcher.
 
     fn reconnect(&mut self) {
-        if self.chance.gen_bool(0.5) {
+        if self.rng.gen_bool(0.5) {
             self.begin_session();
         } else {
             self.zookeeper.mirror.connected = true;
@@ -345,13 +345,13 @@ impl<'a> History<'a> {
             of.is_wanted && of.number < tree.given && !is_known
         });
         let lost: Vec<usize> = lost.map(|(life, _)| life).collect();
-        lost.into_iter().for_each(|life| self.give_up_lost(life));
+        lost.into_iter().for_each(|life| self.abandon_lost(life));
     }
 
     /// To what it was when somebody made a backup; or it is another one, which is empty.
     fn restore(&mut self) {
         let what =
-            if self.backup.is_some() && self.chance.gen_bool(0.8) { "ZooKeeper restored" } else { "ZooKeeper emptied" };
+            if self.backup.is_some() && self.rng.gen_bool(0.8) { "ZooKeeper restored" } else { "ZooKeeper emptied" };
         let tree = if what == "ZooKeeper restored" { self.backup.clone().unwrap_or_default() } else { Tree::default() };
         self.stats.count(what);
         self.tell(|| format!("{what}, to number {}", tree.given));
@@ -387,7 +387,7 @@ impl<'a> History<'a> {
 
     fn jump(&mut self) {
         self.stats.count("a jump of the clock");
-        let seconds = *[-3600.0, -30.0, 120.0, 700.0, 1e7].choose(&mut self.chance).expect("five");
+        let seconds = *[-3600.0, -30.0, 120.0, 700.0, 1e7].choose(&mut self.rng).expect("five");
         self.built.now = Timestamp(self.built.now.0 + seconds);
     }
 
@@ -459,7 +459,7 @@ impl<'a> History<'a> {
         let number = server.node.as_deref().and_then(|node| node.parse().ok()).unwrap_or(u64::MAX);
         let has_record = self.zookeeper.tree.records.contains_key(&number);
         self.stats.count(if has_record { "second servers deleted" } else { "forgotten servers deleted" });
-        match self.chance.gen_range(0..10) {
+        match self.rng.gen_range(0..10) {
             // Accepted, and not done.
             0 => {}
             1..4 => self.cloud.servers[at].is_stopping = true,
@@ -471,13 +471,13 @@ impl<'a> History<'a> {
         if self.pending.is_empty() {
             return;
         }
-        let mut at = self.chance.gen_range(0..self.pending.len());
+        let mut at = self.rng.gen_range(0..self.pending.len());
         let is_of_zookeeper = |pending: &Pending| matches!(pending, Pending::Read(_) | Pending::Proof(_));
         if is_of_zookeeper(&self.pending[at]) {
             // It answers in the order in which it is asked.
             at = self.pending.iter().position(is_of_zookeeper).expect("this one at least");
         }
-        let lie = match self.chance.gen_range(0..12) {
+        let lie = match self.rng.gen_range(0..12) {
             0 | 1 => Some(Lie::Stale),
             2 => Some(Lie::Partial),
             3 => Some(Lie::Empty),
@@ -490,7 +490,7 @@ impl<'a> History<'a> {
             Some(Lie::Empty) => self.stats.count("an empty list"),
             _ => {}
         }
-        let is_refused = self.chance.gen_bool(0.1);
+        let is_refused = self.rng.gen_bool(0.1);
         self.answer(at, lie, is_refused);
     }
 
@@ -498,13 +498,13 @@ impl<'a> History<'a> {
         match self.pending.remove(at) {
             Pending::Roll | Pending::List if is_refused => self.feed(Event::Listed(provider(), None), None),
             Pending::Roll => {
-                let called = self.cloud.list(lie, &mut self.chance);
+                let called = self.cloud.list(lie, &mut self.rng);
                 let ids = called.iter().map(|instance| instance.external_id.to_string()).collect();
                 self.feed(Event::ServerIdsListed(provider(), ids), None);
             }
             Pending::List => {
-                let inventory = self.cloud.inventory(lie, &mut self.chance);
-                let ours = inventory.instances().iter().filter(|instance| instance.is_of(&provider())).count();
+                let inventory = self.cloud.inventory(lie, &mut self.rng);
+                let ours = inventory.instances().iter().filter(|instance| instance.belongs_to(&provider())).count();
                 self.feed(Event::Listed(provider(), Some(inventory)), Some(ours));
             }
             Pending::Read(_) if is_refused => {
@@ -524,7 +524,7 @@ impl<'a> History<'a> {
         let known = |node: NodeId| {
             let record = self.zookeeper.tree.records.iter().find(|(number, _)| id_of(**number) == node);
             let said = (node.clone(), record.map(|(_, record)| Box::new(record.node())));
-            (!is_partial || self.chance.gen_bool(0.7)).then_some(said)
+            (!is_partial || self.rng.gen_bool(0.7)).then_some(said)
         };
         let nodes = nodes.into_iter().filter_map(known).collect();
         Proof { nodes, issued_ids_below: self.zookeeper.tree.given }

@@ -79,7 +79,7 @@ fn a_vm_is_known_before_it_is_created_and_no_longer_listed_when_it_is_deleted() 
 fn what_is_left_out_has_the_defaults_of_the_original() {
     crate::provider::on_paused_time(async {
         let facts = Provider::of_config(YAML).facts();
-        let launching = facts.launching.as_ref().unwrap();
+        let launching = facts.launch_config.as_ref().unwrap();
         assert_eq!((launching.attempts, launching.boot_timeout), (3, Seconds(60.0)));
         let began = tokio::time::Instant::now();
         let mut provider = Provider::of_config(YAML);

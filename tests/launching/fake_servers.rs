@@ -154,7 +154,7 @@ fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
 fn ports_are_left_alone_by_one_look_and_where_they_are_too_many() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
-        assert_eq!(provider.facts().launching.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
+        assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
         let tidy = async |provider: &mut Provider, ports: bool, doing: CleanMode| {
             let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode: doing }).await else {
                 panic!("the look fails")

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::Launching;
+use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -48,7 +48,7 @@ impl SimpleAdapter for UndeletableServer {
         Ok(vec![instance])
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         launching()
     }
 }

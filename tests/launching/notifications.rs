@@ -6,7 +6,7 @@ use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::{LaunchOrder, Notification};
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -27,7 +27,7 @@ pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: 
 pub type Notifications = Arc<Mutex<Vec<Notification>>>;
 
 /// Of a pool `main` with a label `a`.
-pub fn launching() -> Launching {
+pub fn launching() -> LaunchConfig {
     let label = LaunchLabel {
         need: Some(Resources::none().with("instances", 1.0)),
         image: LabelImage::Cloud("image".to_owned()),
@@ -36,7 +36,7 @@ pub fn launching() -> Launching {
         console_log: false,
         unavailable: None,
     };
-    Launching {
+    LaunchConfig {
         attempts: 1,
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
@@ -72,7 +72,7 @@ impl SimpleAdapter for InstantCloud {
         Ok(self.instances.lock().unwrap().clone())
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         launching()
     }
 

@@ -47,7 +47,8 @@ fn a_request_that_found_no_quota_rests_as_long_as_ever() {
 fn what_could_not_be_deleted_rests_as_long_as_ever() {
     for by in BACK_AND_AHEAD {
         let nodes = vec!["1 labels=a used".to_owned()];
-        let mut built = PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
+        let mut built =
+            PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
         let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);

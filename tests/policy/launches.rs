@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Launching, Login};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, ProviderFacts};
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -47,7 +47,7 @@ impl PoolHarness {
             console_log: false,
             unavailable: None,
         };
-        let launching = Launching {
+        let launching = LaunchConfig {
             attempts: 1,
             timeout: Seconds(60.0),
             boot_timeout: Seconds(60.0),
@@ -55,7 +55,8 @@ impl PoolHarness {
             unused_resources: UnusedResourcePolicy::default(),
             labels: [("main".into(), ["a", "b"].map(|name| (name.into(), label.clone())).into())].into(),
         };
-        let facts = ProviderFacts { refreshed_at: NOW, launching: Some(Arc::new(launching)), ..ProviderFacts::initial() };
+        let facts =
+            ProviderFacts { refreshed_at: NOW, launch_config: Some(Arc::new(launching)), ..ProviderFacts::initial() };
         built.facts.insert("lab".into(), Arc::new(facts));
         Self {
             built,
@@ -114,9 +115,10 @@ impl PoolHarness {
         let others = self.built.snapshot.node_count() * 10;
         for (number, record) in claim.create.iter().enumerate() {
             let id = node_id(&(others + number + 1).to_string());
-            self.built
-                .snapshot
-                .put_node(id.clone(), Versioned { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 },);
+            self.built.snapshot.put_node(
+                id.clone(),
+                Versioned { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 },
+            );
             self.nodes.push(id);
         }
         let (request, nodes) = (self.request.clone(), self.nodes.clone());
@@ -288,11 +290,11 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
 fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
     let mut harness = PoolHarness::new("a");
     let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
-    let mut launching = Launching::clone(facts.launching.as_ref().unwrap());
+    let mut launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
     launching.attempts = 4;
     let label = launching.labels.values_mut().next().unwrap().get_mut(&LabelName::from("a")).unwrap();
     label.image = LabelImage::Disk("debian".into());
-    facts.launching = Some(Arc::new(launching));
+    facts.launch_config = Some(Arc::new(launching));
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let key = |number: &str| UploadKey {
         provider: "lab".into(),
@@ -301,7 +303,7 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
         upload: number.into(),
     };
     let upload = |harness: &mut PoolHarness, number: &str, age: f64| {
-        let mut upload = ImageUpload::bare(UploadState::Ready, Timestamp(age));
+        let mut upload = ImageUpload::new(UploadState::Ready, Timestamp(age));
         upload.external_id = Some(ExternalId::text(format!("image-{number}")));
         let stored = Versioned { record: Arc::new(upload), version: 0, mzxid: 1, mtime_ms: 0 };
         harness.built.snapshot.images.put_upload(key(number), stored);
@@ -316,7 +318,8 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
         })
     };
     harness.start_launches();
-    let image_id = |harness: &PoolHarness| harness.built.snapshot.node(&harness.nodes[0]).unwrap().record.image_id.clone();
+    let image_id =
+        |harness: &PoolHarness| harness.built.snapshot.node(&harness.nodes[0]).unwrap().record.image_id.clone();
     assert_eq!(image_id(&harness), Some(key("1").image_id()));
     upload(&mut harness, "2", 2.0);
     assert_eq!(fail(&mut harness), Some(Some("image-2".to_owned())));
@@ -335,8 +338,8 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
 fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
     let mut harness = PoolHarness::new("a");
     let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
-    let launching = Launching::clone(facts.launching.as_ref().unwrap());
-    facts.launching = Some(Arc::new(Launching { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
+    let launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
+    facts.launch_config = Some(Arc::new(LaunchConfig { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     harness.start_launches();
     let refuse = |harness: &mut PoolHarness, zone: &str| {
@@ -455,8 +458,11 @@ fn who_lacks_room_lacks_it_still_when_a_write_failed() {
 #[test]
 fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
     let lost = Err(WriteError::Failed("the connection was lost".to_owned()));
-    let mut harness =
-        PoolHarness::with_capacity(3.0, "200-1 a,a,b", &["7 labels=b", "8 labels=b allocated=200-9", "9 labels=b allocated=200-9"],);
+    let mut harness = PoolHarness::with_capacity(
+        3.0,
+        "200-1 a,a,b",
+        &["7 labels=b", "8 labels=b allocated=200-9", "9 labels=b allocated=200-9"],
+    );
     let claimed = harness.step(Event::Wake);
     assert!(
         claimed.iter().any(|effect| matches!(effect, Effect::Claim(claim) if claim.create.is_empty())),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::worlds::{Built, NOW, Spec, build};
-use nodepool_driver::facts::{LaunchConfig, Launching};
+use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
@@ -17,7 +17,7 @@ use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, LeakReason, P
 fn inputs(nodes: &[&str]) -> Built {
     let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
     let mut built = build(&Spec { nodes, ..Spec::default() });
-    let launching = Launching {
+    let launching = LaunchConfig {
         attempts: 1,
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
@@ -25,7 +25,8 @@ fn inputs(nodes: &[&str]) -> Built {
         unused_resources: UnusedResourcePolicy::default(),
         labels: BTreeMap::new(),
     };
-    let facts = ProviderFacts { launching: Some(Arc::new(launching)), refreshed_at: NOW, ..ProviderFacts::initial() };
+    let facts =
+        ProviderFacts { launch_config: Some(Arc::new(launching)), refreshed_at: NOW, ..ProviderFacts::initial() };
     built.facts = BTreeMap::from([("lab".into(), Arc::new(facts))]);
     built
 }
@@ -130,10 +131,21 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
     }
     let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
-    assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())], "an instance that nobody knows");
-    assert_eq!(leaks.step(listed(&all), &built.inputs()), [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]);
+    assert_eq!(
+        leaks.step(ids_listed(&all), &built.inputs()),
+        [Effect::List(lab_provider())],
+        "an instance that nobody knows"
+    );
+    assert_eq!(
+        leaks.step(listed(&all), &built.inputs()),
+        [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]
+    );
     leaks.step(proven(&[(GONE, None)]), &built.inputs());
-    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "a suspect is looked at closely");
+    assert_eq!(
+        leaks.step(Event::Sweep, &built.inputs()),
+        [Effect::List(lab_provider())],
+        "a suspect is looked at closely"
+    );
     assert_eq!(deleted(&leaks.step(listed(&all), &built.inputs())).len(), 1);
     leaks.step(proven(&[(GONE, None)]), &built.inputs());
     leaks.step(Event::Sweep, &built.inputs());
@@ -244,7 +256,9 @@ fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
     let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
     let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
         ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
-    let say = |numbers_given| {Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below: numbers_given }))};
+    let say = |numbers_given| {
+        Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below: numbers_given }))
+    };
     let reported = |effects: &[Effect]| match effects {
         [Effect::UnissuedId(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
         _ => Vec::new(),

@@ -3,7 +3,7 @@
 use crate::worlds::{Built, Spec, build};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::RequestChange;
-use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
@@ -59,6 +59,7 @@ fn nodes_that_go_keep_no_request() {
     let boots = "1 provider=elsewhere labels=a building allocated=200-1";
     let other = Some("other provider=elsewhere labels=a version=12.0.0");
     assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[boots, going], other)));
-    let is_worked_on = inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
+    let is_worked_on =
+        inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
     assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &is_worked_on));
 }

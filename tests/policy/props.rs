@@ -11,7 +11,7 @@ use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
-use nodepool_model::snapshot::usage_totals::Ledger;
+use nodepool_model::snapshot::usage_totals::UsageTotals;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::pool::{Effect, Event, Pool};
@@ -108,9 +108,10 @@ fn apply(built: &mut Built, plan: &ImmediateFulfillment, mzxid: i64) {
     let request = Versioned { record: plan.request.record.clone().into(), version: 1, mzxid, mtime_ms: 0 };
     built.snapshot.put_request(plan.request.id.clone(), request);
     for node in &plan.nodes {
-        built
-            .snapshot
-            .put_node(node.id.clone(), Versioned { record: node.record.clone().into(), version: 1, mzxid, mtime_ms: 0 },);
+        built.snapshot.put_node(
+            node.id.clone(),
+            Versioned { record: node.record.clone().into(), version: 1, mzxid, mtime_ms: 0 },
+        );
     }
 }
 
@@ -232,11 +233,11 @@ proptest! {
         for index in removed {
             built.snapshot.remove_node(&crate::worlds::node_id(&index.to_string()));
         }
-        let mut recount = Ledger::default();
+        let mut recount = UsageTotals::default();
         for (_, node) in built.snapshot.nodes() {
             recount.add(&node.record);
         }
-        prop_assert_eq!(&built.snapshot.ledger, &recount);
+        prop_assert_eq!(&built.snapshot.usage_totals, &recount);
     }
 
     /// Law 11.

@@ -3,7 +3,7 @@
 use crate::worlds::{Spec, build};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// The key of the repair that an effect asks for.

@@ -7,7 +7,7 @@ use crate::worlds::{Spec, build};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::Seconds;
-use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 
 #[test]
 fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {

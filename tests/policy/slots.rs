@@ -9,7 +9,7 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
-use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A launcher that finds its hosts as its spec says, however often it checks them.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::launches::PoolHarness;
-use crate::worlds::{FixtureSpec,LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
+use crate::worlds::{FixtureSpec, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::job::JobEvent;
@@ -24,8 +24,11 @@ fn with_one_min_ready() -> (LabelName, PoolHarness, MinReady) {
 }
 
 fn with_min_ready(label: &str) -> (LabelName, PoolHarness, MinReady) {
-    let harness =
-        PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], labels: vec![label.to_owned()], ..Spec::default() });
+    let harness = PoolHarness::from_spec(&Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec![label.to_owned()],
+        ..Spec::default()
+    });
     (LabelName::from("a"), harness, MinReady::default())
 }
 
@@ -77,7 +80,8 @@ fn a_request_that_waits_is_given_up_when_somebody_has_broken_its_lock() {
 // What had begun to go in the future, by the clock of then, was waited for until then.
 #[test]
 fn what_goes_in_the_future_is_no_room_to_wait_for() {
-    let mut harness = PoolHarness::with_capacity(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
+    let mut harness =
+        PoolHarness::with_capacity(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
     let effects = harness.step(Event::Wake);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Evict(_))), "{effects:?}");
 }
@@ -88,7 +92,8 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
     let (label, mut harness, mut min_ready) = with_one_min_ready();
     for pause in [1.0, 2.0, 4.0] {
         let plan = |min_ready: &mut MinReady, harness: &PoolHarness| {
-            min_ready.plan(&Default::default(), &harness.built.inputs())};
+            min_ready.plan(&Default::default(), &harness.built.inputs())
+        };
         assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
         min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
         assert_eq!(plan(&mut min_ready, &harness), []);
@@ -104,7 +109,9 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
     let trouble = Some(Unavailable::Temporary("no answer".to_owned()));
     let facts = ProviderFacts {
         unavailable: trouble,
-        refreshed_at: ProviderFacts::initial().refreshed_at, ..ProviderFacts::clone(&harness.built.facts["lab"]) };
+        refreshed_at: ProviderFacts::initial().refreshed_at,
+        ..ProviderFacts::clone(&harness.built.facts["lab"])
+    };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     assert_eq!(harness.step(Event::Wake), []);
     assert!(harness.pool.is_paused());
@@ -134,7 +141,8 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
 #[test]
 fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
     let (label, mut harness, mut min_ready) = with_one_min_ready();
-    let plan = |min_ready: &mut MinReady, harness: &PoolHarness| min_ready.plan(&Default::default(), &harness.built.inputs());
+    let plan =
+        |min_ready: &mut MinReady, harness: &PoolHarness| min_ready.plan(&Default::default(), &harness.built.inputs());
     assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
     min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
     harness.built.snapshot.connected = false;
@@ -163,7 +171,8 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
         nodes: ["1 labels=a init allocated=100-7", "2 labels=a allocated=100-7"].map(str::to_owned).into(),
         ..Spec::default()
     };
-    let (mut harness, mut min_ready, label) = (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
+    let (mut harness, mut min_ready, label) =
+        (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
     let id = request_id("100-7");
     min_ready.submitted(&label, "event", Some(id.clone()), harness.built.monotonic_now());
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
@@ -307,14 +316,18 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
 // Seed 74703 of the simulated hours: its old node counted as its own, and was given to it once more when it had become idle.
 #[test]
 fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
-    let mut harness = PoolHarness::with_capacity(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
+    let mut harness =
+        PoolHarness::with_capacity(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
     assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));
     let request = harness.request.clone();
     harness.step(Event::Claimed(request, Ok(Vec::new())));
     assert_eq!(harness.step(Event::Wake), [], "whoever had the request before is about to let the node go");
     let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
     free.allocated_to = None;
-    harness.built.snapshot.put_node(node_id("8"), Versioned { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
+    harness
+        .built
+        .snapshot
+        .put_node(node_id("8"), Versioned { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
     let facts = ProviderFacts { limits: Resources::unlimited(), ..ProviderFacts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let effects = harness.step(Event::Wake);

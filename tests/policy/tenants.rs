@@ -46,7 +46,7 @@ fn what_a_request_takes_counts_once_its_nodes_are_there() {
     harness.start_launches();
     assert!(harness.pool.pending_usage().is_empty(), "the picture shows it");
     let tenant = "t".into();
-    assert_eq!(harness.built.snapshot.ledger.used_by_tenant(&tenant).get("instances"), 1.0);
+    assert_eq!(harness.built.snapshot.usage_totals.used_by_tenant(&tenant).get("instances"), 1.0);
 }
 
 // Two pools of one process looked at the same picture.
@@ -59,7 +59,10 @@ fn pools_of_one_process_do_not_exceed_the_limit_together() {
     assert!(!harness.built.shared_pools.publish_pending_usage(&other, &taking), "nobody needs to look again");
     harness.pool.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
-    assert!(harness.built.shared_pools.publish_pending_usage(&other, &PendingTenantUsage::new()), "there is room for others");
+    assert!(
+        harness.built.shared_pools.publish_pending_usage(&other, &PendingTenantUsage::new()),
+        "there is room for others"
+    );
     harness.pool.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
 
@@ -87,7 +90,8 @@ fn one_request_for_two(nodes: &[&str]) -> PoolHarness {
 #[test]
 fn idle_nodes_are_nobodys_whoever_had_them_last() {
     let used = |nodes: &[&str]| {
-        one_request_for_two(nodes).built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances");
+        one_request_for_two(nodes).built.snapshot.usage_totals.used_by_tenant(&"t".into()).get("instances")
+    };
     assert_eq!(used(&["7 labels=b tenant=t", "8 labels=b tenant=t"]), 0.0);
     for state in ["ready", "building", "in-use", "used", "hold", "deleting"] {
         assert_eq!(used(&[&format!("7 labels=b {state} allocated=200-9 tenant=t"), "8 labels=b tenant=t"]), 1.0);
@@ -99,7 +103,7 @@ fn idle_nodes_are_nobodys_whoever_had_them_last() {
     for (owner, expected) in [(Some("200-9"), 1.0), (None, 0.0)] {
         given.record.allocated_to = owner.map(request_id);
         harness.apply(&given);
-        assert_eq!(harness.built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances"), expected);
+        assert_eq!(harness.built.snapshot.usage_totals.used_by_tenant(&"t".into()).get("instances"), expected);
         assert_eq!(check_usage_totals(&harness.built.snapshot), None);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::Launching;
+use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -16,7 +16,7 @@ use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::servers::{self, Section};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -258,14 +258,14 @@ impl State {
     fn store(&mut self, provider: &ProviderName, order: &UploadOrder) -> Result<ExternalId, CloudError> {
         let mut own = self.images.iter().filter(|((of, _), _)| of == provider);
         if order.may_exist
-            && let Some((_, (image, _))) = own.find(|(_, (image, _))| image.bears(&order.marks))
+            && let Some((_, (image, _))) = own.find(|(_, (image, _))| image.has_marks(&order.marks))
         {
             return Ok(image.id.clone());
         }
         self.numbers += 1;
         let place = (provider.clone(), format!("i-{}", self.numbers));
         let id = ExternalId::text(place.1.clone());
-        self.images.insert(place.clone(), (order.stored(id.clone()), Instant::now()));
+        self.images.insert(place.clone(), (order.to_stored_image(id.clone()), Instant::now()));
         self.history.observe_image(ImageObservation::Created(&place));
         match self.happens(self.weather(provider).lost_answers) {
             true => Err(failed("the answer was lost")),
@@ -488,11 +488,11 @@ impl SimpleAdapter for Adapter {
         self.door.call(|state| Ok(state.list_images(&self.door.provider))).await
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         self.parts.launching(|_, _, _| Ok(need()))
     }
 
-    fn uploading(&self) -> Option<Uploading> {
+    fn uploading(&self) -> Option<UploadConfig> {
         Some(self.parts.uploading("qcow2"))
     }
 

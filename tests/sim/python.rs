@@ -368,7 +368,7 @@ impl Python {
                     Some(request) if seen.state == NodeState::Ready => self.eyes.request(request).await.is_none(),
                     _ => false,
                 };
-                if seen.state.is_spent() || is_lost {
+                if seen.state.is_finished() || is_lost {
                     let _ = self.delete_node(&node).await;
                 }
             }
@@ -393,7 +393,7 @@ impl Python {
                 self.store(node, &record).await?;
                 return held.release().await;
             }
-            _ if !record.state.is_spent() => return held.release().await,
+            _ if !record.state.is_finished() => return held.release().await,
             _ => {}
         }
         self.turn(node, &mut record, NodeState::Deleting).await?;

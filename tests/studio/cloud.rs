@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::Launching;
+use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
@@ -14,7 +14,7 @@ use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::servers::{self, Section};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use python_yaml::diagnostics::Diagnostic;
@@ -116,12 +116,12 @@ impl SimpleAdapter for Takes {
         }
         assert!(order.file.exists(), "{}", order.file.display());
         let mut state = self.cloud.state();
-        if let Some(image) = state.images.values().find(|image| image.bears(&order.marks)) {
+        if let Some(image) = state.images.values().find(|image| image.has_marks(&order.marks)) {
             return Ok(image.id.clone());
         }
         state.next += 1;
         let id = format!("image-{}", state.next);
-        state.images.insert(id.clone(), order.stored(ExternalId::text(id.clone())));
+        state.images.insert(id.clone(), order.to_stored_image(ExternalId::text(id.clone())));
         Ok(ExternalId::text(id))
     }
 
@@ -143,11 +143,11 @@ impl SimpleAdapter for Takes {
         Ok(state.images.values().cloned().collect())
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         self.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)))
     }
 
-    fn uploading(&self) -> Option<Uploading> {
+    fn uploading(&self) -> Option<UploadConfig> {
         Some(self.section.uploading(&self.format))
     }
 }

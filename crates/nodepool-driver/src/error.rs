@@ -48,7 +48,7 @@ impl CloudError {
     }
 
     /// A job that Nodepool itself gave up: the provider drains, the submitter abandoned it, the tree ends.
-    pub fn given_up(detail: impl Into<String>) -> Self {
+    pub fn abandoned(detail: impl Into<String>) -> Self {
         CloudError::Failed { kind: FailureKind::Nodepool, detail: detail.into() }
     }
 }

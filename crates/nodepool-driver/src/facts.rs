@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Serialize;
 
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
-use nodepool_model::config::upload_config::Uploading;
+use nodepool_model::config::upload_config::UploadConfig;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
@@ -34,16 +34,16 @@ pub struct ProviderFacts {
     /// Nodes that exist without being launched, in the order of the configuration.
     pub static_hosts: Vec<Arc<StaticHost>>,
     /// How nodes are launched; `None` where requests are served by reuse only.
-    pub launching: Option<Arc<Launching>>,
+    pub launch_config: Option<Arc<LaunchConfig>>,
     /// How it takes images; `None` where it takes none.
-    pub uploading: Option<Arc<Uploading>>,
+    pub upload_config: Option<Arc<UploadConfig>>,
     /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
     pub failed_queries: Vec<&'static str>,
 }
 
 /// How a provider launches nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Launching {
+pub struct LaunchConfig {
     /// Attempts for one node; at least one.
     pub attempts: u32,
     /// For one attempt, from its beginning to a node that is ready.
@@ -116,8 +116,8 @@ impl ProviderFacts {
             leaked: Resources::none(),
             label_needs: BTreeMap::new(),
             static_hosts: Vec::new(),
-            launching: None,
-            uploading: None,
+            launch_config: None,
+            upload_config: None,
             failed_queries: Vec::new(),
         }
     }
@@ -131,12 +131,12 @@ impl ProviderFacts {
 
     /// What is known about launching a label in a pool.
     pub fn launch_label(&self, pool: &PoolName, label: &LabelName) -> Option<&LaunchLabel> {
-        self.launching.as_ref()?.labels.get(pool)?.get(label)
+        self.launch_config.as_ref()?.labels.get(pool)?.get(label)
     }
 
     /// Is an image missing that a label wants?
     pub fn is_missing_an_image(&self) -> bool {
-        let labels = self.launching.iter().flat_map(|launching| launching.labels.values().flat_map(BTreeMap::values));
+        let labels = self.launch_config.iter().flat_map(|config| config.labels.values().flat_map(BTreeMap::values));
         labels.into_iter().any(|label| matches!(label.unavailable, Some(Unavailable::Temporary(_))))
     }
 

@@ -58,7 +58,7 @@ impl Instance {
     }
 
     /// Was it made by this provider?
-    pub fn is_of(&self, provider: &ProviderName) -> bool {
+    pub fn belongs_to(&self, provider: &ProviderName) -> bool {
         self.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
     }
 
@@ -96,14 +96,14 @@ impl Inventory {
         let mut total = Resources::none();
         self.instances
             .iter()
-            .filter(|instance| !instance.is_of(provider))
+            .filter(|instance| !instance.belongs_to(provider))
             .for_each(|other| total.add(&other.resources));
         total
     }
 
     /// Where the nodes of a provider are.
     pub fn zones(&self, provider: &ProviderName) -> BTreeMap<NodeId, String> {
-        let ours = self.instances.iter().filter(|instance| instance.is_of(provider));
+        let ours = self.instances.iter().filter(|instance| instance.belongs_to(provider));
         ours.filter_map(|instance| Some((NodeId::from(instance.node()?), instance.zone.clone()?))).collect()
     }
 

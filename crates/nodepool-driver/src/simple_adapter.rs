@@ -9,12 +9,12 @@ use std::sync::Arc;
 use crate::call_guard::CallGuard;
 use crate::driver::{ApiCall, Driver};
 use crate::error::{CloudError, FailureKind};
-use crate::facts::{LaunchConfig, Launching};
+use crate::facts::{LaunchConfig, ProviderFacts};
 use crate::instance::{Instance, InstanceState, Inventory};
 use crate::job::{Job, LaunchOrder, Notification, Outcome};
 use crate::state_machine::{InFlightLimit, Input, Lane, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
 use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
-use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -82,10 +82,10 @@ pub trait SimpleAdapter: Send + 'static {
     }
 
     /// How nodes are launched, and what is known of each label: from the configuration alone.
-    fn launching(&self) -> Launching;
+    fn launching(&self) -> LaunchConfig;
 
     /// How images are taken: from the configuration alone.
-    fn uploading(&self) -> Option<Uploading> {
+    fn uploading(&self) -> Option<UploadConfig> {
         None
     }
 
@@ -140,8 +140,8 @@ pub struct Simple<A> {
 impl<A: SimpleAdapter> Simple<A> {
     pub fn new(provider: ProviderName, adapter: A) -> Self {
         let facts = ProviderFacts {
-            launching: Some(Arc::new(adapter.launching())),
-            uploading: adapter.uploading().map(Arc::new),
+            launch_config: Some(Arc::new(adapter.launching())),
+            upload_config: adapter.uploading().map(Arc::new),
             ..ProviderFacts::initial()
         };
         Self { adapter, provider, facts, unused_ports: RefCell::default() }

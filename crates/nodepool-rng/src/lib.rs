@@ -7,20 +7,20 @@ use rand::{Rng, SeedableRng};
 use uuid::{Builder, Uuid};
 
 thread_local! {
-    static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) };
+    static SEEDED_RNG: RefCell<Option<StdRng>> = const { RefCell::new(None) };
 }
 
 /// A random UUID (version 4).
 pub fn uuid() -> Uuid {
-    SEEDED.with_borrow_mut(|seeded| match seeded {
-        Some(dice) => Builder::from_random_bytes(dice.r#gen()).into_uuid(),
+    SEEDED_RNG.with_borrow_mut(|seeded| match seeded {
+        Some(rng) => Builder::from_random_bytes(rng.r#gen()).into_uuid(),
         None => Uuid::new_v4(),
     })
 }
 
 /// From here on everything that this thread draws follows from this number.
 pub fn seed(seed: u64) {
-    SEEDED.set(Some(StdRng::seed_from_u64(seed)));
+    SEEDED_RNG.set(Some(StdRng::seed_from_u64(seed)));
 }
 
 #[cfg(test)]
@@ -28,15 +28,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_drawn_follows_from_the_seed() {
+    fn uuids_follow_from_the_seed() {
         let unseeded = [uuid(), uuid()];
         assert_ne!(unseeded[0], unseeded[1]);
-        let draw = |number| {
+        let generate = |number| {
             seed(number);
             [uuid(), uuid()]
         };
-        assert_eq!(draw(7), draw(7));
-        assert_ne!(draw(7), draw(8));
-        assert!(draw(7).iter().all(|id| id.get_version_num() == 4));
+        assert_eq!(generate(7), generate(7));
+        assert_ne!(generate(7), generate(8));
+        assert!(generate(7).iter().all(|id| id.get_version_num() == 4));
     }
 }

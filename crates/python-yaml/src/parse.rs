@@ -6,7 +6,7 @@ use serde_saphyr::granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle,
 
 use crate::diagnostics::Diagnostic;
 use crate::scalar::{Position, Scalar, resolve};
-use crate::tabs::Texts;
+use crate::tabs::QuotedRanges;
 use crate::tree::{KeyKind, YamlKey, YamlNode, YamlValue};
 
 /// Bytes of a file. The largest real ones, with ten thousand static hosts, have five million.
@@ -25,12 +25,12 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
         return Err(Diagnostic::error(Position::default(), "file is too large").help(help));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    refuse_control_characters(text)?;
+    reject_control_characters(text)?;
     let open_end = text.ends_with(|last: char| !last.is_whitespace()).then(|| text.chars().count());
     let mut builder =
-        Builder { open: Vec::new(), anchors: HashMap::new(), root: None, spent: Size::default(), problems };
+        Builder { open: Vec::new(), anchors: HashMap::new(), root: None, total_size: Size::default(), problems };
     let with_tabs: Option<Vec<char>> = text.contains('\t').then(|| text.chars().collect());
-    let mut texts = Texts::default();
+    let mut quoted_ranges = QuotedRanges::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| match (error.kind(), position_of(error.marker())) {
             (ErrorKind::RecursionLimitExceeded, place) => too_deep(place),
@@ -39,16 +39,16 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
         if let (Some(letters), Event::Scalar(_, style, ..)) = (&with_tabs, &event) {
             let (start, end) = (span.start.index(), span.end.index());
             match style {
-                ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => texts.quoted(start, end),
-                ScalarStyle::Literal | ScalarStyle::Folded => texts.block(letters, start, end),
+                ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => quoted_ranges.quoted(start, end),
+                ScalarStyle::Literal | ScalarStyle::Folded => quoted_ranges.block(letters, start, end),
                 ScalarStyle::Plain => {}
             }
         }
         let ends_unbroken = open_end == Some(span.end.index());
-        builder.take(if ends_unbroken { without_last_break(event) } else { event }, position_of(&span.start))?;
+        builder.on_event(if ends_unbroken { without_last_break(event) } else { event }, position_of(&span.start))?;
     }
     if let Some(letters) = with_tabs {
-        texts.refuse_other_tabs(&letters)?;
+        quoted_ranges.reject_other_tabs(&letters)?;
     }
     Ok(builder.root.unwrap_or(YamlNode::new(Position { line: 1, column: 1 }, YamlValue::Null)))
 }
@@ -81,7 +81,7 @@ fn position_of(marker: &Marker) -> Position {
     Position { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
 }
 
-fn refuse_control_characters(text: &str) -> Result<(), Diagnostic> {
+fn reject_control_characters(text: &str) -> Result<(), Diagnostic> {
     let forbidden = |letter: &char| {
         letter.is_control() && !matches!(letter, '\t' | '\n' | '\r' | '\u{85}')
             || matches!(letter, '\u{fffe}' | '\u{ffff}')
@@ -108,7 +108,7 @@ impl Size {
         Self { nodes: 1, text: text.len(), depth: 0 }
     }
 
-    fn hold(&mut self, inner: Size) {
+    fn add_child(&mut self, inner: Size) {
         self.nodes += inner.nodes;
         self.text += inner.text;
         self.depth = self.depth.max(inner.depth + 1);
@@ -116,7 +116,7 @@ impl Size {
 }
 
 /// A value on its way into a list or map.
-struct Part {
+struct PendingValue {
     node: YamlNode,
     size: Size,
     /// An unquoted `<<`, which merges when it stands as a key.
@@ -125,7 +125,7 @@ struct Part {
 
 enum Collection {
     List(Vec<YamlNode>),
-    Map { entries: Vec<(Part, YamlNode)>, key: Option<Part> },
+    Map { entries: Vec<(PendingValue, YamlNode)>, key: Option<PendingValue> },
 }
 
 struct Frame {
@@ -141,12 +141,12 @@ struct Builder<'a> {
     anchors: HashMap<usize, Option<(YamlNode, Size)>>,
     root: Option<YamlNode>,
     /// What was built so far, aliases counted as often as they are used.
-    spent: Size,
+    total_size: Size,
     problems: &'a mut Vec<Diagnostic>,
 }
 
 impl Builder<'_> {
-    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Diagnostic> {
+    fn on_event(&mut self, event: Event<'_>, at: Position) -> Result<(), Diagnostic> {
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
                 let help = "a second document starts here; put everything into one";
@@ -155,9 +155,9 @@ impl Builder<'_> {
             Event::Scalar(text, style, anchor, tag) => {
                 let merges = text == "<<" && style == ScalarStyle::Plain && tag.is_none();
                 let value = self.scalar(&text, style, tag.as_deref(), at)?;
-                let part = Part { node: YamlNode::new(at, value), size: Size::scalar(&text), merges };
-                self.spend(part.size, at)?;
-                self.place(part, anchor)
+                let pending = PendingValue { node: YamlNode::new(at, value), size: Size::scalar(&text), merges };
+                self.add_size(pending.size, at)?;
+                self.attach(pending, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 expect_tag(tag.as_deref(), "seq", at)?;
@@ -173,8 +173,8 @@ impl Builder<'_> {
                     return Err(Diagnostic::error(at, "found unconstructable recursive node")
                         .help("this alias stands inside the value it names"));
                 };
-                self.spend(size, at)?;
-                self.place(Part { node, size, merges: false }, 0)
+                self.add_size(size, at)?;
+                self.attach(PendingValue { node, size, merges: false }, 0)
             }
             _ => Ok(()),
         }
@@ -216,7 +216,7 @@ impl Builder<'_> {
         }
         let size = Size { nodes: 1, text: 0, depth: 0 };
         self.open.push(Frame { at, anchor, size, collection });
-        self.spend(size, at)
+        self.add_size(size, at)
     }
 
     fn finish(&mut self) -> Result<(), Diagnostic> {
@@ -225,38 +225,38 @@ impl Builder<'_> {
             Collection::List(items) => YamlValue::List(items),
             Collection::Map { entries, .. } => YamlValue::Map(self.merged(entries)?),
         };
-        let part = Part { node: YamlNode::new(frame.at, value), size: frame.size, merges: false };
-        self.place(part, frame.anchor)
+        let pending = PendingValue { node: YamlNode::new(frame.at, value), size: frame.size, merges: false };
+        self.attach(pending, frame.anchor)
     }
 
     /// Puts a finished value, already paid for, where it belongs.
-    fn place(&mut self, part: Part, anchor: usize) -> Result<(), Diagnostic> {
-        if part.size.depth + self.open.len() > MAX_DEPTH {
-            return Err(too_deep(part.node.at));
+    fn attach(&mut self, pending: PendingValue, anchor: usize) -> Result<(), Diagnostic> {
+        if pending.size.depth + self.open.len() > MAX_DEPTH {
+            return Err(too_deep(pending.node.at));
         }
         if anchor != 0 {
-            self.spend(part.size, part.node.at)?;
-            self.anchors.insert(anchor, Some((part.node.clone(), part.size)));
+            self.add_size(pending.size, pending.node.at)?;
+            self.anchors.insert(anchor, Some((pending.node.clone(), pending.size)));
         }
         let Some(frame) = self.open.last_mut() else {
-            self.root = Some(part.node);
+            self.root = Some(pending.node);
             return Ok(());
         };
-        frame.size.hold(part.size);
+        frame.size.add_child(pending.size);
         match &mut frame.collection {
-            Collection::List(items) => items.push(part.node),
+            Collection::List(items) => items.push(pending.node),
             Collection::Map { entries, key } => match key.take() {
-                Some(key) => entries.push((key, part.node)),
-                None => *key = Some(part),
+                Some(key) => entries.push((key, pending.node)),
+                None => *key = Some(pending),
             },
         }
         Ok(())
     }
 
-    fn spend(&mut self, size: Size, at: Position) -> Result<(), Diagnostic> {
-        self.spent.nodes += size.nodes;
-        self.spent.text += size.text;
-        if self.spent.nodes > MAX_NODES || self.spent.text > MAX_TEXT {
+    fn add_size(&mut self, size: Size, at: Position) -> Result<(), Diagnostic> {
+        self.total_size.nodes += size.nodes;
+        self.total_size.text += size.text;
+        if self.total_size.nodes > MAX_NODES || self.total_size.text > MAX_TEXT {
             let help = "aliases inside aliases grow beyond measure; write less of them";
             return Err(Diagnostic::error(at, "file expands to too many values").help(help));
         }
@@ -264,7 +264,7 @@ impl Builder<'_> {
     }
 
     /// Resolves merge keys and duplicates: own keys win over merged ones, later ones over earlier ones.
-    fn merged(&mut self, entries: Vec<(Part, YamlNode)>) -> Result<Vec<(YamlKey, YamlNode)>, Diagnostic> {
+    fn merged(&mut self, entries: Vec<(PendingValue, YamlNode)>) -> Result<Vec<(YamlKey, YamlNode)>, Diagnostic> {
         let mut result = Entries::default();
         let mut own = Vec::with_capacity(entries.len());
         for (key, node) in entries {
@@ -383,7 +383,7 @@ mod tests {
 
     // Outcomes and places are PyYAML's.
     #[test]
-    fn tabs_stand_in_texts_and_comments_only() {
+    fn tabs_are_allowed_in_quotes_and_comments_only() {
         check("a: 'x\ty'", r#"{"a":"x\ty"}"#);
         check("a: \"x\n \ty\"", r#"{"a":"x y"}"#);
         check("a: |\n  x\ty\n", r#"{"a":"x\ty\n"}"#);
@@ -438,11 +438,11 @@ mod tests {
     }
 
     #[test]
-    fn every_value_and_key_has_its_place() {
+    fn every_value_and_key_has_its_position() {
         let node = parse("a:\n  - b: 1\n    c: x\n", &mut Vec::new()).unwrap();
         let (key, value) = &node.get("a").unwrap().items()[0].entries()[1];
-        assert_eq!(key.at, Place { line: 3, column: 5 });
-        assert_eq!(value.at, Place { line: 3, column: 8 });
+        assert_eq!(key.at, Position { line: 3, column: 5 });
+        assert_eq!(value.at, Position { line: 3, column: 8 });
     }
 
     #[test]
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_yaml_document_is_refused_with_its_place() {
+    fn anything_but_one_yaml_document_is_rejected_with_its_position() {
         check("a: [1", "1:4 unclosed bracket '['");
         check("a: 1\n---\nb: 2\n", "2:1 expected a single document in the stream");
         check("a: !!python/object:os.system {}", "1:30 could not determine a constructor for the tag");
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_defused() {
+    fn alias_bombs_are_rejected() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..12 {
             let aliases = vec![format!("*a{}", level - 1); 10].join(", ");

@@ -5,9 +5,9 @@ use crate::scalar::Position;
 
 /// The parts of a text in which tabs are text: quoted scalars and blocks, as ranges of characters in their order.
 #[derive(Default)]
-pub struct Texts(Vec<(usize, usize)>);
+pub struct QuotedRanges(Vec<(usize, usize)>);
 
-impl Texts {
+impl QuotedRanges {
     pub fn quoted(&mut self, start: usize, end: usize) {
         self.0.push((start, end));
     }
@@ -21,12 +21,12 @@ impl Texts {
     }
 
     /// The first tab that stands neither in these nor in a comment.
-    pub fn refuse_other_tabs(&self, letters: &[char]) -> Result<(), Diagnostic> {
-        let mut texts = self.0.iter().peekable();
+    pub fn reject_other_tabs(&self, letters: &[char]) -> Result<(), Diagnostic> {
+        let mut ranges = self.0.iter().peekable();
         let (mut position, mut before, mut in_comment) = (Position { line: 1, column: 1 }, ' ', false);
         for (index, &letter) in letters.iter().enumerate() {
-            while texts.next_if(|(_, end)| *end <= index).is_some() {}
-            let in_text = texts.peek().is_some_and(|(start, _)| *start <= index);
+            while ranges.next_if(|(_, end)| *end <= index).is_some() {}
+            let in_text = ranges.peek().is_some_and(|(start, _)| *start <= index);
             in_comment = match letter {
                 '\n' | '\r' => false,
                 '#' => in_comment || !in_text && before.is_whitespace(),

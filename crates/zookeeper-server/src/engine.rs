@@ -16,12 +16,12 @@ const BATCH_LIMIT: usize = 4_096;
 pub enum Message {
     Opened { link: LinkId, outbox: Outbox },
     Input(Input),
-    Report(oneshot::Sender<Report>),
+    Stats(oneshot::Sender<ServerStats>),
 }
 
 /// Figures for the four-letter words.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct ServerStats {
     pub zxid: i64,
     pub znodes: usize,
     pub watches: usize,
@@ -75,7 +75,7 @@ impl Engine {
         for message in batch {
             match message {
                 Message::Opened { link, outbox } => drop(self.outboxes.insert(link, outbox)),
-                Message::Report(reply) => drop(reply.send(self.report())),
+                Message::Stats(reply) => drop(reply.send(self.stats())),
                 Message::Input(input) => match input {
                     Input::Call { link, ref call } if !call.request.changes() && !writers.contains(&link) => {
                         self.coordinator.handle(input, now);
@@ -130,9 +130,9 @@ impl Engine {
         Moment { wall_ms: (self.now_ms)(), passed_ms }
     }
 
-    fn report(&self) -> Report {
+    fn stats(&self) -> ServerStats {
         let tree = self.coordinator.tree();
-        Report {
+        ServerStats {
             zxid: tree.last_zxid(),
             znodes: tree.len(),
             watches: tree.watch_count(),

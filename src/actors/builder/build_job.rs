@@ -59,7 +59,7 @@ pub async fn build(store: Store, build_env: BuildEnvironment, order: BuildOrder,
     spec: BuildSpec,
     lease: &WorkLease,) -> BuildOutcome {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
-    let begun = ImageBuild::begun(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
+    let begun = ImageBuild::started(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
     let asked = if order.reason == BuildReason::Requested { Asked::Yes } else { Asked::No };
     let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {
         Ok(grant) => grant,
@@ -138,7 +138,7 @@ async fn run_dib(
         }
     };
     let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
-    builder_metrics::build_ended(&key.image, duration_ms, code, clock::now())
+    builder_metrics::build_samples(&key.image, duration_ms, code, clock::now())
         .into_iter()
         .for_each(|sample| build_env.samples.send(sample));
     if timed_out {
@@ -152,7 +152,7 @@ async fn run_dib(
     }
     let sizes = measure(build_env, key, order).await?;
     sizes.into_iter().for_each(|(format, bytes)| {
-        build_env.samples.send(builder_metrics::size(&key.image, &format, bytes));
+        build_env.samples.send(builder_metrics::build_size_sample(&key.image, &format, bytes));
     });
     Ok(())
 }

@@ -28,7 +28,7 @@ use nodepool_model::records::ids::{ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_policy::images::pending_uploads::{self, PendingUpload};
 use nodepool_policy::images::retention::{self, RetentionAction, RetentionScope};
 use nodepool_policy::inputs::Inputs;
@@ -129,7 +129,7 @@ impl ImageCleanupWorker {
             _ => None,
         });
         let takes = |provider: &ProviderName, image: &ImageName| {
-            let uploading = inputs.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
+            let uploading = inputs.facts.get(provider).and_then(|facts| facts.upload_config.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
         let may_delete_uploads = invariant_guard::enforce(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
@@ -161,12 +161,12 @@ impl ImageCleanupWorker {
                 && pending.build.record.builder_id.as_ref() == Some(&build_env.builder_id)
                 && build_env.images.file(&pending.place.build, &pending.format).exists()
         };
-        let ours: BTreeSet<UploadPlace> =
+        let ours: BTreeSet<UploadLockKey> =
             pending_uploads::due(inputs).into_iter().filter(own).map(|pending| pending.place).collect();
         let (mut stale, now) = (BTreeMap::new(), Instant::now());
         for action in all {
             if let RetentionAction::Stale(upload) = action
-                && !ours.contains(&UploadPlace::of(upload))
+                && !ours.contains(&UploadLockKey::of(upload))
             {
                 let key = action.key();
                 let since = self.stale.get(&key).copied().unwrap_or(now);
@@ -299,7 +299,7 @@ impl ImageCleanupWorker {
         let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.deps.providers));
         let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
         let work_queue = &self.deps.work_queue;
-        let samples_due = builder_metrics::states(
+        let samples_due = builder_metrics::state_samples(
             &inputs,
             &self.deps.build_env.builder,
             |image| work_queue.is_building(image),
@@ -307,8 +307,8 @@ impl ImageCleanupWorker {
         );
         let (builds, uploads) = work_queue.busy();
         let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
-        let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
-        let samples_due = samples_due.into_iter().chain(builder_metrics::busy(&self.deps.build_env.builder, &busy));
+        let busy = builder_metrics::BuilderUtilization { builds, uploads, build_workers, upload_workers };
+        let samples_due = samples_due.into_iter().chain(builder_metrics::utilization_samples(&self.deps.build_env.builder, &busy));
         samples_due.for_each(|sample| samples.send_to_statsd(sample));
     }
 }

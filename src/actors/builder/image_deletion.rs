@@ -16,7 +16,7 @@ use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::time::Seconds;
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_model::snapshot::{Versioned, WriteError};
 use nodepool_policy::invariants::images::check_image_deletion;
 use nodepool_zk::locks::lock::Lock;
@@ -90,7 +90,7 @@ async fn delete_from_cloud(
 
 /// Ends what a dead builder has begun. Nobody goes on with it meanwhile: its lock is held here.
 pub async fn end_stale_upload(store: Store, client: ProviderClient, key: UploadKey) -> Result<(), WriteError> {
-    let place = UploadPlace::of(&key);
+    let place = UploadLockKey::of(&key);
     let lock = store.lock_uploads(&place).await?;
     let ended = end_stale_upload_of(&store, &client, &place, &key).await;
     // Where that fails, it goes on in the background.
@@ -101,7 +101,7 @@ pub async fn end_stale_upload(store: Store, client: ProviderClient, key: UploadK
 async fn end_stale_upload_of(
     store: &Store,
     client: &ProviderClient,
-    place: &UploadPlace,
+    place: &UploadLockKey,
     key: &UploadKey,
 ) -> Result<(), WriteError> {
     let uploads = store.read_uploads(place).await.map_err(|error| WriteError::Failed(error.to_string()))?;
@@ -137,7 +137,7 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
         Ok(Err(error)) => return Err(WriteError::Failed(format!("cannot list images: {error}"))),
         Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
     };
-    for image in listed.iter().filter(|image| image.bears(&marks)) {
+    for image in listed.iter().filter(|image| image.has_marks(&marks)) {
         invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),)?;
         client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }

@@ -92,7 +92,7 @@ pub async fn upload(context: UploadContext, pending: PendingUpload) -> UploadOut
         username: build.username.clone(),
         python_path: build.python_path.clone(),
         shell_type: build.shell_type.clone(),
-        ..ImageUpload::bare(UploadState::Uploading, now)
+        ..ImageUpload::new(UploadState::Uploading, now)
     };
     let mut grant = match context.store.begin_upload(place, begun.clone()).await {
         Ok(grant) => grant,
@@ -123,7 +123,7 @@ async fn finish(
     match (record.state, recorded.await) {
         (UploadState::Ready, Ok(())) => {
             let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
-            builder_metrics::uploaded(image, provider, duration_ms)
+            builder_metrics::upload_samples(image, provider, duration_ms)
                 .into_iter()
                 .for_each(|sample| context.build_env.samples.send(sample));
             let id = record.external_id.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -186,7 +186,7 @@ async fn transfer(
         Ok(order) => order,
         Err(error) => {
             error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{error}");
-            return ImageUpload::bare(UploadState::Failed, clock::now());
+            return ImageUpload::new(UploadState::Failed, clock::now());
         }
     };
     info!(
@@ -212,7 +212,7 @@ async fn transfer(
         Err(error) => format!("Failed to upload image {image} to provider {provider}: {error}"),
     };
     error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{failure}");
-    let mut failed = ImageUpload::bare(UploadState::Failed, clock::now());
+    let mut failed = ImageUpload::new(UploadState::Failed, clock::now());
     if let Some(id) = known_id
         && !remove(context, &id).await
     {
@@ -274,12 +274,12 @@ async fn send(
                     if let Err(error) = recorded.await {
                         warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the id of an image");
                         if error == WriteError::Conflict {
-                            return Err(CloudError::given_up("its record is gone"));
+                            return Err(CloudError::abandoned("its record is gone"));
                         }
                     }
                 }
                 JobEvent::Finished(Ok(Outcome::Uploaded(id))) => return Ok(id),
-                JobEvent::Finished(Ok(_)) => return Err(CloudError::given_up("the upload ended without an image")),
+                JobEvent::Finished(Ok(_)) => return Err(CloudError::abandoned("the upload ended without an image")),
                 JobEvent::Finished(Err(error)) => return Err(error),
             },
             () = tokio::time::sleep(PROGRESS_INTERVAL) => {
@@ -288,7 +288,7 @@ async fn send(
                     (most, progressed_at) = (bytes, Instant::now());
                 }
                 if progressed_at.elapsed() > stall_timeout {
-                    return Err(CloudError::given_up(format!("no further than byte {most} for {} s", stall_timeout.as_secs())));
+                    return Err(CloudError::abandoned(format!("no further than byte {most} for {} s", stall_timeout.as_secs())));
                 }
                 if bytes != reported && bytes > 0 {
                     reported = bytes;

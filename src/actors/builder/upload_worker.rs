@@ -22,7 +22,7 @@ use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_policy::images::pending_uploads::{self, PendingUpload};
 use nodepool_zk::txn::store::Store;
 
@@ -51,7 +51,7 @@ pub struct UploadWorker {
     triggers: Triggers,
     pending_jobs: PendingJobs,
     actor_tasks: ActorTasks<Self>,
-    uploading: Option<(UploadPlace, Timestamp)>,
+    uploading: Option<(UploadLockKey, Timestamp)>,
     registration: Option<Registration>,
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
 use nodepool_model::records::time::Seconds;
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 
 /// What has not been tried for so long is forgotten: its build may be gone.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -18,7 +18,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkItem {
     Build(ImageName),
-    Upload(UploadPlace),
+    Upload(UploadLockKey),
 }
 
 #[derive(Clone, Default)]
@@ -73,8 +73,7 @@ impl WorkQueue {
             (state.backoffs.get(item).map_or(0, |backoff| backoff.failure), provider)
         };
         // The first of those that rank alike.
-        let (item, payload) =
-            due.into_iter().filter(|(work, _)| is_available(work)).min_by_key(|(work, _)| rank(work))?;
+        let (item, payload) = due.into_iter().filter(|(work, _)| is_available(work)).min_by_key(|(work, _)| rank(work))?;
         state.leased.insert(item.clone(), None);
         self.builds.send_replace(state.builds());
         Some((payload, WorkLease { item, queue: self.clone() }))
@@ -197,7 +196,7 @@ mod tests {
 
     fn upload(provider: &str, image: &str) -> (WorkItem, ()) {
         let build = BuildKey { image: image.into(), build: "1".into() };
-        (WorkItem::Upload(UploadPlace { build, provider: provider.into() }), ())
+        (WorkItem::Upload(UploadLockKey { build, provider: provider.into() }), ())
     }
 
     fn lease(queue: &WorkQueue, due: impl IntoIterator<Item = (WorkItem, ())>) -> Option<WorkLease> {

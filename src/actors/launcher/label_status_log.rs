@@ -23,7 +23,7 @@ pub fn log_changes(before: &AllFacts, now: &AllFacts) {
 }
 
 fn log_provider_changes(provider: &ProviderName, before: Option<&ProviderFacts>, facts: &ProviderFacts) {
-    for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
+    for (pool, labels) in facts.launch_config.iter().flat_map(|launching| &launching.labels) {
         for (label, label_facts) in labels {
             let logged = before.and_then(|before| before.launch_label(pool, label)?.unavailable.as_ref());
             match &label_facts.unavailable {

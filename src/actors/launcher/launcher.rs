@@ -30,7 +30,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::Config;
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::{LabelName, PoolId, ProviderName, RequestId};
-use nodepool_model::report::status::Why;
+use nodepool_model::report::status::PoolVerdict;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::reload::{self, Change};
 use nodepool_policy::scheduler::min_ready::{self, MinReady, MinReadyAction};
@@ -471,9 +471,9 @@ impl Handler<Shutdown> for Launcher {
 
 /// For pools that there would be.
 impl Handler<ExplainRequest> for Launcher {
-    type Result = Option<Why>;
+    type Result = Option<PoolVerdict>;
 
-    fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<Why> {
+    fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<PoolVerdict> {
         let _measured = profile::time_handler::<Self>("AskWhy");
         let snapshot = self.triggers.snapshot();
         let request = snapshot.request(&message.0)?;

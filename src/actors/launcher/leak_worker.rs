@@ -147,7 +147,7 @@ impl LeakWorker {
     fn submit(&mut self, provider: ProviderName, job: Job, purpose: JobPurpose, ctx: &mut Context<Self>) {
         let Some(handle) = self.deps.providers.get(&provider).cloned() else {
             // It went while it was asked, and may be back before anybody sees that it was away.
-            return self.on_job_end(provider, purpose, Err(CloudError::given_up("the provider is gone")), ctx);
+            return self.on_job_end(provider, purpose, Err(CloudError::abandoned("the provider is gone")), ctx);
         };
         self.last_job_id += 1;
         let job_id = JobId(self.last_job_id);
@@ -237,7 +237,7 @@ impl LeakWorker {
     }
 
     fn count(&self, provider: &ProviderName, what: &str, number: usize) {
-        self.deps.samples.send(statsd_metrics::leaked(provider, what, number));
+        self.deps.samples.send(statsd_metrics::leaked_sample(provider, what, number));
     }
 }
 

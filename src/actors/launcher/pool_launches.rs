@@ -15,7 +15,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
 use nodepool_drivers::common::keyscan::{self, ScanMode};
 use nodepool_model::metrics::prometheus_metrics;
-use nodepool_model::metrics::statsd_metrics::{LaunchEnd, image_of};
+use nodepool_model::metrics::statsd_metrics::{LaunchAttempt, image_of};
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::RequestState;
@@ -376,7 +376,7 @@ impl PoolWorker {
         }
         let snapshot = self.triggers.latest();
         let record = snapshot.node(node).map(|stored| stored.record.clone());
-        let end = LaunchEnd {
+        let end = LaunchAttempt {
             result,
             milliseconds: took.0 * 1000.0,
             provider: &self.deps.id.provider,

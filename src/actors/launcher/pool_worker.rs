@@ -30,7 +30,7 @@ use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, Req
 use nodepool_model::records::json;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 use nodepool_model::records::time::MonotonicTime;
-use nodepool_model::report::status::Why;
+use nodepool_model::report::status::PoolVerdict;
 use nodepool_model::snapshot::{RequestChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::check_fulfilled;
 use nodepool_policy::pool::{Effect, Event, LivenessResult, Pool};
@@ -572,9 +572,9 @@ impl Handler<Abort> for PoolWorker {
 }
 
 impl Handler<ExplainRequest> for PoolWorker {
-    type Result = Option<Why>;
+    type Result = Option<PoolVerdict>;
 
-    fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<Why> {
+    fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<PoolVerdict> {
         let _measured = profile::time_handler::<Self>("AskWhy");
         self.pool.last_verdict(&message.0, &self.triggers.latest())
     }

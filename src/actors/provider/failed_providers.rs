@@ -10,7 +10,7 @@ use nodepool_model::config::Config;
 use nodepool_model::records::ids::{LauncherId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::report::status::{PoolVerdict, Why};
+use nodepool_model::report::status::{PoolVerdict, VerdictKind};
 use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Debug, Default)]
@@ -44,14 +44,14 @@ impl FailedProviders {
     }
 
     /// The first pool that would have a label of the request if its provider could be started.
-    pub fn verdict_for(&self, request: &NodeRequest, config: &Config, launcher: impl Fn(&PoolId) -> LauncherId,) -> Option<Why> {
+    pub fn verdict_for(&self, request: &NodeRequest, config: &Config, launcher: impl Fn(&PoolId) -> LauncherId,) -> Option<PoolVerdict> {
         self.reasons.iter().find_map(|(provider, failure)| {
             let pools = &config.providers.get(provider)?.pools;
             let has_label =
                 |labels: &std::collections::BTreeSet<_>| request.node_types.iter().any(|label| labels.contains(label));
             let pool = pools.values().find(|pool| has_label(&pool.labels))?;
             let id = PoolId { provider: provider.clone(), pool: pool.name.clone() };
-            Some(Why {
+            Some(PoolVerdict {
                 launcher: launcher(&id),
                 provider: provider.clone(),
                 pool: pool.name.clone(),

@@ -166,6 +166,6 @@ impl JobResponder {
 
 impl Drop for JobResponder {
     fn drop(&mut self) {
-        self.send(JobEvent::Finished(Err(CloudError::given_up("the provider has stopped"))));
+        self.send(JobEvent::Finished(Err(CloudError::abandoned("the provider has stopped"))));
     }
 }

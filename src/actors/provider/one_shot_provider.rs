@@ -68,7 +68,7 @@ impl OneShotProvider {
     pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
         let (reply, ended) = oneshot::channel();
         self.submitter.do_send(SubmitJob { job, reply });
-        ended.await.unwrap_or_else(|_| Err(CloudError::given_up("the provider has stopped")))
+        ended.await.unwrap_or_else(|_| Err(CloudError::abandoned("the provider has stopped")))
     }
 
     /// What the first survey found.

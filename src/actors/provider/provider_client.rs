@@ -98,7 +98,7 @@ impl ProviderClient {
 impl JobHandle {
     /// The next news; after the end there are none to be asked for.
     pub async fn next(&mut self) -> JobEvent {
-        let stopped = || JobEvent::Finished(Err(CloudError::given_up("the provider has stopped")));
+        let stopped = || JobEvent::Finished(Err(CloudError::abandoned("the provider has stopped")));
         let event = self.events.recv().await.unwrap_or_else(stopped);
         self.has_ended |= matches!(event, JobEvent::Finished(_));
         event

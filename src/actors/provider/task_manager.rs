@@ -249,7 +249,7 @@ impl<D: Driver> TaskManager<D> {
         if samples.is_enabled()
             && let Some((key, milliseconds)) = self.tasks.timing(id)
         {
-            statsd_metrics::call_ended(&self.provider, key, milliseconds)
+            statsd_metrics::call_samples(&self.provider, key, milliseconds)
                 .into_iter()
                 .for_each(|sample| samples.send(sample));
             if let Err(error) = &result {

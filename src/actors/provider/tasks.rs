@@ -552,7 +552,7 @@ impl<D: Driver> Tasks<D> {
 }
 
 fn respond_abandoned(responder: JobResponder) {
-    responder.finish(Err(CloudError::given_up("abandoned by its submitter")));
+    responder.finish(Err(CloudError::abandoned("abandoned by its submitter")));
 }
 
 fn job_view<M: StateMachine>(running: &RunningTask<M>) -> JobView {

@@ -8,69 +8,69 @@ use nodepool_model::report::image_status;
 use nodepool_policy::inputs::Inputs;
 
 /// After each build whose command could be started. `code`: its exit status, 1 for one that took too long.
-pub fn build_ended(image: &ImageName, duration_ms: f64, code: i32, now: Timestamp) -> [Sample; 3] {
+pub fn build_samples(image: &ImageName, duration_ms: f64, code: i32, now: Timestamp) -> [Sample; 3] {
     let key = |what: &str| format!("nodepool.dib_image_build.{image}.status.{what}");
     [
         // Under `ext` the reference's mapping shows what stands in the place of a format.
-        Sample::timer(key("duration"), duration_ms).on(&prometheus_metrics::BUILD_TIME, [image.as_str(), "status"]),
-        Sample::gauge(key("rc"), f64::from(code)).on(&prometheus_metrics::BUILD_CODE, [image.as_str(), "status"]),
-        Sample::gauge(key("last_build"), now.0.floor()).on(&prometheus_metrics::LAST_BUILD, [image]),
+        Sample::timer(key("duration"), duration_ms).with_series(&prometheus_metrics::BUILD_TIME, [image.as_str(), "status"]),
+        Sample::gauge(key("rc"), f64::from(code)).with_series(&prometheus_metrics::BUILD_CODE, [image.as_str(), "status"]),
+        Sample::gauge(key("last_build"), now.0.floor()).with_series(&prometheus_metrics::LAST_BUILD, [image]),
     ]
 }
 
 /// Of one format of a build, in bytes on disk.
-pub fn size(image: &ImageName, format: &str, bytes: u64) -> Sample {
+pub fn build_size_sample(image: &ImageName, format: &str, bytes: u64) -> Sample {
     Sample::gauge(format!("nodepool.dib_image_build.{image}.{format}.size"), bytes as f64)
-        .on(&prometheus_metrics::BUILD_SIZE, [image.as_str(), format])
+        .with_series(&prometheus_metrics::BUILD_SIZE, [image.as_str(), format])
 }
 
 /// After each upload that came to a good end, the hook included.
-pub fn uploaded(image: &ImageName, provider: &ProviderName, duration_ms: f64) -> [Sample; 2] {
+pub fn upload_samples(image: &ImageName, provider: &ProviderName, duration_ms: f64) -> [Sample; 2] {
     let key = format!("nodepool.image_update.{image}.{provider}");
     let labels = [image.as_str(), provider.as_str()];
     [
-        Sample::timer(key.clone(), duration_ms).on(&prometheus_metrics::UPDATE_TIME, labels),
-        Sample::counter(key, 1.0).on(&prometheus_metrics::UPDATE, labels),
+        Sample::timer(key.clone(), duration_ms).with_series(&prometheus_metrics::UPDATE_TIME, labels),
+        Sample::counter(key, 1.0).with_series(&prometheus_metrics::UPDATE, labels),
     ]
 }
 
 /// How busy a builder is: what the reference documents and does not send.
-pub struct Busy {
+pub struct BuilderUtilization {
     pub builds: usize,
     pub uploads: usize,
     pub build_workers: usize,
     pub upload_workers: usize,
 }
 
-pub fn busy(builder: &str, busy: &Busy) -> [Sample; 4] {
+pub fn utilization_samples(builder: &str, utilization: &BuilderUtilization) -> [Sample; 4] {
     let gauge = |what: &str, number: usize| Sample::gauge(format!("nodepool.builder.{builder}.{what}"), number as f64);
     [
-        gauge("current_builds", busy.builds),
-        gauge("current_uploads", busy.uploads),
-        gauge("build_workers", busy.build_workers),
-        gauge("upload_workers", busy.upload_workers),
+        gauge("current_builds", utilization.builds),
+        gauge("current_uploads", utilization.uploads),
+        gauge("build_workers", utilization.build_workers),
+        gauge("upload_workers", utilization.upload_workers),
     ]
 }
 
 /// What a builder is asked for and does, with each look at everything: 0 is idle, 1 building, 2 uploading, 3 paused.
-pub fn states(
+pub fn state_samples(
     inputs: &Inputs<'_>,
     builder: &str,
     is_building: impl Fn(&ImageName) -> bool,
     is_uploading: impl Fn(&ProviderName, &ImageName) -> bool,
 ) -> Vec<Sample> {
     let images = &inputs.snapshot.images;
-    let asked = |name: &ImageName| {
-        let view = images.image(name);
-        view.is_some_and(|view| view.requested_ms.is_some() && !image_status::is_building(view))
+    let is_requested = |name: &ImageName| {
+        let image = images.image(name);
+        image.is_some_and(|image| image.requested_ms.is_some() && !image_status::is_building(image))
     };
-    let pending = images.names().filter(|name| asked(name)).count();
+    let pending = images.names().filter(|name| is_requested(name)).count();
     let mut samples = vec![Sample::gauge("nodepool.image_build_requests".to_owned(), pending as f64)];
     samples.extend(images.names().map(|name| {
-        Sample::gauge(format!("nodepool.image.{name}.image_build_requests"), f64::from(u8::from(asked(name))))
+        Sample::gauge(format!("nodepool.image.{name}.image_build_requests"), f64::from(u8::from(is_requested(name))))
     }));
     for (name, image) in &inputs.config.diskimages {
-        let is_paused = image.pause || images.image(name).is_some_and(|view| view.paused);
+        let is_paused = image.pause || images.image(name).is_some_and(|image| image.paused);
         let state = if is_building(name) {
             1.0
         } else if is_paused {
@@ -81,7 +81,7 @@ pub fn states(
         samples.push(Sample::gauge(format!("nodepool.builder.{builder}.image.{name}.build.state"), state));
     }
     for (provider, facts) in inputs.facts {
-        for (name, entry) in facts.uploading.iter().flat_map(|uploading| &uploading.images) {
+        for (name, entry) in facts.upload_config.iter().flat_map(|config| &config.images) {
             let state = if is_uploading(provider, name) {
                 2.0
             } else if entry.paused {
@@ -102,7 +102,7 @@ mod tests {
     use nodepool_driver::facts::ProviderFacts;
     use nodepool_model::config::diagnostics::Source;
     use nodepool_model::config::resolve::resolve;
-    use nodepool_model::config::upload_config::{UploadConfig, Uploading};
+    use nodepool_model::config::upload_config::{UploadConfig, UploadEntry};
     use nodepool_model::records::time::{MonotonicTime, Seconds};
     use nodepool_model::snapshot::Snapshot;
     use python_yaml::parse;
@@ -121,24 +121,19 @@ mod tests {
         snapshot.images.set_requested(&"idle".into(), Some(5));
         let entry = |paused: bool| UploadEntry { paused, ..UploadEntry::default() };
         let images = [("busy", entry(false)), ("idle", entry(false)), ("held", entry(true))];
-        let uploading = Uploading {
+        let uploading = UploadConfig {
             format: "raw".to_owned(),
             name_format: String::new(),
             hook: None,
             timeout: Seconds(3600.0),
             images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
         };
-        let facts = ProviderFacts { uploading: Some(Arc::new(uploading)), ..ProviderFacts::initial() };
+        let facts = ProviderFacts { upload_config: Some(Arc::new(uploading)), ..ProviderFacts::initial() };
         let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
-        let inputs = Inputs {
-            config: &config,
-            snapshot: &snapshot,
-            facts: &facts,
-            now: Timestamp(9.0),
-            monotonic_now: MonotonicTime::at(9.0),
-        };
+        let inputs =
+            Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0), monotonic_now: MonotonicTime::at(9.0) ,};
         let is_busy = |image: &ImageName| image.as_str() == "busy";
-        let told = states(&inputs, "nb01", is_busy, |_, image| is_busy(image));
+        let samples = state_samples(&inputs, "nb01", is_busy, |_, image| is_busy(image));
         let own = |image: &str, what: &str| format!("nodepool.builder.nb01.image.{image}.{what}.state");
         let lab = "provider.lab.upload";
         let mut expected = vec![
@@ -154,6 +149,6 @@ mod tests {
             samples.sort_by_key(|sample| format!("{sample:?}"));
             samples
         };
-        assert_eq!(sorted(told), sorted(expected));
+        assert_eq!(sorted(samples), sorted(expected));
     }
 }

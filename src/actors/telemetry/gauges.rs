@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::metrics::prometheus_metrics;
-use nodepool_model::metrics::prometheus_text::Exposition;
+use nodepool_model::metrics::prometheus_text::PrometheusText;
 use nodepool_model::metrics::statsd_metrics::{self, Sample};
 use nodepool_model::records::ids::{LabelName, PoolId, ProviderName};
 use nodepool_model::records::image_build::BuildState;
@@ -14,23 +14,23 @@ use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
 /// Every figure that is counted anew, each time somebody asks.
-pub fn show(inputs: &Inputs<'_>, out: &mut Exposition) {
+pub fn write_gauges(inputs: &Inputs<'_>, out: &mut PrometheusText) {
     let samples =
         statsd_metrics::global_gauges(inputs.snapshot).into_iter().chain(statsd_metrics::limit_gauges(inputs.config));
-    samples.for_each(|sample| put(sample, out));
-    show_requests(inputs, out);
-    show_images(inputs.snapshot, out);
-    show_quota(inputs, out);
-    out.plain(&prometheus_metrics::CONNECTED, f64::from(u8::from(inputs.snapshot.connected)));
+    samples.for_each(|sample| write_sample(sample, out));
+    write_requests(inputs, out);
+    write_images(inputs.snapshot, out);
+    write_quota(inputs, out);
+    out.unlabeled(&prometheus_metrics::CONNECTED, f64::from(u8::from(inputs.snapshot.connected)));
 }
 
-fn put(sample: Sample, out: &mut Exposition) {
-    if let Some(reading) = sample.reading {
-        out.number(reading.metric, reading.labels, sample.value);
+fn write_sample(sample: Sample, out: &mut PrometheusText) {
+    if let Some(series) = sample.series {
+        out.number(series.metric, series.labels, sample.value);
     }
 }
 
-fn show_requests(inputs: &Inputs<'_>, out: &mut Exposition) {
+fn write_requests(inputs: &Inputs<'_>, out: &mut PrometheusText) {
     let states = [RequestState::Requested, RequestState::Pending, RequestState::Fulfilled, RequestState::Failed];
     let mut counts = states.map(|state| (state, 0.0));
     let mut oldest = 0.0_f64;
@@ -44,10 +44,10 @@ fn show_requests(inputs: &Inputs<'_>, out: &mut Exposition) {
         }
     }
     counts.into_iter().for_each(|(state, count)| out.number(&prometheus_metrics::REQUESTS, [state.as_str()], count));
-    out.plain(&prometheus_metrics::OLDEST_REQUEST, oldest);
+    out.unlabeled(&prometheus_metrics::OLDEST_REQUEST, oldest);
 }
 
-fn show_images(snapshot: &Snapshot, out: &mut Exposition) {
+fn write_images(snapshot: &Snapshot, out: &mut PrometheusText) {
     let mut builds: BTreeMap<[String; 2], f64> = BTreeMap::new();
     let mut newest: BTreeMap<[String; 1], f64> = BTreeMap::new();
     for (key, stored) in snapshot.images.builds() {
@@ -68,7 +68,7 @@ fn show_images(snapshot: &Snapshot, out: &mut Exposition) {
     uploads.into_iter().for_each(|(labels, count)| out.number(&prometheus_metrics::UPLOADS, labels, count));
 }
 
-fn show_quota(inputs: &Inputs<'_>, out: &mut Exposition) {
+fn write_quota(inputs: &Inputs<'_>, out: &mut PrometheusText) {
     for (provider, facts) in inputs.facts {
         for quota in quotas(provider, facts, inputs.snapshot) {
             let labels = || [provider.to_string(), quota.resource.clone()];
@@ -96,7 +96,7 @@ pub fn quotas(provider: &ProviderName, facts: &ProviderFacts, snapshot: &Snapsho
     let mut others = facts.unmanaged.clone();
     others.add(&facts.leaked);
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
-    let ours = snapshot.ledger.used_by_provider(provider, need);
+    let ours = snapshot.usage_totals.used_by_provider(provider, need);
     let is_known = |name: &&str| facts.limits.get(name).is_finite() || ours.get(name) != 0.0 || others.get(name) != 0.0;
     let names = facts.limits.names().chain(ours.names()).chain(others.names()).filter(is_known);
     let names: std::collections::BTreeSet<&str> = names.collect();

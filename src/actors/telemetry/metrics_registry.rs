@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nodepool_model::metrics::prometheus_metrics::{self, Metric, MetricKind};
-use nodepool_model::metrics::prometheus_text::{Distribution, Exposition, PrometheusText};
+use nodepool_model::metrics::prometheus_text::{Distribution, MetricValue, PrometheusText};
 use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind};
 
 /// Names with their labels that are kept, at most. Labels come from records of others, and there is no end of those.
@@ -29,7 +29,7 @@ struct Key {
 impl MetricsRegistry {
     /// A sample on its way to statsd, where it has a meter; times are in seconds here.
     pub fn record_sample(&self, sample: &Sample) {
-        let Some(reading) = &sample.reading else { return };
+        let Some(reading) = &sample.series else { return };
         let value = if sample.kind == SampleKind::Timer { sample.value / 1000.0 } else { sample.value };
         self.record(reading.metric, reading.labels.clone(), value);
     }
@@ -59,7 +59,7 @@ impl MetricsRegistry {
     }
 
     /// All of it, in the order of labels.
-    pub fn export(&self, out: &mut Exposition) {
+    pub fn export(&self, out: &mut PrometheusText) {
         let mut all: Vec<(&'static Metric, Vec<String>, MetricValue)> = {
             let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
             let metric = |name: &str| prometheus_metrics::ALL.iter().copied().find(|metric| metric.name == name);
@@ -70,7 +70,7 @@ impl MetricsRegistry {
         };
         all.sort_by(|one, other| (one.0.name, &one.1).cmp(&(other.0.name, &other.1)));
         all.into_iter().for_each(|(metric, labels, value)| out.put(metric, labels, value));
-        out.plain(&prometheus_metrics::SERIES_LEFT_OUT, self.0.dropped_series.load(Ordering::Relaxed) as f64);
+        out.unlabeled(&prometheus_metrics::SERIES_DROPPED, self.0.dropped_series.load(Ordering::Relaxed) as f64);
     }
 
     /// The numbers of one meter, with the values of their labels.
@@ -111,7 +111,7 @@ mod tests {
             metrics.record(&prometheus_metrics::LAUNCH, vec![number.to_string()], 1.0);
         }
         metrics.record(&prometheus_metrics::LAUNCH, vec!["0".to_owned()], 1.0);
-        let mut out = Exposition::default();
+        let mut out = PrometheusText::default();
         metrics.export(&mut out);
         let text = out.text();
         assert!(text.contains("nodepool_launch{result=\"0\"} 2\n") && text.contains("nodepool_metrics_left_out 5\n"));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::live_view::CallFigures;
+use super::live_view::CallStats;
 use crate::actors::telemetry::metrics_registry::MetricsRegistry;
 use nodepool_model::metrics::prometheus_metrics::{self, MetricKind};
 use nodepool_model::metrics::prometheus_text::Distribution;
@@ -32,7 +32,7 @@ impl Calls {
     }
 
     /// From the oldest reading until now.
-    pub fn figures(&self, registry: &MetricsRegistry, now: Timestamp) -> BTreeMap<ProviderName, CallFigures> {
+    pub fn figures(&self, registry: &MetricsRegistry, now: Timestamp) -> BTreeMap<ProviderName, CallStats> {
         let first = self.readings.front();
         let window_s = first.map_or(0.0, |(at, _)| (now - *at).0);
         let figures = |(provider, newest): (ProviderName, Reading)| {
@@ -64,8 +64,8 @@ fn readings(registry: &MetricsRegistry) -> BTreeMap<ProviderName, Reading> {
     readings
 }
 
-fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallFigures {
-    let MetricKind::Histogram(bounds) = prometheus_metrics::TASK_TIME.kind else { return CallFigures::default() };
+fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallStats {
+    let MetricKind::Histogram(bounds) = prometheus_metrics::TASK_TIME.kind else { return CallStats::default() };
     let count_before = |index: usize| before.map_or(0, |before| before.times.counts[index]);
     let counts: Vec<u64> =
         newest.times.counts.iter().enumerate().map(|(index, count)| count - count_before(index)).collect();
@@ -79,7 +79,7 @@ fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallFig
         so_far >= wanted
     });
     let p95_s = bucket.filter(|_| count > 0).and_then(|bucket| bounds.get(bucket).copied());
-    CallFigures { window_s, count, failed, mean_s: (count > 0).then(|| sum / count as f64), p95_s }
+    CallStats { window_s, count, failed, mean_s: (count > 0).then(|| sum / count as f64), p95_s }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::clock;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::report::image_status::{self, Ages, BUILD_COLUMNS, IMAGE_COLUMNS, UPLOAD_COLUMNS};
+use nodepool_model::report::image_status::{self, AgeFormat, BUILD_COLUMNS, IMAGE_COLUMNS, UPLOAD_COLUMNS};
 use nodepool_model::report::list::{self, Column};
 use nodepool_model::report::status::{self, LABEL_COLUMNS, NODE_COLUMNS, REQUEST_COLUMNS};
 use nodepool_model::snapshot::Snapshot;
@@ -146,8 +146,8 @@ pub async fn answer(subject: Subject, request: HttpRequest, context: Data<Proces
 
 fn body_of(question: &Question, snapshot: &Snapshot, now: Timestamp) -> Vec<u8> {
     let ages = match question.format {
-        Format::Text => Ages::Until(now),
-        Format::Json => Ages::Since,
+        Format::Text => AgeFormat::Elapsed(now),
+        Format::Json => AgeFormat::EpochSeconds,
     };
     match question.subject {
         Subject::Uploads => write(question, UPLOAD_COLUMNS, &image_status::uploads(&snapshot.images, ages)),

@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::api_call_stats::Calls;
 use super::content_negotiation;
-use super::live_view::{self, ProviderFigures};
+use super::live_view::{self, ProviderStats};
 use super::peers::Neighbours;
 use super::responses::{self, not_found, unavailable};
 use crate::actors::process::context::{ProcessContext, VERSION};
@@ -27,9 +27,9 @@ use nodepool_model::metrics::prometheus_metrics::{self, Metric, MetricKind};
 use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::NodeState;
-use nodepool_model::report::event_history::{COUNT_EVERY, Chronicle};
+use nodepool_model::report::event_history::{COUNT_INTERVAL, EventHistory};
 use nodepool_model::report::list::Object;
-use nodepool_model::report::status::{self, NODE_COLUMNS, REQUEST_COLUMNS, Why};
+use nodepool_model::report::status::{self, NODE_COLUMNS, PoolVerdict, REQUEST_COLUMNS};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_zk::mirror::mirror::Frame;
 
@@ -49,7 +49,7 @@ const WHY_DEADLINE: Duration = Duration::from_millis(500);
 const MAX_REASONS: usize = 100;
 
 pub struct Live {
-    chronicle: Mutex<Chronicle>,
+    history: Mutex<EventHistory>,
     calls: Mutex<Calls>,
     shown: Mutex<Shown>,
     /// What is shown as the page gets it, plain and packed.
@@ -71,7 +71,7 @@ struct Shown {
 impl Default for Live {
     fn default() -> Self {
         Self {
-            chronicle: Mutex::new(Chronicle::new(clock::now())),
+            history: Mutex::new(EventHistory::new(clock::now())),
             calls: Mutex::default(),
             shown: Mutex::default(),
             whole: tokio::sync::Mutex::default(),
@@ -92,21 +92,21 @@ pub async fn follow(live: Arc<Live>, context: Arc<ProcessContext>, film: mpsc::R
 async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
     let mut last = Arc::<Snapshot>::default();
     while let Some(frame) = film.recv().await {
-        let (mut chronicle, now) = (lock(&live.chronicle), clock::now());
+        let (mut history, now) = (lock(&live.history), clock::now());
         match frame.steps {
-            Some(steps) => steps.into_iter().for_each(|step| chronicle.note(step, now)),
-            None => chronicle.compare(&last, &frame.picture, now),
+            Some(steps) => steps.into_iter().for_each(|step| history.record(step, now)),
+            None => history.record_differences(&last, &frame.picture, now),
         }
         last = frame.picture;
     }
 }
 
 async fn count(live: &Live, context: &ProcessContext) {
-    let mut ticks = every(COUNT_EVERY.to_duration());
+    let mut ticks = every(COUNT_INTERVAL.to_duration());
     loop {
         ticks.tick().await;
         let (snapshot, now) = (lock(&live.shown).snapshot.clone(), clock::now());
-        lock(&live.chronicle).count(&snapshot, now);
+        lock(&live.history).record_counts(&snapshot, now);
         if let Some(registry) = context.samples.metrics() {
             lock(&live.calls).read(registry, now);
         }
@@ -174,7 +174,7 @@ impl Live {
         let _ = self.events.send(Bytes::from(format!("event: {event}\ndata: {data}\n\n")));
     }
 
-    fn own_providers(&self, context: &ProcessContext) -> Vec<ProviderFigures> {
+    fn own_providers(&self, context: &ProcessContext) -> Vec<ProviderStats> {
         let Some(loaded) = context.active_config() else { return Vec::new() };
         let (shown, now) = (lock(&self.shown).snapshot.clone(), clock::now());
         let calls = context.samples.metrics().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
@@ -204,7 +204,7 @@ impl Live {
         let own =
             json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_providers(context)});
         let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
-        json!({"now": clock::now(), "since": lock(&self.chronicle).since(), "launchers": launchers,
+        json!({"now": clock::now(), "since": lock(&self.history).since(), "launchers": launchers,
             "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&shown)})
     }
 }
@@ -215,7 +215,7 @@ fn labels(snapshot: &Snapshot) -> Vec<&str> {
     labels.map(|label| label.as_str()).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
-async fn ask_why(context: &ProcessContext, id: &RequestId) -> Vec<Why> {
+async fn ask_why(context: &ProcessContext, id: &RequestId) -> Vec<PoolVerdict> {
     let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_DEADLINE).await;
     answers.into_iter().filter_map(|(_, answer)| answer.ok().flatten()).collect()
 }
@@ -297,10 +297,10 @@ pub async fn plots(live: Data<Live>, context: Data<ProcessContext>) -> HttpRespo
     let states: Vec<&str> = NodeState::ALL.iter().map(|state| state.as_str()).collect();
     let (waits, launches) =
         (all_of(&context, &prometheus_metrics::REQUEST_TIME), all_of(&context, &prometheus_metrics::LAUNCH_TIME),);
-    let chronicle = lock(&live.chronicle);
-    let counts: Vec<_> = chronicle.counts().collect();
+    let history = lock(&live.history);
+    let counts: Vec<_> = history.counts().collect();
     fresh(
-        &json!({"since": chronicle.since(), "states": states, "counts": counts, "waits": waits, "launches": launches}),
+        &json!({"since": history.since(), "states": states, "counts": counts, "waits": waits, "launches": launches}),
     )
 }
 
@@ -322,8 +322,8 @@ pub async fn node(request: HttpRequest, id: Path<String>, live: Data<Live>) -> H
     let shown = lock(&live.shown).snapshot.clone();
     let record = status::nodes(&shown, Some(&id), clock::now()).into_iter().next();
     let record = record.map(|row| json!(Object(NODE_COLUMNS, &row)));
-    let chronicle = lock(&live.chronicle);
-    fresh(&json!({"record": record, "since": chronicle.since(), "events": chronicle.of_node(&id)}))
+    let history = lock(&live.history);
+    fresh(&json!({"record": record, "since": history.since(), "events": history.of_node(&id)}))
 }
 
 pub async fn node_request(
@@ -343,8 +343,8 @@ pub async fn node_request(
         record["state_time"] = json!(stored.record.state_time);
         record
     });
-    let chronicle = lock(&live.chronicle);
-    fresh(&json!({"record": record, "since": chronicle.since(), "events": chronicle.of_request(&id),
+    let history = lock(&live.history);
+    fresh(&json!({"record": record, "since": history.since(), "events": history.of_request(&id),
         "reasons": live_view::reasons(&whys)[id.as_str()]}))
 }
 

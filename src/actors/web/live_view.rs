@@ -11,7 +11,7 @@ use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::report::image_status;
-use nodepool_model::report::status::Why;
+use nodepool_model::report::status::PoolVerdict;
 use nodepool_model::snapshot::{Snapshot, nodes_by_state};
 use nodepool_policy::inputs::Inputs;
 use python_yaml::text::printable;
@@ -79,7 +79,7 @@ impl<L> Default for Difference<L> {
 pub fn whole(revision: u64, snapshot: &Snapshot) -> String {
     let nodes = snapshot.nodes().map(|(id, stored)| NodeLine(id, &stored.record, snapshot.is_node_locked(id)));
     let requests = snapshot.requests().map(|(id, stored)| RequestLine(id, &stored.record));
-    text(&Whole {
+    to_json(&Whole {
         revision,
         connected: snapshot.connected,
         nodes: nodes.collect(),
@@ -116,7 +116,7 @@ pub fn patch(revision: u64, older: &Snapshot, newer: &Snapshot) -> String {
     }
     let images = (!newer.images.is_same_as(&older.images)).then(|| images(newer));
     let from = revision.saturating_sub(1);
-    text(&Patch { from, revision, connected: newer.connected, nodes, requests, images })
+    to_json(&Patch { from, revision, connected: newer.connected, nodes, requests, images })
 }
 
 #[derive(Serialize)]
@@ -156,7 +156,7 @@ fn images(snapshot: &Snapshot) -> Value {
 /// What a launcher tells of one of its providers.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub struct ProviderFigures {
+pub struct ProviderStats {
     pub name: String,
     pub driver: String,
     /// Seconds that are left between two calls; `None` where there is no such limit.
@@ -164,16 +164,16 @@ pub struct ProviderFigures {
     pub trouble: Option<String>,
     /// When the cloud was looked at last; `None` before the first time.
     pub seen_at: Option<f64>,
-    pub pools: Vec<PoolFigures>,
+    pub pools: Vec<PoolStats>,
     pub quotas: Vec<Quota>,
     /// By state.
     pub nodes: BTreeMap<String, usize>,
-    pub calls: CallFigures,
+    pub calls: CallStats,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub struct PoolFigures {
+pub struct PoolStats {
     pub name: String,
     pub max_servers: Option<i64>,
     pub labels: Vec<String>,
@@ -182,7 +182,7 @@ pub struct PoolFigures {
 /// Calls of a cloud's API within the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub struct CallFigures {
+pub struct CallStats {
     /// Over how many seconds.
     pub window_s: f64,
     pub count: u64,
@@ -192,19 +192,19 @@ pub struct CallFigures {
     pub p95_s: Option<f64>,
 }
 
-pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallFigures>) -> Vec<ProviderFigures> {
-    let figures = |(name, section): (&ProviderName, &std::sync::Arc<nodepool_model::config::ProviderConfig>)| {
+pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>) -> Vec<ProviderStats> {
+    let stats = |(name, section): (&ProviderName, &std::sync::Arc<nodepool_model::config::ProviderConfig>)| {
         let facts = inputs.facts.get(name);
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
         inputs.snapshot.nodes_of(name).for_each(|(_, stored)| {
             *nodes.entry(stored.record.state.as_str().to_owned()).or_default() += 1;
         });
-        let pools = section.pools.iter().map(|(pool, config)| PoolFigures {
+        let pools = section.pools.iter().map(|(pool, config)| PoolStats {
             name: pool.to_string(),
             max_servers: config.max_servers,
             labels: config.labels.iter().map(ToString::to_string).collect(),
         });
-        ProviderFigures {
+        ProviderStats {
             name: name.to_string(),
             driver: section.driver.clone(),
             spacing_s: section.section.number("rate").ok().flatten().filter(|seconds| *seconds > 0.0),
@@ -216,17 +216,17 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallFigures
             calls: calls.get(name).cloned().unwrap_or_default(),
         }
     };
-    inputs.config.providers.iter().map(figures).collect()
+    inputs.config.providers.iter().map(stats).collect()
 }
 
 /// Why requests wait, by request: the verdict of each pool that has one.
-pub fn reasons(whys: &BTreeMap<RequestId, Vec<Why>>) -> Value {
-    let line = |why: &Why| {
-        json!({"pool": format!("{}-{}", why.provider, why.pool), "verdict": why.verdict,
-            "reason": printable(why.reason.clone()), "since": why.since})
+pub fn reasons(verdicts: &BTreeMap<RequestId, Vec<PoolVerdict>>) -> Value {
+    let line = |verdict: &PoolVerdict| {
+        json!({"pool": format!("{}-{}", verdict.provider, verdict.pool), "verdict": verdict.verdict,
+            "reason": printable(verdict.reason.clone()), "since": verdict.since})
     };
-    let told = whys.iter().map(|(id, whys)| (id.to_string(), whys.iter().map(line).collect()));
-    Value::Object(told.collect())
+    let entries = verdicts.iter().map(|(id, verdicts)| (id.to_string(), verdicts.iter().map(line).collect()));
+    Value::Object(entries.collect())
 }
 
 /// Requests that wait, the oldest first.
@@ -240,11 +240,11 @@ pub fn waiting(snapshot: &Snapshot, limit: usize) -> Vec<RequestId> {
 }
 
 /// Nodes by state, without the empty ones.
-pub fn states(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
+pub fn node_state_counts(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
     nodes_by_state(snapshot).into_iter().filter(|(_, number)| *number > 0).map(|(s, n)| (s.as_str(), n)).collect()
 }
 
-pub fn text<T: Serialize>(value: &T) -> String {
+pub fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("texts, whole numbers and finite times")
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use nodepool_model::snapshot::Versioned;
 
     #[test]
-    fn a_patch_tells_what_changed_and_nothing_else() {
+    fn a_patch_contains_only_the_changes() {
         let stored = |mzxid, text: &str| Versioned {
             record: serde_json::from_str::<Node>(text).unwrap().into(),
             version: 0,

@@ -13,7 +13,7 @@ use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::{gauges, process_metrics};
 use nodepool_model::metrics::prometheus_metrics;
-use nodepool_model::metrics::prometheus_text::{CONTENT_TYPE, Exposition};
+use nodepool_model::metrics::prometheus_text::{CONTENT_TYPE, PrometheusText};
 
 /// Figures are counted at most this often, however many ask.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,17 +44,17 @@ pub async fn metrics(request: HttpRequest, context: Data<ProcessContext>, figure
 }
 
 fn collect(context: &ProcessContext) -> String {
-    let mut out = Exposition::default();
+    let mut out = PrometheusText::default();
     if let Some(registry) = context.samples.metrics() {
         registry.export(&mut out);
     }
     if let Some(loaded) = context.active_config() {
         let snapshot = context.snapshot_feed.latest().unwrap_or_default();
-        gauges::show(&clock::inputs(&loaded.config, &snapshot, &context.snapshot_feed.facts()), &mut out);
+        gauges::write_gauges(&clock::inputs(&loaded.config, &snapshot, &context.snapshot_feed.facts()), &mut out);
     }
-    out.plain(&prometheus_metrics::READY, f64::from(u8::from(*context.ready.borrow())));
-    out.plain(&prometheus_metrics::PANICS, context.panics.total() as f64);
-    out.plain(&prometheus_metrics::SAMPLES_DROPPED, context.samples.dropped() as f64);
+    out.unlabeled(&prometheus_metrics::READY, f64::from(u8::from(*context.ready.borrow())));
+    out.unlabeled(&prometheus_metrics::PANICS, context.panics.total() as f64);
+    out.unlabeled(&prometheus_metrics::SAMPLES_DROPPED, context.samples.dropped() as f64);
     for (actor, number) in context.registry.by_actor() {
         out.number(&prometheus_metrics::ACTORS, [actor], number as f64);
     }

@@ -34,7 +34,7 @@ use super::web::metrics::Figures;
 use super::web::peer_credentials::Ends;
 use nodepool_model::config::WebappConfig;
 use nodepool_model::records::ids::RequestId;
-use nodepool_model::report::status::Why;
+use nodepool_model::report::status::PoolVerdict;
 
 mod dumps;
 mod health;
@@ -162,7 +162,7 @@ async fn why(request: HttpRequest, id: web::Path<String>, context: web::Data<Pro
         return HttpResponse::BadRequest().json(json!({ "error": error }));
     };
     let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_DEADLINE).await;
-    let mut verdicts: Vec<Why> = Vec::new();
+    let mut verdicts: Vec<PoolVerdict> = Vec::new();
     for (asked, answer) in answers {
         match answer {
             Ok(verdict) => verdicts.extend(verdict),

@@ -9,7 +9,7 @@ use futures::{StreamExt, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::live_view::ProviderFigures;
+use super::live_view::ProviderStats;
 use crate::actors::process::context::ProcessContext;
 use nodepool_model::records::component::{Component, ComponentKind};
 
@@ -31,7 +31,7 @@ struct Answer {
     launcher: String,
     #[serde(default)]
     version: Option<String>,
-    providers: Vec<ProviderFigures>,
+    providers: Vec<ProviderStats>,
 }
 
 impl Neighbours {

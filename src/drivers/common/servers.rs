@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching, Login, Unavailable};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
-use nodepool_model::config::upload_config::{UploadConfig, Uploading};
+use nodepool_model::config::upload_config::{UploadConfig, UploadEntry};
 use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
@@ -74,8 +74,8 @@ impl Section {
     }
 
     /// How it takes images, in the format of its cloud.
-    pub fn uploading(&self, format: &str) -> Uploading {
-        Uploading {
+    pub fn uploading(&self, format: &str) -> UploadConfig {
+        UploadConfig {
             format: format.to_owned(),
             name_format: self.image_name_format.clone(),
             hook: self.post_upload_hook.clone(),
@@ -88,7 +88,7 @@ impl Section {
     pub fn launching(
         &self,
         need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Resources, Unavailable>,
-    ) -> Launching {
+    ) -> LaunchConfig {
         let launch_label = |pool: &PoolName, name: &LabelName, label: &Label| {
             let (need, unavailable) = match need(pool, name, label) {
                 Ok(need) => (Some(need), None),
@@ -100,7 +100,7 @@ impl Section {
         let pools = self.labels.iter().map(|(pool, labels)| {
             (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), launch_label(pool, name, label))).collect())
         });
-        Launching {
+        LaunchConfig {
             attempts: self.attempts,
             timeout: self.launch_timeout,
             boot_timeout: self.boot_timeout,

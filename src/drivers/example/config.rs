@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::servers::{self, CloudImages, ImageRef};
-use nodepool_driver::facts::{LabelImage, LaunchConfig, Launching};
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
@@ -18,7 +18,7 @@ pub struct Settings {
     pub spacing: Seconds,
     pub vms: BTreeMap<(PoolName, LabelName), VmType>,
     /// The same labels as the framework wants to know them.
-    pub launching: Launching,
+    pub launching: LaunchConfig,
 }
 
 /// What a label's VMs are.
@@ -48,7 +48,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     for pool in provider.pools.values() {
         labels.insert(pool.name.clone(), read_pool(pool, &images, &mut vms, diagnostics));
     }
-    let launching = Launching {
+    let launching = LaunchConfig {
         attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
         timeout: Seconds(3600.0),
         boot_timeout: Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),

@@ -42,7 +42,7 @@ pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Diagnostic>> {
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
-    let facts = ProviderFacts { launching: Some(Arc::new(settings.launching.clone())), ..ProviderFacts::initial() };
+    let facts = ProviderFacts { launch_config: Some(Arc::new(settings.launching.clone())), ..ProviderFacts::initial() };
     Ok(Example { provider: section.name.clone(), settings, facts, cloud: RefCell::default() })
 }
 

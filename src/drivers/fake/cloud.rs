@@ -89,7 +89,7 @@ impl FakeCloud {
 
     /// The image of an earlier upload with these marks, or a new one.
     pub fn upload(&mut self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
-        if let Some(image) = self.images.values().find(|image| image.bears(&order.marks)) {
+        if let Some(image) = self.images.values().find(|image| image.has_marks(&order.marks)) {
             return Ok(image.id.clone());
         }
         self.uploads += 1;
@@ -97,7 +97,7 @@ impl FakeCloud {
             return Err(failed("the fake cloud was told to refuse this image"));
         }
         let id = new_id();
-        self.images.insert(id.clone(), order.stored(ExternalId::text(id.clone())));
+        self.images.insert(id.clone(), order.to_stored_image(ExternalId::text(id.clone())));
         Ok(ExternalId::text(id))
     }
 

@@ -6,14 +6,14 @@ use std::cell::RefCell;
 
 use crate::common::servers::{self, Section};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{Launching, Unavailable};
+use nodepool_driver::facts::{LaunchConfig, Unavailable};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
 use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -146,12 +146,12 @@ impl SimpleAdapter for Fake {
         self.respond(|cloud| Ok(cloud.list_images())).await
     }
 
-    fn launching(&self) -> Launching {
+    fn launching(&self) -> LaunchConfig {
         let launching = self.section.launching(|_, _, label| config::need(label, &self.knobs));
-        Launching { zones: self.knobs.zones.clone(), ..launching }
+        LaunchConfig { zones: self.knobs.zones.clone(), ..launching }
     }
 
-    fn uploading(&self) -> Option<Uploading> {
+    fn uploading(&self) -> Option<UploadConfig> {
         Some(self.section.uploading(&self.knobs.image_format))
     }
 

@@ -80,8 +80,8 @@ pub fn open_with(section: &ProviderConfig, config_paths: &ConfigPaths) -> Result
     })?;
     let has_ipv6 = instances::host_has_ipv6();
     let facts = ProviderFacts {
-        launching: Some(Arc::new(jobs::refresh::initial_launching(&settings))),
-        uploading: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
+        launch_config: Some(Arc::new(jobs::refresh::initial_launching(&settings))),
+        upload_config: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
         ..ProviderFacts::initial()
     };
     let context = Arc::new(ProviderContext::new(section.name.clone(), settings, cloud, has_ipv6, facts));

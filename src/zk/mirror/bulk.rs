@@ -282,8 +282,8 @@ impl Subtree {
         for (path, reason) in self.unreadable {
             // What it said before is no longer true.
             match paths::parse(&path) {
-                ZnodePath::Node(id) => snapshot.lose_node(&id),
-                ZnodePath::Request(id) => snapshot.lose_request(&id),
+                ZnodePath::Node(id) => snapshot.drop_node_record(&id),
+                ZnodePath::Request(id) => snapshot.set_request_unreadable(&id),
                 ZnodePath::Component { kind, name } => snapshot.remove_component(kind, &name),
                 ZnodePath::ImageBuild(image, build) => snapshot.images.remove_build(&BuildKey { image, build }),
                 ZnodePath::ImageUpload(key) => snapshot.images.remove_upload(&key),
@@ -365,7 +365,7 @@ impl Subtree {
         let known = snapshot.unreadable().map(|(path, _)| path);
         let past = known.filter(|path| is_below(path) && !self.unreadable.contains_key(*path));
         for path in past.cloned().collect::<Vec<_>>() {
-            snapshot.forget_unreadable(&path);
+            snapshot.clear_unreadable(&path);
             if let ZnodePath::Request(id) = paths::parse(&path)
                 && !self.requests.contains_key(&id)
             {

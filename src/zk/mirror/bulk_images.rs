@@ -13,7 +13,7 @@ use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::ImageName;
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey};
-use nodepool_model::snapshot::images::{Images, UploadPlace};
+use nodepool_model::snapshot::images::{Images, UploadLockKey};
 use nodepool_model::snapshot::{LockState, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
@@ -24,7 +24,7 @@ pub struct ImagesSubtree {
     paused: BTreeSet<ImageName>,
     requested: BTreeMap<ImageName, i64>,
     locks: BTreeMap<ImageName, LockState>,
-    upload_locks: BTreeMap<UploadPlace, LockState>,
+    upload_locks: BTreeMap<UploadLockKey, LockState>,
     /// `None` where the znode is there and holds nothing.
     builds: BTreeMap<BuildKey, Option<Versioned<ImageBuild>>>,
     uploads: BTreeMap<UploadKey, Option<Versioned<ImageUpload>>>,
@@ -62,7 +62,7 @@ pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), 
             ZnodePath::ImageBuildsLock(image) => drop(subtree.locks.insert(image, lock_state)),
             ZnodePath::ImageUploadsLock(image, build, provider) => {
                 let build = BuildKey { image, build };
-                subtree.upload_locks.insert(UploadPlace { build, provider }, lock_state);
+                subtree.upload_locks.insert(UploadLockKey { build, provider }, lock_state);
             }
             _ => {}
         }

@@ -17,7 +17,7 @@ use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::snapshot::Snapshot;
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 use zookeeper_server::types::{EventKind, Stat, WatchEvent, ZkError};
 
 /// After a read whose answer was lost.
@@ -278,10 +278,10 @@ impl State {
         match parsed {
             ZnodePath::Image(name) => self.snapshot_mut().images.add_image(name),
             ZnodePath::ImageBuildsContender(name, contender) => {
-                self.snapshot_mut().images.contend(&name, &contender, true),
+                self.snapshot_mut().images.set_contender(&name, &contender, true)}
             ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
-                let place = UploadPlace { build: BuildKey { image, build }, provider };
-                self.snapshot_mut().images.contend_upload(place, &contender, true);
+                let place = UploadLockKey { build: BuildKey { image, build }, provider };
+                self.snapshot_mut().images.set_upload_contender(place, &contender, true);
             }
             _ => {}
         }
@@ -373,7 +373,7 @@ fn is_tracked_record(parsed: &ZnodePath) -> bool {
 
 /// Puts what was read of one record into the picture.
 fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, stat: &Stat) {
-    snapshot.forget_unreadable(path);
+    snapshot.clear_unreadable(path);
     // Most of what changes, without the way over a picture.
     match parsed {
         ZnodePath::Node(id) => match decode_versioned(data, stat) {

@@ -23,7 +23,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_model::snapshot::transition::Transition;
 use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
 use zookeeper_server::types::{CreateMode, ZkError};
@@ -406,7 +406,7 @@ impl State {
             self.gone.note(path);
         }
         if self.snapshot.is_unreadable(path) {
-            self.snapshot_mut().forget_unreadable(path);
+            self.snapshot_mut().clear_unreadable(path);
         }
         // Of what we took away ourselves we hear once more, and nobody needs to look at the same picture again.
         if !self.snapshot_contains(&parsed) {
@@ -446,15 +446,15 @@ impl State {
             ZnodePath::ImagePause(name) => images.set_paused(&name, false),
             ZnodePath::ImageBuildRequest(name) => images.set_requested(&name, None),
             ZnodePath::ImageBuildsLock(name) => images.set_lock(&name, LockState::default()),
-            ZnodePath::ImageBuildsContender(name, contender) => images.contend(&name, &contender, false),
+            ZnodePath::ImageBuildsContender(name, contender) => images.set_contender(&name, &contender, false),
             ZnodePath::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
             ZnodePath::ImageUploadsLock(image, build, provider) => {
-                let place = UploadPlace { build: BuildKey { image, build }, provider };
+                let place = UploadLockKey { build: BuildKey { image, build }, provider };
                 images.set_upload_lock(place, LockState::default());
             }
             ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
-                let place = UploadPlace { build: BuildKey { image, build }, provider };
-                images.contend_upload(place, &contender, false);
+                let place = UploadLockKey { build: BuildKey { image, build }, provider };
+                images.set_upload_contender(place, &contender, false);
             }
             ZnodePath::ImageUpload(key) => images.remove_upload(&key),
             _ => {}

@@ -15,7 +15,7 @@ use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::json;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
@@ -48,7 +48,7 @@ impl Store {
     /// without an image, the last of those: while a cloud answers nothing there would be a new one every few seconds, none of which can
     /// be cleared away.
     /// `Contended`: somebody else uploads it. `Conflict`: it is there already, or the build is not to be had any more.
-    pub async fn begin_upload(&self, place: &UploadPlace, record: ImageUpload) -> Result<UploadGrant, WriteError> {
+    pub async fn begin_upload(&self, place: &UploadLockKey, record: ImageUpload) -> Result<UploadGrant, WriteError> {
         let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await;
         let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
@@ -64,7 +64,7 @@ impl Store {
     async fn record_upload(
         &self,
         lock: &Lock,
-        place: &UploadPlace,
+        place: &UploadLockKey,
         record: ImageUpload,
     ) -> Result<(UploadKey, i32, Option<ImageUpload>), WriteError> {
         // The picture may be older than the lock.
@@ -118,8 +118,8 @@ impl Store {
     }
 
     /// The uploads of a build to a provider as ZooKeeper has them now; what does not parse is left out.
-    pub async fn read_uploads(&self, place: &UploadPlace) -> Result<BTreeMap<UploadId, Versioned<ImageUpload>>, ZkError> {
-        let UploadPlace { build, provider } = place;
+    pub async fn read_uploads(&self, lock_key: &UploadLockKey,) -> Result<BTreeMap<UploadId, Versioned<ImageUpload>>, ZkError> {
+        let UploadLockKey { build, provider } = place;
         let (names, _) = match self.zk().children(&paths::image_uploads(&build.image, &build.build, provider)).await {
             Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
             answer => answer?,
@@ -241,7 +241,7 @@ impl Store {
     }
 
     /// Nobody uploads a build to a provider while this is held.
-    pub async fn lock_uploads(&self, place: &UploadPlace) -> Result<Lock, WriteError> {
+    pub async fn lock_uploads(&self, place: &UploadLockKey) -> Result<Lock, WriteError> {
         let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await.map_err(|error| refusal(&error))?;
         locked.ok_or(WriteError::Contended)

@@ -18,7 +18,7 @@ pub const PROVIDER_MARK: &str = "nodepool_provider_name";
 pub const MARKS: [&str; 3] = [BUILD_MARK, UPLOAD_MARK, PROVIDER_MARK];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Uploading {
+pub struct UploadConfig {
     /// The suffix of the file that is uploaded: `qcow2`.
     pub format: String,
     /// With `{image_name}`, `{upload_id}` and `{timestamp}` in it.
@@ -63,7 +63,7 @@ pub struct UploadOrder {
 
 impl UploadOrder {
     /// As a cloud shows it that keeps what it is told.
-    pub fn stored(&self, id: ExternalId) -> StoredImage {
+    pub fn to_stored_image(&self, id: ExternalId) -> StoredImage {
         let texts = self.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
         StoredImage { id, name: self.name.clone(), meta: texts.chain(self.marks.clone()).collect() }
     }
@@ -101,7 +101,7 @@ pub struct StoredImage {
 
 impl StoredImage {
     /// Whether it bears all these marks.
-    pub fn bears(&self, marks: &BTreeMap<String, String>) -> bool {
+    pub fn has_marks(&self, marks: &BTreeMap<String, String>) -> bool {
         marks.iter().all(|(key, value)| self.meta.get(key) == Some(value))
     }
 }

@@ -171,7 +171,7 @@ pub const ACTORS: Metric = gauge("nodepool_actors", "Actors that are running", &
 pub const PANICS: Metric = counter("nodepool_panics", "Panics of actors since the start", &[]);
 pub const SAMPLES_DROPPED: Metric =
     counter("nodepool_statsd_samples_dropped", "Samples that statsd was too slow for", &[]);
-pub const SERIES_LEFT_OUT: Metric =
+pub const SERIES_DROPPED: Metric =
     counter("nodepool_metrics_left_out", "Values that were not kept because there were too many series", &[]);
 pub const CPU: Metric = counter("process_cpu_seconds_total", "Processor time that this process took, in seconds", &[]);
 pub const RESIDENT: Metric = gauge("process_resident_memory_bytes", "Resident memory, in bytes", &[]);
@@ -223,7 +223,7 @@ pub const ALL: &[&Metric] = &[
     &ACTORS,
     &PANICS,
     &SAMPLES_DROPPED,
-    &SERIES_LEFT_OUT,
+    &SERIES_DROPPED,
     &CPU,
     &RESIDENT,
     &VIRTUAL,

@@ -11,7 +11,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All values of a moment, by name and labels.
 #[derive(Default)]
-pub struct Exposition {
+pub struct PrometheusText {
     families: BTreeMap<&'static str, Family>,
 }
 
@@ -51,13 +51,13 @@ impl Distribution {
     }
 }
 
-impl Exposition {
+impl PrometheusText {
     pub fn number(&mut self, metric: &'static Metric, labels: impl IntoIterator<Item = impl Into<String>>, value: f64) {
         self.put(metric, labels.into_iter().map(Into::into).collect(), MetricValue::Number(value));
     }
 
     /// One without labels.
-    pub fn plain(&mut self, metric: &'static Metric, value: f64) {
+    pub fn unlabeled(&mut self, metric: &'static Metric, value: f64) {
         self.put(metric, Vec::new(), MetricValue::Number(value));
     }
 
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn values_are_written_as_prometheus_reads_them() {
-        let mut exposition = Exposition::default();
-        exposition.plain(&CONNECTED, 1.0);
+        let mut exposition = PrometheusText::default();
+        exposition.unlabeled(&CONNECTED, 1.0);
         exposition.number(&MAX_SERVERS, ["a\"b\\\nc"], f64::INFINITY);
         let text = exposition.text();
         let expected = "# HELP nodepool_provider_max_servers Sum of max-servers over the pools of a provider; +Inf where a pool has none\n\
@@ -166,7 +166,7 @@ mod tests {
         for seconds in [0.004, 0.005, 0.006, 7200.0] {
             found.add(bounds, seconds);
         }
-        let mut exposition = Exposition::default();
+        let mut exposition = PrometheusText::default();
         exposition.put(&REQUEST_TIME, vec!["p".to_owned(), "main".to_owned()], MetricValue::Distribution(found));
         let text = exposition.text();
         for line in [

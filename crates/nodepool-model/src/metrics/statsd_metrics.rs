@@ -15,12 +15,12 @@ pub struct Sample {
     pub value: f64,
     pub kind: SampleKind,
     /// The same for Prometheus, where it has a name there.
-    pub reading: Option<Reading>,
+    pub series: Option<Series>,
 }
 
 /// Which meter, and the values of its labels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct Series {
     pub metric: &'static Metric,
     pub labels: Vec<String>,
 }
@@ -37,20 +37,20 @@ pub enum SampleKind {
 
 impl Sample {
     pub fn gauge(name: impl Into<String>, value: f64) -> Self {
-        Self { name: name.into(), value, kind: SampleKind::Gauge, reading: None }
+        Self { name: name.into(), value, kind: SampleKind::Gauge, series: None }
     }
 
     pub fn counter(name: impl Into<String>, value: f64) -> Self {
-        Self { name: name.into(), value, kind: SampleKind::Counter, reading: None }
+        Self { name: name.into(), value, kind: SampleKind::Counter, series: None }
     }
 
     pub fn timer(name: impl Into<String>, milliseconds: f64) -> Self {
-        Self { name: name.into(), value: milliseconds, kind: SampleKind::Timer, reading: None }
+        Self { name: name.into(), value: milliseconds, kind: SampleKind::Timer, series: None }
     }
 
     /// Known to Prometheus by this meter and the values of its labels.
-    pub fn on(mut self, metric: &'static Metric, labels: impl IntoIterator<Item = impl ToString>) -> Self {
-        self.reading = Some(Reading { metric, labels: labels.into_iter().map(|label| label.to_string()).collect() });
+    pub fn with_series(mut self, metric: &'static Metric, labels: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.series = Some(Series { metric, labels: labels.into_iter().map(|label| label.to_string()).collect() });
         self
     }
 }
@@ -84,7 +84,7 @@ impl StatsdAddress {
 }
 
 /// How one attempt to launch a node ended, and for whom.
-pub struct LaunchEnd<'a> {
+pub struct LaunchAttempt<'a> {
     /// `ready`, or `error.` and the kind of failure.
     pub result: &'a str,
     pub milliseconds: f64,
@@ -95,12 +95,15 @@ pub struct LaunchEnd<'a> {
     pub image: Option<&'a str>,
 }
 
-impl LaunchEnd<'_> {
+impl LaunchAttempt<'_> {
     /// A timer and a counter under each of the names.
     pub fn samples(&self) -> Vec<Sample> {
-        let LaunchEnd { result, provider, milliseconds, .. } = *self;
+        let LaunchAttempt { result, provider, milliseconds, .. } = *self;
         let both = |name: String, count: &'static Metric, time: &'static Metric, labels: &[&str]| {
-            [Sample::timer(name.clone(), milliseconds).on(time, labels), Sample::counter(name, 1.0).on(count, labels)]
+            [
+                Sample::timer(name.clone(), milliseconds).with_series(time, labels),
+                Sample::counter(name, 1.0).with_series(count, labels),
+            ]
         };
         let mut samples = Vec::from(both(
             format!("nodepool.launch.{result}"),
@@ -159,19 +162,19 @@ pub fn image_of(image_id: &str) -> &str {
 }
 
 /// A call of a provider's API has ended; `key` is what it was: service, method and path.
-pub fn call_ended(provider: &ProviderName, key: &str, milliseconds: f64) -> [Sample; 2] {
+pub fn call_samples(provider: &ProviderName, key: &str, milliseconds: f64) -> [Sample; 2] {
     let name = format!("nodepool.task.{provider}.{key}");
     let labels = [provider.as_str(), key];
     [
-        Sample::timer(name.clone(), milliseconds).on(&prometheus_metrics::TASK_TIME, labels),
-        Sample::counter(name, 1.0).on(&prometheus_metrics::TASK, labels),
+        Sample::timer(name.clone(), milliseconds).with_series(&prometheus_metrics::TASK_TIME, labels),
+        Sample::counter(name, 1.0).with_series(&prometheus_metrics::TASK, labels),
     ]
 }
 
 /// What nobody used was deleted.
-pub fn leaked(provider: &ProviderName, what: &str, number: usize) -> Sample {
+pub fn leaked_sample(provider: &ProviderName, what: &str, number: usize) -> Sample {
     let name = format!("nodepool.provider.{provider}.leaked.{what}");
-    Sample::counter(name, number as f64).on(&prometheus_metrics::LEAKED, [provider.as_str(), what])
+    Sample::counter(name, number as f64).with_series(&prometheus_metrics::LEAKED, [provider.as_str(), what])
 }
 
 /// What one launcher reports for all of them: nodes by state, provider and label, and what each pool could serve.
@@ -239,7 +242,7 @@ fn addressable_requests(snapshot: &Snapshot) -> Vec<Sample> {
     }
     let gauge = |((provider, pool), requests): ((&ProviderName, &PoolName), f64)| {
         Sample::gauge(format!("nodepool.provider.{provider}.pool.{pool}.addressable_requests"), requests)
-            .on(&prometheus_metrics::ADDRESSABLE, [provider.as_str(), pool.as_str()])
+            .with_series(&prometheus_metrics::ADDRESSABLE, [provider.as_str(), pool.as_str()])
     };
     pools.into_iter().map(gauge).collect()
 }
@@ -252,7 +255,7 @@ pub fn limit_gauges(config: &Config) -> Vec<Sample> {
         let servers = provider.pools.values().map(|pool| limit(pool.max_servers)).fold(0.0, |sum, limit| sum + limit);
         samples.push(
             Sample::gauge(format!("nodepool.provider.{name}.max_servers"), servers)
-                .on(&prometheus_metrics::MAX_SERVERS, [name]),
+                .with_series(&prometheus_metrics::MAX_SERVERS, [name]),
         );
     }
     for (tenant, limits) in &config.tenant_limits {
@@ -264,7 +267,7 @@ pub fn limit_gauges(config: &Config) -> Vec<Sample> {
 fn tenant_limit(tenant: &TenantName, resource: &str, limit: f64) -> Sample {
     let (tenant, resource) = (normalised(tenant.as_str()), normalised(resource));
     Sample::gauge(format!("nodepool.tenant_limits.{tenant}.{resource}"), limit)
-        .on(&prometheus_metrics::TENANT_LIMIT, [tenant, resource])
+        .with_series(&prometheus_metrics::TENANT_LIMIT, [tenant, resource])
 }
 
 /// Queues of one launcher's ZooKeeper client. Ours publishes one picture and drains all events before it does, so
@@ -297,7 +300,7 @@ impl ByState {
     fn gauges(&self, prefix: &str, metric: &'static Metric, of: Option<&str>) -> Vec<Sample> {
         let gauge = |state: &NodeState| {
             let labels = of.into_iter().chain([state.as_str()]);
-            Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]).on(metric, labels)
+            Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]).with_series(metric, labels)
         };
         NodeState::ALL.iter().map(gauge).collect()
     }

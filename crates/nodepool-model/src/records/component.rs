@@ -87,7 +87,7 @@ fn stopped() -> String {
 
 impl PoolComponent {
     /// Whether its launcher takes up what another one left, nodes that boot included. Those in Python, up to version 11, begin anew.
-    pub fn goes_on_with_boots(&self) -> bool {
+    pub fn resumes_launches(&self) -> bool {
         let major = self.version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
         self.state == "running" && major.is_some_and(|major| major >= 12)
     }

@@ -74,7 +74,7 @@ pub struct ImageBuild {
 
 impl ImageBuild {
     /// As it is recorded when it begins.
-    pub fn begun(builder: &str, builder_id: &str, formats: BTreeSet<String>, now: Timestamp) -> Self {
+    pub fn started(builder: &str, builder_id: &str, formats: BTreeSet<String>, now: Timestamp) -> Self {
         Self {
             state: BuildState::Building,
             state_time: now,
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_left_out_or_null() {
-        let mut build = ImageBuild::begun("nb01", "id", BTreeSet::new(), Timestamp(5.0));
+    fn unset_fields_are_omitted_or_null() {
+        let mut build = ImageBuild::started("nb01", "id", BTreeSet::new(), Timestamp(5.0));
         (build.builder, build.builder_id) = (None, None);
         let bare =
             r#"{"state": "building", "state_time": 5.0, "username": null, "python_path": null, "shell_type": null}"#;

@@ -80,7 +80,7 @@ pub struct ImageUpload {
 
 impl ImageUpload {
     /// Of which nothing is known but its state.
-    pub fn bare(state: UploadState, now: Timestamp) -> Self {
+    pub fn new(state: UploadState, now: Timestamp) -> Self {
         Self {
             state,
             state_time: now,

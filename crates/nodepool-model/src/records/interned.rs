@@ -9,30 +9,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// `T`, or nothing where it would be blank.
-pub struct Shared<T>(Option<Arc<T>>);
+pub struct Interned<T>(Option<Arc<T>>);
 
-pub type Json = Shared<Value>;
-pub type JsonMap = Shared<Map<String, Value>>;
+pub type Json = Interned<Value>;
+pub type JsonMap = Interned<Map<String, Value>>;
 
 /// What has a value that says nothing.
-pub trait Blank: PartialEq + 'static {
-    fn blank() -> &'static Self;
+pub trait EmptyValue: PartialEq + 'static {
+    fn empty() -> &'static Self;
 }
 
-impl Blank for Value {
-    fn blank() -> &'static Self {
+impl EmptyValue for Value {
+    fn empty() -> &'static Self {
         &Value::Null
     }
 }
 
-impl Blank for Map<String, Value> {
-    fn blank() -> &'static Self {
+impl EmptyValue for Map<String, Value> {
+    fn empty() -> &'static Self {
         static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
         &EMPTY
     }
 }
 
-impl<T: Blank> Shared<T> {
+impl<T: EmptyValue> Interned<T> {
     /// One place for what is the same in both.
     pub fn share_with(&mut self, other: &Self) {
         if self == other {
@@ -41,29 +41,29 @@ impl<T: Blank> Shared<T> {
     }
 }
 
-impl<T: Blank> Deref for Shared<T> {
+impl<T: EmptyValue> Deref for Interned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_deref().unwrap_or(T::blank())
+        self.0.as_deref().unwrap_or(T::empty())
     }
 }
 
-impl<T> Default for Shared<T> {
+impl<T> Default for Interned<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for Interned<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: Blank> From<T> for Shared<T> {
+impl<T: EmptyValue> From<T> for Interned<T> {
     fn from(value: T) -> Self {
-        Self((value != *T::blank()).then(|| Arc::new(value)))
+        Self((value != *T::empty()).then(|| Arc::new(value)))
     }
 }
 
@@ -73,7 +73,7 @@ impl From<&str> for Json {
     }
 }
 
-impl<T: Blank> PartialEq for Shared<T> {
+impl<T: EmptyValue> PartialEq for Interned<T> {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(own), Some(other)) => Arc::ptr_eq(own, other) || own == other,
@@ -82,19 +82,19 @@ impl<T: Blank> PartialEq for Shared<T> {
     }
 }
 
-impl<T: Blank + fmt::Debug> fmt::Debug for Shared<T> {
+impl<T: EmptyValue + fmt::Debug> fmt::Debug for Interned<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T: Blank + Serialize> Serialize for Shared<T> {
+impl<T: EmptyValue + Serialize> Serialize for Interned<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<'de, T: Blank + Deserialize<'de>> Deserialize<'de> for Shared<T> {
+impl<'de, T: EmptyValue + Deserialize<'de>> Deserialize<'de> for Interned<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         T::deserialize(deserializer).map(Self::from)
     }
@@ -106,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_the_same_is_kept_once_and_nothing_takes_no_room() {
+    fn equal_values_are_stored_once_and_empty_ones_not_at_all() {
         assert_eq!(std::mem::size_of::<Json>(), std::mem::size_of::<usize>());
         let (one, mut other) = (Json::from(json!({"a": [1]})), Json::from(json!({"a": [1]})));
         assert!(!std::ptr::eq(&*one, &*other));

@@ -93,7 +93,7 @@ impl NodeState {
     }
 
     /// Nothing becomes of it any more, though it may be there for long.
-    pub fn is_over(self) -> bool {
+    pub fn is_final(self) -> bool {
         use NodeState::*;
         match self {
             Used | Failed | Aborted | Deleting | Deleted => true,
@@ -102,7 +102,7 @@ impl NodeState {
     }
 
     /// Rule D3: an unlocked node in such a state has no user any more and is deleted.
-    pub fn is_spent(self) -> bool {
+    pub fn is_finished(self) -> bool {
         use NodeState::*;
         match self {
             InUse | Used | Building | Failed | Aborted | Deleting | Deleted => true,
@@ -170,11 +170,11 @@ pub struct Node {
 impl Node {
     pub fn new(state: NodeState, now: Timestamp) -> Self {
         let node_properties = Value::Object(Map::new()).into();
-        Self { state, state_time: now, created_time: Some(now), node_properties, ..Self::blank() }
+        Self { state, state_time: now, created_time: Some(now), node_properties, ..Self::defaults() }
     }
 
     /// The record that a document with only a state stands for.
-    fn blank() -> Self {
+    fn defaults() -> Self {
         Self {
             state: NodeState::Init,
             state_time: Timestamp(0.0),
@@ -241,7 +241,7 @@ impl Node {
     }
 
     /// Whether this pool made it.
-    pub fn is_of(&self, pool: &PoolId) -> bool {
+    pub fn belongs_to(&self, pool: &PoolId) -> bool {
         self.provider.as_ref() == Some(&pool.provider) && self.pool.as_ref() == Some(&pool.pool)
     }
 
@@ -337,7 +337,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-        let mut node = Node::blank();
+        let mut node = Node::defaults();
         let (mut state, mut state_time, mut old_port, mut port) = (None, None, None, None);
         let mut extra = Map::new();
         while let Some(Key(key)) = map.next_key()? {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_nobody_knows_and_records_without_one_are_refused() {
+    fn unknown_and_missing_states_are_rejected() {
         assert!(json::from_bytes::<Node>(br#"{"state": "sleeping"}"#).is_err());
         assert!(json::from_bytes::<Node>(b"{}").is_err());
         assert!(json::from_bytes::<Node>(b"[1]").is_err());

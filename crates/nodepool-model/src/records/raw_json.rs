@@ -11,9 +11,9 @@ use super::json;
 
 /// JSON as it was written. The ids of Zuul's traces are numbers of 128 bits, which as a `Value` would come back rounded.
 #[derive(Clone, Default)]
-pub struct Opaque(Option<Arc<RawValue>>);
+pub struct RawJson(Option<Arc<RawValue>>);
 
-impl Opaque {
+impl RawJson {
     /// `null` where there is nothing.
     pub fn text(&self) -> &str {
         self.0.as_ref().map_or("null", |raw| raw.get())
@@ -25,32 +25,32 @@ impl Opaque {
     }
 }
 
-impl From<Value> for Opaque {
+impl From<Value> for RawJson {
     fn from(value: Value) -> Self {
         let text = String::from_utf8(json::to_bytes(&value)).ok().filter(|_| !value.is_null());
         Self(text.and_then(|text| RawValue::from_string(text).ok()).map(Arc::from))
     }
 }
 
-impl PartialEq for Opaque {
+impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
         self.text() == other.text()
     }
 }
 
-impl fmt::Debug for Opaque {
+impl fmt::Debug for RawJson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
 }
 
-impl Serialize for Opaque {
+impl Serialize for RawJson {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Opaque {
+impl<'de> Deserialize<'de> for RawJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self((raw.get() != "null").then(|| Arc::from(raw))))
@@ -63,7 +63,7 @@ mod tests {
     use crate::records::request::{NodeRequest, SpanInfo};
 
     #[test]
-    fn what_zuul_keeps_in_a_request_comes_back_as_it_was() {
+    fn requestor_data_of_zuul_is_written_back_unchanged() {
         let data = r#"{"span_info": {"name": "RequestNodes", "trace_id": 338953138925153547590470800371487866880, "span_id": 17457386173526127616, "x": 1.50, "\u00fc": "\u00fc"}}"#;
         let text = format!(r#"{{"state": "requested", "node_types": ["a"], "requestor_data": {data}}}"#);
         let request: NodeRequest = json::from_bytes(text.as_bytes()).unwrap();
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(request.span(), Some(span));
         let written = String::from_utf8(json::to_bytes(&request)).unwrap();
         assert!(written.contains(&format!(r#""requestor_data": {data}"#)), "{written}");
-        let bare = NodeRequest { requestor_data: Opaque::default(), ..request };
+        let bare = NodeRequest { requestor_data: RawJson::default(), ..request };
         assert_eq!((bare.requestor_data.value(), bare.span()), (Value::Null, None));
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ids::{LabelName, LauncherId, NodeId, ProviderName, RequestId, TenantName};
 use super::interned::JsonMap;
-use super::raw_json::Opaque;
+use super::raw_json::RawJson;
 use super::time::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ pub struct NodeRequest {
     pub requestor: Option<String>,
     /// Opaque to us and kept unchanged.
     #[serde(default)]
-    pub requestor_data: Opaque,
+    pub requestor_data: RawJson,
     /// The provider that is preferred as long as it could serve.
     #[serde(default)]
     pub provider: Option<ProviderName>,
@@ -110,7 +110,7 @@ impl NodeRequest {
             nodes: Vec::new(),
             reuse: true,
             requestor: Some(requestor.to_owned()),
-            requestor_data: Opaque::default(),
+            requestor_data: RawJson::default(),
             provider: None,
             relative_priority: 0,
             event_id: None,
@@ -163,7 +163,7 @@ impl Rank {
 }
 
 /// Labels for people: each once with its number, and no more of them than a line holds.
-pub fn in_words(labels: &[LabelName]) -> String {
+pub fn summarize_labels(labels: &[LabelName]) -> String {
     const MAX_SHOWN: usize = 10;
     let mut counts: Vec<(&LabelName, usize)> = Vec::new();
     let mut known = BTreeMap::new();
@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_told_in_a_line() {
+    fn labels_are_summarized_in_one_line() {
         let labels = |text: &str| -> Vec<LabelName> { text.split(' ').map(LabelName::from).collect() };
-        assert_eq!(in_words(&labels("b a b")), "2 × b, a");
+        assert_eq!(summarize_labels(&labels("b a b")), "2 × b, a");
         let many: Vec<String> = (0..12).map(|number| format!("l{number}")).collect();
-        assert_eq!(in_words(&labels(&many.join(" "))), "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 more");
+        assert_eq!(summarize_labels(&labels(&many.join(" "))), "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 more");
     }
     use crate::records::json;
 
@@ -219,7 +219,7 @@ mod tests {
     // zookeeper.md check 50
     // zookeeper.md K17
     #[test]
-    fn python_tokens_that_are_no_numbers_are_read_as_nothing_said() {
+    fn non_json_number_tokens_of_python_are_read_as_null() {
         let text = br#"{"state": "requested", "state_time": NaN, "relative_priority": NaN, "nodes": null}"#;
         let request: NodeRequest = json::from_bytes(text).unwrap();
         assert_eq!((request.state_time, request.relative_priority), (Timestamp::default(), 0));

@@ -8,22 +8,22 @@ use serde::Serialize;
 use crate::records::ids::{NodeId, RequestId};
 use crate::records::request::RequestState;
 use crate::records::time::{Seconds, Timestamp};
-use crate::snapshot::transition::{StateChange, What};
+use crate::snapshot::transition::{StateChange, Transition};
 use crate::snapshot::{Snapshot, nodes_by_state};
 
 /// Transitions that are remembered: of each some 120 bytes, shared names not counted.
 const MAX_EVENTS: usize = 100_000;
 /// Between two counts.
-pub const COUNT_EVERY: Seconds = Seconds(15.0);
+pub const COUNT_INTERVAL: Seconds = Seconds(15.0);
 /// Counts that are kept: six hours.
 const MAX_COUNTS: usize = 1440;
 /// Of names in transitions: whoever gives longer ones does not get more memory.
 const MAX_NAME_LEN: usize = 64;
 
-pub struct Chronicle {
+pub struct EventHistory {
     since: Timestamp,
     events: VecDeque<Event>,
-    counts: VecDeque<Count>,
+    counts: VecDeque<StateCounts>,
 }
 
 /// One transition.
@@ -32,20 +32,20 @@ pub struct Event {
     pub at: Timestamp,
     /// By our clock. A record may tell of a time before anybody looked.
     #[serde(skip)]
-    noted: Timestamp,
+    recorded_at: Timestamp,
     #[serde(flatten)]
-    pub what: What,
+    pub change: StateChange,
 }
 
 /// How many nodes were in each state, in the order of `NodeState::ALL`, and how many requests were open.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Count {
+pub struct StateCounts {
     pub at: Timestamp,
     pub nodes: Vec<u32>,
     pub open: u32,
 }
 
-impl Chronicle {
+impl EventHistory {
     pub fn new(now: Timestamp) -> Self {
         Self { since: now, events: VecDeque::new(), counts: VecDeque::new() }
     }
@@ -53,63 +53,66 @@ impl Chronicle {
     /// From when on everything is remembered.
     pub fn since(&self) -> Timestamp {
         match self.events.front() {
-            Some(first) if self.events.len() == MAX_EVENTS => first.noted,
+            Some(first) if self.events.len() == MAX_EVENTS => first.recorded_at,
             _ => self.since,
         }
     }
 
     /// Notes what differs between two pictures, where nobody has seen how it came to that.
-    pub fn compare(&mut self, older: &Snapshot, newer: &Snapshot, now: Timestamp) {
+    pub fn record_differences(&mut self, older: &Snapshot, newer: &Snapshot, now: Timestamp) {
         for id in newer.requests_changed_since(older) {
             let (before, after) = (older.request(&id), newer.request(&id));
-            let step = Transition::of_request(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
-            step.into_iter().for_each(|step| self.note(step, now));
+            let transition = Transition::of_request(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
+            transition.into_iter().for_each(|step| self.record(step, now));
         }
         for id in newer.nodes_changed_since(older) {
             let (before, after) = (older.node(&id), newer.node(&id));
-            let step = Transition::of_node(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
-            step.into_iter().for_each(|step| self.note(step, now));
+            let transition = Transition::of_node(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
+            transition.into_iter().for_each(|step| self.record(step, now));
         }
     }
 
-    pub fn note(&mut self, step: Transition, now: Timestamp) {
+    pub fn record(&mut self, transition: Transition, now: Timestamp) {
         if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();
         }
-        let mut what = step.what;
-        match &mut what {
-            What::Node { provider: Some(name), .. } => shorten(name),
-            What::Request { label: Some(name), .. } => shorten(name),
+        let mut change = transition.change;
+        match &mut change {
+            StateChange::Node { provider: Some(name), .. } => shorten(name),
+            StateChange::Request { label: Some(name), .. } => shorten(name),
             _ => {}
         }
-        self.events.push_back(Event { at: step.at.unwrap_or(now), noted: now, what });
+        self.events.push_back(Event { at: transition.at.unwrap_or(now), recorded_at: now, change });
     }
 
     /// To be called every [`COUNT_EVERY`].
-    pub fn count(&mut self, snapshot: &Snapshot, now: Timestamp) {
+    pub fn record_counts(&mut self, snapshot: &Snapshot, now: Timestamp) {
         if self.counts.len() >= MAX_COUNTS {
             self.counts.pop_front();
         }
         let nodes = nodes_by_state(snapshot).into_iter().map(|(_, number)| number as u32).collect();
         let is_open = |state: RequestState| matches!(state, RequestState::Requested | RequestState::Pending);
         let open = snapshot.requests().filter(|(_, stored)| is_open(stored.record.state)).count() as u32;
-        self.counts.push_back(Count { at: now, nodes, open });
+        self.counts.push_back(StateCounts { at: now, nodes, open });
     }
 
-    pub fn counts(&self) -> impl Iterator<Item = &Count> {
+    pub fn counts(&self) -> impl Iterator<Item = &StateCounts> {
         self.counts.iter()
     }
 
     /// Of one node, the oldest first.
     pub fn of_node(&self, id: &NodeId) -> Vec<&Event> {
-        self.events.iter().filter(|event| matches!(&event.what, What::Node { node, .. } if node == id)).collect()
+        self.events
+            .iter()
+            .filter(|event| matches!(&event.change, StateChange::Node { node, .. } if node == id))
+            .collect()
     }
 
     /// Of one request and of the nodes while they were allocated to it.
     pub fn of_request(&self, id: &RequestId) -> Vec<&Event> {
-        let is_of = |event: &&Event| match &event.what {
-            What::Request { request, .. } => request == id,
-            What::Node { request, .. } => request.as_ref() == Some(id),
+        let is_of = |event: &&Event| match &event.change {
+            StateChange::Request { request, .. } => request == id,
+            StateChange::Node { request, .. } => request.as_ref() == Some(id),
         };
         self.events.iter().filter(is_of).collect()
     }
@@ -141,15 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn the_life_of_a_request_and_its_node_is_told_in_order() {
+    fn transitions_of_a_request_and_its_node_are_recorded_in_order() {
         let (node, request) = (NodeId::from("0000000001"), RequestId::from("200-0000000001"));
-        let mut chronicle = Chronicle::new(Timestamp(0.0));
-        let mut pictures = vec![Snapshot::default()];
+        let mut history = EventHistory::new(Timestamp(0.0));
+        let mut snapshots = vec![Snapshot::default()];
         let mut step = |change: &dyn Fn(&mut Snapshot)| {
-            let mut next = pictures.last().unwrap().clone();
+            let mut next = snapshots.last().unwrap().clone();
             change(&mut next);
-            chronicle.compare(pictures.last().unwrap(), &next, Timestamp(100.0));
-            pictures.push(next);
+            history.record_differences(snapshots.last().unwrap(), &next, Timestamp(100.0));
+            snapshots.push(next);
         };
         step(&|next| {
             next.put_request(
@@ -184,28 +187,28 @@ mod tests {
             next.put_node(node.clone(), stored(4, r#"{"state": "ready", "state_time": 3.0, "allocated_to": "200-0000000001", "provider": "p", "comment": "x"}"#));
         });
         step(&|next| next.remove_node(&node));
-        let states: Vec<String> = chronicle
+        let states: Vec<String> = history
             .of_request(&request)
             .into_iter()
-            .map(|event| format!("{} {}", event.at.0, serde_json::to_value(&event.what).unwrap()["state"]))
+            .map(|event| format!("{} {}", event.at.0, serde_json::to_value(&event.change).unwrap()["state"]))
             .collect();
         assert_eq!(states, ["1 \"requested\"", "2 \"building\"", "3 \"fulfilled\"", "3 \"ready\"", "100 null"]);
-        assert_eq!(chronicle.of_node(&node).len(), 3);
-        assert_eq!(chronicle.since(), Timestamp(0.0));
+        assert_eq!(history.of_node(&node).len(), 3);
+        assert_eq!(history.since(), Timestamp(0.0));
     }
 
     #[test]
-    fn the_oldest_is_forgotten_and_that_is_told() {
-        let mut chronicle = Chronicle::new(Timestamp(0.0));
+    fn the_oldest_events_are_dropped_and_since_moves_forward() {
+        let mut history = EventHistory::new(Timestamp(0.0));
         for number in 0..MAX_EVENTS + 10 {
-            let what = What::Request { request: RequestId::from("1-1"), state: None, nodes: 0, label: None };
+            let change = StateChange::Request { request: RequestId::from("1-1"), state: None, nodes: 0, label: None };
             // Records of times long ago do not move the beginning back.
-            chronicle.note(Transition { at: Some(Timestamp(-1.0)), what }, Timestamp(number as f64));
+            history.record(Transition { at: Some(Timestamp(-1.0)), change }, Timestamp(number as f64));
         }
-        assert_eq!((chronicle.len(), chronicle.since()), (MAX_EVENTS, Timestamp(10.0)));
+        assert_eq!((history.len(), history.since()), (MAX_EVENTS, Timestamp(10.0)));
         for number in 0..MAX_COUNTS + 10 {
-            chronicle.count(&Snapshot::default(), Timestamp(number as f64));
+            history.record_counts(&Snapshot::default(), Timestamp(number as f64));
         }
-        assert_eq!((chronicle.counts().count(), chronicle.counts().next().unwrap().at), (MAX_COUNTS, Timestamp(10.0)));
+        assert_eq!((history.counts().count(), history.counts().next().unwrap().at), (MAX_COUNTS, Timestamp(10.0)));
     }
 }

@@ -10,18 +10,18 @@ use crate::snapshot::images::{Image, Images};
 
 /// How ages are told.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ages {
+pub enum AgeFormat {
     /// To people: since when it has been in its state, counted to this time.
-    Until(Timestamp),
+    Elapsed(Timestamp),
     /// To programs: the second of the Unix epoch at which it came into its state.
-    Since,
+    EpochSeconds,
 }
 
-impl Ages {
-    fn of(self, time: Timestamp) -> Cell<'static> {
+impl AgeFormat {
+    fn cell(self, time: Timestamp) -> Cell<'static> {
         match self {
-            Ages::Until(now) => age(time, now).into(),
-            Ages::Since => Cell::Number(time.0.floor() as i64),
+            AgeFormat::Elapsed(now) => age(time, now).into(),
+            AgeFormat::EpochSeconds => Cell::Number(time.0.floor() as i64),
         }
     }
 }
@@ -32,7 +32,7 @@ pub struct BuildRow {
     pub build: ImageBuild,
     /// Its image is paused by command.
     pub paused: bool,
-    pub ages: Ages,
+    pub ages: AgeFormat,
 }
 
 pub const BUILD_COLUMNS: &[Column<BuildRow>] = &[
@@ -45,14 +45,14 @@ pub const BUILD_COLUMNS: &[Column<BuildRow>] = &[
         header: "State",
         value: |row| if row.paused { "paused" } else { row.build.state.as_str() }.into(),
     },
-    Column { key: "age", header: "Age", value: |row| row.ages.of(row.build.state_time) },
+    Column { key: "age", header: "Age", value: |row| row.ages.cell(row.build.state_time) },
 ];
 
 /// An upload as it is listed.
 pub struct UploadRow {
     pub key: UploadKey,
     pub upload: ImageUpload,
-    pub ages: Ages,
+    pub ages: AgeFormat,
 }
 
 pub const UPLOAD_COLUMNS: &[Column<UploadRow>] = &[
@@ -63,7 +63,7 @@ pub const UPLOAD_COLUMNS: &[Column<UploadRow>] = &[
     Column { key: "external_name", header: "Provider Image Name", value: |row| (&row.upload.external_name).into() },
     Column { key: "external_id", header: "Provider Image ID", value: |row| (&row.upload.external_id).into() },
     Column { key: "state", header: "State", value: |row| row.upload.state.as_str().into() },
-    Column { key: "age", header: "Age", value: |row| row.ages.of(row.upload.state_time) },
+    Column { key: "age", header: "Age", value: |row| row.ages.cell(row.upload.state_time) },
 ];
 
 /// An image and what is asked of it.
@@ -72,7 +72,7 @@ pub struct ImageRow {
     pub paused: bool,
     pub requested_ms: Option<i64>,
     pub is_building: bool,
-    pub ages: Ages,
+    pub ages: AgeFormat,
 }
 
 pub const IMAGE_COLUMNS: &[Column<ImageRow>] = &[
@@ -89,12 +89,12 @@ pub const IMAGE_COLUMNS: &[Column<ImageRow>] = &[
     Column {
         key: "build_request_age",
         header: "Build Request Age",
-        value: |row| row.requested_ms.map_or(Cell::Null, |ms| row.ages.of(Timestamp(ms as f64 / 1000.0))),
+        value: |row| row.requested_ms.map_or(Cell::Null, |ms| row.ages.cell(Timestamp(ms as f64 / 1000.0))),
     },
 ];
 
 /// By image, then in the order of their ids.
-pub fn builds(images: &Images, ages: Ages) -> Vec<BuildRow> {
+pub fn builds(images: &Images, ages: AgeFormat) -> Vec<BuildRow> {
     let row = |(key, stored): (BuildKey, &crate::snapshot::versioned::Versioned<ImageBuild>)| BuildRow {
         paused: images.image(&key.image).is_some_and(|image| image.paused),
         build: ImageBuild::clone(&stored.record),
@@ -105,7 +105,7 @@ pub fn builds(images: &Images, ages: Ages) -> Vec<BuildRow> {
 }
 
 /// By image, build, provider and number.
-pub fn uploads(images: &Images, ages: Ages) -> Vec<UploadRow> {
+pub fn uploads(images: &Images, ages: AgeFormat) -> Vec<UploadRow> {
     let row = |(key, stored): (&UploadKey, &crate::snapshot::versioned::Versioned<ImageUpload>)| UploadRow {
         key: key.clone(),
         upload: ImageUpload::clone(&stored.record),
@@ -120,7 +120,7 @@ pub fn uploads(images: &Images, ages: Ages) -> Vec<UploadRow> {
     rows
 }
 
-pub fn images(images: &Images, ages: Ages) -> Vec<ImageRow> {
+pub fn images(images: &Images, ages: AgeFormat) -> Vec<ImageRow> {
     let row = |name: &ImageName| {
         let image = images.image(name).cloned().unwrap_or_default();
         let is_building = is_building(&image);

@@ -114,7 +114,7 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
 
 /// What one pool last decided about one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Why {
+pub struct PoolVerdict {
     pub launcher: LauncherId,
     pub provider: ProviderName,
     pub pool: PoolName,

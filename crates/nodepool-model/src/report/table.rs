@@ -83,12 +83,12 @@ fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> 
 
 /// Rust's own padding ends at 65,535 columns, and what a record holds has no such end.
 fn blanks(f: &mut fmt::Formatter<'_>, mut count: usize) -> fmt::Result {
-    const SOME: &str = "                                                                ";
-    while count > SOME.len() {
-        f.write_str(SOME)?;
-        count -= SOME.len();
+    const CHUNK: &str = "                                                                ";
+    while count > CHUNK.len() {
+        f.write_str(CHUNK)?;
+        count -= CHUNK.len();
     }
-    f.write_str(&SOME[..count])
+    f.write_str(&CHUNK[..count])
 }
 
 /// Columns of the widest line.

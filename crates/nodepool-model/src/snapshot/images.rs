@@ -12,17 +12,17 @@ pub struct Images {
     by_name: OrdMap<ImageName, Image>,
     uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Versioned<ImageUpload>>>,
     /// Locks of the uploads of a build to a provider, as far as they are held.
-    upload_locks: OrdMap<UploadPlace, LockState>,
+    upload_locks: OrdMap<UploadLockKey, LockState>,
 }
 
 /// Where the uploads of one build to one provider lie; they share a lock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UploadPlace {
+pub struct UploadLockKey {
     pub build: BuildKey,
     pub provider: ProviderName,
 }
 
-impl UploadPlace {
+impl UploadLockKey {
     pub fn of(key: &UploadKey) -> Self {
         Self { build: BuildKey::new(&key.image, &key.build), provider: key.provider.clone() }
     }
@@ -103,8 +103,8 @@ impl Images {
         self.by_name.ptr_eq(&other.by_name) && self.uploads.ptr_eq(&other.uploads)
     }
 
-    pub fn is_being_uploaded(&self, place: &UploadPlace) -> bool {
-        self.upload_locks.get(place).is_some_and(LockState::is_held)
+    pub fn is_being_uploaded(&self, key: &UploadLockKey) -> bool {
+        self.upload_locks.get(key).is_some_and(LockState::is_held)
     }
 }
 
@@ -131,8 +131,8 @@ impl Images {
     }
 
     /// A contender for the build of an image has come or gone.
-    pub fn contend(&mut self, name: &ImageName, contender: &str, is_there: bool) {
-        self.change(name, is_there, |image| contend(&mut image.lock, contender, is_there));
+    pub fn set_contender(&mut self, name: &ImageName, contender: &str, is_present: bool) {
+        self.change(name, is_present, |image| set_contender(&mut image.lock, contender, is_present));
     }
 
     pub fn put_build(&mut self, key: &BuildKey, stored: Versioned<ImageBuild>) {
@@ -154,33 +154,33 @@ impl Images {
     }
 
     pub fn remove_upload(&mut self, key: &UploadKey) {
-        let place = (key.provider.clone(), key.image.clone());
-        if let Some(uploads) = self.uploads.get_mut(&place) {
+        let image_key = (key.provider.clone(), key.image.clone());
+        if let Some(uploads) = self.uploads.get_mut(&image_key) {
             uploads.remove(key);
             if uploads.is_empty() {
-                self.uploads.remove(&place);
+                self.uploads.remove(&image_key);
             }
         }
     }
 
-    pub fn set_upload_lock(&mut self, place: UploadPlace, lock: LockState) {
+    pub fn set_upload_lock(&mut self, key: UploadLockKey, lock: LockState) {
         if lock.is_held() {
-            self.upload_locks.insert(place, lock);
+            self.upload_locks.insert(key, lock);
         } else {
-            self.upload_locks.remove(&place);
+            self.upload_locks.remove(&key);
         }
     }
 
     /// A contender for the uploads of a build to a provider has come or gone.
-    pub fn contend_upload(&mut self, place: UploadPlace, contender: &str, is_there: bool) {
-        let mut lock = self.upload_locks.get(&place).cloned().unwrap_or_default();
-        contend(&mut lock, contender, is_there);
-        self.set_upload_lock(place, lock);
+    pub fn set_upload_contender(&mut self, key: UploadLockKey, contender: &str, is_present: bool) {
+        let mut lock = self.upload_locks.get(&key).cloned().unwrap_or_default();
+        set_contender(&mut lock, contender, is_present);
+        self.set_upload_lock(key, lock);
     }
 
     /// An image that nothing is known of yet is not there for what goes.
-    fn change(&mut self, name: &ImageName, is_news: bool, edit: impl FnOnce(&mut Image)) {
-        if is_news {
+    fn change(&mut self, name: &ImageName, create: bool, edit: impl FnOnce(&mut Image)) {
+        if create {
             edit(self.by_name.entry(name.clone()).or_default());
         } else if let Some(image) = self.by_name.get_mut(name) {
             edit(image);
@@ -188,8 +188,8 @@ impl Images {
     }
 }
 
-fn contend(lock: &mut LockState, contender: &str, is_there: bool) {
-    if is_there {
+fn set_contender(lock: &mut LockState, contender: &str, is_present: bool) {
+    if is_present {
         lock.exists = true;
         lock.contenders.insert(contender.to_owned());
     } else {

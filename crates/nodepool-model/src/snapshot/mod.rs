@@ -16,9 +16,9 @@ use crate::records::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
 use crate::records::node::{Node, NodeState};
 use crate::records::request::{NodeRequest, Rank, RequestState};
 use crate::snapshot::images::Images;
-use crate::snapshot::pool_registry::Registry;
+use crate::snapshot::pool_registry::PoolRegistry;
 use crate::snapshot::transition::Transition;
-use crate::snapshot::usage_totals::Ledger;
+use crate::snapshot::usage_totals::UsageTotals;
 pub use crate::snapshot::versioned::{Change, LockState, NodeChange, RequestChange, Versioned, WriteError};
 
 mod differences;
@@ -37,7 +37,7 @@ pub struct Snapshot {
     node_locks: OrdMap<NodeId, Arc<LockState>>,
     requests: OrdMap<RequestId, Versioned<NodeRequest>>,
     request_locks: OrdMap<RequestId, Arc<LockState>>,
-    pub pools: Registry,
+    pub pools: PoolRegistry,
     components: OrdMap<(ComponentKind, String), Versioned<Component>>,
     pub images: Images,
     /// Node znodes without data: left by a lock attempt on a record that was just removed.
@@ -48,18 +48,18 @@ pub struct Snapshot {
     unreadable_requests: OrdSet<RequestId>,
     idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
     by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
-    spent: OrdMap<ProviderName, OrdSet<NodeId>>,
-    held: OrdMap<ProviderName, OrdSet<NodeId>>,
+    finished: OrdMap<ProviderName, OrdSet<NodeId>>,
+    on_hold: OrdMap<ProviderName, OrdSet<NodeId>>,
     allocated: OrdMap<RequestId, Vec<NodeId>>,
     /// Unlocked nodes that nobody has taken into use, allocated to requests that are not there.
-    orphans: OrdSet<NodeId>,
+    orphaned: OrdSet<NodeId>,
     /// Nodes that are being made for requests that are not there.
-    unwanted: OrdSet<NodeId>,
+    orphaned_launches: OrdSet<NodeId>,
     requested: OrdMap<Rank, Versioned<NodeRequest>>,
     pending: usize,
     /// Pending requests whose lock nobody holds.
-    unheld: OrdSet<RequestId>,
-    pub ledger: Ledger,
+    pending_unlocked: OrdSet<RequestId>,
+    pub usage_totals: UsageTotals,
     /// Steps since these were taken last, in their order; `None` where nobody wants to know.
     pub transitions: Option<Vec<Transition>>,
 }
@@ -92,20 +92,20 @@ impl Snapshot {
     }
 
     /// Unlocked nodes in a state in which nobody needs them any more (rule D3).
-    pub fn spent_nodes<'a>(
+    pub fn finished_nodes<'a>(
         &'a self,
         provider: &ProviderName,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
-        let ids = self.spent.get(provider).into_iter().flat_map(|ids| ids.iter());
+        let ids = self.finished.get(provider).into_iter().flat_map(|ids| ids.iter());
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
 
     /// Nodes that somebody holds.
-    pub fn held_nodes<'a>(
+    pub fn nodes_on_hold<'a>(
         &'a self,
         provider: &ProviderName,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
-        let ids = self.held.get(provider).into_iter().flat_map(|ids| ids.iter());
+        let ids = self.on_hold.get(provider).into_iter().flat_map(|ids| ids.iter());
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
 
@@ -142,7 +142,7 @@ impl Snapshot {
     }
 
     /// Pools that have idle nodes of a label, with their number.
-    pub fn idle_everywhere(&self, label: &LabelName) -> usize {
+    pub fn idle_count_of_all_pools(&self, label: &LabelName) -> usize {
         self.idle.values().filter_map(|labels| labels.get(label)).map(OrdSet::len).sum()
     }
 
@@ -151,20 +151,20 @@ impl Snapshot {
     }
 
     /// Those of them of which something may still become.
-    pub fn standing_nodes<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
-        let stands = |id: &&NodeId| self.node(id).is_some_and(|node| !node.record.state.is_over());
-        self.nodes_allocated_to(request).filter(stands)
+    pub fn live_nodes_of<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        let is_live = |id: &&NodeId| self.node(id).is_some_and(|node| !node.record.state.is_final());
+        self.nodes_allocated_to(request).filter(is_live)
     }
 
     /// Unlocked nodes in states before use whose request does not exist (rule D2).
     pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Versioned<Node>)> {
         let stored = |id| self.nodes.get(id).expect("an index names only nodes that are there");
-        self.orphans.iter().map(move |id| (id, stored(id)))
+        self.orphaned.iter().map(move |id| (id, stored(id)))
     }
 
     /// Nodes in the making whose request does not exist, locked or not.
-    pub fn unwanted_nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.unwanted.iter()
+    pub fn orphaned_launches(&self) -> impl Iterator<Item = &NodeId> {
+        self.orphaned_launches.iter()
     }
 
     /// Whether there is anything at all of this node: a record, a lock, or a place without a record.
@@ -203,9 +203,9 @@ impl Snapshot {
     }
 
     /// Requests that somebody has accepted and nobody holds: their launcher has gone, or is about to write them.
-    pub fn unheld_requests(&self) -> impl Iterator<Item = (&RequestId, &Versioned<NodeRequest>)> {
+    pub fn pending_unlocked_requests(&self) -> impl Iterator<Item = (&RequestId, &Versioned<NodeRequest>)> {
         let stored = |id| self.requests.get(id).expect("an index names only requests that are there");
-        self.unheld.iter().map(move |id| (id, stored(id)))
+        self.pending_unlocked.iter().map(move |id| (id, stored(id)))
     }
 
     pub fn is_waiting(&self, rank: &Rank) -> bool {
@@ -265,16 +265,16 @@ impl Snapshot {
         }
         if let Some(record) = Arc::get_mut(&mut stored.record) {
             let before = self.nodes.range::<_, NodeId>((Bound::Unbounded, Bound::Excluded(&id))).next_back();
-            let alike = before.map(|(_, neighbour)| neighbour).into_iter().chain(old);
-            alike.for_each(|other| record.share_with(&other.record));
+            let candidates = before.map(|(_, neighbour)| neighbour).into_iter().chain(old);
+            candidates.for_each(|other| record.share_with(&other.record));
         }
         if let Some(transitions) = &mut self.transitions {
             transitions.extend(Transition::of_node(&id, old.map(|old| &*old.record), Some(&stored.record)));
         }
         let old = old.map(|old| old.record.clone());
-        let stays = old.as_ref().is_some_and(|old| self.is_placed_alike(&id, old, &stored.record));
-        if !stays {
-            self.unplace(&id);
+        let same_entries = old.as_ref().is_some_and(|old| self.has_same_index_entries(&id, old, &stored.record));
+        if !same_entries {
+            self.deindex_state(&id);
         }
         if self.empty_nodes.contains(&id) {
             self.empty_nodes.remove(&id);
@@ -284,52 +284,52 @@ impl Snapshot {
         self.nodes.insert(id.clone(), stored);
         match old {
             // Most changes of a node change nothing of what it takes.
-            Some(old) if usage_totals::counts_alike(&old, &new) => {}
+            Some(old) if usage_totals::has_same_usage(&old, &new) => {}
             Some(old) => {
-                self.unbook(&id, &old);
-                self.book(&id, &new);
+                self.deindex_usage(&id, &old);
+                self.index_usage(&id, &new);
             }
-            None => self.book(&id, &new),
+            None => self.index_usage(&id, &new),
         }
-        if !stays {
-            self.place(&id);
+        if !same_entries {
+            self.index_state(&id);
         }
         true
     }
 
     pub fn remove_node(&mut self, id: &NodeId) {
-        self.lose_node(id);
+        self.drop_node_record(id);
         self.node_locks.remove(id);
     }
 
     /// A node znode without data: the record, if there was one, is gone.
     pub fn put_empty_node(&mut self, id: NodeId) {
-        self.lose_node(&id);
+        self.drop_node_record(&id);
         self.empty_nodes.insert(id);
     }
 
     /// What a node's record says now cannot be read. Who holds the node is known all the same.
-    pub fn lose_node(&mut self, id: &NodeId) {
-        self.note_gone(id);
-        self.unindex_node(id);
+    pub fn drop_node_record(&mut self, id: &NodeId) {
+        self.record_removal(id);
+        self.deindex_node(id);
         self.nodes.remove(id);
         self.empty_nodes.remove(id);
     }
 
-    fn note_gone(&mut self, id: &NodeId) {
+    fn record_removal(&mut self, id: &NodeId) {
         if let Some(transitions) = &mut self.transitions {
             transitions.extend(Transition::of_node(id, self.nodes.get(id).map(|old| &*old.record), None));
         }
     }
 
     pub fn set_node_lock(&mut self, id: NodeId, lock: LockState) {
-        let changes_hands = lock.is_held() != self.is_node_locked(&id);
-        if changes_hands {
-            self.unplace(&id);
+        let lock_changed = lock.is_held() != self.is_node_locked(&id);
+        if lock_changed {
+            self.deindex_state(&id);
         }
         self.node_locks.insert(id.clone(), Arc::new(lock));
-        if changes_hands {
-            self.place(&id);
+        if lock_changed {
+            self.index_state(&id);
         }
     }
 
@@ -341,14 +341,14 @@ impl Snapshot {
         if let Some(transitions) = &mut self.transitions {
             transitions.extend(Transition::of_request(&id, old.map(|old| &*old.record), Some(&stored.record)));
         }
-        self.unindex_request(&id);
+        self.deindex_request(&id);
         self.zxid = self.zxid.max(stored.mzxid);
         match stored.record.state {
             RequestState::Requested => drop(self.requested.insert(Rank::of(&id, &stored.record), stored.clone())),
             RequestState::Pending => {
                 self.pending += 1;
                 if !self.is_request_locked(&id) {
-                    self.unheld.insert(id.clone());
+                    self.pending_unlocked.insert(id.clone());
                 }
             }
             RequestState::Fulfilled | RequestState::Failed => {}
@@ -356,30 +356,30 @@ impl Snapshot {
         let was_unreadable = self.unreadable_requests.remove(&id).is_some();
         let is_new = self.requests.insert(id.clone(), stored).is_none();
         if is_new && !was_unreadable {
-            self.index_orphans(&id);
+            self.reindex_orphans_of(&id);
         }
         true
     }
 
     pub fn remove_request(&mut self, id: &RequestId) {
-        let was_there = self.has_request(id);
+        let existed = self.has_request(id);
         self.unreadable_requests.remove(id);
         self.drop_request(id);
-        if was_there {
-            self.index_orphans(id);
+        if existed {
+            self.reindex_orphans_of(id);
         }
     }
 
     /// What a request's record says now cannot be read.
-    pub fn lose_request(&mut self, id: &RequestId) {
+    pub fn set_request_unreadable(&mut self, id: &RequestId) {
         self.drop_request(id);
         if self.unreadable_requests.insert(id.clone()).is_none() {
-            self.index_orphans(id);
+            self.reindex_orphans_of(id);
         }
     }
 
     fn drop_request(&mut self, id: &RequestId) {
-        self.unindex_request(id);
+        self.deindex_request(id);
         let Some(old) = self.requests.remove(id) else { return };
         if let Some(transitions) = &mut self.transitions {
             transitions.extend(Transition::of_request(id, Some(&old.record), None));
@@ -388,12 +388,12 @@ impl Snapshot {
 
     pub fn set_request_lock(&mut self, id: RequestId, lock: LockState) {
         self.request_locks.insert(id.clone(), Arc::new(lock));
-        self.index_holder(&id);
+        self.index_request_lock(&id);
     }
 
     pub fn remove_request_lock(&mut self, id: &RequestId) {
         self.request_locks.remove(id);
-        self.index_holder(id);
+        self.index_request_lock(id);
     }
 
     pub fn put_pool(&mut self, name: String, stored: Versioned<PoolComponent>) {
@@ -427,67 +427,67 @@ impl Snapshot {
         true
     }
 
-    pub fn forget_unreadable(&mut self, path: &str) {
+    pub fn clear_unreadable(&mut self, path: &str) {
         if self.is_unreadable(path) {
             self.unreadable.remove(path);
         }
     }
 
     /// Before its record goes.
-    fn unindex_node(&mut self, id: &NodeId) {
+    fn deindex_node(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
-        self.unplace(id);
-        self.unbook(id, &record);
+        self.deindex_state(id);
+        self.deindex_usage(id, &record);
     }
 
     /// What a node takes, and where.
-    fn book(&mut self, id: &NodeId, node: &Node) {
-        self.ledger.add(node);
+    fn index_usage(&mut self, id: &NodeId, node: &Node) {
+        self.usage_totals.add(node);
         if let Some(provider) = &node.provider {
             self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
         }
     }
 
-    fn unbook(&mut self, id: &NodeId, node: &Node) {
-        self.ledger.remove(node);
+    fn deindex_usage(&mut self, id: &NodeId, node: &Node) {
+        self.usage_totals.remove(node);
         if let Some(provider) = &node.provider {
             remove_from(&mut self.by_provider, provider, id);
         }
     }
 
     /// Whether both records of a node have it in the same indexes. Most changes of one that is being made, or used, do.
-    fn is_placed_alike(&self, id: &NodeId, one: &Node, other: &Node) -> bool {
-        let is_at_the_same =
+    fn has_same_index_entries(&self, id: &NodeId, one: &Node, other: &Node) -> bool {
+        let same_allocation =
             (&one.provider, &one.pool, &one.allocated_to) == (&other.provider, &other.pool, &other.allocated_to);
         let locked = self.is_node_locked(id);
-        let kind = |node: &Node| (node.state == NodeState::Hold, node.state.is_spent() && !locked);
-        let is_wanted = |request: &RequestId| self.has_request(request);
-        is_at_the_same
+        let kind = |node: &Node| (node.state == NodeState::Hold, node.state.is_finished() && !locked);
+        let request_exists = |request: &RequestId| self.has_request(request);
+        same_allocation
             && kind(one) == kind(other)
             && !one.is_idle()
             && !other.is_idle()
-            && (one.state == other.state || one.allocation().is_none_or(is_wanted))
+            && (one.state == other.state || one.allocation().is_none_or(request_exists))
     }
 
     /// What a node is in its state, for whom, and in whose hands.
-    fn place(&mut self, id: &NodeId) {
+    fn index_state(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
         let (node, locked) = (&record, self.is_node_locked(id));
         if let Some(provider) = &node.provider {
             if node.state == NodeState::Hold {
-                self.held.entry(provider.clone()).or_default().insert(id.clone());
+                self.on_hold.entry(provider.clone()).or_default().insert(id.clone());
             }
-            if node.state.is_spent() && !locked {
-                self.spent.entry(provider.clone()).or_default().insert(id.clone());
+            if node.state.is_finished() && !locked {
+                self.finished.entry(provider.clone()).or_default().insert(id.clone());
             }
         }
         if let Some(request) = node.allocation() {
             let nodes = self.allocated.entry(request.clone()).or_default();
-            if let Err(place) = nodes.binary_search(id) {
-                nodes.insert(place, id.clone());
+            if let Err(index) = nodes.binary_search(id) {
+                nodes.insert(index, id.clone());
             }
             if !self.has_request(request) {
-                self.forsake(id, node.state, locked);
+                self.index_orphan(id, node.state, locked);
             }
         }
         if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
@@ -499,15 +499,15 @@ impl Snapshot {
     }
 
     /// Before its record or its lock changes. A set that has nothing to lose is not touched: persistent ones are copied first.
-    fn unplace(&mut self, id: &NodeId) {
+    fn deindex_state(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
         let (node, locked) = (&record, self.is_node_locked(id));
         if let Some(provider) = &node.provider {
             if node.state == NodeState::Hold {
-                remove_from(&mut self.held, provider, id);
+                remove_from(&mut self.on_hold, provider, id);
             }
-            if node.state.is_spent() && !locked {
-                remove_from(&mut self.spent, provider, id);
+            if node.state.is_finished() && !locked {
+                remove_from(&mut self.finished, provider, id);
             }
         }
         if let Some(request) = node.allocation() {
@@ -517,7 +517,7 @@ impl Snapshot {
                     self.allocated.remove(request);
                 }
             }
-            for set in [&mut self.orphans, &mut self.unwanted] {
+            for set in [&mut self.orphaned, &mut self.orphaned_launches] {
                 if set.contains(id) {
                     set.remove(id);
                 }
@@ -533,45 +533,45 @@ impl Snapshot {
     }
 
     /// The request of this node is not there.
-    fn forsake(&mut self, id: &NodeId, state: NodeState, locked: bool) {
+    fn index_orphan(&mut self, id: &NodeId, state: NodeState, locked: bool) {
         if matches!(state, NodeState::Ready | NodeState::Init) && !locked {
-            self.orphans.insert(id.clone());
+            self.orphaned.insert(id.clone());
         }
         if matches!(state, NodeState::Init | NodeState::Building) {
-            self.unwanted.insert(id.clone());
+            self.orphaned_launches.insert(id.clone());
         }
     }
 
     /// A request came or went.
-    fn index_orphans(&mut self, request: &RequestId) {
-        let has_come = self.has_request(request);
+    fn reindex_orphans_of(&mut self, request: &RequestId) {
+        let exists = self.has_request(request);
         for id in self.allocated.get(request).cloned().unwrap_or_default() {
-            if has_come {
-                self.orphans.remove(&id);
-                self.unwanted.remove(&id);
+            if exists {
+                self.orphaned.remove(&id);
+                self.orphaned_launches.remove(&id);
             } else if let Some(state) = self.nodes.get(&id).map(|stored| stored.record.state) {
-                self.forsake(&id, state, self.is_node_locked(&id));
+                self.index_orphan(&id, state, self.is_node_locked(&id));
             }
         }
     }
 
     /// The lock of a request changed.
-    fn index_holder(&mut self, id: &RequestId) {
+    fn index_request_lock(&mut self, id: &RequestId) {
         let is_pending = |stored: &Versioned<NodeRequest>| stored.record.state == RequestState::Pending;
         if self.requests.get(id).is_some_and(is_pending) && !self.is_request_locked(id) {
-            self.unheld.insert(id.clone());
+            self.pending_unlocked.insert(id.clone());
         } else {
-            self.unheld.remove(id);
+            self.pending_unlocked.remove(id);
         }
     }
 
-    fn unindex_request(&mut self, id: &RequestId) {
+    fn deindex_request(&mut self, id: &RequestId) {
         let Some(stored) = self.requests.get(id) else { return };
         match stored.record.state {
             RequestState::Requested => drop(self.requested.remove(&Rank::of(id, &stored.record))),
             RequestState::Pending => {
                 self.pending -= 1;
-                self.unheld.remove(id);
+                self.pending_unlocked.remove(id);
             }
             RequestState::Fulfilled | RequestState::Failed => {}
         }

@@ -11,24 +11,24 @@ use crate::records::component::PoolComponent;
 use crate::records::ids::LabelName;
 
 #[derive(Clone, Debug, Default)]
-pub struct Registry {
+pub struct PoolRegistry {
     by_name: OrdMap<String, Versioned<PoolComponent>>,
-    by_place: ByPlace,
-    by_label: OrdMap<LabelName, ByPlace>,
+    by_preference: PoolsByPreference,
+    by_label: OrdMap<LabelName, PoolsByPreference>,
     revision: u64,
 }
 
 /// Those that take new work come first, and of them who is preferred.
-type ByPlace = OrdMap<Place, Arc<PoolComponent>>;
+type PoolsByPreference = OrdMap<PoolOrder, Arc<PoolComponent>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct PoolOrder {
     paused: bool,
     priority: i64,
     name: Arc<str>,
 }
 
-impl Registry {
+impl PoolRegistry {
     /// By the names of their components.
     pub fn pools(&self) -> impl Iterator<Item = (&String, &Versioned<PoolComponent>)> {
         self.by_name.iter()
@@ -38,11 +38,11 @@ impl Registry {
     pub fn serving<'a>(&'a self, labels: &'a BTreeSet<&LabelName>) -> impl Iterator<Item = &'a PoolComponent> {
         // Whoever has them all is among the few that have the rarest of them.
         let of_each = labels.iter().map(|label| self.by_label.get(*label));
-        let fewest = match labels.is_empty() {
-            true => Some(&self.by_place),
+        let candidates = match labels.is_empty() {
+            true => Some(&self.by_preference),
             false => of_each.min_by_key(|pools| pools.map_or(0, OrdMap::len)).flatten(),
         };
-        let pools = fewest.into_iter().flat_map(|pools| pools.values()).map(|pool| &**pool);
+        let pools = candidates.into_iter().flat_map(|pools| pools.values()).map(|pool| &**pool);
         pools.filter(move |pool| labels.len() < 2 || pool.serves(labels))
     }
 
@@ -58,10 +58,10 @@ impl Registry {
         }
         self.remove(&name);
         self.revision += 1;
-        let (place, pool) = (place(&name, &stored.record), &stored.record);
-        self.by_place.insert(place.clone(), pool.clone());
+        let (order, pool) = (pool_order(&name, &stored.record), &stored.record);
+        self.by_preference.insert(order.clone(), pool.clone());
         for label in &pool.supported_labels {
-            self.by_label.entry(label.clone()).or_default().insert(place.clone(), pool.clone());
+            self.by_label.entry(label.clone()).or_default().insert(order.clone(), pool.clone());
         }
         self.by_name.insert(name, stored);
         true
@@ -69,12 +69,12 @@ impl Registry {
 
     pub fn remove(&mut self, name: &str) {
         let Some(old) = self.by_name.remove(name) else { return };
-        let place = place(name, &old.record);
+        let order = pool_order(name, &old.record);
         self.revision += 1;
-        self.by_place.remove(&place);
+        self.by_preference.remove(&order);
         for label in &old.record.supported_labels {
             if let Some(pools) = self.by_label.get_mut(label) {
-                pools.remove(&place);
+                pools.remove(&order);
                 if pools.is_empty() {
                     self.by_label.remove(label);
                 }
@@ -83,8 +83,8 @@ impl Registry {
     }
 }
 
-fn place(name: &str, pool: &PoolComponent) -> Place {
-    Place { paused: pool.paused, priority: pool.priority, name: name.into() }
+fn pool_order(name: &str, pool: &PoolComponent) -> PoolOrder {
+    PoolOrder { paused: pool.paused, priority: pool.priority, name: name.into() }
 }
 
 #[cfg(test)]
@@ -101,14 +101,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_serves_labels_is_who_a_walk_through_all_finds(
+        fn serving_matches_a_scan_of_all_pools(
             changes in prop::collection::vec(
                 (0..6_u8, prop::option::weighted(0.8, (prop::sample::subsequence(vec!["a", "b", "c"], 0..=3), any::<bool>(), 0..3_i64))),
                 0..40,
             ),
             wanted in prop::sample::subsequence(vec!["a", "b", "c", "nobodys"], 0..=3),
         ) {
-            let mut registry = Registry::default();
+            let mut registry = PoolRegistry::default();
             for (mzxid, (name, change)) in changes.into_iter().enumerate() {
                 match change {
                     Some((labels, paused, priority)) => {
@@ -120,10 +120,10 @@ mod tests {
             }
             let wanted: Vec<LabelName> = wanted.into_iter().map(LabelName::from).collect();
             let wanted: BTreeSet<&LabelName> = wanted.iter().collect();
-            let mut walked: Vec<_> = registry.pools().filter(|(_, pool)| pool.record.serves(&wanted)).collect();
-            walked.sort_by_key(|(name, pool)| (pool.record.paused, pool.record.priority, (*name).clone()));
-            let walked: Vec<&PoolComponent> = walked.into_iter().map(|(_, pool)| &*pool.record).collect();
-            prop_assert_eq!(registry.serving(&wanted).collect::<Vec<_>>(), walked);
+            let mut scanned: Vec<_> = registry.pools().filter(|(_, pool)| pool.record.serves(&wanted)).collect();
+            scanned.sort_by_key(|(name, pool)| (pool.record.paused, pool.record.priority, (*name).clone()));
+            let scanned: Vec<&PoolComponent> = scanned.into_iter().map(|(_, pool)| &*pool.record).collect();
+            prop_assert_eq!(registry.serving(&wanted).collect::<Vec<_>>(), scanned);
         }
     }
 }

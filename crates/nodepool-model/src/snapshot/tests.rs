@@ -3,12 +3,12 @@
 use super::*;
 
 #[test]
-fn nodes_that_are_alike_share_what_they_have_in_common() {
+fn equal_parts_of_node_records_are_shared() {
     let record =
         r#"{"state": "ready", "connection_port": 22, "resources": {"cores": 2}, "attributes": {"a": 1}, "x": 5}"#;
     let node = |mzxid| {
         let record = Arc::new(serde_json::from_str::<Node>(record).unwrap());
-        Stored { record, version: 0, mzxid, mtime_ms: 0 }
+        Versioned { record, version: 0, mzxid, mtime_ms: 0 }
     };
     let mut snapshot = Snapshot::default();
     let ids: [NodeId; 2] = ["0000000001".into(), "0000000002".into()];
@@ -22,50 +22,50 @@ fn nodes_that_are_alike_share_what_they_have_in_common() {
     assert!(std::ptr::eq(&*one.connection_port, &*other.connection_port));
 }
 
-fn known<T>(record: &str, mzxid: i64) -> Stored<T>
+fn versioned<T>(record: &str, mzxid: i64) -> Versioned<T>
 where
     T: serde::de::DeserializeOwned,
 {
-    Stored { record: Arc::new(serde_json::from_str(record).unwrap()), version: 0, mzxid, mtime_ms: 0 }
+    Versioned { record: Arc::new(serde_json::from_str(record).unwrap()), version: 0, mzxid, mtime_ms: 0 }
 }
 
-fn held() -> LockView {
-    LockView { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
+fn locked() -> LockState {
+    LockState { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
 }
 
 #[test]
-fn a_request_that_cannot_be_read_has_not_gone() {
+fn an_unreadable_request_still_exists() {
     let (request, node): (RequestId, NodeId) = ("100-0000000001".into(), "0000000001".into());
     let mut snapshot = Snapshot::default();
-    let orphans = |snapshot: &Snapshot| (snapshot.orphaned_nodes().count(), snapshot.unwanted_nodes().count());
-    snapshot.put_node(node, known(r#"{"state": "init", "allocated_to": "100-0000000001"}"#, 1));
-    assert_eq!(orphans(&snapshot), (1, 1));
-    snapshot.lose_request(&request);
-    assert_eq!(orphans(&snapshot), (0, 0), "it came, and says nothing");
-    assert!(snapshot.put_request(request.clone(), known(r#"{"state": "pending"}"#, 2)));
-    assert_eq!(orphans(&snapshot), (0, 0));
-    snapshot.lose_request(&request);
+    let orphan_counts = |snapshot: &Snapshot| (snapshot.orphaned_nodes().count(), snapshot.orphaned_launches().count());
+    snapshot.put_node(node, versioned(r#"{"state": "init", "allocated_to": "100-0000000001"}"#, 1));
+    assert_eq!(orphan_counts(&snapshot), (1, 1));
+    snapshot.set_request_unreadable(&request);
+    assert_eq!(orphan_counts(&snapshot), (0, 0), "it came, and says nothing");
+    assert!(snapshot.put_request(request.clone(), versioned(r#"{"state": "pending"}"#, 2)));
+    assert_eq!(orphan_counts(&snapshot), (0, 0));
+    snapshot.set_request_unreadable(&request);
     assert!(snapshot.has_request(&request) && snapshot.request(&request).is_none() && snapshot.open_count() == 0);
-    assert_eq!((orphans(&snapshot), snapshot.unheld_requests().count()), ((0, 0), 0));
+    assert_eq!((orphan_counts(&snapshot), snapshot.pending_unlocked_requests().count()), ((0, 0), 0));
     snapshot.remove_request(&request);
-    assert_eq!(orphans(&snapshot), (1, 1));
+    assert_eq!(orphan_counts(&snapshot), (1, 1));
     assert!(!snapshot.has_request(&request));
 }
 
 #[test]
-fn who_holds_a_node_is_known_while_its_record_cannot_be_read() {
+fn a_node_lock_is_known_while_its_record_is_unreadable() {
     let node: NodeId = "0000000001".into();
     let mut snapshot = Snapshot::default();
     let record = r#"{"state": "ready", "provider": "p", "pool": "main", "type": ["small"]}"#;
     let pool = PoolId { provider: "p".into(), pool: "main".into() };
-    snapshot.put_node(node.clone(), known(record, 1));
+    snapshot.put_node(node.clone(), versioned(record, 1));
     assert_eq!(snapshot.idle_count(&pool, &"small".into()), 1);
-    snapshot.lose_node(&node);
-    snapshot.set_node_lock(node.clone(), held());
-    snapshot.put_node(node.clone(), known(record, 2));
+    snapshot.drop_node_record(&node);
+    snapshot.set_node_lock(node.clone(), locked());
+    snapshot.put_node(node.clone(), versioned(record, 2));
     assert!(snapshot.is_node_locked(&node));
     assert_eq!(snapshot.idle_count(&pool, &"small".into()), 0);
-    snapshot.lose_node(&node);
+    snapshot.drop_node_record(&node);
     snapshot.remove_node(&node);
     assert!(!snapshot.has_node(&node) && !snapshot.is_node_locked(&node));
 }

@@ -11,12 +11,12 @@ use crate::records::time::Timestamp;
 pub struct Transition {
     /// As the record says; `None` where it says nothing about this step.
     pub at: Option<Timestamp>,
-    pub what: What,
+    pub change: StateChange,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum What {
+pub enum StateChange {
     Node { node: NodeId, state: Option<NodeState>, provider: Option<ProviderName>, request: Option<RequestId> },
     Request { request: RequestId, state: Option<RequestState>, nodes: usize, label: Option<LabelName> },
 }
@@ -25,15 +25,15 @@ impl Transition {
     /// A change of state or of the request it is for. What vanished has no state any more.
     pub fn of_node(id: &NodeId, before: Option<&Node>, after: Option<&Node>) -> Option<Self> {
         let state = after.map(|node| node.state);
-        let has_moved = before.map(|node| node.state) != state;
+        let state_changed = before.map(|node| node.state) != state;
         let request = |node: Option<&Node>| node.and_then(|node| node.allocated_to.clone());
-        if !has_moved && request(before) == request(after) {
+        if !state_changed && request(before) == request(after) {
             return None;
         }
         let record = after.or(before)?;
-        let at = after.filter(|_| has_moved).map(|node| node.state_time);
+        let at = after.filter(|_| state_changed).map(|node| node.state_time);
         let (provider, request) = (record.provider.clone(), record.allocated_to.clone());
-        Some(Self { at, what: What::Node { node: id.clone(), state, provider, request } })
+        Some(Self { at, change: StateChange::Node { node: id.clone(), state, provider, request } })
     }
 
     pub fn of_request(id: &RequestId, before: Option<&NodeRequest>, after: Option<&NodeRequest>) -> Option<Self> {
@@ -43,7 +43,7 @@ impl Transition {
         }
         let record = after.or(before)?;
         let (nodes, label) = (record.nodes.len(), record.node_types.first().cloned());
-        let what = What::Request { request: id.clone(), state, nodes, label };
-        Some(Self { at: after.map(|request| request.state_time), what })
+        let change = StateChange::Request { request: id.clone(), state, nodes, label };
+        Some(Self { at: after.map(|request| request.state_time), change })
     }
 }

@@ -156,11 +156,14 @@ impl LeakDetector {
     }
 
     fn sweep(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
-        let launches = |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launching.clone());
+        let launches =
+            |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launch_config.clone());
         self.providers.retain(|provider, _| launches(provider).is_some());
         if !world.snapshot.connected {
             // What was seen before says nothing about what is when it comes back.
-            self.providers.values_mut().for_each(|watch| *watch = ProviderState { is_listing: watch.is_listing, ..watch.reset() });
+            self.providers
+                .values_mut()
+                .for_each(|watch| *watch = ProviderState { is_listing: watch.is_listing, ..watch.reset() });
             return Vec::new();
         }
         let mut effects = Vec::new();
@@ -173,7 +176,10 @@ impl LeakDetector {
                 let listing = if is_quiet { Effect::ListServerIds } else { Effect::List };
                 effects.push(listing(provider.clone()));
             }
-            let ports = launching.unused_resources.ports.is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
+            let ports = launching
+                .unused_resources
+                .ports
+                .is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
             if (ports || launching.unused_resources.floating_ips) && !watch.is_cleaning {
                 watch.is_cleaning = true;
                 if ports {
@@ -205,7 +211,8 @@ impl LeakDetector {
             return Vec::new();
         };
         let found = leak_candidates(provider, inventory, |node| node_of(world.snapshot, node));
-        let confirmed: Vec<LeakCandidate> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
+        let confirmed: Vec<LeakCandidate> =
+            found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
         watch.proven.clear();
         watch.suspects = found;
         watch.listed_at = Some(world.monotonic_now);
@@ -217,7 +224,7 @@ impl LeakDetector {
                 *missed < FORGET_AFTER_LISTINGS
             });
         }
-        let others = inventory.instances().iter().filter(|instance| !instance.is_of(provider));
+        let others = inventory.instances().iter().filter(|instance| !instance.belongs_to(provider));
         watch.others = others.map(|instance| instance.external_id.to_string()).collect();
         let mut effects = Vec::new();
         let leaked = watch.leaked_usage(provider, inventory, |node| node_of(world.snapshot, node));
@@ -228,7 +235,8 @@ impl LeakDetector {
         if confirmed.len() > budget {
             effects.push(Effect::Exceeded { provider: provider.clone(), candidates: confirmed, budget });
         } else {
-            let deletions = confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), candidate: suspect });
+            let deletions =
+                confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), candidate: suspect });
             effects.extend(deletions);
         }
         if !watch.suspects.is_empty() {
@@ -271,7 +279,9 @@ impl ProviderState {
             let id = candidate.external_id.to_string();
             if number(&candidate.node).is_none_or(|number| number >= proof.issued_ids_below) {
                 foreign.insert(id, 0);
-            } else if !foreign.contains_key(&id) && leak_reason(&candidate.external_id, node.as_deref()) == Some(candidate.reason) {
+            } else if !foreign.contains_key(&id)
+                && leak_reason(&candidate.external_id, node.as_deref()) == Some(candidate.reason)
+            {
                 self.proven.push(candidate.clone());
             }
         }
@@ -286,7 +296,7 @@ impl ProviderState {
         node: impl Fn(&NodeId) -> Option<&'a Node>,
     ) -> Resources {
         let is_unowned = |instance: &&Instance| {
-            let id = instance.node().filter(|_| instance.is_of(provider)).map(NodeId::from);
+            let id = instance.node().filter(|_| instance.belongs_to(provider)).map(NodeId::from);
             id.is_some_and(|id| leak_reason(&instance.external_id, node(&id)).is_some())
         };
         let unowned: Vec<&Instance> = inventory.instances().iter().filter(is_unowned).collect();
@@ -323,7 +333,7 @@ pub fn leak_candidates<'a>(
 ) -> Vec<LeakCandidate> {
     let candidate = |instance: &Instance| {
         // One that is stopping goes already.
-        if !instance.is_of(provider) || instance.state == InstanceState::Stopping {
+        if !instance.belongs_to(provider) || instance.state == InstanceState::Stopping {
             return None;
         }
         let id = NodeId::from(instance.node()?.to_owned());
@@ -351,6 +361,6 @@ fn number(node: &NodeId) -> Option<u64> {
 }
 
 fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
-    let ours = inventory.instances().iter().filter(|instance| instance.is_of(provider)).count();
+    let ours = inventory.instances().iter().filter(|instance| instance.belongs_to(provider)).count();
     MIN_BUDGET.max(ours * BUDGET_PERCENT / 100)
 }

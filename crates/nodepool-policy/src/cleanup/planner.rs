@@ -177,9 +177,9 @@ impl CleanupPlanner {
             return effects;
         }
         self.update_resumable(world);
-        let may_be_resumed =
-            |request: &RequestId| {
-            self.resumable.get(request).is_some_and(|(since, grace)| world.monotonic_now < *since + *grace)};
+        let may_be_resumed = |request: &RequestId| {
+            self.resumable.get(request).is_some_and(|(since, grace)| world.monotonic_now < *since + *grace)
+        };
         // More cannot begin now, and what is under way needs no second time.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
@@ -204,12 +204,18 @@ impl CleanupPlanner {
 
     /// Requests that pools can go on with, and their nodes, are theirs for a while.
     fn update_resumable(&mut self, world: &Inputs<'_>) {
-        let resumable = world.snapshot.unheld_requests();
-        let resumable = resumable.filter_map(|(id, request)| Some((id.clone(), resumable::grace_period(id, request, world)?)));
+        let resumable = world.snapshot.pending_unlocked_requests();
+        let resumable =
+            resumable.filter_map(|(id, request)| Some((id.clone(), resumable::grace_period(id, request, world)?)));
         let before = std::mem::take(&mut self.resumable);
         let since = |id: &RequestId| before.get(id).map_or(world.monotonic_now, |(since, _)| *since);
         self.resumable = resumable.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
-        let ends = self.resumable.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.monotonic_now).min();
+        let ends = self
+            .resumable
+            .values()
+            .map(|(since, grace)| *since + *grace)
+            .filter(|end| *end > world.monotonic_now)
+            .min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
@@ -333,7 +339,7 @@ impl CleanupPlanner {
 
     fn plan_all_providers(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
-            let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
+            let Some(facts) = world.facts.get(name).filter(|facts| facts.launch_config.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
             if facts.refreshed_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
                 effects.push(Effect::Refresh(name.clone()));
@@ -342,7 +348,8 @@ impl CleanupPlanner {
                 self.last_plans.remove(name);
             }
             let plan_inputs = (facts.clone(), world.snapshot.node_count_of(name));
-            let same = |last: &(Arc<ProviderFacts>, usize)| Arc::ptr_eq(&last.0, &plan_inputs.0) && last.1 == plan_inputs.1;
+            let same =
+                |last: &(Arc<ProviderFacts>, usize)| Arc::ptr_eq(&last.0, &plan_inputs.0) && last.1 == plan_inputs.1;
             if self.last_plans.get(name).is_some_and(same) {
                 continue;
             }
@@ -365,7 +372,13 @@ impl CleanupPlanner {
         }
     }
 
-    fn start_action(&mut self, provider: &ProviderName, action: StaticHostAction, world: &Inputs<'_>, effects: &mut Vec<Effect>,) {
+    fn start_action(
+        &mut self,
+        provider: &ProviderName,
+        action: StaticHostAction,
+        world: &Inputs<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
         match action {
             StaticHostAction::Register(node) => {
                 let host = static_hosts::identity_of(&node).expect("a node that is registered names its host");
@@ -381,7 +394,9 @@ impl CleanupPlanner {
                     effects.push(Effect::Update { node, version, record });
                 }
             }
-            StaticHostAction::Retire { node, version } => {self.start(vec![Repair::Retire { node, version }], world, effects)}
+            StaticHostAction::Retire { node, version } => {
+                self.start(vec![Repair::Retire { node, version }], world, effects)
+            }
             StaticHostAction::Inspect(host) => self.inspect(provider, host, world, effects),
         }
     }

@@ -46,7 +46,7 @@ pub fn finished_nodes<'a>(
     is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
     world: &'a Inputs<'_>,
 ) -> impl Iterator<Item = Repair> + 'a {
-    let nodes = world.snapshot.spent_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
+    let nodes = world.snapshot.finished_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
     let nodes = nodes.filter(|(_, node)| !may_be_resumed(&node.record, world.snapshot));
     nodes.filter_map(|(id, node)| removal(id, node, world))
 }
@@ -59,9 +59,8 @@ fn may_be_resumed(node: &Node, snapshot: &Snapshot) -> bool {
     let is_served_by_it = |stored: &Versioned<NodeRequest>| {
         stored.record.state == RequestState::Pending && stored.record.state_time <= node.state_time
     };
-    let is_held = || 
-        snapshot.is_request_locked(request) || snapshot.standing_nodes(request).any(|id| snapshot.is_node_locked(id))
-    };
+    let is_held =
+        || snapshot.is_request_locked(request) || snapshot.live_nodes_of(request).any(|id| snapshot.is_node_locked(id));
     snapshot.request(request).is_some_and(is_served_by_it) && is_held()
 }
 
@@ -75,7 +74,7 @@ fn removal(id: &NodeId, node: &Versioned<Node>, world: &Inputs<'_>) -> Option<Re
         _ if node.record.state == NodeState::Deleted => {
             Some(Repair::Retire { node: id.clone(), version: node.version })
         }
-        (Some((provider, facts)), Some(external_id)) if facts.launching.is_some() => {
+        (Some((provider, facts)), Some(external_id)) if facts.launch_config.is_some() => {
             // Tried again it goes since the first time: one that cannot go is not waited for as one that is about to.
             let change = node.change(id.clone(), |record| {
                 if record.state != NodeState::Deleting {
@@ -115,23 +114,24 @@ pub fn orphaned_nodes<'a>(
 /// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known. Nodes of theirs that somebody is
 /// deleting may take long, and keep no request.
 pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &Inputs<'_>) -> Vec<Repair> {
-    let repairs = world.snapshot.unheld_requests().filter(|(id, _)| is_wanted(id)).filter_map(|(id, request)| {
-        let mut nodes = Vec::new();
-        for id in world.snapshot.standing_nodes(id) {
-            // Somebody is at work on this node: the request waits for the next look.
-            let node = unlocked(id, world.snapshot)?;
-            // Held nodes are the holder's, and the others have other rules.
-            if !matches!(node.record.state, NodeState::Ready | NodeState::Init) {
-                continue;
+    let repairs =
+        world.snapshot.pending_unlocked_requests().filter(|(id, _)| is_wanted(id)).filter_map(|(id, request)| {
+            let mut nodes = Vec::new();
+            for id in world.snapshot.live_nodes_of(id) {
+                // Somebody is at work on this node: the request waits for the next look.
+                let node = unlocked(id, world.snapshot)?;
+                // Held nodes are the holder's, and the others have other rules.
+                if !matches!(node.record.state, NodeState::Ready | NodeState::Init) {
+                    continue;
+                }
+                nodes.push(node.change(id.clone(), |record| deallocate_or_delete(record, world.now)));
             }
-            nodes.push(node.change(id.clone(), |record| deallocate_or_delete(record, world.now)));
-        }
-        let request = Box::new(request.change(id.clone(), |record| {
-            record.set_state(RequestState::Requested, world.now);
-            record.nodes.clear();
-        }));
-        Some(Repair::Reset { request, nodes })
-    });
+            let request = Box::new(request.change(id.clone(), |record| {
+                record.set_state(RequestState::Requested, world.now);
+                record.nodes.clear();
+            }));
+            Some(Repair::Reset { request, nodes })
+        });
     repairs.collect()
 }
 
@@ -157,7 +157,7 @@ pub fn old_ready_nodes(provider: &ProviderName, world: &Inputs<'_>) -> (Vec<Repa
 /// C5: nodes held longer than their own limit or the general one, whichever is smaller.
 pub fn old_held_nodes(provider: &ProviderName, world: &Inputs<'_>) -> (Vec<Repair>, Option<Timestamp>) {
     let mut ages = Ages::new(world);
-    for (id, node) in world.snapshot.held_nodes(provider) {
+    for (id, node) in world.snapshot.nodes_on_hold(provider) {
         let own = node.record.hold_expiration.filter(|seconds| *seconds > 0).map(|seconds| Seconds(seconds as f64));
         let limit = match (own, world.config.max_hold_age) {
             (Some(own), Some(general)) => Some(if own < general { own } else { general }),

@@ -75,7 +75,8 @@ impl Slots {
                 match entry {
                     Some(entry) => self.fill(&host, slot, *entry),
                     None if previously_filled.get(slot) == Some(&true) => {
-                        self.start_cooldown(&host, slot, cooldown, world)}
+                        self.start_cooldown(&host, slot, cooldown, world)
+                    }
                     None => {}
                 }
             }

@@ -99,9 +99,11 @@ pub fn slot_table<'a>(provider: &ProviderConfig, facts: &'a ProviderFacts, snaps
     let slots = facts.static_hosts.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
     let mut slot_table = SlotTable { slots, surplus: Vec::new() };
     // On its way out, or not there yet: neither occupies a slot.
-    let is_outside_slots = |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
-    let there =
-        snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_outside_slots(&node.record) && !is_launched(&node.record));
+    let is_outside_slots =
+        |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
+    let there = snapshot
+        .nodes_of(&provider.name)
+        .filter(|(_, node)| !is_outside_slots(&node.record) && !is_launched(&node.record));
     let (idle, in_use): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
     slot_table.assign_slots(in_use);
     slot_table.assign_slots(idle);
@@ -130,7 +132,7 @@ pub fn is_launched(node: &Node) -> bool {
 
 /// All of them.
 pub fn launched_nodes<'a>(world: &'a Inputs<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
-    let of_hosts = world.facts.iter().filter(|(_, facts)| facts.launching.is_none());
+    let of_hosts = world.facts.iter().filter(|(_, facts)| facts.launch_config.is_none());
     of_hosts.flat_map(|(provider, _)| {
         let launched = world.snapshot.nodes_of(provider).filter(|(_, node)| is_launched(&node.record));
         launched.map(move |(id, _)| (provider, id))

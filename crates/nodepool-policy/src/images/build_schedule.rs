@@ -80,7 +80,7 @@ pub fn next_due(world: &Inputs<'_>) -> Option<MonotonicTime> {
 
 /// Those of the image itself, and those of all providers that take it, paused or not.
 pub fn wanted_formats(image: &DiskImage, world: &Inputs<'_>) -> BTreeSet<String> {
-    let uploading_providers = world.facts.values().filter_map(|facts| facts.uploading.as_ref());
+    let uploading_providers = world.facts.values().filter_map(|facts| facts.upload_config.as_ref());
     let uploading_providers = uploading_providers.filter(|uploading| uploading.images.contains_key(&image.name));
     image.formats.iter().cloned().chain(uploading_providers.map(|uploading| uploading.format.clone())).collect()
 }
@@ -149,15 +149,20 @@ mod tests {
             (NOW + Seconds(-600.0), NOW, Some(Seconds(3000.0))),
             (NOW + Seconds(-3600.0), NOW, None),
         ] {
-            let mut build = ImageBuild::begun("nb01", "id", ["qcow2".to_owned()].into(), said);
+            let mut build = ImageBuild::started("nb01", "id", ["qcow2".to_owned()].into(), said);
             build.state = BuildState::Ready;
             let mut snapshot = Snapshot::default();
             let key = BuildKey { image: "debian".into(), build: "1".into() };
             let mtime_ms = (written.0 * 1000.0) as i64;
             snapshot.images.put_build(&key, Versioned { record: build.into(), version: 0, mzxid: 1, mtime_ms });
             let facts = Default::default();
-            let world =
-                Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, monotonic_now: MonotonicTime::at(5.0) ,};
+            let world = Inputs {
+                config: &config,
+                snapshot: &snapshot,
+                facts: &facts,
+                now: NOW,
+                monotonic_now: MonotonicTime::at(5.0),
+            };
             let due: Vec<BuildReason> = due(&world).iter().map(|order| order.reason).collect();
             assert_eq!(due, if good_for.is_none() { vec![BuildReason::Old] } else { vec![] }, "{said:?} {written:?}");
             assert_eq!(next_due(&world), good_for.map(|wait| MonotonicTime::at(5.0) + wait), "{said:?} {written:?}");

@@ -9,7 +9,7 @@ use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::snapshot::Versioned;
-use nodepool_model::snapshot::images::{Images, UploadPlace};
+use nodepool_model::snapshot::images::{Images, UploadLockKey};
 
 /// The current one and the one before.
 const RETAINED: usize = 2;
@@ -55,7 +55,11 @@ impl RetentionAction {
 }
 
 /// `begun` has the build of each image that this builder has the lock of.
-pub fn due(world: &Inputs<'_>, scope: RetentionScope, own_builds: &BTreeMap<ImageName, BuildId>,) -> Vec<RetentionAction> {
+pub fn due(
+    world: &Inputs<'_>,
+    scope: RetentionScope,
+    own_builds: &BTreeMap<ImageName, BuildId>,
+) -> Vec<RetentionAction> {
     let images = &world.snapshot.images;
     let uploads = by_build(images);
     let none = Vec::new();
@@ -142,12 +146,12 @@ fn upload_action(
     is_build_retained: bool,
     recent: &BTreeSet<UploadKey>,
 ) -> Option<RetentionAction> {
-    let uploading = world.facts.get(&key.provider)?.uploading.as_deref()?;
+    let uploading = world.facts.get(&key.provider)?.upload_config.as_deref()?;
     let delete = || Some(RetentionAction::Upload(key.clone(), stored.clone()));
     let is_wanted = uploading.images.contains_key(&key.image);
     match stored.record.state {
         UploadState::Uploading => {
-            let place = UploadPlace::of(key);
+            let place = UploadLockKey::of(key);
             (!world.snapshot.images.is_being_uploaded(&place)).then(|| RetentionAction::Stale(key.clone()))
         }
         UploadState::Deleting | UploadState::Failed => delete(),
@@ -175,8 +179,10 @@ pub fn needed_formats(world: &Inputs<'_>, key: &BuildKey) -> Option<BTreeSet<Str
         let mut uploads = world.snapshot.images.uploads_to(provider, &key.image);
         !uploads.any(|(upload, stored)| upload.build == key.build && stored.record.state == UploadState::Ready)
     };
-    let uploading_providers = world.facts.iter().filter_map(|(name, facts)| Some((name, facts.uploading.as_deref()?)));
-    let uploading_providers = uploading_providers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
+    let uploading_providers =
+        world.facts.iter().filter_map(|(name, facts)| Some((name, facts.upload_config.as_deref()?)));
+    let uploading_providers =
+        uploading_providers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
     let needed = uploading_providers.map(|(_, uploading)| uploading.format.clone());
     Some(needed.chain(image.keep_formats.iter().cloned()).collect())
 }
@@ -202,12 +208,18 @@ mod tests {
         let mut config = Arc::unwrap_or_clone(with_image("{name: debian, delete-after-upload: true}"));
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         let key = BuildKey { image: "debian".into(), build: "1".into() };
-        let mut build = ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
+        let mut build = ImageBuild::started("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
         build.state = BuildState::Ready;
         snapshot.images.put_build(&key, Versioned { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
         let needed = |config: &Config| {
             needed_formats(
-                &Inputs { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), monotonic_now: MonotonicTime::at(2.0) ,},
+                &Inputs {
+                    config,
+                    snapshot: &snapshot,
+                    facts: &facts,
+                    now: Timestamp(2.0),
+                    monotonic_now: MonotonicTime::at(2.0),
+                },
                 &key,
             )
         };
@@ -222,13 +234,18 @@ mod tests {
         let config = with_image("{name: debian}");
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         for (mzxid, (id, begun)) in [("left", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate() {
-            let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(begun));
+            let build = ImageBuild::started("nb01", "id", Default::default(), Timestamp(begun));
             let stored = Versioned { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
             snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
         }
-        snapshot.images.contend(&"debian".into(), "one", true);
-        let world =
-            Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), monotonic_now: MonotonicTime::at(2.0) ,};
+        snapshot.images.set_contender(&"debian".into(), "one", true);
+        let world = Inputs {
+            config: &config,
+            snapshot: &snapshot,
+            facts: &facts,
+            now: Timestamp(2.0),
+            monotonic_now: MonotonicTime::at(2.0),
+        };
         let actions = |begun: &[(&str, &str)]| {
             let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
             due(&world, RetentionScope::All, &begun).iter().map(RetentionAction::key).collect::<Vec<_>>()

@@ -112,7 +112,8 @@ impl ImageInvariantChecker {
             .collect();
         let unfinished = self.uploads.iter().filter(|(_, upload)| upload.state != UploadState::Ready);
         found.extend(unfinished.map(|(key, upload)| format!("{} is still {}", key.image_id(), upload.state.as_str())));
-        let recorded: BTreeSet<CloudObjectKey> = self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
+        let recorded: BTreeSet<CloudObjectKey> =
+            self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
         let left = self.images.difference(&recorded);
         found.extend(left.map(|(provider, image)| format!("image {image} of {provider} is left over")));
         for (image, provider) in wanted {
@@ -212,14 +213,17 @@ mod tests {
         let mut images = Images::default();
         let build = ImageBuild {
             state: BuildState::Ready,
-            ..ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(0.0))
+            ..ImageBuild::started("nb01", "id", ["raw".to_owned()].into(), Timestamp(0.0))
         };
         let stored = Versioned { record: Arc::new(build), version: 0, mzxid: 100, mtime_ms: 0 };
         images.put_build(&BuildKey::new(&"debian".into(), &"1e".into()), stored);
         for (number, (upload, state)) in (1..).zip(uploads) {
             let external_id = Some(ExternalId::text(format!("image-{upload}")));
-            let record = ImageUpload { external_id, ..ImageUpload::bare(*state, Timestamp(0.0)) };
-            images.put_upload(key(upload), Versioned { record: Arc::new(record), version: 0, mzxid: number, mtime_ms: 0 },);
+            let record = ImageUpload { external_id, ..ImageUpload::new(*state, Timestamp(0.0)) };
+            images.put_upload(
+                key(upload),
+                Versioned { record: Arc::new(record), version: 0, mzxid: number, mtime_ms: 0 },
+            );
         }
         images
     }
@@ -271,7 +275,7 @@ mod tests {
             };
             let record = state.map(|state| ImageUpload {
                 external_id: Some(ExternalId::text(place.1.clone())),
-                ..ImageUpload::bare(state, Timestamp(0.0))
+                ..ImageUpload::new(state, Timestamp(0.0))
             });
             let observation = match *step {
                 "stored" => ImageObservation::Created(&place),
@@ -281,7 +285,8 @@ mod tests {
             };
             found.extend(checker.observe(observation).into_iter().map(|violation| violation.0));
         }
-        found.extend(checker.at_quiescence(&[("debian".into(), "lab".into())]).into_iter().map(|violation| violation.0));
+        found
+            .extend(checker.at_quiescence(&[("debian".into(), "lab".into())]).into_iter().map(|violation| violation.0));
         let found: Vec<&str> = found.iter().map(|text| text.rsplit("images/").next().unwrap()).collect();
         assert_eq!(found, expected);
     }

@@ -13,7 +13,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest, Rank, RequestState};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Snapshot;
-use nodepool_model::snapshot::usage_totals::{self, Ledger};
+use nodepool_model::snapshot::usage_totals::{self, UsageTotals};
 
 /// A change that somebody saw.
 #[derive(Clone, Debug)]
@@ -120,9 +120,9 @@ pub fn check_call(what: impl fmt::Display, over_for: Option<Seconds>, on_its_way
 
 /// Whether running totals are what there is.
 pub fn check_usage_totals(snapshot: &Snapshot) -> Option<Violation> {
-    let mut recount = Ledger::default();
+    let mut recount = UsageTotals::default();
     snapshot.nodes().for_each(|(_, node)| recount.add(&node.record));
-    let counted = &snapshot.ledger;
+    let counted = &snapshot.usage_totals;
     (*counted != recount).then(|| Violation(format!("the totals are {counted:?}, and a recount says {recount:?}")))
 }
 
@@ -309,7 +309,7 @@ impl InvariantChecker {
         if now.state == NodeState::InUse && was.as_ref().is_none_or(|was| was.state != NodeState::InUse) {
             found.extend(self.host_over_capacity(now));
         }
-        if was.as_ref().and_then(usage_totals::user) != usage_totals::user(now) {
+        if was.as_ref().and_then(usage_totals::using_tenant) != usage_totals::using_tenant(now) {
             found.extend(self.tenant_over_limit(now));
         }
         found
@@ -318,11 +318,12 @@ impl InvariantChecker {
     /// A tenant has no more nodes than it may have when it gets one. What a node takes is written when it is begun, and only who has just
     /// made it knows that before.
     fn tenant_over_limit(&self, given: &Node) -> Option<String> {
-        let tenant = usage_totals::user(given)?;
+        let tenant = usage_totals::using_tenant(given)?;
         let most = *self.tenant_limits.get(tenant)?;
-        let is_new = |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
+        let is_new =
+            |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
         let is_known = |node: &Node| node.state != NodeState::Init || is_new(node);
-        let counts = |node: &&Node| usage_totals::user(node) == Some(tenant) && is_known(node);
+        let counts = |node: &&Node| usage_totals::using_tenant(node) == Some(tenant) && is_known(node);
         let number = self.nodes.values().filter(counts).count();
         (number > most).then(|| format!("tenant {tenant} has {number} nodes where it may have {most}"))
     }
@@ -516,7 +517,7 @@ impl InvariantChecker {
     fn pool_over_limit(&self, node: &NodeId) -> Option<String> {
         let pool = self.nodes.get(node)?.pool_id()?;
         let limit = self.limits.get(&pool).filter(|limit| !limit.decided.contains(node))?;
-        let is_in_it = |server: &&Server| self.nodes.get(&server.node).is_some_and(|node| node.is_of(&pool));
+        let is_in_it = |server: &&Server| self.nodes.get(&server.node).is_some_and(|node| node.belongs_to(&pool));
         let own = self.servers.values().filter(|server| server.is_ours && !server.is_ending);
         let number = own.filter(is_in_it).count();
         (number > limit.number).then(|| format!("{pool} has {number} servers where {} are allowed", limit.number))
@@ -525,7 +526,7 @@ impl InvariantChecker {
     fn limit(&mut self, pool: &PoolId, number: usize) {
         let limit = self.limits.entry(pool.clone()).or_insert(Limit { number, decided: BTreeSet::new() });
         if number < limit.number {
-            let in_it = self.nodes.iter().filter(|(_, node)| node.is_of(pool));
+            let in_it = self.nodes.iter().filter(|(_, node)| node.belongs_to(pool));
             limit.decided.extend(in_it.map(|(id, _)| id.clone()));
         }
         limit.number = number;

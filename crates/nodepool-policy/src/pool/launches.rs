@@ -60,7 +60,13 @@ impl Pool {
     }
 
     /// What these choices take is not there for others, though no picture shows it yet.
-    fn assign_placements(&mut self, id: &RequestId, placements: &[Placement], ctx: &PoolContext<'_>, world: &Inputs<'_>,) {
+    fn assign_placements(
+        &mut self,
+        id: &RequestId,
+        placements: &[Placement],
+        ctx: &PoolContext<'_>,
+        world: &Inputs<'_>,
+    ) {
         let mut pending_launches = Resources::none();
         for placement in placements {
             match placement {
@@ -81,7 +87,7 @@ impl Pool {
             Placement::ReuseIdle(node) => world.snapshot.node(node)?.record.az.clone(),
             Placement::LaunchNew(_) => None,
         });
-        let known = ctx.hosts.facts.launching.as_ref().map_or(&[][..], |launching| &launching.zones);
+        let known = ctx.hosts.facts.launch_config.as_ref().map_or(&[][..], |launching| &launching.zones);
         let zones = if ctx.pool.availability_zones.is_empty() { known } else { &ctx.pool.availability_zones };
         if of_reused.is_some() || zones.is_empty() {
             return of_reused;
@@ -93,7 +99,10 @@ impl Pool {
     /// What nodes of claims under way take; no picture shows them yet.
     pub(crate) fn pending_need(&self) -> Resources {
         let mut total = Resources::none();
-        self.claiming.values().chain(self.unconfirmed_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
+        self.claiming
+            .values()
+            .chain(self.unconfirmed_claims.iter().map(|(_, _, need)| need))
+            .for_each(|need| total.add(need));
         total
     }
 
@@ -109,7 +118,8 @@ impl Pool {
             Err(error) => {
                 match error {
                     WriteError::Failed(_) => {
-                        self.record_unconfirmed_claim(id, pending_launches.unwrap_or_default(), world)}
+                        self.record_unconfirmed_claim(id, pending_launches.unwrap_or_default(), world)
+                    }
                     _ => drop(self.pending_usage.remove(id)),
                 }
                 let revision = world.snapshot.revision;
@@ -129,8 +139,13 @@ impl Pool {
     }
 
     /// With these new nodes, and what else it has; it waits on where that is not all.
-    pub(crate) fn continue_fulfillment(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &Inputs<'_>,) -> Vec<Effect> {
-        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
+    pub(crate) fn continue_fulfillment(
+        &mut self,
+        id: &RequestId,
+        nodes: Vec<NodeId>,
+        world: &Inputs<'_>,
+    ) -> Vec<Effect> {
+        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launch_config.clone());
         let Some(fulfillment) = self.fulfillments.get_mut(id) else { return Vec::new() };
         for node in &nodes {
             self.building.insert(node.clone(), id.clone());
@@ -149,7 +164,9 @@ impl Pool {
 
     /// A request that has its lock waits on, with what it had before; another one was not taken up.
     fn claim_failed(&mut self, id: &RequestId, world: &Inputs<'_>) {
-        let Some(fulfillment) = self.fulfillments.get_mut(id).filter(|assembly| assembly.stage == FulfillmentStage::Extending) else {
+        let Some(fulfillment) =
+            self.fulfillments.get_mut(id).filter(|assembly| assembly.stage == FulfillmentStage::Extending)
+        else {
             return self.end_fulfillment(id);
         };
         let is_back = |node: &NodeId| {
@@ -171,14 +188,15 @@ impl Pool {
             // Somebody else holds a lock of ours: everything is given back, and the rules for lost requests apply.
             return self.finish(id, world);
         }
-        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
+        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launch_config.clone());
         let request = world.snapshot.request(id).map(|stored| stored.record.clone());
         let (Some(fulfillment), Some(rules), Some(request)) = (self.fulfillments.get_mut(id), rules, request) else {
             return self.finish(id, world);
         };
         let launch_effects = fulfillment.begin_launches(&request, id, &rules, &self.id, world);
         self.next_due = earlier(self.next_due, fulfillment.due());
-        let mut effects: Vec<Effect> = launch_effects.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
+        let mut effects: Vec<Effect> =
+            launch_effects.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
         effects.extend(self.finish_complete(id, world));
         effects
     }
@@ -200,8 +218,11 @@ impl Pool {
     pub(crate) fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
         let Some(fulfillment) = self.fulfillments.get_mut(&request) else { return Vec::new() };
-        let mut effects: Vec<Effect> =
-            fulfillment.saved(node, is_written, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
+        let mut effects: Vec<Effect> = fulfillment
+            .saved(node, is_written, world)
+            .map(|change| Effect::Save(Box::new(change)))
+            .into_iter()
+            .collect();
         effects.extend(self.finish_complete(&request, world));
         effects
     }
@@ -235,7 +256,7 @@ impl Pool {
     /// R43: requests that are gone want no nodes.
     pub(crate) fn abandon_unused(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let unused: Vec<NodeId> =
-            world.snapshot.unwanted_nodes().filter(|node| self.building.contains_key(*node)).cloned().collect();
+            world.snapshot.orphaned_launches().filter(|node| self.building.contains_key(*node)).cloned().collect();
         unused.iter().flat_map(|node| self.step_launch(node, LaunchEvent::Abandon, world)).collect()
     }
 

@@ -249,7 +249,8 @@ impl Pool {
                 lacking.clear();
                 break;
             }
-            while let Some((before, (tenant, amounts))) = other_pools_reservations.next_if(|(before, _)| *before < rank) {
+            while let Some((before, (tenant, amounts))) = other_pools_reservations.next_if(|(before, _)| *before < rank)
+            {
                 // It may have gone since the other pool looked.
                 if world.snapshot.is_waiting(before) {
                     self.reservations.tenants.reserve_for_other_pool(before, tenant, amounts);
@@ -370,7 +371,13 @@ impl Pool {
         assert!(earlier.is_none(), "two handlers for request {id}");
     }
 
-    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: LivenessResult, world: &Inputs<'_>,) -> Vec<Effect> {
+    fn probed(
+        &mut self,
+        request: &RequestId,
+        node: &NodeId,
+        answer: LivenessResult,
+        world: &Inputs<'_>,
+    ) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let LivenessResult::Dead(_) = answer
             && let Some(stored) = world.snapshot.node(node)
@@ -426,7 +433,8 @@ impl Pool {
         if self.complete_at != Some(registry.revision()) {
             let pools: BTreeSet<&LauncherId> =
                 registry.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
-            let is_complete = pools.contains(&self.launcher) && self.started_pools.iter().all(|pool| pools.contains(pool));
+            let is_complete =
+                pools.contains(&self.launcher) && self.started_pools.iter().all(|pool| pools.contains(pool));
             self.complete_at = is_complete.then(|| registry.revision());
         }
         self.complete_at.is_some()

@@ -10,7 +10,7 @@ use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::{MonotonicTime, Timestamp};
-use nodepool_model::report::status::{PoolVerdict, Why};
+use nodepool_model::report::status::{PoolVerdict, VerdictKind};
 use nodepool_model::snapshot::Snapshot;
 
 #[derive(Clone, Debug, Serialize)]
@@ -54,7 +54,7 @@ pub struct DeferredView {
 
 impl Pool {
     /// What was last decided about a request, while it is open or not long ended.
-    pub fn last_verdict(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
+    pub fn last_verdict(&self, id: &RequestId, snapshot: &Snapshot) -> Option<PoolVerdict> {
         let is_ours = self.handlers.contains_key(id) || self.fulfillments.contains_key(id);
         let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
         let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
@@ -64,7 +64,7 @@ impl Pool {
             (None, None) => return None,
         };
         let (provider, pool) = (self.id.provider.clone(), self.id.pool.clone());
-        Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
+        Some(PoolVerdict { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
     }
 
     pub fn view(&self, now: Timestamp, moment: MonotonicTime) -> PoolView {

@@ -5,7 +5,9 @@
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
-use crate::scheduler::allocate::{decline_reasons, fits_tenant, other_pools_could_serve, over_tenant_limit, tenant_need,};
+use crate::scheduler::allocate::{
+    decline_reasons, fits_tenant, other_pools_could_serve, over_tenant_limit, tenant_need,
+};
 use crate::scheduler::capacity::place;
 use crate::scheduler::eviction::{is_any_being_deleted, is_any_occupied};
 use crate::scheduler::pool_context::PoolContext;
@@ -125,7 +127,8 @@ impl Pool {
     }
 
     fn resume_one(&mut self, rank: &Rank, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Effect> {
-        let (Some(request), Some(fulfillment)) = (world.snapshot.request(&rank.id), self.fulfillments.get_mut(&rank.id))
+        let (Some(request), Some(fulfillment)) =
+            (world.snapshot.request(&rank.id), self.fulfillments.get_mut(&rank.id))
         else {
             return Vec::new();
         };
@@ -173,7 +176,8 @@ impl Pool {
         // Who keeps nodes in store does not wait for room.
         let request = world.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
         let fulfillment = self.fulfillments.get_mut(id).filter(|assembly| assembly.was_aborted())?;
-        let should_release_request = !fulfillment.has_usable_nodes() && other_pools_could_serve(&request.record, &self.launcher, world);
+        let should_release_request =
+            !fulfillment.has_usable_nodes() && other_pools_could_serve(&request.record, &self.launcher, world);
         if should_release_request || self.draining || fulfillment.has_failed() {
             return None;
         }

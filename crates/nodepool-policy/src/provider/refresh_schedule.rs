@@ -24,8 +24,14 @@ pub struct RefreshSchedule {
 impl RefreshSchedule {
     /// The first one is due at once.
     pub fn new(refresh: Option<Seconds>, missing: Seconds) -> Self {
-        Self { interval: refresh,
-            missing_image_interval: missing, due: Some(Seconds::ZERO), retry: INITIAL_RETRY_INTERVAL, started_at: None, running: false ,}
+        Self {
+            interval: refresh,
+            missing_image_interval: missing,
+            due: Some(Seconds::ZERO),
+            retry: INITIAL_RETRY_INTERVAL,
+            started_at: None,
+            running: false,
+        }
     }
 
     /// When the next one shall begin, unless one is running.

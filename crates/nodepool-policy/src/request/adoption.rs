@@ -20,14 +20,16 @@ impl Pool {
     /// Requests of this pool that somebody left. True where there may be more of them.
     pub(crate) fn adopt(&mut self, ctx: &PoolContext<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) -> bool {
         let mut adopted = 0;
-        for (id, request) in world.snapshot.unheld_requests() {
+        for (id, request) in world.snapshot.pending_unlocked_requests() {
             if self.fulfillments.contains_key(id) || self.handlers.contains_key(id) {
                 continue;
             }
             if self.failed_at.get(id) == Some(&world.snapshot.revision) {
                 continue;
             }
-            let Some(resumable) = resumable::find(id, request, world).filter(|left| left.pool == self.id) else { continue ;};
+            let Some(resumable) = resumable::find(id, request, world).filter(|left| left.pool == self.id) else {
+                continue;
+            };
             if adopted >= MAX_ADOPTED_PER_PASS {
                 return true;
             }
@@ -45,7 +47,7 @@ impl Pool {
         ctx: &PoolContext<'_>,
         world: &Inputs<'_>,
     ) -> Option<Effect> {
-        let rules = ctx.hosts.facts.launching.clone()?;
+        let rules = ctx.hosts.facts.launch_config.clone()?;
         let mut zone = None;
         for node in &resumable.nodes {
             let stored = world.snapshot.node(node)?;
@@ -69,7 +71,12 @@ impl Pool {
         recorded.clone().or_else(shown)
     }
 
-    pub(crate) fn adopted(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &Inputs<'_>,) -> Vec<Effect> {
+    pub(crate) fn adopted(
+        &mut self,
+        id: &RequestId,
+        answer: Result<(), WriteError>,
+        world: &Inputs<'_>,
+    ) -> Vec<Effect> {
         match answer {
             Ok(()) => self.begun(id, answer, world),
             // Somebody was faster, or the request is gone: whoever holds it now sees to it.

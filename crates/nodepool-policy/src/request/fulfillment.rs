@@ -6,14 +6,17 @@ use serde::Serialize;
 
 use super::handler::{allocate, decline};
 use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome};
-use super::node_updates::{LaunchedInstance, deallocate, id_value, new_node, own_node, ready_change, request_properties,resources, state_change,};
+use super::node_updates::{
+    LaunchedInstance, deallocate, id_value, new_node, own_node, ready_change, request_properties, resources,
+    state_change,
+};
 use super::requested_node::{PriorInstance, RequestedNode, RequestedNodeState, UploadRef, WriteState, is_usable};
 use super::resumable::ResumableRequest;
 use crate::inputs::Inputs;
 use crate::scheduler::pool_context::{Placement, PoolContext};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, Launching};
+use nodepool_driver::facts::{LabelImage, LaunchConfig};
 use nodepool_driver::job::{Job, LaunchOrder};
 use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
@@ -98,7 +101,11 @@ impl Fulfillment {
     }
 
     /// Takes a request up for which there is no room yet.
-    pub fn claim_without_capacity(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
+    pub fn claim_without_capacity(
+        id: &RequestId,
+        request: &Versioned<NodeRequest>,
+        world: &Inputs<'_>,
+    ) -> (Self, Claim) {
         let requested_nodes = request.record.node_types.iter().map(|label| RequestedNode {
             node: None,
             label: label.clone(),
@@ -125,7 +132,7 @@ impl Fulfillment {
         request: &NodeRequest,
         resumable: &ResumableRequest,
         zone: Option<String>,
-        rules: &Launching,
+        rules: &LaunchConfig,
         world: &Inputs<'_>,
     ) -> (Self, Vec<NodeChange>) {
         let requested_nodes = resumable.nodes.iter().zip(&request.node_types).map(|(node, label)| {
@@ -173,7 +180,8 @@ impl Fulfillment {
         world: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut create) = (Vec::new(), Vec::new());
-        let unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
+        let unassigned =
+            self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
         for (part, placement) in unassigned.zip(placements) {
             match placement {
                 Placement::ReuseIdle(node) => {
@@ -223,8 +231,9 @@ impl Fulfillment {
                 NodeState::Ready => RequestedNodeState::Reused,
                 _ => continue,
             };
-            let mut unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
-            if let Some(part) = unassigned.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
+            let mut unassigned =
+                self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
+            if let Some(part) = unassigned.find(|part| record.belongs_to(pool) && record.labels.contains(&part.label)) {
                 recovered.push((node.clone(), matches!(state, RequestedNodeState::New)));
                 (part.node, part.state) = (Some(node.clone()), state);
             }
@@ -246,7 +255,8 @@ impl Fulfillment {
 
     /// It will never have what it lacks.
     pub fn fail(&mut self, why: String) {
-        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned)) {
+        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned))
+        {
             part.state = RequestedNodeState::Failed(None);
         }
         self.failure = Some(why);
@@ -254,7 +264,8 @@ impl Fulfillment {
 
     /// The request as if it wanted no more than it lacks.
     pub fn remaining_request(&self, request: &NodeRequest) -> NodeRequest {
-        let unassigned = self.requested_nodes.iter().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
+        let unassigned =
+            self.requested_nodes.iter().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
         NodeRequest { node_types: unassigned.map(|part| part.label.clone()).collect(), ..request.clone() }
     }
 
@@ -276,7 +287,7 @@ impl Fulfillment {
     pub fn claimed(
         &mut self,
         nodes: Vec<NodeId>,
-        rules: Option<&Launching>,
+        rules: Option<&LaunchConfig>,
         pool: &PoolId,
         world: &Inputs<'_>,
     ) -> Vec<NodeChange> {
@@ -285,7 +296,10 @@ impl Fulfillment {
             return Vec::new();
         }
         self.stage = FulfillmentStage::Beginning;
-        let unnamed = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::New) && part.node.is_none());
+        let unnamed = self
+            .requested_nodes
+            .iter_mut()
+            .filter(|part| matches!(part.state, RequestedNodeState::New) && part.node.is_none());
         for (part, node) in unnamed.zip(nodes) {
             part.node = Some(node);
         }
@@ -295,11 +309,13 @@ impl Fulfillment {
     /// Somebody removed a node that was made for it a moment ago.
     pub fn is_node_missing(&self, world: &Inputs<'_>) -> bool {
         let is_missing = |node: &NodeId| world.snapshot.node(node).is_none();
-        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::New) && part.node.as_ref().is_some_and(is_missing))
+        self.requested_nodes
+            .iter()
+            .any(|part| matches!(part.state, RequestedNodeState::New) && part.node.as_ref().is_some_and(is_missing))
     }
 
     /// The changes with which its new nodes become building.
-    fn building_changes(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
+    fn building_changes(&mut self, rules: Option<&LaunchConfig>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
         let new = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::New));
         let changes = new.filter_map(|part| {
             let id = part.node.clone()?;
@@ -333,7 +349,7 @@ impl Fulfillment {
         &mut self,
         request: &NodeRequest,
         id: &RequestId,
-        rules: &Launching,
+        rules: &LaunchConfig,
         pool: &PoolId,
         world: &Inputs<'_>,
     ) -> Vec<(NodeId, LaunchEffect)> {
@@ -363,7 +379,10 @@ impl Fulfillment {
                 .into(),
                 prior_instance: part.prior_instance.as_ref().and_then(|left| left.external_id.clone()),
                 may_exist: part.prior_instance.as_ref().is_some_and(|left| left.launch_started),
-                may_appear: part.prior_instance.as_ref().is_some_and(|left| left.launch_started && left.external_id.is_none()),
+                may_appear: part
+                    .prior_instance
+                    .as_ref()
+                    .is_some_and(|left| left.launch_started && left.external_id.is_none()),
             };
             let (launch, first) = Launch::begin(order, label, rules, world.monotonic_now);
             part.state = RequestedNodeState::Launching(Box::new(launch));
@@ -374,8 +393,11 @@ impl Fulfillment {
 
     /// Something happened to one of its launches.
     pub fn step(&mut self, node: &NodeId, event: LaunchEvent, world: &Inputs<'_>) -> Vec<FulfillmentEffect> {
-        let many = self.requested_nodes.iter().filter(|part| !matches!(part.state, RequestedNodeState::Reused)).count() > 1;
-        let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() ;};
+        let many =
+            self.requested_nodes.iter().filter(|part| !matches!(part.state, RequestedNodeState::Reused)).count() > 1;
+        let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else {
+            return Vec::new();
+        };
         let RequestedNodeState::Launching(launch) = &mut part.state else { return Vec::new() };
         let (mut effects, mut needs_write) = (Vec::new(), false);
         let launch_effects = launch.step(event, world.monotonic_now);
@@ -404,7 +426,9 @@ impl Fulfillment {
                     break;
                 }
                 // All nodes of a round have one zone, and the first of them says that it has gone.
-                LaunchEffect::Finished(LaunchOutcome::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
+                LaunchEffect::Finished(LaunchOutcome::NoZone(zone))
+                    if self.zone.is_some() && self.missing_zones.contains(&zone) =>
+                {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
                     part.state = RequestedNodeState::Failed(made);
                     break;
@@ -415,7 +439,9 @@ impl Fulfillment {
                     break;
                 }
                 LaunchEffect::Submit(Job::Launch(order)) => {
-                    effects.push(FulfillmentEffect::Launch(LaunchEffect::Submit(Job::Launch(part.prepare_order(order, world),))));
+                    effects.push(FulfillmentEffect::Launch(LaunchEffect::Submit(Job::Launch(
+                        part.prepare_order(order, world),
+                    ))));
                 }
                 effect => effects.push(FulfillmentEffect::Launch(effect)),
             }
@@ -465,8 +491,10 @@ impl Fulfillment {
 
     /// All launches have ended, well or badly.
     pub fn launches_complete(&self) -> bool {
-        let is_open =
-            |part: &RequestedNode| { matches!(part.state, RequestedNodeState::Launching(_) | RequestedNodeState::New) || part.write != WriteState::Idle};
+        let is_open = |part: &RequestedNode| {
+            matches!(part.state, RequestedNodeState::Launching(_) | RequestedNodeState::New)
+                || part.write != WriteState::Idle
+        };
         self.stage == FulfillmentStage::Building && !self.requested_nodes.iter().any(is_open)
     }
 
@@ -526,7 +554,10 @@ impl Fulfillment {
                 RequestedNodeState::Aborted => state_change(node, NodeState::Aborted, world),
                 // It was not begun, so nothing is behind it.
                 RequestedNodeState::New => state_change(node, NodeState::Deleting, world),
-                RequestedNodeState::Unassigned | RequestedNodeState::Reused | RequestedNodeState::Ready { .. } | RequestedNodeState::Launching(_) => None,
+                RequestedNodeState::Unassigned
+                | RequestedNodeState::Reused
+                | RequestedNodeState::Ready { .. }
+                | RequestedNodeState::Launching(_) => None,
             };
             let freed = !fulfils && is_usable(part) && is_there(part);
             let change = match (change, freed) {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::{LaunchConfig, Launching};
+use nodepool_driver::facts::{LaunchConfig, LaunchLabel};
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 
@@ -131,7 +131,12 @@ enum AbandonReason {
 
 impl Launch {
     /// Begins; the first thing that it asks for comes along.
-    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: MonotonicTime,) -> (Self, Vec<LaunchEffect>) {
+    pub fn begin(
+        order: LaunchOrder,
+        label: &LaunchLabel,
+        rules: &LaunchConfig,
+        now: MonotonicTime,
+    ) -> (Self, Vec<LaunchEffect>) {
         let checks = Checks {
             timeout: rules.timeout,
             boot_timeout: rules.boot_timeout,
@@ -206,11 +211,17 @@ impl Launch {
             (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
             (Stage::Creating, Err(CloudError::Quota(text))) => {
                 self.stage = Stage::Finished;
-                vec![self.report(FailureKind::Quota.statsd_suffix(), now), LaunchEffect::Finished(LaunchOutcome::Aborted(text)),]
+                vec![
+                    self.report(FailureKind::Quota.statsd_suffix(), now),
+                    LaunchEffect::Finished(LaunchOutcome::Aborted(text)),
+                ]
             }
             (Stage::Creating, Err(CloudError::NoZone(zone))) => {
                 self.stage = Stage::Finished;
-                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), LaunchEffect::Finished(LaunchOutcome::NoZone(zone)),]
+                vec![
+                    self.report(FailureKind::Unknown.statsd_suffix(), now),
+                    LaunchEffect::Finished(LaunchOutcome::NoZone(zone)),
+                ]
             }
             (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
             (Stage::Creating, Ok(other)) => {

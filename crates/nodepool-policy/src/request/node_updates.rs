@@ -87,7 +87,8 @@ pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &Inputs<'_>) 
 
 /// A node that is still there, and not in a state of somebody who minds no locks.
 pub(crate) fn own_node<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Versioned<Node>> {
-    let is_launcher_state = |stored: &&Versioned<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
+    let is_launcher_state =
+        |stored: &&Versioned<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
     world.snapshot.node(node).filter(is_launcher_state)
 }
 

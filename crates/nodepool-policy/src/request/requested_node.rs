@@ -124,7 +124,11 @@ impl RequestedNode {
                 *is_saved = true;
                 change
             }
-            RequestedNodeState::Unassigned | RequestedNodeState::Reused | RequestedNodeState::New | RequestedNodeState::Failed(_) | RequestedNodeState::Aborted => {
+            RequestedNodeState::Unassigned
+            | RequestedNodeState::Reused
+            | RequestedNodeState::New
+            | RequestedNodeState::Failed(_)
+            | RequestedNodeState::Aborted => {
                 return None;
             }
         };

@@ -30,9 +30,10 @@ pub fn find(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<'_>
 
 /// The pool is ours and launches what is wished for, and the time for a launch is not over.
 fn can_resume(resumable: &ResumableRequest, request: &Versioned<NodeRequest>, world: &Inputs<'_>) -> bool {
-    let launching = world.facts.get(&resumable.pool.provider).and_then(|facts| facts.launching.as_ref());
+    let launching = world.facts.get(&resumable.pool.provider).and_then(|facts| facts.launch_config.as_ref());
     let provider = world.config.providers.get(&resumable.pool.provider);
-    let (Some(launching), Some(pool)) = (launching, provider.and_then(|provider| provider.pools.get(&resumable.pool.pool)))
+    let (Some(launching), Some(pool)) =
+        (launching, provider.and_then(|provider| provider.pools.get(&resumable.pool.pool)))
     else {
         return false;
     };
@@ -48,9 +49,9 @@ pub fn grace_period(id: &RequestId, request: &Versioned<NodeRequest>, world: &In
     }
     let is_ours = world.config.providers.contains_key(&resumable.pool.provider);
     let can_pool_resume = |pool: &PoolComponent| {
-        let is_same_pool =
-            pool.provider_name.as_ref() == Some(&resumable.pool.provider) && pool.name.as_ref() == Some(&resumable.pool.pool);
-        is_same_pool && pool.goes_on_with_boots()
+        let is_same_pool = pool.provider_name.as_ref() == Some(&resumable.pool.provider)
+            && pool.name.as_ref() == Some(&resumable.pool.pool);
+        is_same_pool && pool.resumes_launches()
     };
     let is_served = || world.snapshot.pools.serving(&request.record.distinct_labels()).any(can_pool_resume);
     (!is_ours && is_served()).then_some(OTHER_LAUNCHER_GRACE_PERIOD)
@@ -61,7 +62,7 @@ fn in_one_pool(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<
     if request.record.state != RequestState::Pending || world.snapshot.is_request_locked(id) {
         return None;
     }
-    let mut free: Vec<NodeId> = world.snapshot.standing_nodes(id).cloned().collect();
+    let mut free: Vec<NodeId> = world.snapshot.live_nodes_of(id).cloned().collect();
     if free.is_empty() || free.len() != request.record.node_types.len() {
         return None;
     }
@@ -73,7 +74,10 @@ fn in_one_pool(id: &RequestId, request: &Versioned<NodeRequest>, world: &Inputs<
             let Some(stored) = world.snapshot.node(node) else { return false };
             let record = &stored.record;
             let is_alive = matches!(record.state, NodeState::Ready | NodeState::Building | NodeState::Init);
-            record.is_of(&pool) && is_alive && record.labels.contains(label) && !world.snapshot.is_node_locked(node)
+            record.belongs_to(&pool)
+                && is_alive
+                && record.labels.contains(label)
+                && !world.snapshot.is_node_locked(node)
         };
         let index = free.iter().position(fits)?;
         nodes.push(free.remove(index));

@@ -81,7 +81,8 @@ pub fn verdict(
     }
     let placed = match ctx.hosts.launches() {
         true => place(record, ctx, reservations, None, world),
-        false => place_on_static_hosts(record, ctx, reservations, world).map(|nodes| nodes.into_iter().map(Placement::ReuseIdle).collect()),
+        false => place_on_static_hosts(record, ctx, reservations, world)
+            .map(|nodes| nodes.into_iter().map(Placement::ReuseIdle).collect()),
     };
     match placed {
         Ok(placements) => Verdict::Accept(placements),
@@ -209,7 +210,7 @@ pub(crate) fn over_tenant_limit(
 ) -> Option<Reason> {
     let tenant = request.tenant_name.as_ref()?;
     let mut available = world.config.tenant_limits.get(tenant)?.clone();
-    available.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
+    available.subtract(&world.snapshot.usage_totals.used_by_tenant(tenant));
     if let Some(committed) = reservations.tenants.committed(tenant) {
         available.subtract(committed);
     }
@@ -233,7 +234,12 @@ pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
 }
 
 /// Idle nodes for every wanted label, or the first thing that is short.
-fn place_on_static_hosts(request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
+fn place_on_static_hosts(
+    request: &NodeRequest,
+    ctx: &PoolContext<'_>,
+    reservations: &Reservations,
+    world: &Inputs<'_>,
+) -> Result<Vec<NodeId>, Reason> {
     if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.static_hosts.is_empty()) {
         return Err(Reason::NotRefreshed(None));
     }
@@ -263,7 +269,7 @@ fn usable_slot_shortage(
     ctx: &PoolContext<'_>,
     world: &Inputs<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
-    let held: Vec<_> = world.snapshot.held_nodes(&ctx.id.provider).map(|(_, node)| &node.record).collect();
+    let held: Vec<_> = world.snapshot.nodes_on_hold(&ctx.id.provider).map(|(_, node)| &node.record).collect();
     let mut held_on: BTreeMap<HostIdentity, usize> = BTreeMap::new();
     for identity in held.iter().filter_map(|node| ctx.hosts.identity(node)) {
         *held_on.entry(identity).or_insert(0) += 1;
@@ -279,7 +285,13 @@ fn usable_slot_shortage(
     slot_shortage(request, of_label, of_host, ctx)
 }
 
-fn is_assignable(id: &NodeId, request: &NodeRequest, ctx: &PoolContext<'_>, reservations: &Reservations, world: &Inputs<'_>,) -> bool {
+fn is_assignable(
+    id: &NodeId,
+    request: &NodeRequest,
+    ctx: &PoolContext<'_>,
+    reservations: &Reservations,
+    world: &Inputs<'_>,
+) -> bool {
     if reservations.is_assigned(id) || world.snapshot.is_node_locked(id) {
         return false;
     }

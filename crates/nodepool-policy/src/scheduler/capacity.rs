@@ -39,7 +39,8 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
     }
     let mut need = Resources::none();
     request.node_types.iter().for_each(|label| need.add(facts.need(&ctx.id.pool, label)));
-    let of_cloud = (!ctx.pool.ignore_provider_quota).then(|| facts.max_capacity()).and_then(|most| most.shortage(&need));
+    let of_cloud =
+        (!ctx.pool.ignore_provider_quota).then(|| facts.max_capacity()).and_then(|most| most.shortage(&need));
     match ctx.pool.limits.shortage(&need).or(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),
@@ -83,7 +84,9 @@ struct IdleNodeSelector<'a> {
 impl IdleNodeSelector<'_> {
     fn select(&mut self, label: &LabelName) -> Option<NodeId> {
         let snapshot = self.world.snapshot;
-        let is_free = |id: &&NodeId| {!self.selected.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)};
+        let is_free = |id: &&NodeId| {
+            !self.selected.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)
+        };
         let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
         let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;
         let id = snapshot.idle_nodes(self.ctx.id, label).filter(is_free).find(fits)?.clone();
@@ -108,9 +111,9 @@ pub fn place(
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut pool_capacity = ctx.pool.limits.clone();
-    pool_capacity.subtract(&world.snapshot.ledger.used_by_pool(ctx.id, |label| need(ctx.id, label)));
+    pool_capacity.subtract(&world.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label)));
     let mut cloud_capacity = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.capacity() };
-    cloud_capacity.subtract(&world.snapshot.ledger.used_by_provider(&ctx.id.provider, need));
+    cloud_capacity.subtract(&world.snapshot.usage_totals.used_by_provider(&ctx.id.provider, need));
     for capacity in [&mut pool_capacity, &mut cloud_capacity] {
         capacity.subtract(&reservations.pending_launches);
         capacity.subtract(&reservations.reserved_resources);

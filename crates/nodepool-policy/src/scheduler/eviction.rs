@@ -48,8 +48,9 @@ impl Pool {
         world: &Inputs<'a>,
     ) -> Option<(&'a NodeId, &'a Versioned<Node>)> {
         let needed = reusable(request, ctx, &self.reservations, zone, world);
-        let free_of =
-            |label: &LabelName| {world.snapshot.idle_nodes(ctx.id, label).filter(|id: &&NodeId| !self.reservations.is_assigned(id))};
+        let free_of = |label: &LabelName| {
+            world.snapshot.idle_nodes(ctx.id, label).filter(|id: &&NodeId| !self.reservations.is_assigned(id))
+        };
         let needed = |label: &LabelName| self.reservations.reserved(label) + needed.get(label).copied().unwrap_or(0);
         // Counted once for each label, not for each node.
         let is_scarce = |label: &&LabelName| free_of(label).count() <= needed(label);
@@ -67,14 +68,18 @@ pub(crate) fn is_any_being_deleted(ctx: &PoolContext<'_>, world: &Inputs<'_>) ->
 }
 
 /// Whether somebody has a node of the pool who will give it back. A held one may stay for ever.
-pub(crate) fn is_any_occupied(ctx: &PoolContext<'_>, is_own_fulfillment: impl Fn(&RequestId) -> bool, world: &Inputs<'_>,) -> bool {
+pub(crate) fn is_any_occupied(
+    ctx: &PoolContext<'_>,
+    is_own_fulfillment: impl Fn(&RequestId) -> bool,
+    world: &Inputs<'_>,
+) -> bool {
     let is_occupied = |node: &Node| match node.state {
         NodeState::InUse => true,
         NodeState::Ready => node.allocation().is_some_and(|request| !is_own_fulfillment(request)),
         _ => false,
     };
     let mut nodes = world.snapshot.nodes_of(&ctx.id.provider);
-    nodes.any(|(_, node)| node.record.is_of(ctx.id) && is_occupied(&node.record))
+    nodes.any(|(_, node)| node.record.belongs_to(ctx.id) && is_occupied(&node.record))
 }
 
 fn is_being_deleted(node: &Node, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {

@@ -54,7 +54,7 @@ impl MinReady {
             if busy || paused || !can_be_launched(&label.name, own, world) {
                 continue;
             }
-            let missing = label.min_ready.saturating_sub(world.snapshot.idle_everywhere(&label.name) as i64);
+            let missing = label.min_ready.saturating_sub(world.snapshot.idle_count_of_all_pools(&label.name) as i64);
             for _ in 0..missing.clamp(0, MAX_OPEN_PER_LABEL) {
                 *self.in_flight.entry(label.name.clone()).or_insert(0) += 1;
                 actions.push(MinReadyAction::Submit(label.name.clone()));
@@ -116,7 +116,8 @@ impl MinReady {
             }
         }
         // Not before they were looked for: without a connection there is nothing to be seen, however long that takes.
-        self.unanswered.retain(|_, (_, until)| {*until.get_or_insert(world.monotonic_now + LOST_ANSWER_TIMEOUT) > world.monotonic_now
+        self.unanswered.retain(|_, (_, until)| {
+            *until.get_or_insert(world.monotonic_now + LOST_ANSWER_TIMEOUT) > world.monotonic_now
         });
     }
 
@@ -158,7 +159,8 @@ impl MinReady {
 /// requests that fail. Of other launchers' pools that is not known, so they count.
 fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &Inputs<'_>) -> bool {
     let ours = world.config.providers.values().any(|provider| {
-        let facts = world.facts.get(&provider.name).filter(|facts| facts.launching.is_some() && facts.refreshed_at.0 > 0.0);
+        let facts =
+            world.facts.get(&provider.name).filter(|facts| facts.launch_config.is_some() && facts.refreshed_at.0 > 0.0);
         let mut pools = provider.pools.iter().filter(|(_, pool)| pool.labels.contains(label));
         facts.is_some_and(|facts| {
             pools.any(|(pool, _)| {

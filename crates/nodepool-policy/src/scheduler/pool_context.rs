@@ -158,6 +158,6 @@ impl StaticHostIndex {
     }
 
     pub fn launches(&self) -> bool {
-        self.facts.launching.is_some()
+        self.facts.launch_config.is_some()
     }
 }

@@ -138,7 +138,10 @@ mod tests {
         }
         assert_eq!(claims.committed(&"t".into()).unwrap().get("cores"), 9.0);
 
-        assert!(shared.publish_reservations(&one, &TenantReservations::new()) && shared.publish_reservations(&two, &TenantReservations::new()));
+        assert!(
+            shared.publish_reservations(&one, &TenantReservations::new())
+                && shared.publish_reservations(&two, &TenantReservations::new())
+        );
         assert!(shared.reservations_of_others(&ours).is_empty());
     }
 }

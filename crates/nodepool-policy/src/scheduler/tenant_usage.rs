@@ -48,8 +48,8 @@ impl TenantUsage {
     /// What a request takes besides what the picture shows.
     pub fn add_pending(&mut self, request: &RequestId, (tenant, need): &(TenantName, Resources), snapshot: &Snapshot) {
         // Those of an earlier life of it go, and are none of what it takes now.
-        let nodes = snapshot.standing_nodes(request).filter_map(|id| snapshot.node(id));
-        let in_snapshot = usage_totals::of_tenant(tenant, nodes.map(|stored| &*stored.record));
+        let nodes = snapshot.live_nodes_of(request).filter_map(|id| snapshot.node(id));
+        let in_snapshot = usage_totals::tenant_usage(tenant, nodes.map(|stored| &*stored.record));
         let pending = need.iter().map(|(name, need)| (name.to_owned(), (need - in_snapshot.get(name)).max(0.0)));
         self.total(tenant).add(&pending.collect());
     }

@@ -118,7 +118,7 @@ fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyh
     output.say(table)?;
     let mut table = Table::new(["Pool", "Label", "Trouble"]);
     let mut unavailable_labels = Vec::new();
-    for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
+    for (pool, labels) in facts.launch_config.iter().flat_map(|launching| &launching.labels) {
         for (label, known) in labels {
             if let Some(unavailable) = &known.unavailable {
                 table.push([pool.to_string(), label.to_string(), unavailable.reason().to_owned()]);
@@ -211,7 +211,7 @@ fn why_unused(what: &str) -> &'static str {
 /// What the provider's launcher is told to tidy up, as far as it does.
 async fn unused(provider: &OneShotProvider) -> anyhow::Result<CleanReport> {
     let facts = in_time(provider.refresh(), CLOUD_TIMEOUT).await?;
-    let clean_unused = facts.launching.as_ref().map(|launching| launching.unused_resources).unwrap_or_default();
+    let clean_unused = facts.launch_config.as_ref().map(|launching| launching.unused_resources).unwrap_or_default();
     let mut unused = CleanReport::default();
     if clean_unused.floating_ips || clean_unused.ports.is_some() {
         // Unused is what was so at the look before as well.

@@ -7,9 +7,9 @@ use futures::stream::{self, StreamExt};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
-use nodepool_model::records::request::{NodeRequest, RequestState, in_words};
+use nodepool_model::records::request::{NodeRequest, RequestState, summarize_labels};
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::report::status::{VerdictKind, Why, age};
+use nodepool_model::report::status::{PoolVerdict, VerdictKind, age};
 use nodepool_zk::tools::scan;
 use nodepool_zk::{Connection, Zk};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub struct Explanation {
     request: NodeRequest,
     now: Timestamp,
     pools: Vec<PoolComponent>,
-    verdicts: Vec<Why>,
+    verdicts: Vec<PoolVerdict>,
     /// Launchers that did not say anything: who, and what happened.
     silent: Vec<(String, String)>,
 }
@@ -82,7 +82,7 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
             Err(reason) => silent.push((name, reason)),
         }
     }
-    verdicts.sort_by(|a: &Why, b: &Why| (&a.provider, &a.pool).cmp(&(&b.provider, &b.pool)));
+    verdicts.sort_by(|a: &PoolVerdict, b: &PoolVerdict| (&a.provider, &a.pool).cmp(&(&b.provider, &b.pool)));
     Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, silent })
 }
 
@@ -118,7 +118,7 @@ async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Resu
     Ok((addresses, silent))
 }
 
-async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<Why>, String> {
+async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<PoolVerdict>, String> {
     if address.contains(|c: char| matches!(c, '/' | '@' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control()) {
         return Err("its record names no usable web address".to_owned());
     }
@@ -169,7 +169,7 @@ impl Explanation {
 
     fn state(&self) -> String {
         let Self { id, request, now, .. } = self;
-        let labels = in_words(&request.node_types);
+        let labels = summarize_labels(&request.node_types);
         let since = age(request.state_time, *now);
         let requestor = request.requestor.as_deref().unwrap_or("somebody");
         let outcome = match request.state {
@@ -192,7 +192,7 @@ impl Explanation {
         let nobody = |label: &&LabelName| !self.pools.iter().any(|pool| pool.supported_labels.contains(*label));
         let missing: BTreeSet<LabelName> = labels.iter().filter(nobody).cloned().collect();
         if !missing.is_empty() {
-            return Some(format!("no launcher offers {}", in_words(&missing.into_iter().collect::<Vec<_>>())));
+            return Some(format!("no launcher offers {}", summarize_labels(&missing.into_iter().collect::<Vec<_>>())));
         }
         let open = |pool: &&PoolComponent| pool.id.as_ref().is_some_and(|id| !self.request.declined_by.contains(id));
         let pools: Vec<String> = self.pools.iter().filter(serves).filter(open).map(pool_name).collect();
@@ -202,7 +202,7 @@ impl Explanation {
         })
     }
 
-    fn verdict(&self, why: &Why) -> String {
+    fn verdict(&self, why: &PoolVerdict) -> String {
         let words = match why.verdict {
             VerdictKind::Ignore => "has no part in it",
             VerdictKind::Yield => "leaves it to another",

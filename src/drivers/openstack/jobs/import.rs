@@ -90,7 +90,7 @@ impl ImportImage {
             (Step::SearchingExisting, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let images = answer.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
                 let ours =
-                    images.iter().filter_map(upload::stored_image).filter(|image| image.bears(&self.order.marks));
+                    images.iter().filter_map(upload::stored_image).filter(|image| image.has_marks(&self.order.marks));
                 self.delete_existing(ours.map(|image| image.id.to_string()).collect())
             }
             (Step::DeletingExisting(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {

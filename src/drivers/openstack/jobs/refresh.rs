@@ -17,7 +17,7 @@ use crate::openstack::http::Services;
 use crate::openstack::instances::floating_addresses;
 use crate::openstack::pagination::{PageResult, Pages, typed};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LaunchConfig, Launching, Unavailable};
+use nodepool_driver::facts::{LaunchConfig, ProviderFacts, Unavailable};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
@@ -335,7 +335,7 @@ impl RefreshProvider {
         let facts = ProviderFacts {
             unmanaged,
             limits,
-            launching: Some(Arc::new(launching(context, &catalog))),
+            launch_config: Some(Arc::new(launching(context, &catalog))),
             failed_queries: std::mem::take(&mut self.results.unanswered),
             ..context.facts.clone()
         };
@@ -367,7 +367,7 @@ fn no_image(name: &str) -> String {
 }
 
 /// How the provider launches, as far as this stock goes.
-pub fn launching(context: &ProviderContext, catalog: &CloudCatalog) -> Launching {
+pub fn launching(context: &ProviderContext, catalog: &CloudCatalog) -> LaunchConfig {
     let settings = &context.settings;
     let need = |pool: &PoolName, label: &LabelName, _: &Label| {
         if let Some(unavailable) = catalog.limits_unavailable.as_ref().filter(|_| settings.quota_pools.contains(pool)) {
@@ -378,7 +378,7 @@ pub fn launching(context: &ProviderContext, catalog: &CloudCatalog) -> Launching
             None => Ok(Resources::none().with("instances", 1.0)),
         }
     };
-    Launching {
+    LaunchConfig {
         zones: catalog.zones.clone(),
         unused_resources: settings.unused_resources(),
         ..settings.section.launching(need)
@@ -402,7 +402,7 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudErro
 }
 
 /// How it launches before anything has been seen: nothing is known to be missing.
-pub fn initial_launching(settings: &Settings) -> Launching {
+pub fn initial_launching(settings: &Settings) -> LaunchConfig {
     let launching = settings.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)));
-    Launching { unused_resources: settings.unused_resources(), ..launching }
+    LaunchConfig { unused_resources: settings.unused_resources(), ..launching }
 }

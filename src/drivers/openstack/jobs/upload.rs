@@ -135,7 +135,7 @@ impl UploadImage {
         let ours: Vec<(Value, StoredImage)> = images
             .into_iter()
             .filter_map(|image| stored_image(&image).map(|known| (image, known)))
-            .filter(|(_, known)| known.bears(&self.order.marks))
+            .filter(|(_, known)| known.has_marks(&self.order.marks))
             .collect();
         let is_complete = |image: &Value| self.is_complete(image).is_ok();
         let complete = ours.iter().find(|(image, _)| is_complete(image)).and_then(|(image, _)| id_of(image));

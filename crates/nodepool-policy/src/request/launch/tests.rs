@@ -3,8 +3,8 @@
 use super::*;
 use nodepool_driver::facts::{LabelImage, Login};
 
-fn rules() -> Launching {
-    Launching {
+fn rules() -> LaunchConfig {
+    LaunchConfig {
         attempts: 2,
         timeout: Seconds(100.0),
         boot_timeout: Seconds(60.0),
@@ -88,8 +88,13 @@ fn host_keys_are_gathered_before_ready() {
     let mut launch = begun(true);
     let (instance, input) = launched();
     let effects = launch.step(input, MonotonicTime::at(2.0));
-    let target =
-        ScanTarget { attempt: 1, address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Seconds(60.0) ,};
+    let target = ScanTarget {
+        attempt: 1,
+        address: "127.80.0.5".to_owned(),
+        port: 22,
+        gathers_keys: true,
+        timeout: Seconds(60.0),
+    };
     assert_eq!(effects, [LaunchEffect::SaveId(ExternalId::text("s1")), LaunchEffect::Scan(target)]);
     let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
     let effects = launch.step(LaunchEvent::Scanned(1, Ok(host_keys.clone())), MonotonicTime::at(3.0));
@@ -127,7 +132,10 @@ fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
 fn over_quota_is_no_failure() {
     let mut launch = begun(false);
     let effects = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), MonotonicTime::at(1.0));
-    assert_eq!(effects, [report("error.quota", 1.0), LaunchEffect::Finished(LaunchOutcome::Aborted("cores".to_owned()))]);
+    assert_eq!(
+        effects,
+        [report("error.quota", 1.0), LaunchEffect::Finished(LaunchOutcome::Aborted("cores".to_owned()))]
+    );
 }
 
 // zookeeper.md check 44, drivers.md 1.4 and 1.7.3
@@ -137,7 +145,8 @@ fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(100.0)), [LaunchEffect::Abandon]);
     // The instance came all the same.
     let effects = launch.step(launched().1, MonotonicTime::at(101.0));
-    let deletion = [LaunchEffect::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
+    let deletion =
+        [LaunchEffect::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
     assert_eq!(effects, deletion);
     // Nothing helps: the node fails, and who deletes it goes on trying.
     let effects = launch.step(LaunchEvent::Clock, MonotonicTime::at(201.0));
@@ -198,6 +207,9 @@ fn an_abandoned_node_ends_when_its_job_ends() {
     let mut launch = begun(false);
     assert_eq!(launch.step(LaunchEvent::Abandon, MonotonicTime::at(1.0)), [LaunchEffect::Abandon]);
     assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.5)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
-    let given_up = CloudError::given_up("abandoned");
-    assert_eq!(launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)), [LaunchEffect::Finished(LaunchOutcome::Abandoned)]);
+    let given_up = CloudError::abandoned("abandoned");
+    assert_eq!(
+        launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)),
+        [LaunchEffect::Finished(LaunchOutcome::Abandoned)]
+    );
 }

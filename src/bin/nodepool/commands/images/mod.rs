@@ -16,7 +16,7 @@ use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState};
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::json;
-use nodepool_model::report::image_status::{self, Ages, BUILD_COLUMNS, IMAGE_COLUMNS, UPLOAD_COLUMNS};
+use nodepool_model::report::image_status::{self, AgeFormat, BUILD_COLUMNS, IMAGE_COLUMNS, UPLOAD_COLUMNS};
 use nodepool_model::snapshot::images::Images;
 use nodepool_zk::locks::lock::make_path;
 use nodepool_zk::tools::transfer;
@@ -59,10 +59,10 @@ pub fn note_unreadable(output: &mut Output<'_>, unreadable: BTreeMap<String, Str
     Ok(())
 }
 
-fn ages(screen: &Output<'_>) -> Ages {
+fn ages(screen: &Output<'_>) -> AgeFormat {
     match screen.format {
-        Format::Table => Ages::Until(clock::now()),
-        Format::Json => Ages::Since,
+        Format::Table => AgeFormat::Elapsed(clock::now()),
+        Format::Json => AgeFormat::EpochSeconds,
     }
 }
 

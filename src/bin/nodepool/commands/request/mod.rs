@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::bail;
 use futures::future::BoxFuture;
 use nodepool_model::records::ids::{LabelName, RequestId};
-use nodepool_model::records::request::{NodeRequest, in_words};
+use nodepool_model::records::request::{NodeRequest, summarize_labels};
 use nodepool_model::report::list;
 use nodepool_zk::Zk;
 use nodepool_zk::tools::scan;
@@ -165,7 +165,7 @@ async fn wait(
         missing = not_offered(zk, arguments) => missing.unwrap_or_default(),
     };
     if !missing.is_empty() {
-        output.note(format_args!("WARNING no launcher offers the label {}", in_words(&missing)))?;
+        output.note(format_args!("WARNING no launcher offers the label {}", summarize_labels(&missing)))?;
     }
     tokio::select! {
         ended = ended => ended.map(Some),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::image_status::{
-    self, Ages, BUILD_COLUMNS, BuildRow, IMAGE_COLUMNS, UPLOAD_COLUMNS, UploadRow,
+    self, AgeFormat, BUILD_COLUMNS, BuildRow, IMAGE_COLUMNS, UPLOAD_COLUMNS, UploadRow,
 };
 use nodepool_model::report::list::Object;
 use nodepool_model::report::status::{NODE_COLUMNS, NodeRow, REQUEST_COLUMNS, RequestRow};
@@ -105,7 +105,7 @@ fn is_paused(images: &Images, key: &BuildKey) -> bool {
 
 /// As the lists show it.
 fn shown(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
-    let ages = Ages::Since;
+    let ages = AgeFormat::EpochSeconds;
     let images = &snapshot.images;
     let found = match kind {
         Kind::Connection => Some(json!(if snapshot.connected { "there" } else { "lost" })),

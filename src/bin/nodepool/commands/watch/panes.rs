@@ -7,7 +7,7 @@ use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Timestamp;
-use nodepool_model::report::image_status::{self, Ages, BUILD_COLUMNS, UPLOAD_COLUMNS};
+use nodepool_model::report::image_status::{self, AgeFormat, BUILD_COLUMNS, UPLOAD_COLUMNS};
 use nodepool_model::report::list::{self, Column};
 use nodepool_model::report::status::{self, NODE_COLUMNS, NODE_COLUMNS_BRIEF, NodeRow};
 use nodepool_model::snapshot::Snapshot;
@@ -46,7 +46,7 @@ impl Pane {
     }
 
     pub fn list(self, snapshot: &Snapshot, now: Timestamp) -> List {
-        let ages = Ages::Until(now);
+        let ages = AgeFormat::Elapsed(now);
         match self {
             Pane::Labels => labels(snapshot),
             Pane::Nodes => nodes(snapshot, now),
@@ -158,7 +158,7 @@ fn requests(snapshot: &Snapshot, now: Timestamp) -> List {
 fn images(snapshot: &Snapshot, now: Timestamp) -> List {
     let headers = ["Image", "Paused", "Build Request", "Newest Build", "Ready", "Building", "Failed", "Uploads"];
     let mut list = List::new(&headers);
-    for row in image_status::images(&snapshot.images, Ages::Until(now)) {
+    for row in image_status::images(&snapshot.images, AgeFormat::Elapsed(now)) {
         let Some(image) = snapshot.images.image(&row.name) else { continue };
         let in_state = |state| image.builds.values().filter(|stored| stored.record.state == state).count();
         let asked = row.requested_ms.map(|ms| {
