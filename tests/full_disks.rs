@@ -120,7 +120,7 @@ async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room
     for left in [0, 100_000, 2_000_000] {
         // Older builds that go meanwhile make room, and then others succeed.
         wait::until("a build to find no room", TIMEOUT, async || {
-            if harness.trouble().await.is_none() {
+            if harness.find_problem().await.is_none() {
                 disk.fill(left);
                 for image in IMAGES {
                     harness.request_build(image).await;

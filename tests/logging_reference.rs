@@ -8,9 +8,9 @@ mod support;
 mod cases;
 
 use cases::{Case, READ, REFUSED};
-use python_logging::format::{Known, Record};
+use python_logging::format::{Record, RecordFields};
 use python_logging::routing::Routing;
-use python_logging::sinks::schedule::{Schedule, Zone};
+use python_logging::sinks::schedule::{ClockZone, Schedule};
 use python_logging::{Level, LogPlan, Verbosity};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -124,12 +124,12 @@ fn the_child() {
             logger,
             message,
             plain: message,
-            known: Known::default(),
+            fields: RecordFields::default(),
             file: "src/lib.rs",
             line: 1,
             thread: "main",
         };
-        if routing.is_wanted(logger, record.level) {
+        if routing.is_enabled(logger, record.level) {
             routing.write(&record);
         }
     }
@@ -206,7 +206,7 @@ async fn files_are_rotated_at_the_same_time() {
     let mut script = python::spawn(python::Interpreter::Reference, "logs.py", &[]);
     let theirs = script.ask(json!({"do": "rollovers", "zone": "UTC", "cases": wanted})).await;
     for ((when, interval, time), theirs) in cases.iter().zip(theirs.as_array().unwrap()) {
-        let schedule = Schedule::parse(when, *interval, Zone::Utc).unwrap();
+        let schedule = Schedule::parse(when, *interval, ClockZone::Utc).unwrap();
         assert_eq!(Some(schedule.next(*time)), theirs.as_i64(), "{when} {interval} after {time}");
     }
 }

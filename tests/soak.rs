@@ -153,7 +153,7 @@ async fn collect_samples(server: &Server, launcher: &Nodepool, cycles: &AtomicUs
     println!("seconds  lives  resident KiB  descriptors  watches  znodes");
     while began.elapsed() + pause < time {
         sleep(pause).await;
-        let figures = server.figures().await;
+        let figures = server.metrics().await;
         let figure = |name: &str| figures[name].parse().expect("a figure is a number");
         let sample = Sample {
             seconds: began.elapsed().as_secs(),

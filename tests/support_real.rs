@@ -69,7 +69,7 @@ async fn a_plain_server_keeps_its_data_through_a_kill() {
     assert_eq!(server.role().await.as_deref(), Some("standalone"));
     let client = Client::connect(&server.address()).await.unwrap();
     assert_eq!(client.get_data("/kept").await.unwrap().0, b"data");
-    assert!(server.figures().await["zk_packets_received"].parse::<u64>().unwrap() > 0);
+    assert!(server.metrics().await["zk_packets_received"].parse::<u64>().unwrap() > 0);
     server.stop().await;
 }
 

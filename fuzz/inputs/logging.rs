@@ -2,7 +2,7 @@
 
 use chrono::{Local, TimeZone};
 use nodepool_model::metrics::statsd_metrics::StatsdAddress;
-use python_logging::format::{Known, Record};
+use python_logging::format::{Record, RecordFields};
 use python_logging::sinks::file::{FilePlan, Rotation};
 use python_logging::sinks::sink::SinkPlan;
 use python_logging::{Level, LogPlan};
@@ -52,7 +52,7 @@ fn record() -> Record<'static> {
         logger: "nodepool.PoolWorker.lab-main",
         message: "[e: 7] two\nlines of \"text\"",
         plain: "two\nlines of \"text\"",
-        known: Known { event: Some("7"), ..Known::default() },
+        fields: RecordFields { event: Some("7"), ..RecordFields::default() },
         file: "src/lib.rs",
         line: 1,
         thread: "main",

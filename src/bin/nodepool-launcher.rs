@@ -17,7 +17,7 @@ const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const PAGE_CANDIDATES: libmimalloc_sys::mi_option_t = 37;
 
 fn main() -> ExitCode {
-    keep_little_memory();
+    configure_allocator();
     let flags = LauncherFlags::parse();
     if let Some(status) = flags.common.early_exit() {
         return status;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 /// took meanwhile kept a quarter more of it resident. And what is taken is taken from the fullest of many pages instead of
 /// four, so that others become free. `MIMALLOC_PURGE_DELAY` and `MIMALLOC_PAGE_MAX_CANDIDATES` in the environment win.
 #[allow(unsafe_code)]
-fn keep_little_memory() {
+fn configure_allocator() {
     // SAFETY: writes two numbers of mimalloc's table of options, which are read anew each time.
     unsafe {
         libmimalloc_sys::mi_option_set_default(PURGE_DELAY, 0);

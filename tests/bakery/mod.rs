@@ -100,7 +100,7 @@ impl BuilderProcessHarness {
     }
 
     /// What is not as it should be when nothing is left to be done; `None` where all is well.
-    pub async fn trouble(&self) -> Option<String> {
+    pub async fn find_problem(&self) -> Option<String> {
         let records = self.records().await;
         for image in IMAGES {
             let view = records.image(&image.into()).cloned().unwrap_or_default();
@@ -147,7 +147,7 @@ impl BuilderProcessHarness {
 
     pub async fn settles(&self, builder: &Nodepool, seed: u64) {
         let began = Instant::now();
-        while let Some(trouble) = self.trouble().await {
+        while let Some(problem) = self.find_problem().await {
             assert!(began.elapsed() < SETTLES, "seed {seed}: {trouble}\n{}", builder.log());
             sleep(Duration::from_millis(100)).await;
         }

@@ -28,7 +28,7 @@ use book::ConsistencyChecker;
 pub const IDENTIFIER: &str = "consumer";
 
 /// After a request of ours whose outcome is unknown.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// As long as Zuul waits for a node's lock.
 const LOCKING: Duration = Duration::from_secs(30);
 /// After that a request counts as forgotten, whatever its rank.
@@ -123,7 +123,7 @@ impl Consumer {
             self.withdraw(&id).await;
             return;
         }
-        let nodes = self.look_at(&id, &request, &labels).await;
+        let nodes = self.check_nodes(&id, &request, &labels).await;
         let records: Vec<(NodeId, Node)> = nodes.iter().map(|held| (held.id.clone(), held.record.clone())).collect();
         self.checker.fulfilled(&id, &records);
         self.rest(30).await;
@@ -132,7 +132,7 @@ impl Consumer {
             return;
         }
         // Until we do something about it, nothing about it may change.
-        let nodes = self.look_at(&id, &request, &labels).await;
+        let nodes = self.check_nodes(&id, &request, &labels).await;
         self.accept(&id, nodes).await;
     }
 
@@ -156,7 +156,7 @@ impl Consumer {
             match created.await {
                 Ok((path, _)) => return RequestId::from(paths::name(&path)),
                 Err(ZkError::Unknown(_)) => {
-                    sleep(PAUSE).await;
+                    sleep(RETRY_INTERVAL).await;
                     if let Some(id) = self.find(&request.event_id).await {
                         return id;
                     }
@@ -225,7 +225,7 @@ impl Consumer {
     }
 
     /// A fulfilled request's nodes: ready, unlocked and allocated to it, in the order of its labels.
-    async fn look_at(&self, id: &RequestId, request: &NodeRequest, labels: &[LabelName]) -> Vec<Held> {
+    async fn check_nodes(&self, id: &RequestId, request: &NodeRequest, labels: &[LabelName]) -> Vec<Held> {
         let mut nodes = Vec::new();
         if request.nodes.len() != labels.len() {
             self.checker.violation(format!("request {id} for {labels:?} was given {:?}", request.nodes));
@@ -309,7 +309,7 @@ impl Consumer {
                     return;
                 }
                 Err(ZkError::Unknown(_)) => {
-                    sleep(PAUSE).await;
+                    sleep(RETRY_INTERVAL).await;
                     if let Ok((found, stat)) = again(|| self.zk.get(&path)).await
                         && found == data
                     {
@@ -342,7 +342,7 @@ impl Consumer {
 pub async fn again<T>(mut ask: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
     loop {
         match ask().await {
-            Err(ZkError::Unknown(_)) => sleep(PAUSE).await,
+            Err(ZkError::Unknown(_)) => sleep(RETRY_INTERVAL).await,
             answer => return answer,
         }
     }

@@ -15,7 +15,7 @@ use super::book::ConsistencyChecker;
 use super::{IDENTIFIER, again};
 
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Looks until it is dropped.
 pub struct Watcher {
@@ -30,7 +30,7 @@ impl Watcher {
             loop {
                 poll(&zk, &checker).await;
                 checker.tick();
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         });
         Watcher { task }

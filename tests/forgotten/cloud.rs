@@ -63,14 +63,14 @@ pub enum Lie {
 pub struct Cloud {
     pub servers: Vec<Server>,
     past: VecDeque<Vec<Server>>,
-    made: u64,
+    created_count: u64,
 }
 
 impl Cloud {
     /// Its id is new.
     pub fn next_id(&mut self) -> String {
-        self.made += 1;
-        format!("server-{}", self.made)
+        self.created_count += 1;
+        format!("server-{}", self.created_count)
     }
 
     pub fn position(&self, id: &str) -> Option<usize> {

@@ -151,13 +151,13 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcom
     actix_rt::spawn(inspector::seek_neglected(sitting, clouds.clone(), history.clone()));
     let struck = Struck::default();
     let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, history: history.clone(), struck };
-    let begun = Instant::now();
+    let started = Instant::now();
     for (at, fault) in faults {
-        tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;
+        tokio::time::sleep_until(started + Duration::from_secs_f64(*at)).await;
         history.remark(&format!("FAULT {fault:?}"));
         faults::strike(fault, &stage);
     }
-    tokio::time::sleep_until(begun + Duration::from_secs_f64(HOUR)).await;
+    tokio::time::sleep_until(started + Duration::from_secs_f64(HOUR)).await;
     history.remark("HEALED");
     faults::heal(&stage);
     let unrest = || {

@@ -99,7 +99,7 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
             forget(&zookeeper, &id, &mut dice).await;
             return count(&stats.given_up);
         }
-        ended = tokio::time::timeout(cancel_after.unwrap_or(LONGEST_WAIT), ends(&consumer, &id)) => ended,
+        ended = tokio::time::timeout(cancel_after.unwrap_or(LONGEST_WAIT), wait_for_end(&consumer, &id)) => ended,
         never = revise(&consumer, &id, revisions) => match never {},
     };
     match ended {
@@ -240,14 +240,14 @@ async fn revise(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> In
 
 /// What one who waits for the end of a request minds of it.
 #[derive(Deserialize)]
-struct Ended {
+struct RequestEnd {
     state: RequestState,
 }
 
-async fn ends(consumer: &Consumer, id: &RequestId) -> RequestState {
+async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> RequestState {
     loop {
         let (_, changed) = consumer.zk.exists_and_watch(&paths::request(id)).await.unwrap();
-        let Ended { state } = consumer.read(&paths::request(id)).await.expect("only we take our request away");
+        let RequestEnd { state } = consumer.read(&paths::request(id)).await.expect("only we take our request away");
         if matches!(state, RequestState::Fulfilled | RequestState::Failed) {
             return state;
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How often a condition is looked at. Short beside anything a test measures, long beside what a look costs.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Returns as soon as `condition` holds; panics, naming `what` it waited for, when it does not by the deadline.
 pub async fn until(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
@@ -17,7 +17,7 @@ pub async fn until_some<T>(what: &str, deadline: Duration, mut poll: impl AsyncF
             if let Some(found) = poll().await {
                 return found;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     // The deadline also ends a look that hangs, not only one that keeps saying no.

@@ -11,7 +11,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::format::{Known, Record};
+use crate::format::{Record, RecordFields};
 use crate::routing::Routing;
 use crate::{Level, names};
 use python_yaml::text::printable;
@@ -25,29 +25,30 @@ impl PythonLayer {
         Self { routing }
     }
 
-    fn wants(&self, metadata: &Metadata<'_>) -> bool {
+    fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
         if metadata.is_span() {
             // Ours carry the ids for the events inside them; those of libraries carry nothing that is shown.
             return metadata.target().starts_with("nodepool");
         }
         let name = names::logger(metadata.target());
-        let may_differ = || names::told_apart_by(&name).is_some() && self.routing.knows_members_of(&name);
-        self.routing.is_wanted(&name, level_of(metadata)) || may_differ()
+        let may_differ =
+            || names::distinguishing_field(&name).is_some() && self.routing.has_entries_for_members_of(&name);
+        self.routing.is_enabled(&name, level_of(metadata)) || may_differ()
     }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
     /// The plan does not change, so each place in the code is judged once.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.wants(metadata) { Interest::always() } else { Interest::never() }
+        if self.is_enabled(metadata) { Interest::always() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        self.wants(metadata)
+        self.is_enabled(metadata)
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = CollectedFields::default();
         attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(fields);
@@ -55,18 +56,18 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = CollectedFields::default();
         event.record(&mut fields);
         let own = fields.others.len();
         for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(outer) = span.extensions().get::<Fields>() {
-                fields.complete_from(outer);
+            if let Some(outer) = span.extensions().get::<CollectedFields>() {
+                fields.inherit_from(outer);
             }
         }
         let metadata = event.metadata();
         let level = level_of(metadata);
         let (logger, part_of_name) = fields.logger(metadata.target());
-        if !self.routing.is_wanted(&logger, level) {
+        if !self.routing.is_enabled(&logger, level) {
             return;
         }
         let thread = std::thread::current();
@@ -77,7 +78,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
             logger: &logger,
             message: &fields.text(own, part_of_name),
             plain: &fields.message,
-            known: fields.known(),
+            fields: fields.record_fields(),
             file: metadata.file().unwrap_or(""),
             line: metadata.line().unwrap_or(0),
             thread: thread.name().unwrap_or("unnamed"),
@@ -95,7 +96,7 @@ fn level_of(metadata: &Metadata<'_>) -> Level {
 
 /// What an event or a span says, the ids that operators search for by themselves.
 #[derive(Default)]
-struct Fields {
+struct CollectedFields {
     event: Option<String>,
     request: Option<String>,
     node: Option<String>,
@@ -104,8 +105,8 @@ struct Fields {
     others: Vec<(&'static str, String, bool)>,
 }
 
-impl Fields {
-    fn complete_from(&mut self, outer: &Fields) {
+impl CollectedFields {
+    fn inherit_from(&mut self, outer: &CollectedFields) {
         for (own, outer) in
             [(&mut self.event, &outer.event), (&mut self.request, &outer.request), (&mut self.node, &outer.node)]
         {
@@ -123,9 +124,9 @@ impl Fields {
     /// The logger, and the field that its name says already.
     fn logger<'a>(&self, target: &'a str) -> (Cow<'a, str>, Option<&'static str>) {
         let family = names::logger(target);
-        let Some(field) = names::told_apart_by(&family) else { return (family, None) };
+        let Some(field) = names::distinguishing_field(&family) else { return (family, None) };
         match self.others.iter().find(|(name, ..)| *name == field) {
-            Some((_, value, _)) => (Cow::Owned(names::member(&family, value)), Some(field)),
+            Some((_, value, _)) => (Cow::Owned(names::member_name(&family, value)), Some(field)),
             None => (family, None),
         }
     }
@@ -146,8 +147,8 @@ impl Fields {
         text
     }
 
-    fn known(&self) -> Known<'_> {
-        Known {
+    fn record_fields(&self) -> RecordFields<'_> {
+        RecordFields {
             event: self.event.as_deref(),
             request: self.request.as_deref(),
             node: self.node.as_deref(),
@@ -155,7 +156,7 @@ impl Fields {
         }
     }
 
-    fn take(&mut self, name: &'static str, value: String, is_bare: bool) {
+    fn set_field(&mut self, name: &'static str, value: String, is_unquoted: bool) {
         // Others write records, and a log may be read on a terminal.
         let value = printable(value);
         match name {
@@ -165,34 +166,34 @@ impl Fields {
             "event_id" => self.event = Some(value),
             "node_request_id" => self.request = Some(value),
             "node_id" => self.node = Some(value),
-            _ => self.others.push((name, value, is_bare)),
+            _ => self.others.push((name, value, is_unquoted)),
         }
     }
 }
 
-impl Visit for Fields {
+impl Visit for CollectedFields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.take(field.name(), value.to_owned(), false);
+        self.set_field(field.name(), value.to_owned(), false);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.take(field.name(), value.to_string(), true);
+        self.set_field(field.name(), value.to_string(), true);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.take(field.name(), value.to_string(), true);
+        self.set_field(field.name(), value.to_string(), true);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.take(field.name(), value.to_string(), value.is_finite());
+        self.set_field(field.name(), value.to_string(), value.is_finite());
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.take(field.name(), value.to_string(), true);
+        self.set_field(field.name(), value.to_string(), true);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.take(field.name(), format!("{value:?}"), false);
+        self.set_field(field.name(), format!("{value:?}"), false);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
@@ -202,7 +203,7 @@ impl Visit for Fields {
             let _ = write!(text, ": {inner}");
             cause = inner.source();
         }
-        self.take(field.name(), text, false);
+        self.set_field(field.name(), text, false);
     }
 }
 

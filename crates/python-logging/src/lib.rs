@@ -79,7 +79,7 @@ pub struct HandlerPlan {
 pub struct Filter(pub String);
 
 impl Filter {
-    pub fn lets_through(&self, logger: &str) -> bool {
+    pub fn allows(&self, logger: &str) -> bool {
         self.0.is_empty()
             || logger.strip_prefix(self.0.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
@@ -136,7 +136,7 @@ pub enum LogError {
     #[error("cannot reach the system log at {place}")]
     Syslog { place: String, source: std::io::Error },
     #[error("logging is set up already")]
-    Twice,
+    AlreadyInstalled,
 }
 
 impl LogPlan {
@@ -152,7 +152,7 @@ impl LogPlan {
 
     /// Background, without a logging file.
     pub fn to_file(path: impl Into<PathBuf>, verbosity: Verbosity) -> Self {
-        Self::default_plan(SinkPlan::File(FilePlan::followed(path)), verbosity)
+        Self::default_plan(SinkPlan::File(FilePlan::watched(path)), verbosity)
     }
 
     fn default_plan(sink: SinkPlan, verbosity: Verbosity) -> Self {
@@ -169,9 +169,9 @@ impl LogPlan {
             }
         }
         // As in the original: what nobody asked for is discarded, and not left to the last resort.
-        let nothing = HandlerPlan { sink: SinkPlan::Nothing, ..handler.clone() };
+        let discarding = HandlerPlan { sink: SinkPlan::Nothing, ..handler.clone() };
         loggers.insert(String::new(), LoggerPlan::new(None, vec![1]));
-        Self { handlers: vec![handler, nothing], loggers, notices: Vec::new() }
+        Self { handlers: vec![handler, discarding], loggers, notices: Vec::new() }
     }
 
     /// Every handler writes JSON, whatever formatter it has.
@@ -188,7 +188,7 @@ impl LogPlan {
         since_start(Local::now());
         let layer = layer::PythonLayer::new(Routing::open(self)?);
         let subscriber = tracing_subscriber::registry().with(layer);
-        tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Twice)
+        tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadyInstalled)
     }
 }
 

@@ -29,27 +29,27 @@ const MODULES: [(&str, &str); 22] = [
 ];
 
 /// Of these loggers there is one for each value of a field, whose name ends with that.
-const FAMILIES: [(&str, &str, Ending); 9] = [
-    ("nodepool.OpenStackAdapter", "provider", Ending::Dot),
-    ("nodepool.PoolWorker", "pool", Ending::Dot),
-    ("nodepool.StateMachineNodeDeleter", "provider", Ending::Dot),
-    ("nodepool.StateMachineNodeLauncher", "provider", Ending::Dot),
-    ("nodepool.StateMachineProvider", "provider", Ending::Dot),
-    ("nodepool.builder.BuildWorker", "worker", Ending::Dot),
-    ("nodepool.builder.CleanupWorker", "worker", Ending::Dot),
-    ("nodepool.builder.UploadWorker", "worker", Ending::Dot),
-    ("nodepool.driver.NodeRequestHandler", "launcher", Ending::Brackets),
+const FAMILIES: [(&str, &str, SuffixRule); 9] = [
+    ("nodepool.OpenStackAdapter", "provider", SuffixRule::Dot),
+    ("nodepool.PoolWorker", "pool", SuffixRule::Dot),
+    ("nodepool.StateMachineNodeDeleter", "provider", SuffixRule::Dot),
+    ("nodepool.StateMachineNodeLauncher", "provider", SuffixRule::Dot),
+    ("nodepool.StateMachineProvider", "provider", SuffixRule::Dot),
+    ("nodepool.builder.BuildWorker", "worker", SuffixRule::Dot),
+    ("nodepool.builder.CleanupWorker", "worker", SuffixRule::Dot),
+    ("nodepool.builder.UploadWorker", "worker", SuffixRule::Dot),
+    ("nodepool.driver.NodeRequestHandler", "launcher", SuffixRule::Brackets),
 ];
 
 #[derive(Clone, Copy)]
-enum Ending {
+enum SuffixRule {
     Dot,
     Brackets,
 }
 
 /// Loggers that the original has when it reads its logging file, as far as they do something here: `disable_existing_loggers`
 /// is about these.
-pub const EXISTING: [&str; 14] = [
+pub const EXISTING_LOGGERS: [&str; 14] = [
     "kazoo.client",
     "nodepool.Component",
     "nodepool.ComponentRegistry",
@@ -71,8 +71,9 @@ pub fn logger(target: &str) -> Cow<'_, str> {
     if !target.contains("::") {
         return Cow::Borrowed(target);
     }
-    let known = MODULES.iter().filter(|(module, _)| below(target, module)).max_by_key(|(module, _)| module.len());
-    match known {
+    let longest_match =
+        MODULES.iter().filter(|(module, _)| is_in_module(target, module)).max_by_key(|(module, _)| module.len());
+    match longest_match {
         Some((module @ "nodepool_drivers", logger)) => {
             Cow::Owned(format!("{logger}{}", target[module.len()..].replace("::", ".")))
         }
@@ -81,20 +82,20 @@ pub fn logger(target: &str) -> Cow<'_, str> {
     }
 }
 
-fn below(target: &str, module: &str) -> bool {
+fn is_in_module(target: &str, module: &str) -> bool {
     target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// The field by which the loggers of this name are told apart.
-pub fn told_apart_by(logger: &str) -> Option<&'static str> {
+pub fn distinguishing_field(logger: &str) -> Option<&'static str> {
     FAMILIES.iter().find(|(family, ..)| *family == logger).map(|(_, field, _)| *field)
 }
 
 /// The member of a family for a value of its field.
-pub fn member(logger: &str, value: &str) -> String {
+pub fn member_name(logger: &str, value: &str) -> String {
     match FAMILIES.iter().find(|(family, ..)| *family == logger) {
-        Some((.., Ending::Brackets)) => format!("{logger}[{value}]"),
-        Some((.., Ending::Dot)) | None => format!("{logger}.{value}"),
+        Some((.., SuffixRule::Brackets)) => format!("{logger}[{value}]"),
+        Some((.., SuffixRule::Dot)) | None => format!("{logger}.{value}"),
     }
 }
 
@@ -148,10 +149,10 @@ mod tests {
             ("nodepool.driver.NodeRequestHandler", "launcher", "host-1", "nodepool.driver.NodeRequestHandler[host-1]"),
         ];
         for (logger, field, value, expected) in cases {
-            assert_eq!(told_apart_by(logger), Some(field));
-            assert_eq!(member(logger, value), expected);
+            assert_eq!(distinguishing_field(logger), Some(field));
+            assert_eq!(member_name(logger, value), expected);
             assert!(may_be_member(expected, logger) && !may_be_member(logger, logger));
         }
-        assert_eq!(told_apart_by("nodepool.NodePool"), None);
+        assert_eq!(distinguishing_field("nodepool.NodePool"), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::{Format, Known, Record};
+use crate::format::{Format, Record, RecordFields};
 use crate::sinks::sink::{Sink, SinkPlan};
 use crate::{Filter, HandlerPlan, Level, LogError, LogPlan, LoggerPlan, Propagate, names};
 
@@ -56,7 +56,7 @@ impl Routing {
     }
 
     /// Whether anybody would see it. A root without a level is at Python's default, WARNING.
-    pub fn is_wanted(&self, name: &str, level: Level) -> bool {
+    pub fn is_enabled(&self, name: &str, level: Level) -> bool {
         let lowest = self.ancestry(name).find_map(|logger| logger.level).unwrap_or(Level::WARNING);
         let own = self.loggers.get(name);
         let is_silent = own.is_some_and(|own| own.is_disabled || !pass(&own.filters, name));
@@ -64,25 +64,26 @@ impl Routing {
     }
 
     /// Whether an entry of the plan may be for a member of this family.
-    pub fn knows_members_of(&self, family: &str) -> bool {
+    pub fn has_entries_for_members_of(&self, family: &str) -> bool {
         self.loggers.keys().any(|entry| names::may_be_member(entry, family))
     }
 
     fn handlers_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Handler> {
         let mut is_stopped = false;
-        let passed = self.ancestry(name).take_while(move |logger| {
-            let goes_on = !is_stopped;
+        let visited = self.ancestry(name).take_while(move |logger| {
+            let continues = !is_stopped;
             is_stopped |= logger.propagate == Propagate::Stop;
-            goes_on
+            continues
         });
-        let mut found = passed.flat_map(|logger| logger.handlers.iter().map(|index| &self.handlers[*index])).peekable();
-        let nobody = found.peek().is_none();
-        found.chain(nobody.then_some(&self.last_resort))
+        let mut found =
+            visited.flat_map(|logger| logger.handlers.iter().map(|index| &self.handlers[*index])).peekable();
+        let has_no_handler = found.peek().is_none();
+        found.chain(has_no_handler.then_some(&self.last_resort))
     }
 
     pub fn write(&self, record: &Record<'_>) {
-        let meant = |handler: &&Handler| record.level >= handler.level && pass(&handler.filters, record.logger);
-        for handler in self.handlers_of(record.logger).filter(meant) {
+        let accepts = |handler: &&Handler| record.level >= handler.level && pass(&handler.filters, record.logger);
+        for handler in self.handlers_of(record.logger).filter(accepts) {
             let warning = |text: &str| handler.format.render(&own_warning(record, text));
             handler.sink.write(&handler.format.render(record), record.level, warning);
         }
@@ -97,7 +98,7 @@ fn own_warning<'a>(record: &Record<'a>, text: &'a str) -> Record<'a> {
         logger: "nodepool.log",
         message: text,
         plain: text,
-        known: Known::default(),
+        fields: RecordFields::default(),
         file: file!(),
         line: line!(),
         thread: record.thread,
@@ -105,5 +106,5 @@ fn own_warning<'a>(record: &Record<'a>, text: &'a str) -> Record<'a> {
 }
 
 fn pass(filters: &[Filter], logger: &str) -> bool {
-    filters.iter().all(|filter| filter.lets_through(logger))
+    filters.iter().all(|filter| filter.allows(logger))
 }

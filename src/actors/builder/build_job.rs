@@ -55,9 +55,13 @@ pub enum BuildOutcome {
     Failed,
 }
 
-pub async fn build(store: Store, build_env: BuildEnvironment, order: BuildOrder,
+pub async fn build(
+    store: Store,
+    build_env: BuildEnvironment,
+    order: BuildOrder,
     spec: BuildSpec,
-    lease: &WorkLease,) -> BuildOutcome {
+    lease: &WorkLease,
+) -> BuildOutcome {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
     let begun = ImageBuild::started(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
     let asked = if order.reason == BuildReason::Requested { Asked::Yes } else { Asked::No };
@@ -134,7 +138,8 @@ async fn run_dib(
     let (code, timed_out) = match ended {
         DibOutcome::Exited(code) => (code, false),
         DibOutcome::TimedOut => (1, true),
-        DibOutcome::Cancelled => { return Err(format!("the build of {} is ended: somebody has removed its record", key.image));
+        DibOutcome::Cancelled => {
+            return Err(format!("the build of {} is ended: somebody has removed its record", key.image));
         }
     };
     let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
@@ -199,7 +204,11 @@ async fn prepare(build_env: &BuildEnvironment, key: &BuildKey, spec: &BuildSpec)
 }
 
 /// The bytes on disk of each format; a format without a file is no build. What has no checksums gets them.
-async fn measure(build_env: &BuildEnvironment, key: &BuildKey, order: &BuildOrder,) -> Result<Vec<(String, u64)>, String> {
+async fn measure(
+    build_env: &BuildEnvironment,
+    key: &BuildKey,
+    order: &BuildOrder,
+) -> Result<Vec<(String, u64)>, String> {
     let (images, key, formats) = (build_env.images.clone(), key.clone(), order.formats.clone());
     let stop_on_drop = StopOnDrop::default();
     let stop = stop_on_drop.0.clone();

@@ -67,7 +67,14 @@ impl BuildWorker {
     pub fn new(deps: BuildWorkerDeps) -> Self {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(deps.facts.values().cloned().collect());
-        Self { deps, triggers, actor_tasks: ActorTasks::default(), building: None, unbuildable: BTreeMap::new(), registration: None ,}
+        Self {
+            deps,
+            triggers,
+            actor_tasks: ActorTasks::default(),
+            building: None,
+            unbuildable: BTreeMap::new(),
+            registration: None,
+        }
     }
 
     fn is_unbuildable(&mut self, order: &BuildOrder) -> bool {
@@ -101,7 +108,8 @@ impl BuildWorker {
         let (store, build_env) = (self.deps.store.clone(), self.deps.build_env.clone());
         let building = async move { (build_job::build(store, build_env, order, spec, &lease).await, lease) };
         self.actor_tasks.spawn(ctx, building.instrument(span), |(outcome, lease), act, ctx| {
-            act.on_build_finished(outcome, lease, ctx)});
+            act.on_build_finished(outcome, lease, ctx)
+        });
     }
 
     fn on_build_finished(&mut self, outcome: BuildOutcome, lease: WorkLease, ctx: &mut Context<Self>) {
@@ -184,10 +192,9 @@ impl Handler<Dump> for BuildWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        let building = self
-            .building
-            .as_ref()
-            .map(|(order, since)| json!({"image": order.image, "why": order.reason, "for_s": (clock::now() - *since).0}),);
+        let building = self.building.as_ref().map(
+            |(order, since)| json!({"image": order.image, "why": order.reason, "for_s": (clock::now() - *since).0}),
+        );
         Some(json!({"actor": "BuildWorker", "name": self.deps.number.to_string(), "building": building}))
     }
 }

@@ -90,7 +90,12 @@ pub struct BuilderSetup {
 }
 
 /// Grows the tree, and waits for what ends it.
-pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, setup: BuilderSetup, loaded: LoadedConfig,) -> SessionEnd {
+pub async fn run_session(
+    zk: Zk,
+    context: Arc<ProcessContext>,
+    setup: BuilderSetup,
+    loaded: LoadedConfig,
+) -> SessionEnd {
     let mirror = match Mirror::start_images_only(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
@@ -354,7 +359,8 @@ impl Builder {
     fn reconfigure_workers(&self) {
         let message = build_worker::ReconfigureBuildWorker { config: self.config.clone(), facts: self.facts() };
         self.build_workers.iter().for_each(|worker| worker.do_send(message.clone()));
-        let message = upload_worker::ReconfigureUploadWorker { config: self.config.clone(), providers: self.providers.clone() };
+        let message =
+            upload_worker::ReconfigureUploadWorker { config: self.config.clone(), providers: self.providers.clone() };
         self.upload_workers.iter().for_each(|worker| worker.do_send(message.clone()));
         self.cleanup.iter().for_each(|worker| worker.do_send(message.clone()));
     }

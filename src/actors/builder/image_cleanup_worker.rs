@@ -132,7 +132,8 @@ impl ImageCleanupWorker {
             let uploading = inputs.facts.get(provider).and_then(|facts| facts.upload_config.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
-        let may_delete_uploads = invariant_guard::enforce(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
+        let may_delete_uploads =
+            invariant_guard::enforce(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
         for action in due {
             if may_delete_uploads || !matches!(action, RetentionAction::Upload(..)) {
                 self.start(action, scope, ctx);
@@ -192,7 +193,10 @@ impl ImageCleanupWorker {
             return;
         }
         let busy_provider = action.provider().cloned();
-        if busy_provider.is_some() && self.in_progress.values().filter(|provider| **provider == busy_provider).count() >= MAX_DELETIONS_PER_PROVIDER {
+        if busy_provider.is_some()
+            && self.in_progress.values().filter(|provider| **provider == busy_provider).count()
+                >= MAX_DELETIONS_PER_PROVIDER
+        {
             // It is looked at again when one of these has gone.
             self.reconcile_again |= scope == RetentionScope::All;
             return;
@@ -206,7 +210,13 @@ impl ImageCleanupWorker {
         match action {
             RetentionAction::Upload(upload, stored) => {
                 let Some(client) = client(&upload.provider) else { return };
-                self.spawn(key, busy_provider, scope, image_deletion::delete_upload(store, client, upload, stored), ctx,);
+                self.spawn(
+                    key,
+                    busy_provider,
+                    scope,
+                    image_deletion::delete_upload(store, client, upload, stored),
+                    ctx,
+                );
             }
             RetentionAction::Stale(upload) => {
                 if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace_period()) {
@@ -236,7 +246,13 @@ impl ImageCleanupWorker {
         self.actor_tasks.spawn(ctx, in_progress, move |result, act, ctx| act.on_retired(key, scope, result, ctx));
     }
 
-    fn on_retired(&mut self, key: String, scope: RetentionScope, result: Result<(), WriteError>, ctx: &mut Context<Self>,) {
+    fn on_retired(
+        &mut self,
+        key: String,
+        scope: RetentionScope,
+        result: Result<(), WriteError>,
+        ctx: &mut Context<Self>,
+    ) {
         self.in_progress.remove(&key);
         match result {
             Ok(()) => self.reconcile_again |= scope == RetentionScope::All,
@@ -308,7 +324,8 @@ impl ImageCleanupWorker {
         let (builds, uploads) = work_queue.busy();
         let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
         let busy = builder_metrics::BuilderUtilization { builds, uploads, build_workers, upload_workers };
-        let samples_due = samples_due.into_iter().chain(builder_metrics::utilization_samples(&self.deps.build_env.builder, &busy));
+        let samples_due =
+            samples_due.into_iter().chain(builder_metrics::utilization_samples(&self.deps.build_env.builder, &busy));
         samples_due.for_each(|sample| samples.send_to_statsd(sample));
     }
 }

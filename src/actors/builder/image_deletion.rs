@@ -64,7 +64,7 @@ async fn delete_from_cloud(
     let deleted = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
-            invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)),)?;
+            invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)))?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             client.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
@@ -119,7 +119,12 @@ async fn end_stale_upload_of(
 }
 
 /// So many looks, one after the other.
-async fn delete_leftover_images(store: &Store, client: &ProviderClient, key: &UploadKey, passes: usize,) -> Result<(), WriteError> {
+async fn delete_leftover_images(
+    store: &Store,
+    client: &ProviderClient,
+    key: &UploadKey,
+    passes: usize,
+) -> Result<(), WriteError> {
     for pass in 0..passes {
         if pass > 0 {
             tokio::time::sleep(LATE_EFFECT_DELAY).await;
@@ -138,7 +143,9 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
         Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
     };
     for image in listed.iter().filter(|image| image.has_marks(&marks)) {
-        invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),)?;
+        invariant_guard::enforce(
+            store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),
+        )?;
         client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }
     Ok(())

@@ -300,7 +300,12 @@ async fn send(
 }
 
 /// The hook may do with the image what it likes; the upload is ready when it says so.
-async fn call_hook(context: &UploadContext, pending: &PendingUpload, image_file: &ImageFile, id: &ExternalId,) -> Result<(), String> {
+async fn call_hook(
+    context: &UploadContext,
+    pending: &PendingUpload,
+    image_file: &ImageFile,
+    id: &ExternalId,
+) -> Result<(), String> {
     let Some(command) = &pending.hook else { return Ok(()) };
     let (id, file) = (id.to_string(), image_file.file.display().to_string());
     let arguments = [pending.place.provider.as_str(), &id, &file];

@@ -87,7 +87,11 @@ impl UploadWorker {
         let context = UploadContext {
             store: self.deps.store.clone(),
             build_env: self.deps.build_env.clone(),
-            client: ProviderClient { pending_jobs: self.pending_jobs.clone(), provider, reply: ctx.address().recipient() ,},
+            client: ProviderClient {
+                pending_jobs: self.pending_jobs.clone(),
+                provider,
+                reply: ctx.address().recipient(),
+            },
             image,
             hook_timeout: self.deps.hook_timeout,
         };
@@ -97,7 +101,8 @@ impl UploadWorker {
         let span =
             info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
         let uploading = upload_job::upload(context, pending);
-        self.actor_tasks.spawn(ctx, uploading.instrument(span), |outcome, act, ctx| act.on_upload_finished(outcome, lease, ctx));
+        self.actor_tasks
+            .spawn(ctx, uploading.instrument(span), |outcome, act, ctx| act.on_upload_finished(outcome, lease, ctx));
     }
 
     fn on_upload_finished(&mut self, outcome: UploadOutcome, lease: WorkLease, ctx: &mut Context<Self>) {

@@ -73,7 +73,8 @@ impl WorkQueue {
             (state.backoffs.get(item).map_or(0, |backoff| backoff.failure), provider)
         };
         // The first of those that rank alike.
-        let (item, payload) = due.into_iter().filter(|(work, _)| is_available(work)).min_by_key(|(work, _)| rank(work))?;
+        let (item, payload) =
+            due.into_iter().filter(|(work, _)| is_available(work)).min_by_key(|(work, _)| rank(work))?;
         state.leased.insert(item.clone(), None);
         self.builds.send_replace(state.builds());
         Some((payload, WorkLease { item, queue: self.clone() }))

@@ -24,7 +24,7 @@ use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, WriteError};
-use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_zk::txn::store::Store;
@@ -70,7 +70,9 @@ impl CleanupWorker {
         let mut triggers = Triggers::new(deps.store.mirror().clone());
         triggers.watch_facts(deps.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            planner: CleanupPlanner::new(deps.lock_age).with_deletion_backoff(Seconds(deps.tick_interval.as_secs_f64())).with_name(&deps.name),
+            planner: CleanupPlanner::new(deps.lock_age)
+                .with_deletion_backoff(Seconds(deps.tick_interval.as_secs_f64()))
+                .with_name(&deps.name),
             triggers,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
@@ -114,14 +116,16 @@ impl CleanupWorker {
                     return self.delete(key, log_context, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
+                self.actor_tasks
+                    .spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
                 let log_context = LogContext::node(&node, Some(&record), &self.triggers.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
+                self.actor_tasks
+                    .spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
@@ -177,7 +181,8 @@ impl CleanupWorker {
             Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
             Repair::Delete { node: change, .. } => node(&change.id),
             Repair::Release { request, node: change } => {
-                LogContext { request: Some(request.clone()), ..node(&change.id) }}
+                LogContext { request: Some(request.clone()), ..node(&change.id) }
+            }
             Repair::Reset { request, .. } => LogContext::request(&request.id, request.record.event_id.as_deref()),
             Repair::RemoveRequestLock { request, .. } => LogContext::request(request, None),
         }
@@ -190,7 +195,8 @@ impl CleanupWorker {
         result: Result<(), WriteError>,
         ctx: &mut Context<Self>,
     ) {
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match &result {
             Ok(()) => {
                 debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "done")

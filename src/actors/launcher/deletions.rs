@@ -55,8 +55,9 @@ impl CleanupWorker {
         // What has been changed since it was decided, a node that got old and was handed out say, ZooKeeper refuses.
         let is_unchanged =
             |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
-        let violation =
-            store.mirror().look(|snapshot| is_unchanged(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
+        let violation = store
+            .mirror()
+            .look(|snapshot| is_unchanged(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
         if let Err(error) = invariant_guard::enforce(violation) {
             return self.on_repaired(key, &log_context, Err(error), ctx);
         }
@@ -79,10 +80,13 @@ impl CleanupWorker {
             let error = WriteError::Failed("its provider has gone".to_owned());
             return self.on_repaired(deletion.key, log_context, Err(error), ctx);
         };
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
         let (job_id, reply) = (self.next_job_id(), ctx.address().recipient());
-        handle.submit.do_send(Submit::new(job_id, Job::Delete(external_id), reply).with_log_context(log_context.clone()));
+        handle
+            .submit
+            .do_send(Submit::new(job_id, Job::Delete(external_id), reply).with_log_context(log_context.clone()));
         let in_flight = InFlightDeletion {
             deletion,
             began: Instant::now(),
@@ -108,7 +112,9 @@ impl CleanupWorker {
             return false;
         }
         let JobEvent::Finished(result) = &message.event else { return true };
-        let Some(InFlightDeletion { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else { return true ;};
+        let Some(InFlightDeletion { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else {
+            return true;
+        };
         let Deletion { key, node, log_context, provider, lock } = deletion;
         let _span = log_context.span().entered();
         match result {
@@ -133,7 +139,8 @@ impl CleanupWorker {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                self.actor_tasks.spawn(ctx, releasing, move |(), act, ctx| act.on_repaired(key, &log_context, Err(error), ctx));
+                self.actor_tasks
+                    .spawn(ctx, releasing, move |(), act, ctx| act.on_repaired(key, &log_context, Err(error), ctx));
             }
         }
         true

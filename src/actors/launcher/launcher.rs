@@ -329,7 +329,8 @@ impl Launcher {
             worker.do_send(Shutdown);
             self.draining_pools.retain(Addr::connected);
             self.draining_pools.push(worker);
-            self.shared_pools.send_modify(|shared_pools| shared_pools.unregister(&self.context.identity.launcher_id(id)));
+            self.shared_pools
+                .send_modify(|shared_pools| shared_pools.unregister(&self.context.identity.launcher_id(id)));
         }
         self.context.identity.forget(id);
     }
@@ -424,7 +425,8 @@ impl Actor for Launcher {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.context.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
-        self.explain_registration = Some(self.context.explain_registry.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.explain_registration =
+            Some(self.context.explain_registry.register("Launcher", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
         self.log_out_of_service();
         let config = self.config.clone();

@@ -138,8 +138,12 @@ impl LeakWorker {
                 );
             }
             Effect::CleanUnused { provider, ports, budget } => {
-                self.submit(provider, Job::CleanUnused { ports, mode: CleanMode::Delete { budget } }, JobPurpose::CleanUnused,
-                    ctx,);
+                self.submit(
+                    provider,
+                    Job::CleanUnused { ports, mode: CleanMode::Delete { budget } },
+                    JobPurpose::CleanUnused,
+                    ctx,
+                );
             }
         }
     }
@@ -158,7 +162,8 @@ impl LeakWorker {
     }
 
     fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
-        let is_this = |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(suspect) if suspect.external_id == *id);
+        let is_this =
+            |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(suspect) if suspect.external_id == *id);
         self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
     }
 

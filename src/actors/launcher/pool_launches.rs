@@ -85,7 +85,7 @@ pub struct ScanEnded {
 impl PoolWorker {
     pub(crate) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
         let (id, store) = (claim.request.id.clone(), self.deps.store.clone());
-        let record = self.traces.copy(&claim.request.record);
+        let record = self.traces.clone_if_traced(&claim.request.record);
         let log_context = LogContext::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
@@ -97,7 +97,7 @@ impl PoolWorker {
                 act.held_locks.requests.insert(id.clone(), claimed.lock);
                 act.held_locks.assign_to_request(&log_context, &claimed.nodes);
                 act.held_locks.assign_to_request(&log_context, &reused);
-                act.traces.accepted(&id, record.as_ref(), &act.deps.id);
+                act.traces.request_accepted(&id, record.as_ref(), &act.deps.id);
                 claimed.nodes
             });
             let outcome = answer.as_ref().map(drop).map_err(WriteError::clone);
@@ -129,7 +129,12 @@ impl PoolWorker {
             }
             let outcome = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
-            act.log_write("there is room", &log_context, format_args!("launching {nodes:?}, reusing {reused:?}"), &outcome,);
+            act.log_write(
+                "there is room",
+                &log_context,
+                format_args!("launching {nodes:?}, reusing {reused:?}"),
+                &outcome,
+            );
             act.handle_event_on_latest(Event::Claimed(id, result), ctx);
         });
     }
@@ -143,7 +148,7 @@ impl PoolWorker {
     pub(crate) fn release(&mut self, nodes: Vec<(NodeId, Option<NodeChange>)>, ctx: &mut Context<Self>) {
         let mut held = Vec::new();
         for (node, change) in nodes {
-            self.traces.given_up(&node);
+            self.traces.launch_abandoned(&node);
             self.held_locks.forget(&node);
             held.extend(self.held_locks.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
         }
@@ -161,7 +166,7 @@ impl PoolWorker {
 
     pub(crate) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
         let (id, store) = (adoption.request.id.clone(), self.deps.store.clone());
-        let record = self.traces.copy(&adoption.request.record);
+        let record = self.traces.clone_if_traced(&adoption.request.record);
         let log_context = LogContext::request(&id, adoption.request.record.event_id.as_deref());
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
@@ -170,8 +175,8 @@ impl PoolWorker {
                 act.held_locks.requests.insert(id.clone(), lock);
                 act.held_locks.nodes.extend(nodes.iter().cloned().zip(locks));
                 act.held_locks.assign_to_request(&log_context, &nodes);
-                act.traces.accepted(&id, record.as_ref(), &act.deps.id);
-                nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.deps.id.provider));
+                act.traces.request_accepted(&id, record.as_ref(), &act.deps.id);
+                nodes.iter().for_each(|node| act.traces.launch_started(&id, node, &act.deps.id.provider));
             });
             act.log_write("go on", &log_context, format_args!("{nodes:?}"), &answer);
             act.handle_event_on_latest(Event::Adopted(id, answer), ctx);
@@ -265,7 +270,7 @@ impl PoolWorker {
             if let (Some(created), Ok(())) = (fulfilled, &result) {
                 act.record_fulfilled(created);
             }
-            act.traces.ended(&id, if result.is_ok() { state } else { "not recorded" });
+            act.traces.request_ended(&id, if result.is_ok() { state } else { "not recorded" });
             act.log_write("finish", &log_context, format_args!("{state}"), &result);
             act.handle_write_result(Event::Finished(id, result), ctx);
         });
@@ -273,16 +278,21 @@ impl PoolWorker {
 
     pub(crate) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
         let job_id = self.next_job_id();
-        let (log_context, provider, job_name) = (self.held_locks.log_context(&node), &self.deps.id.provider, job.name());
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (log_context, provider, job_name) =
+            (self.held_locks.log_context(&node), &self.deps.id.provider, job.name());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
         if matches!(job, Job::Launch(_)) {
-            self.traces.boots(&node);
+            self.traces.boot_started(&node);
         }
         self.held_locks.jobs.insert(job_id, node.clone());
         self.held_locks.last_job.insert(node, (job_id, self.deps.provider.abandon.clone()));
         // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
-        self.deps.provider.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()).with_log_context(log_context));
+        self.deps
+            .provider
+            .submit
+            .do_send(Submit::new(job_id, job, ctx.address().recipient()).with_log_context(log_context));
     }
 
     pub(crate) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
@@ -306,9 +316,10 @@ impl PoolWorker {
         let attempt = target.attempt;
         let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { ScanMode::Keys } else { ScanMode::ConnectOnly };
-        let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, mode: gather };
+        let target =
+            keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, mode: gather };
         let log_context = self.held_locks.log_context(&node);
-        self.traces.scans(&node);
+        self.traces.keyscan_started(&node);
         let span = log_context.span();
         let scanning = async move {
             debug!(target: "nodepool.utils", host = target.host, port = target.port, attempt, "scanning for host keys");
@@ -346,20 +357,21 @@ impl PoolWorker {
         for node in nodes {
             let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
             info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id = %node, "launching");
-            self.traces.launches(request, node, provider);
+            self.traces.launch_started(request, node, provider);
         }
     }
 
     fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
         let (log_context, provider) = (self.held_locks.log_context(node), &self.deps.id.provider);
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         match result {
             Ok(_) => {
-                self.traces.booted(node, None);
+                self.traces.boot_ended(node, None);
                 debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, "job ended");
             }
             Err(error) => {
-                self.traces.booted(node, Some(&error.to_string()));
+                self.traces.boot_ended(node, Some(&error.to_string()));
                 info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "job failed");
             }
         }
@@ -367,7 +379,8 @@ impl PoolWorker {
 
     pub(crate) fn report_launch(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
         let (log_context, provider) = (self.held_locks.log_context(node), &self.deps.id.provider);
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
         self.traces.attempt_ended(node, result);
@@ -393,7 +406,7 @@ impl Handler<ScanEnded> for PoolWorker {
 
     fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("ScanEnded");
-        self.traces.scanned(&message.node, message.found.as_ref().err().map(String::as_str));
+        self.traces.keyscan_ended(&message.node, message.found.as_ref().err().map(String::as_str));
         self.handle_event_on_latest(Event::Scanned(message.node, message.attempt, message.found), ctx);
     }
 }
@@ -407,7 +420,8 @@ async fn retry_release(store: &Store, mut nodes: Vec<NodeChange>) {
         for node in nodes {
             let is_building = |stored: &&Versioned<Node>| stored.record.state == NodeState::Building;
             let mirror = store.mirror();
-            let version = mirror.look(|snapshot| snapshot.node(&node.id).filter(is_building).map(|stored| stored.version));
+            let version =
+                mirror.look(|snapshot| snapshot.node(&node.id).filter(is_building).map(|stored| stored.version));
             let Some(version) = version else { continue };
             let written = store.save(NodeChange { version, ..node.clone() }).await;
             remaining.extend(matches!(written, Err(ref error) if *error != WriteError::SessionOver).then_some(node));

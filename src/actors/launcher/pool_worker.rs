@@ -141,7 +141,10 @@ impl PoolWorker {
         self.update_paused(ctx);
         self.publish_pending_usage();
         if let Some(reservations) = self.pool.tenant_reservations() {
-            let was_changed = self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
+            let was_changed = self
+                .deps
+                .shared_pools
+                .send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
             if was_changed {
                 // Our own change is no reason to look again; what others put up meanwhile is read with it.
                 self.read_shared_pools();
@@ -152,7 +155,9 @@ impl PoolWorker {
     /// Who takes less for tenants than before wakes the others: what they lacked may be there.
     fn publish_pending_usage(&self) {
         let (launcher, pending_usage) = (&self.deps.launcher, self.pool.pending_usage());
-        self.deps.shared_pools.send_if_modified(|shared_pools| shared_pools.publish_pending_usage(launcher, pending_usage));
+        self.deps
+            .shared_pools
+            .send_if_modified(|shared_pools| shared_pools.publish_pending_usage(launcher, pending_usage));
     }
 
     fn read_shared_pools(&mut self) {
@@ -273,7 +278,7 @@ impl PoolWorker {
 
     fn fulfill(&mut self, plan: ImmediateFulfillment, ctx: &mut Context<Self>) {
         let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
-        let record = self.traces.copy(&plan.request.record);
+        let record = self.traces.clone_if_traced(&plan.request.record);
         let log_context = LogContext::request(&id, plan.request.record.event_id.as_deref());
         let (store, created) = (self.deps.store.clone(), plan.request.record.created_time);
         let assigned = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
@@ -288,8 +293,8 @@ impl PoolWorker {
             if result.is_ok() {
                 act.notify_reused(&nodes);
                 act.record_fulfilled(created);
-                act.traces.accepted(&id, record.as_ref(), &act.deps.id);
-                act.traces.ended(&id, "fulfilled");
+                act.traces.request_accepted(&id, record.as_ref(), &act.deps.id);
+                act.traces.request_ended(&id, "fulfilled");
             }
             act.log_write("hand-out", &log_context, format_args!("{nodes:?}"), &result);
             act.handle_write_result(Event::Fulfilled(id, result), ctx);
@@ -297,13 +302,13 @@ impl PoolWorker {
     }
 
     fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
-        let (id, record) = (request.id.clone(), self.traces.copy(&request.record));
+        let (id, record) = (request.id.clone(), self.traces.clone_if_traced(&request.record));
         let log_context = LogContext::request(&id, request.record.event_id.as_deref());
         let store = self.deps.store.clone();
         let writing = async move { store.decline(request).await };
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
-                act.traces.declined(&id, record.as_ref(), &act.deps.id, &reasons);
+                act.traces.request_declined(&id, record.as_ref(), &act.deps.id, &reasons);
             }
             act.log_write("decline", &log_context, format_args!("{}", reasons.join("; ")), &result);
             act.handle_write_result(Event::Declined(id, result), ctx);
@@ -499,7 +504,8 @@ impl Actor for PoolWorker {
     fn started(&mut self, ctx: &mut Context<Self>) {
         let name = format!("{}/{}", self.deps.id.provider, self.deps.id.pool);
         let dumps = self.deps.dumps.register("PoolWorker", name.clone(), ctx.address().downgrade().recipient());
-        let explain_registry = self.deps.explain_registry.register("PoolWorker", name, ctx.address().downgrade().recipient());
+        let explain_registry =
+            self.deps.explain_registry.register("PoolWorker", name, ctx.address().downgrade().recipient());
         self.registrations = vec![dumps, explain_registry];
         self.register(ctx);
         Self::start_reconciler(ctx);

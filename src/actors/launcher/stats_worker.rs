@@ -111,7 +111,9 @@ impl StatsWorker {
 
     /// As often as pools of the original go over their requests.
     fn report_limits(&mut self, _: &mut Context<Self>) {
-        statsd_metrics::limit_gauges(&self.config).into_iter().for_each(|sample| self.context.samples.send_to_statsd(sample));
+        statsd_metrics::limit_gauges(&self.config)
+            .into_iter()
+            .for_each(|sample| self.context.samples.send_to_statsd(sample));
     }
 
     fn report_client(&mut self, _: &mut Context<Self>) {

@@ -66,7 +66,12 @@ pub struct ConfigStamp {
 }
 
 /// Loads the main file and, where there is one, the secure file. `built` names the drivers of this program.
-pub async fn load(files: &ConfigFileSource, main: &Path, secure: Option<&Path>, built: &[&str],) -> Result<LoadedConfig, LoadError> {
+pub async fn load(
+    files: &ConfigFileSource,
+    main: &Path,
+    secure: Option<&Path>,
+    built: &[&str],
+) -> Result<LoadedConfig, LoadError> {
     load_with(files, main, secure, built, environment()).await
 }
 
@@ -361,7 +366,8 @@ mod tests {
         let missing = directory.path().join("gone.yaml");
         let error = load_with(&ConfigFileSource::OnDisk, &missing, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("[Errno 2] No such file or directory: '"), "{error}");
-        let error = load_with(&ConfigFileSource::OnDisk, directory.path(), None, BUILT, no_variables()).await.unwrap_err();
+        let error =
+            load_with(&ConfigFileSource::OnDisk, directory.path(), None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("not a file"), "{error}");
         let binary = write(&directory, "np.yaml", b"a: 1\nb: \xff\xfe\n");
         let error = load_with(&ConfigFileSource::OnDisk, &binary, None, BUILT, no_variables()).await.unwrap_err();
@@ -379,7 +385,8 @@ mod tests {
             ["password: *hunter2\n", "a: hunter2: b\n", "diskimages: hunter2\n", "hunter2\n", "zookeeper-tls: hunter2"]
         {
             let secure = write(&directory, "secure.yaml", text);
-            let error = load_with(&ConfigFileSource::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
+            let error =
+                load_with(&ConfigFileSource::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
             assert!(error.to_string().contains("secure.yaml"), "{error}");
             assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
         }

@@ -57,7 +57,11 @@ impl ConfigWatch {
             }
             let loaded = options.load_again().await;
             let read = loaded.as_ref().map_or_else(|failure| &failure.stamp, |loaded| &loaded.stamp);
-            PollResult(if *read == stamp { FileState::Loaded(Box::new(loaded)) } else { FileState::Changing(read.clone()) })
+            PollResult(if *read == stamp {
+                FileState::Loaded(Box::new(loaded))
+            } else {
+                FileState::Changing(read.clone())
+            })
         })
     }
 
@@ -115,7 +119,8 @@ mod tests {
         let files = Arc::new(Mutex::new(BTreeMap::new()));
         let write = |text: &str| drop(files.lock().unwrap().insert(file.clone(), format!("{HEAD}{text}")));
         write("labels: [{name: a}]\n");
-        let options = LauncherOptions { files: ConfigFileSource::InMemory(files.clone()), ..LauncherOptions::new(&file) };
+        let options =
+            LauncherOptions { files: ConfigFileSource::InMemory(files.clone()), ..LauncherOptions::new(&file) };
         let mut watch = ConfigWatch::new(&options.load().await.unwrap());
         let mut poll = async || {
             let poll = watch.poll(&options).expect("no other poll is under way").await;

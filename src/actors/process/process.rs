@@ -16,7 +16,9 @@ use tracing::{error, info, warn};
 
 use super::config_files::{LoadError, LoadedConfig};
 use super::config_watch::ConfigWatch;
-use super::context::{ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest, VERSION, };
+use super::context::{
+    ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest, VERSION,
+};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::pidfile::{self, PidFile, PidFileError};
@@ -333,7 +335,7 @@ pub async fn serve_launcher(control: &Control, mut prepared: Prepared) -> Result
     if let Some(web) = web {
         web.stop(false).await;
     }
-    running.context.tracer.end();
+    running.context.tracer.shutdown();
     outcome
 }
 
@@ -352,11 +354,7 @@ impl RunningProcess {
         let ready = watch::Sender::new(false);
         // Of a launcher and a builder in one process the first, which is the launcher.
         if !control.has_notifier.replace(true) {
-            control.thread.spawn(sd_notify::run(
-                control.registry.clone(),
-                ready.subscribe(),
-                control.shutdown.clone()
-            ));
+            control.thread.spawn(sd_notify::run(control.registry.clone(), ready.subscribe(), control.shutdown.clone()));
         }
         let context = Arc::new(ProcessContext {
             options,
@@ -368,7 +366,7 @@ impl RunningProcess {
             ready,
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
-            webapp: web.map(|address| web::advertised(address, &identity.hostname)),
+            webapp: web.map(|address| web::advertised_address(address, &identity.hostname)),
             arbiters: ArbiterHandles {
                 roots: System::current().arbiter().clone(),
                 pools: pools.handle(),
@@ -427,8 +425,11 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const CONFIG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One tree of actors per session, until we are told to stop.
-pub async fn run_sessions(context: &Arc<ProcessContext>, mut loaded: LoadedConfig,
-    role: &Role,) -> Result<(), ProcessError> {
+pub async fn run_sessions(
+    context: &Arc<ProcessContext>,
+    mut loaded: LoadedConfig,
+    role: &Role,
+) -> Result<(), ProcessError> {
     let (mut is_first, mut delay) = (true, Duration::ZERO);
     loop {
         let connecting = async {
@@ -442,7 +443,11 @@ pub async fn run_sessions(context: &Arc<ProcessContext>, mut loaded: LoadedConfi
         };
         is_first = false;
         let end = run_session(connection, context, loaded.clone(), role).await;
-        delay = if end == SessionEnd::ReadFailed { (delay * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL) } else { Duration::ZERO };
+        delay = if end == SessionEnd::ReadFailed {
+            (delay * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL)
+        } else {
+            Duration::ZERO
+        };
         match end {
             SessionEnd::Stopped => {
                 info!("stopped");
@@ -511,8 +516,12 @@ async fn connect(
     }
 }
 
-async fn run_session(connection: Arc<RealConnection>, context: &Arc<ProcessContext>, loaded: LoadedConfig,
-    role: &Role,) -> SessionEnd {
+async fn run_session(
+    connection: Arc<RealConnection>,
+    context: &Arc<ProcessContext>,
+    loaded: LoadedConfig,
+    role: &Role,
+) -> SessionEnd {
     let server_updates = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
     let zk: Zk = connection.clone();
     let session_status = actix_rt::spawn(sd_notify::follow_session(zk.session(), context.ready.subscribe()));

@@ -44,7 +44,12 @@ impl FailedProviders {
     }
 
     /// The first pool that would have a label of the request if its provider could be started.
-    pub fn verdict_for(&self, request: &NodeRequest, config: &Config, launcher: impl Fn(&PoolId) -> LauncherId,) -> Option<PoolVerdict> {
+    pub fn verdict_for(
+        &self,
+        request: &NodeRequest,
+        config: &Config,
+        launcher: impl Fn(&PoolId) -> LauncherId,
+    ) -> Option<PoolVerdict> {
         self.reasons.iter().find_map(|(provider, failure)| {
             let pools = &config.providers.get(provider)?.pools;
             let has_label =
@@ -77,7 +82,8 @@ mod tests {
     fn a_reason_is_news_until_it_is_known() {
         let (mut failed_providers, provider) = (FailedProviders::default(), ProviderName::from("lab"));
         let mut failed = |message: &str| {
-            failed_providers.record_failure(&provider, &[Diagnostic::error(Position::default(), message)])};
+            failed_providers.record_failure(&provider, &[Diagnostic::error(Position::default(), message)])
+        };
         assert_eq!(["no file", "no file", "no cloud", "no file"].map(&mut failed), [true, false, true, true]);
         failed_providers.remove(&provider);
         assert!(failed_providers.record_failure(&provider, &[Diagnostic::error(Position::default(), "no file")]));

@@ -81,8 +81,15 @@ pub struct Submit {
 
 impl Submit {
     pub fn new(job_id: JobId, job: Job, reply: Recipient<JobUpdate>) -> Self {
-        Self { job, responder: JobResponder { job_id, reply: Some(reply), is_instance_known: false, log_context: LogContext::default() ,
-            }, }
+        Self {
+            job,
+            responder: JobResponder {
+                job_id,
+                reply: Some(reply),
+                is_instance_known: false,
+                log_context: LogContext::default(),
+            },
+        }
     }
 
     /// For the log lines of the job and of its calls.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tracing::{Instrument, debug, info_span};
 
 pub use super::fence::Fence;
-use super::jobs::{Abandon,  Drain, Notify, ProviderHandle, SetLeakedUsage,Submit};
+use super::jobs::{Abandon, Drain, Notify, ProviderHandle, SetLeakedUsage, Submit};
 use super::tasks::Tasks;
 use super::tasks_view;
 use crate::actors::runtime::actor_tasks::ActorTasks;
@@ -204,7 +204,8 @@ impl<D: Driver> TaskManager<D> {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();
         let log_context = self.tasks.log_context(id).cloned().unwrap_or_default();
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let (provider, call) = (&self.provider, request.key());
         debug!(%provider, event_id, node_request_id, node_id, call, "API call");
         let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
@@ -233,7 +234,8 @@ impl<D: Driver> TaskManager<D> {
         }
         let Some((call, took_ms)) = self.tasks.timing(id) else { return };
         let log_context = self.tasks.log_context(id).cloned().unwrap_or_default();
-        let (event_id, node_request_id, node_id) = (log_context.event_id(), log_context.request_id(), log_context.node_id());
+        let (event_id, node_request_id, node_id) =
+            (log_context.event_id(), log_context.request_id(), log_context.node_id());
         let (provider, took_ms) = (&self.provider, took_ms.round() as u64);
         match result {
             Ok(_) => debug!(%provider, event_id, node_request_id, node_id, call, took_ms, "API call ended"),

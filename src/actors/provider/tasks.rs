@@ -493,8 +493,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     fn wake_observers(&mut self, listing: TaskId, inventory: &Inventory) {
-        let is_meant =
-            |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < listing.0);
+        let is_meant = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < listing.0);
         let waiting: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
         for id in waiting {
@@ -506,7 +505,8 @@ impl<D: Driver> Tasks<D> {
 
     fn cancel_with_parts(&mut self, id: TaskId) {
         self.cancel(id);
-        let is_part = |running: &RunningTask<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
+        let is_part =
+            |running: &RunningTask<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
         let parts: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_part(running)).map(|(part, _)| *part).collect();
         for part in parts {

@@ -72,7 +72,12 @@ pub fn time_handler<A>(message: &'static str) -> Option<HandlerTimer> {
     if !IS_ON.load(Ordering::Relaxed) {
         return None;
     }
-    Some(HandlerTimer { actor: short_name(std::any::type_name::<A>()), message, began: Instant::now(), cpu: thread_time() ,})
+    Some(HandlerTimer {
+        actor: short_name(std::any::type_name::<A>()),
+        message,
+        began: Instant::now(),
+        cpu: thread_time(),
+    })
 }
 
 /// Without modules and parameters.

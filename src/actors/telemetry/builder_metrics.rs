@@ -12,8 +12,10 @@ pub fn build_samples(image: &ImageName, duration_ms: f64, code: i32, now: Timest
     let key = |what: &str| format!("nodepool.dib_image_build.{image}.status.{what}");
     [
         // Under `ext` the reference's mapping shows what stands in the place of a format.
-        Sample::timer(key("duration"), duration_ms).with_series(&prometheus_metrics::BUILD_TIME, [image.as_str(), "status"]),
-        Sample::gauge(key("rc"), f64::from(code)).with_series(&prometheus_metrics::BUILD_CODE, [image.as_str(), "status"]),
+        Sample::timer(key("duration"), duration_ms)
+            .with_series(&prometheus_metrics::BUILD_TIME, [image.as_str(), "status"]),
+        Sample::gauge(key("rc"), f64::from(code))
+            .with_series(&prometheus_metrics::BUILD_CODE, [image.as_str(), "status"]),
         Sample::gauge(key("last_build"), now.0.floor()).with_series(&prometheus_metrics::LAST_BUILD, [image]),
     ]
 }
@@ -130,8 +132,13 @@ mod tests {
         };
         let facts = ProviderFacts { upload_config: Some(Arc::new(uploading)), ..ProviderFacts::initial() };
         let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
-        let inputs =
-            Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0), monotonic_now: MonotonicTime::at(9.0) ,};
+        let inputs = Inputs {
+            config: &config,
+            snapshot: &snapshot,
+            facts: &facts,
+            now: Timestamp(9.0),
+            monotonic_now: MonotonicTime::at(9.0),
+        };
         let is_busy = |image: &ImageName| image.as_str() == "busy";
         let samples = state_samples(&inputs, "nb01", is_busy, |_, image| is_busy(image));
         let own = |image: &str, what: &str| format!("nodepool.builder.nb01.image.{image}.{what}.state");

@@ -13,58 +13,59 @@ use nodepool_model::records::time::Timestamp;
 const MAX_SAMPLES: usize = 21;
 
 #[derive(Default)]
-pub struct Calls {
-    readings: VecDeque<(Timestamp, BTreeMap<ProviderName, Reading>)>,
+pub struct ApiCallStats {
+    samples: VecDeque<(Timestamp, BTreeMap<ProviderName, CallSample>)>,
 }
 
 #[derive(Clone)]
-struct Reading {
+struct CallSample {
     times: Distribution,
     failed: f64,
 }
 
-impl Calls {
-    pub fn read(&mut self, registry: &MetricsRegistry, now: Timestamp) {
-        if self.readings.len() >= MAX_SAMPLES {
-            self.readings.pop_front();
+impl ApiCallStats {
+    pub fn record_sample(&mut self, registry: &MetricsRegistry, now: Timestamp) {
+        if self.samples.len() >= MAX_SAMPLES {
+            self.samples.pop_front();
         }
-        self.readings.push_back((now, readings(registry)));
+        self.samples.push_back((now, current_samples(registry)));
     }
 
     /// From the oldest reading until now.
-    pub fn figures(&self, registry: &MetricsRegistry, now: Timestamp) -> BTreeMap<ProviderName, CallStats> {
-        let first = self.readings.front();
+    pub fn metrics(&self, registry: &MetricsRegistry, now: Timestamp) -> BTreeMap<ProviderName, CallStats> {
+        let first = self.samples.front();
         let window_s = first.map_or(0.0, |(at, _)| (now - *at).0);
-        let figures = |(provider, newest): (ProviderName, Reading)| {
-            let before = first.and_then(|(_, readings)| readings.get(&provider));
-            let figures = figures(&newest, before, window_s);
-            (provider, figures)
+        let metrics = |(provider, newest): (ProviderName, CallSample)| {
+            let before = first.and_then(|(_, samples)| samples.get(&provider));
+            let metrics = metrics_between(&newest, before, window_s);
+            (provider, metrics)
         };
-        readings(registry).into_iter().map(figures).collect()
+        current_samples(registry).into_iter().map(metrics).collect()
     }
 }
 
-fn readings(registry: &MetricsRegistry) -> BTreeMap<ProviderName, Reading> {
-    let mut readings: BTreeMap<ProviderName, Reading> = BTreeMap::new();
+fn current_samples(registry: &MetricsRegistry) -> BTreeMap<ProviderName, CallSample> {
+    let mut samples: BTreeMap<ProviderName, CallSample> = BTreeMap::new();
     for (labels, found) in registry.distributions(&prometheus_metrics::TASK_TIME) {
-        let entry = readings.entry(ProviderName::from(labels[0].as_str()));
-        let empty = || Reading { times: Distribution { counts: vec![0; found.counts.len()], sum: 0.0 }, failed: 0.0 };
-        let reading = entry.or_insert_with(empty);
-        reading.times.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
-        reading.times.sum += found.sum;
+        let entry = samples.entry(ProviderName::from(labels[0].as_str()));
+        let empty =
+            || CallSample { times: Distribution { counts: vec![0; found.counts.len()], sum: 0.0 }, failed: 0.0 };
+        let sample = entry.or_insert_with(empty);
+        sample.times.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
+        sample.times.sum += found.sum;
     }
     for (labels, failed) in registry.numbers(&prometheus_metrics::TASK_FAILED) {
         // What is not there is often asked for: that is an answer.
         if labels[2] != "not-found"
-            && let Some(reading) = readings.get_mut(labels[0].as_str())
+            && let Some(sample) = samples.get_mut(labels[0].as_str())
         {
-            reading.failed += failed;
+            sample.failed += failed;
         }
     }
-    readings
+    samples
 }
 
-fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallStats {
+fn metrics_between(newest: &CallSample, before: Option<&CallSample>, window_s: f64) -> CallStats {
     let MetricKind::Histogram(bounds) = prometheus_metrics::TASK_TIME.kind else { return CallStats::default() };
     let count_before = |index: usize| before.map_or(0, |before| before.times.counts[index]);
     let counts: Vec<u64> =
@@ -72,11 +73,11 @@ fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallSta
     let count: u64 = counts.iter().sum();
     let sum = newest.times.sum - before.map_or(0.0, |before| before.times.sum);
     let failed = (newest.failed - before.map_or(0.0, |before| before.failed)).max(0.0) as u64;
-    let wanted = (count as f64 * 0.95).ceil() as u64;
-    let mut so_far = 0;
+    let threshold = (count as f64 * 0.95).ceil() as u64;
+    let mut cumulative = 0;
     let bucket = counts.iter().position(|count| {
-        so_far += count;
-        so_far >= wanted
+        cumulative += count;
+        cumulative >= threshold
     });
     let p95_s = bucket.filter(|_| count > 0).and_then(|bucket| bounds.get(bucket).copied());
     CallStats { window_s, count, failed, mean_s: (count > 0).then(|| sum / count as f64), p95_s }
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn only_what_happened_within_the_window_counts() {
-        let (registry, mut calls) = (MetricsRegistry::default(), Calls::default());
+        let (registry, mut stats) = (MetricsRegistry::default(), ApiCallStats::default());
         let call = |seconds: f64, failed: bool| {
             let labels = vec!["lab".to_owned(), "compute.GET.servers".to_owned()];
             registry.record(&prometheus_metrics::TASK_TIME, labels.clone(), seconds);
@@ -97,17 +98,17 @@ mod tests {
             }
         };
         call(50.0, true);
-        calls.read(&registry, Timestamp(0.0));
+        stats.record_sample(&registry, Timestamp(0.0));
         for _ in 0..19 {
             call(0.004, false);
         }
         call(0.2, true);
-        let figures = calls.figures(&registry, Timestamp(60.0));
+        let figures = stats.metrics(&registry, Timestamp(60.0));
         let lab = &figures[&ProviderName::from("lab")];
         assert_eq!((lab.count, lab.failed, lab.p95_s, lab.window_s), (20, 1, Some(0.005), 60.0));
         for round in 0..MAX_SAMPLES {
-            calls.read(&registry, Timestamp(60.0 + round as f64));
+            stats.record_sample(&registry, Timestamp(60.0 + round as f64));
         }
-        assert_eq!(calls.figures(&registry, Timestamp(99.0))[&ProviderName::from("lab")].count, 0);
+        assert_eq!(stats.metrics(&registry, Timestamp(99.0))[&ProviderName::from("lab")].count, 0);
     }
 }

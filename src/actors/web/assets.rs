@@ -9,17 +9,17 @@ use super::responses::{self, not_found};
 
 #[derive(RustEmbed)]
 #[folder = "web/"]
-struct Files;
+struct Assets;
 
 /// Only from here, and nothing that stands in the page itself: whatever a record holds, it is never run.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub async fn index(request: HttpRequest) -> HttpResponse {
     file(&request, "index.html")
 }
 
-pub async fn part(request: HttpRequest, name: Path<String>) -> HttpResponse {
+pub async fn asset(request: HttpRequest, name: Path<String>) -> HttpResponse {
     file(&request, &name)
 }
 
@@ -31,20 +31,20 @@ fn file(request: &HttpRequest, name: &str) -> HttpResponse {
         Some("svg") => "image/svg+xml",
         _ => return not_found(request),
     };
-    let Some(file) = Files::get(name) else { return not_found(request) };
+    let Some(file) = Assets::get(name) else { return not_found(request) };
     let hash: String = file.metadata.sha256_hash()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let tag = format!("\"{hash}\"");
     let mut response = HttpResponse::Ok();
     response
         .content_type(content_type)
-        .insert_header((header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)))
+        .insert_header((header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CSP)))
         .insert_header((header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
         .insert_header((header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")))
         .insert_header(("Cross-Origin-Resource-Policy", "same-origin"))
         .insert_header((header::CACHE_CONTROL, HeaderValue::from_static("no-cache")))
         .insert_header((header::ETAG, tag.clone()));
-    let known = request.headers().get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    if known == Some(tag.as_str()) {
+    let client_tag = request.headers().get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    if client_tag == Some(tag.as_str()) {
         return response.status(actix_web::http::StatusCode::NOT_MODIFIED).finish();
     }
     responses::with_body(response, file.data.into_owned().into())

@@ -4,50 +4,50 @@ use actix_web::http::header::{self, HeaderMap};
 
 /// How lists are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum ListFormat {
     Text,
     Json,
 }
 
-impl Format {
+impl ListFormat {
     pub fn content_type(self) -> &'static str {
         match self {
-            Format::Text => "text/plain; charset=UTF-8",
-            Format::Json => "application/json",
+            ListFormat::Text => "text/plain; charset=UTF-8",
+            ListFormat::Json => "application/json",
         }
     }
 
     /// JSON only for who prefers it to both kinds of text; whoever accepts none of the three gets text.
-    pub fn asked_for(headers: &HeaderMap) -> Self {
+    pub fn from_headers(headers: &HeaderMap) -> Self {
         let accepted = text(headers).unwrap_or("*/*");
         let json = quality(accepted, "application", "json");
         let text = quality(accepted, "text", "html").max(quality(accepted, "text", "plain"));
-        if json > text { Format::Json } else { Format::Text }
+        if json > text { ListFormat::Json } else { ListFormat::Text }
     }
 }
 
 /// How failures are answered: whoever names no preference gets plain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excuse {
+pub enum ErrorFormat {
     Html,
     Json,
     Text,
 }
 
-impl Excuse {
-    pub fn asked_for(headers: &HeaderMap) -> Self {
+impl ErrorFormat {
+    pub fn from_headers(headers: &HeaderMap) -> Self {
         let accepted = text(headers).unwrap_or("");
         let (html, json) = (quality(accepted, "text", "html"), quality(accepted, "application", "json"));
         match (html, json) {
-            (0, 0) => Excuse::Text,
-            _ if html >= json => Excuse::Html,
-            _ => Excuse::Json,
+            (0, 0) => ErrorFormat::Text,
+            _ if html >= json => ErrorFormat::Html,
+            _ => ErrorFormat::Json,
         }
     }
 }
 
 /// Whether an answer may be packed.
-pub fn takes_gzip(headers: &HeaderMap) -> bool {
+pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or("");
     let entry = accepted.split(',').find(|entry| is_named(entry, "gzip"));
     entry.is_some_and(|entry| weight(entry.split(';').skip(1)) > 0)
@@ -110,10 +110,10 @@ mod tests {
             ",;/,,",
         ];
         for accept in json {
-            assert_eq!(Format::asked_for(&headers(accept)), Format::Json, "{accept}");
+            assert_eq!(ListFormat::from_headers(&headers(accept)), ListFormat::Json, "{accept}");
         }
         for accept in text {
-            assert_eq!(Format::asked_for(&headers(accept)), Format::Text, "{accept}");
+            assert_eq!(ListFormat::from_headers(&headers(accept)), ListFormat::Text, "{accept}");
         }
     }
 
@@ -123,8 +123,8 @@ mod tests {
         {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(accepted));
-            assert_eq!(takes_gzip(&headers), expected, "{accepted}");
+            assert_eq!(accepts_gzip(&headers), expected, "{accepted}");
         }
-        assert!(!takes_gzip(&HeaderMap::new()));
+        assert!(!accepts_gzip(&HeaderMap::new()));
     }
 }

@@ -10,28 +10,32 @@ use nix::unistd::geteuid;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::peer_credentials::{self, Ends};
+use super::peer_credentials::{self, SocketPair};
 use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::dump;
 use crate::actors::runtime::profile::{self, Profile};
 
 #[derive(Deserialize)]
-pub struct Wishes {
+pub struct DumpQuery {
     /// Seconds of a profile.
     profile: Option<f64>,
 }
 
 /// The state of every actor, and a profile of so many seconds where one is asked for.
-pub async fn dump(request: HttpRequest, context: Data<ProcessContext>, wishes: Option<Query<Wishes>>) -> HttpResponse {
-    if !is_from_here(&request) {
+pub async fn dump(
+    request: HttpRequest,
+    context: Data<ProcessContext>,
+    query: Option<Query<DumpQuery>>,
+) -> HttpResponse {
+    if !is_local_user(&request) {
         return HttpResponse::Forbidden()
             .json(json!({"error": "dumps are given on this machine only, to root and to the user that runs this"}));
     }
-    let Some(Query(wishes)) = wishes else {
+    let Some(Query(query)) = query else {
         return HttpResponse::BadRequest().json(json!({"error": "`profile` is a number of seconds"}));
     };
     let mut lines = Vec::new();
-    if let Some(seconds) = wishes.profile {
+    if let Some(seconds) = query.profile {
         let longest = profile::MAX_DURATION.as_secs_f64();
         let Some(time) = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds > 0.0 && seconds <= longest)
         else {
@@ -51,29 +55,30 @@ pub async fn dump(request: HttpRequest, context: Data<ProcessContext>, wishes: O
 
 /// Over a connection that root or our own user has opened on this machine, and by itself: not for a page of a browser, and not
 /// through a proxy that others may use.
-fn is_from_here(request: &HttpRequest) -> bool {
-    let Some(ends) = request.conn_data::<Ends>() else { return false };
-    let is_near = ends.client.ip().is_loopback() || ends.client.ip() == ends.ours.ip();
-    let tells_of_others = |name: &HeaderName| {
+fn is_local_user(request: &HttpRequest) -> bool {
+    let Some(sockets) = request.conn_data::<SocketPair>() else { return false };
+    let is_local = sockets.client.ip().is_loopback() || sockets.client.ip() == sockets.local.ip();
+    let is_proxy_or_browser_header = |name: &HeaderName| {
         let name = name.as_str();
         ["forwarded", "via", "origin", "referer", "x-real-ip"].contains(&name)
             || name.starts_with("x-forwarded")
             || name.starts_with("sec-fetch")
     };
-    is_near
-        && !request.headers().keys().any(tells_of_others)
-        && names_us(request.connection_info().host(), ends.ours.ip())
-        && peer_credentials::user_of(ends.client, ends.ours).is_some_and(|user| user.is_root() || user == geteuid())
+    is_local
+        && !request.headers().keys().any(is_proxy_or_browser_header)
+        && is_own_address(request.connection_info().host(), sockets.local.ip())
+        && peer_credentials::user_of(sockets.client, sockets.local)
+            .is_some_and(|user| user.is_root() || user == geteuid())
 }
 
 /// A name that resolves to us may be anybody's: <https://en.wikipedia.org/wiki/DNS_rebinding>.
-fn names_us(host: &str, ours: IpAddr) -> bool {
+fn is_own_address(host: &str, local: IpAddr) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     };
     let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|address| address.to_canonical());
-    name == "localhost" || address.is_some_and(|address| address.is_loopback() || address == ours)
+    name == "localhost" || address.is_some_and(|address| address.is_loopback() || address == local)
 }
 
 #[cfg(test)]
@@ -82,12 +87,12 @@ mod tests {
 
     #[test]
     fn only_addresses_of_ours_name_us() {
-        let ours: IpAddr = "192.0.2.7".parse().unwrap();
+        let local: IpAddr = "192.0.2.7".parse().unwrap();
         for host in ["localhost", "localhost:8005", "127.0.0.1:8005", "[::1]:8005", "[::1]", "192.0.2.7:8005"] {
-            assert!(names_us(host, ours), "{host}");
+            assert!(is_own_address(host, local), "{host}");
         }
         for host in ["", "evil.example", "evil.example:8005", "127.0.0.1.evil.example", "192.0.2.8:8005", "[::2]:80"] {
-            assert!(!names_us(host, ours), "{host}");
+            assert!(!is_own_address(host, local), "{host}");
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::content_negotiation::Format;
+use super::content_negotiation::ListFormat;
 use super::responses::{self, success, unavailable};
 use crate::actors::process::context::ProcessContext;
 
@@ -22,14 +22,14 @@ pub async fn ready(request: HttpRequest, context: Data<ProcessContext>) -> HttpR
     if !*context.ready.borrow() {
         return unavailable(&request);
     }
-    success(&request, Format::asked_for(request.headers()).content_type(), responses::now(), "OK".into())
+    success(&request, ListFormat::from_headers(request.headers()).content_type(), responses::now(), "OK".into())
 }
 
 /// Whether requests are served at the moment: the first pass is over and a ZooKeeper server answers.
 pub async fn is_ready(context: Data<ProcessContext>) -> HttpResponse {
     let started = *context.ready.borrow();
     let connected = context.snapshot_feed.latest().is_some_and(|snapshot| snapshot.connected);
-    answer(
+    health_response(
         started && connected,
         &json!({"started": started, "zookeeper": if connected { "connected" } else { "not connected" }}),
     )
@@ -37,19 +37,19 @@ pub async fn is_ready(context: Data<ProcessContext>) -> HttpResponse {
 
 /// Whether every thread that works takes up new work.
 pub async fn live(context: Data<ProcessContext>) -> HttpResponse {
-    let asking = context.arbiters.all().map(|(name, arbiter)| async move {
-        let (answer, answered) = oneshot::channel();
-        let taken = arbiter.spawn(async move {
-            let _ = answer.send(());
+    let probes = context.arbiters.all().map(|(name, arbiter)| async move {
+        let (sender, reply) = oneshot::channel();
+        let is_spawned = arbiter.spawn(async move {
+            let _ = sender.send(());
         });
-        let answers = taken && timeout(PROBE_TIMEOUT, answered).await.is_ok_and(|answer| answer.is_ok());
-        (!answers).then_some(name)
+        let is_responsive = is_spawned && timeout(PROBE_TIMEOUT, reply).await.is_ok_and(|answer| answer.is_ok());
+        (!is_responsive).then_some(name)
     });
-    let stuck: Vec<&str> = join_all(asking).await.into_iter().flatten().collect();
-    answer(stuck.is_empty(), &json!({"stuck_threads": stuck}))
+    let stuck: Vec<&str> = join_all(probes).await.into_iter().flatten().collect();
+    health_response(stuck.is_empty(), &json!({"stuck_threads": stuck}))
 }
 
-fn answer(is_well: bool, details: &serde_json::Value) -> HttpResponse {
-    let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+fn health_response(is_healthy: bool, details: &serde_json::Value) -> HttpResponse {
+    let status = if is_healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     HttpResponse::build(status).insert_header(("Cache-Control", "no-store")).json(details)
 }

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
-use super::api_call_stats::Calls;
+use super::api_call_stats::ApiCallStats;
 use super::content_negotiation;
 use super::live_view::{self, ProviderStats};
-use super::peers::Neighbours;
+use super::peers::Peers;
 use super::responses::{self, not_found, unavailable};
 use crate::actors::process::context::{ProcessContext, VERSION};
 use crate::actors::runtime::clock;
@@ -34,62 +34,67 @@ use nodepool_model::snapshot::Snapshot;
 use nodepool_zk::mirror::mirror::Frame;
 
 /// Changes are told at most this often: what happens meanwhile is told together.
-const BEAT: Duration = Duration::from_millis(500);
+const PATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Figures are counted this often while somebody looks.
-const FIGURES: Duration = Duration::from_secs(5);
+const METRICS_INTERVAL: Duration = Duration::from_secs(5);
 /// A stream on which nothing happens says that it is alive.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Pages that may be open at a time; each holds a connection.
 const MAX_STREAMS: usize = 512;
 /// Patches that a slow client may be behind before it has to begin anew.
 const MAX_BUFFERED_EVENTS: usize = 16;
 /// How long a pool may take to say what it decided.
-const WHY_DEADLINE: Duration = Duration::from_millis(500);
+const WHY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Requests whose reasons are gathered for the list.
 const MAX_REASONS: usize = 100;
 
-pub struct Live {
+pub struct LiveView {
     history: Mutex<EventHistory>,
-    calls: Mutex<Calls>,
-    shown: Mutex<Shown>,
+    call_stats: Mutex<ApiCallStats>,
+    last_sent: Mutex<LastSent>,
     /// What is shown as the page gets it, plain and packed.
-    whole: tokio::sync::Mutex<Option<(u64, Bytes, Bytes)>>,
+    full_update: tokio::sync::Mutex<Option<(u64, Bytes, Bytes)>>,
     /// What was gathered last, for whoever asks soon after.
-    gathered: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+    cached_metrics: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
     events: broadcast::Sender<Bytes>,
     streams: AtomicUsize,
-    neighbours: Neighbours,
+    peers: Peers,
 }
 
 /// The picture to which the last patch leads, and how many led there: over all sessions, each of which counts anew.
 #[derive(Clone, Default)]
-struct Shown {
+struct LastSent {
     revision: u64,
     snapshot: Arc<Snapshot>,
 }
 
-impl Default for Live {
+impl Default for LiveView {
     fn default() -> Self {
         Self {
             history: Mutex::new(EventHistory::new(clock::now())),
-            calls: Mutex::default(),
-            shown: Mutex::default(),
-            whole: tokio::sync::Mutex::default(),
-            gathered: tokio::sync::Mutex::default(),
+            call_stats: Mutex::default(),
+            last_sent: Mutex::default(),
+            full_update: tokio::sync::Mutex::default(),
+            cached_metrics: tokio::sync::Mutex::default(),
             events: broadcast::channel(MAX_BUFFERED_EVENTS).0,
             streams: AtomicUsize::new(0),
-            neighbours: Neighbours::default(),
+            peers: Peers::default(),
         }
     }
 }
 
 /// Follows what is seen of ZooKeeper as long as the process lives. Nobody waits for another: not who remembers for who tells,
 /// and neither of them for pools that are asked.
-pub async fn follow(live: Arc<Live>, context: Arc<ProcessContext>, film: mpsc::Receiver<Frame>) {
-    tokio::join!(remember(&live, film), count(&live, &context), tell(&live, &context), tell_figures(&live, &context));
+pub async fn run(live: Arc<LiveView>, context: Arc<ProcessContext>, film: mpsc::Receiver<Frame>) {
+    tokio::join!(
+        record_history(&live, film),
+        sample_counts(&live, &context),
+        send_patches(&live, &context),
+        send_metrics(&live, &context)
+    );
 }
 
-async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
+async fn record_history(live: &LiveView, mut film: mpsc::Receiver<Frame>) {
     let mut last = Arc::<Snapshot>::default();
     while let Some(frame) = film.recv().await {
         let (mut history, now) = (lock(&live.history), clock::now());
@@ -101,71 +106,71 @@ async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
     }
 }
 
-async fn count(live: &Live, context: &ProcessContext) {
-    let mut ticks = every(COUNT_INTERVAL.to_duration());
+async fn sample_counts(live: &LiveView, context: &ProcessContext) {
+    let mut ticks = interval(COUNT_INTERVAL.to_duration());
     loop {
         ticks.tick().await;
-        let (snapshot, now) = (lock(&live.shown).snapshot.clone(), clock::now());
+        let (snapshot, now) = (lock(&live.last_sent).snapshot.clone(), clock::now());
         lock(&live.history).record_counts(&snapshot, now);
         if let Some(registry) = context.samples.metrics() {
-            lock(&live.calls).read(registry, now);
+            lock(&live.call_stats).record_sample(registry, now);
         }
     }
 }
 
-async fn tell(live: &Live, context: &ProcessContext) {
+async fn send_patches(live: &LiveView, context: &ProcessContext) {
     let mut snapshots = context.snapshot_feed.subscribe();
     loop {
         let snapshot = snapshots.next().await;
         let (older, revision) = {
-            let mut shown = lock(&live.shown);
-            shown.revision += 1;
-            (std::mem::replace(&mut shown.snapshot, snapshot.clone()), shown.revision)
+            let mut last_sent = lock(&live.last_sent);
+            last_sent.revision += 1;
+            (std::mem::replace(&mut last_sent.snapshot, snapshot.clone()), last_sent.revision)
         };
-        if live.is_watched() {
+        if live.has_streams() {
             live.send("patch", &live_view::patch(revision, &older, &snapshot));
         }
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(PATCH_INTERVAL).await;
     }
 }
 
-async fn tell_figures(live: &Live, context: &ProcessContext) {
-    let mut ticks = every(FIGURES);
+async fn send_metrics(live: &LiveView, context: &ProcessContext) {
+    let mut ticks = interval(METRICS_INTERVAL);
     loop {
         ticks.tick().await;
-        if live.is_watched() {
-            let figures = live.figures(context).await;
-            live.send("figures", &String::from_utf8_lossy(&figures));
+        if live.has_streams() {
+            let metrics = live.metrics(context).await;
+            live.send("figures", &String::from_utf8_lossy(&metrics));
         }
     }
 }
 
 /// Ticks that were missed are not made up for.
-fn every(period: Duration) -> tokio::time::Interval {
+fn interval(period: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-impl Live {
+impl LiveView {
     /// Plain and packed.
-    async fn whole(&self) -> Option<(Bytes, Bytes)> {
-        let mut whole = self.whole.lock().await;
-        let Shown { revision, snapshot } = lock(&self.shown).clone();
-        if let Some((_, plain, packed)) = whole.as_ref().filter(|(made, ..)| *made == revision) {
-            return Some((plain.clone(), packed.clone()));
+    async fn full_update(&self) -> Option<(Bytes, Bytes)> {
+        let mut cached = self.full_update.lock().await;
+        let LastSent { revision, snapshot } = lock(&self.last_sent).clone();
+        if let Some((_, plain, compressed)) = cached.as_ref().filter(|(made, ..)| *made == revision) {
+            return Some((plain.clone(), compressed.clone()));
         }
         let made = web::block(move || {
-            let plain = responses::hold(live_view::whole(revision, &snapshot).into_bytes())?;
-            let packed = responses::pack(&plain)?;
-            Some((plain, packed))
+            let plain = responses::count_body(live_view::full_update(revision, &snapshot).into_bytes())?;
+            let compressed = responses::compress(&plain)?;
+            Some((plain, compressed))
         });
-        let (plain, packed) = made.await.ok()??;
-        *whole = Some((revision, plain.clone(), packed.clone()));
-        Some((plain, packed))
+        let (plain, compressed) = made.await.ok()??;
+        *cached = Some((revision, plain.clone(), compressed.clone()));
+        Some((plain, compressed))
     }
 
-    fn is_watched(&self) -> bool {
+    fn has_streams(&self) -> bool {
         self.streams.load(Ordering::Relaxed) > 0
     }
 
@@ -174,38 +179,38 @@ impl Live {
         let _ = self.events.send(Bytes::from(format!("event: {event}\ndata: {data}\n\n")));
     }
 
-    fn own_providers(&self, context: &ProcessContext) -> Vec<ProviderStats> {
+    fn own_provider_metrics(&self, context: &ProcessContext) -> Vec<ProviderStats> {
         let Some(loaded) = context.active_config() else { return Vec::new() };
-        let (shown, now) = (lock(&self.shown).snapshot.clone(), clock::now());
-        let calls = context.samples.metrics().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
-        live_view::providers(&clock::inputs(&loaded.config, &shown, &context.snapshot_feed.facts()), &calls)
+        let (snapshot, now) = (lock(&self.last_sent).snapshot.clone(), clock::now());
+        let call_stats =
+            context.samples.metrics().map(|tally| lock(&self.call_stats).metrics(tally, now)).unwrap_or_default();
+        live_view::providers(&clock::inputs(&loaded.config, &snapshot, &context.snapshot_feed.facts()), &call_stats)
     }
 
     /// Gathered once for all who ask at the same time or soon after.
-    async fn figures(&self, context: &ProcessContext) -> Bytes {
-        let mut gathered = self.gathered.lock().await;
-        if let Some((at, figures)) = &*gathered
-            && at.elapsed() < FIGURES - BEAT
+    async fn metrics(&self, context: &ProcessContext) -> Bytes {
+        let mut cached = self.cached_metrics.lock().await;
+        if let Some((at, metrics)) = &*cached
+            && at.elapsed() < METRICS_INTERVAL - PATCH_INTERVAL
         {
-            return figures.clone();
+            return metrics.clone();
         }
-        let figures = Bytes::from(self.gather(context).await.to_string());
-        *gathered = Some((Instant::now(), figures.clone()));
-        figures
+        let metrics = Bytes::from(self.collect_metrics(context).await.to_string());
+        *cached = Some((Instant::now(), metrics.clone()));
+        metrics
     }
 
-    async fn gather(&self, context: &ProcessContext) -> Value {
-        let shown = lock(&self.shown).snapshot.clone();
-        let asked = live_view::waiting(&shown, MAX_REASONS).into_iter().map(async |id| {
+    async fn collect_metrics(&self, context: &ProcessContext) -> Value {
+        let snapshot = lock(&self.last_sent).snapshot.clone();
+        let explanations = live_view::waiting(&snapshot, MAX_REASONS).into_iter().map(async |id| {
             let reasons = ask_why(context, &id).await;
             (id, reasons)
         });
-        let (reasons, others) = tokio::join!(join_all(asked), self.neighbours.figures(context));
-        let own =
-            json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_providers(context)});
+        let (reasons, others) = tokio::join!(join_all(explanations), self.peers.metrics(context));
+        let own = json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_provider_metrics(context)});
         let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
         json!({"now": clock::now(), "since": lock(&self.history).since(), "launchers": launchers,
-            "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&shown)})
+            "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&snapshot)})
     }
 }
 
@@ -216,7 +221,7 @@ fn labels(snapshot: &Snapshot) -> Vec<&str> {
 }
 
 async fn ask_why(context: &ProcessContext, id: &RequestId) -> Vec<PoolVerdict> {
-    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_DEADLINE).await;
+    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_TIMEOUT).await;
     answers.into_iter().filter_map(|(_, answer)| answer.ok().flatten()).collect()
 }
 
@@ -225,43 +230,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// An open stream; it is counted as long as this is kept.
-struct Place(Data<Live>);
+struct StreamGuard(Data<LiveView>);
 
-impl Place {
-    fn take(live: &Data<Live>) -> Option<Place> {
+impl StreamGuard {
+    fn acquire(live: &Data<LiveView>) -> Option<StreamGuard> {
         let taken = live.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |streams| {
             (streams < MAX_STREAMS).then_some(streams + 1)
         });
-        taken.ok().map(|_| Place(live.clone()))
+        taken.ok().map(|_| StreamGuard(live.clone()))
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Server-sent events: patches, figures, and `reload` for who is too far behind.
-pub async fn stream(request: HttpRequest, live: Data<Live>) -> HttpResponse {
-    let Some(place) = Place::take(&live) else {
+pub async fn stream(request: HttpRequest, live: Data<LiveView>) -> HttpResponse {
+    let Some(guard) = StreamGuard::acquire(&live) else {
         let mut busy = unavailable(&request);
         busy.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("10"));
         return busy;
     };
-    let heard = live.events.subscribe();
+    let subscription = live.events.subscribe();
     let hello = Bytes::from_static(b"retry: 2000\nevent: hello\ndata: {}\n\n");
-    let events = stream::unfold((Some(hello), heard, place), |(hello, mut heard, place)| async move {
+    let events = stream::unfold((Some(hello), subscription, guard), |(hello, mut subscription, guard)| async move {
         if let Some(hello) = hello {
-            return Some((Ok::<_, actix_web::Error>(hello), (None, heard, place)));
+            return Some((Ok::<_, actix_web::Error>(hello), (None, subscription, guard)));
         }
-        let event = match timeout(SIGN_OF_LIFE, heard.recv()).await {
+        let event = match timeout(KEEPALIVE_INTERVAL, subscription.recv()).await {
             Ok(Ok(event)) => event,
             Ok(Err(broadcast::error::RecvError::Lagged(_))) => Bytes::from_static(b"event: reload\ndata: {}\n\n"),
             Ok(Err(broadcast::error::RecvError::Closed)) => return None,
             Err(_) => Bytes::from_static(b": still here\n\n"),
         };
-        Some((Ok(event), (None, heard, place)))
+        Some((Ok(event), (None, subscription, guard)))
     });
     HttpResponse::Ok()
         .content_type("text/event-stream")
@@ -271,41 +276,45 @@ pub async fn stream(request: HttpRequest, live: Data<Live>) -> HttpResponse {
 }
 
 /// Everything, as of the last patch.
-pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
-    let made = responses::to_the_end(async move { live.whole().await }).await;
-    let Some((plain, packed)) = made else { return unavailable(&request) };
+pub async fn state(request: HttpRequest, live: Data<LiveView>) -> HttpResponse {
+    let update = responses::run_to_completion(async move { live.full_update().await }).await;
+    let Some((plain, compressed)) = update else { return unavailable(&request) };
     let mut response = HttpResponse::Ok();
     response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
-    if content_negotiation::takes_gzip(request.headers()) {
+    if content_negotiation::accepts_gzip(request.headers()) {
         response.insert_header((header::CONTENT_ENCODING, "gzip"));
-        return responses::with_body(response, packed);
+        return responses::with_body(response, compressed);
     }
     responses::with_body(response, plain)
 }
 
-pub async fn figures(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
-    fresh_text(live.figures(&context).await)
+pub async fn metrics(live: Data<LiveView>, context: Data<ProcessContext>) -> HttpResponse {
+    uncached_response(live.metrics(&context).await)
 }
 
 /// What other launchers fetch to show it.
-pub async fn providers(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
-    fresh(&json!({"launcher": context.identity.hostname, "version": VERSION, "providers": live.own_providers(&context)}),)
+pub async fn providers(live: Data<LiveView>, context: Data<ProcessContext>) -> HttpResponse {
+    uncached_json(
+        &json!({"launcher": context.identity.hostname, "version": VERSION, "providers": live.own_provider_metrics(&context)}),
+    )
 }
 
 /// How many nodes were in which state over the last hours, and how long requests waited.
-pub async fn plots(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
+pub async fn timeseries(live: Data<LiveView>, context: Data<ProcessContext>) -> HttpResponse {
     let states: Vec<&str> = NodeState::ALL.iter().map(|state| state.as_str()).collect();
-    let (waits, launches) =
-        (all_of(&context, &prometheus_metrics::REQUEST_TIME), all_of(&context, &prometheus_metrics::LAUNCH_TIME),);
+    let (waits, launches) = (
+        total_distribution(&context, &prometheus_metrics::REQUEST_TIME),
+        total_distribution(&context, &prometheus_metrics::LAUNCH_TIME),
+    );
     let history = lock(&live.history);
     let counts: Vec<_> = history.counts().collect();
-    fresh(
+    uncached_json(
         &json!({"since": history.since(), "states": states, "counts": counts, "waits": waits, "launches": launches}),
     )
 }
 
 /// One distribution over all labels, as far as it says how long good ends took.
-fn all_of(context: &ProcessContext, meter: &'static Metric) -> Value {
+fn total_distribution(context: &ProcessContext, meter: &'static Metric) -> Value {
     let MetricKind::Histogram(bounds) = meter.kind else { return Value::Null };
     let mut sum = Distribution::new(bounds);
     for (labels, found) in context.samples.metrics().map(|tally| tally.distributions(meter)).unwrap_or_default() {
@@ -317,25 +326,25 @@ fn all_of(context: &ProcessContext, meter: &'static Metric) -> Value {
     json!({"bounds": bounds, "counts": sum.counts, "sum": sum.sum})
 }
 
-pub async fn node(request: HttpRequest, id: Path<String>, live: Data<Live>) -> HttpResponse {
-    let Some(id) = element(&id).map(NodeId::from) else { return not_found(&request) };
-    let shown = lock(&live.shown).snapshot.clone();
-    let record = status::nodes(&shown, Some(&id), clock::now()).into_iter().next();
+pub async fn node(request: HttpRequest, id: Path<String>, live: Data<LiveView>) -> HttpResponse {
+    let Some(id) = valid_id(&id).map(NodeId::from) else { return not_found(&request) };
+    let snapshot = lock(&live.last_sent).snapshot.clone();
+    let record = status::nodes(&snapshot, Some(&id), clock::now()).into_iter().next();
     let record = record.map(|row| json!(Object(NODE_COLUMNS, &row)));
     let history = lock(&live.history);
-    fresh(&json!({"record": record, "since": history.since(), "events": history.of_node(&id)}))
+    uncached_json(&json!({"record": record, "since": history.since(), "events": history.of_node(&id)}))
 }
 
 pub async fn node_request(
     request: HttpRequest,
     id: Path<String>,
-    live: Data<Live>,
+    live: Data<LiveView>,
     context: Data<ProcessContext>,
 ) -> HttpResponse {
-    let Some(id) = element(&id).map(RequestId::from) else { return not_found(&request) };
-    let whys = BTreeMap::from([(id.clone(), ask_why(&context, &id).await)]);
-    let shown = lock(&live.shown).snapshot.clone();
-    let record = shown.request(&id).map(|stored| {
+    let Some(id) = valid_id(&id).map(RequestId::from) else { return not_found(&request) };
+    let reasons = BTreeMap::from([(id.clone(), ask_why(&context, &id).await)]);
+    let snapshot = lock(&live.last_sent).snapshot.clone();
+    let record = snapshot.request(&id).map(|stored| {
         let row = status::RequestRow { id: id.clone(), request: stored.record.clone() };
         let mut record = json!(Object(REQUEST_COLUMNS, &row));
         record["tenant_name"] = json!(stored.record.tenant_name);
@@ -344,21 +353,21 @@ pub async fn node_request(
         record
     });
     let history = lock(&live.history);
-    fresh(&json!({"record": record, "since": history.since(), "events": history.of_request(&id),
-        "reasons": live_view::reasons(&whys)[id.as_str()]}))
+    uncached_json(&json!({"record": record, "since": history.since(), "events": history.of_request(&id),
+        "reasons": live_view::reasons(&reasons)[id.as_str()]}))
 }
 
 /// Ids are digits, with a dash in those of requests; nothing else is looked for.
-fn element(text: &str) -> Option<&str> {
-    let fits = text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-    (fits && !text.is_empty()).then_some(text)
+fn valid_id(text: &str) -> Option<&str> {
+    let is_valid = text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    (is_valid && !text.is_empty()).then_some(text)
 }
 
-fn fresh(document: &Value) -> HttpResponse {
-    fresh_text(Bytes::from(document.to_string()))
+fn uncached_json(document: &Value) -> HttpResponse {
+    uncached_response(Bytes::from(document.to_string()))
 }
 
-fn fresh_text(document: Bytes) -> HttpResponse {
+fn uncached_response(document: Bytes) -> HttpResponse {
     let mut response = HttpResponse::Ok();
     response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
     responses::with_body(response, document)

@@ -76,10 +76,10 @@ impl<L> Default for Difference<L> {
 }
 
 /// Everything, for a page that has just been opened.
-pub fn whole(revision: u64, snapshot: &Snapshot) -> String {
+pub fn full_update(revision: u64, snapshot: &Snapshot) -> String {
     let nodes = snapshot.nodes().map(|(id, stored)| NodeLine(id, &stored.record, snapshot.is_node_locked(id)));
     let requests = snapshot.requests().map(|(id, stored)| RequestLine(id, &stored.record));
-    to_json(&Whole {
+    to_json(&FullUpdate {
         revision,
         connected: snapshot.connected,
         nodes: nodes.collect(),
@@ -89,7 +89,7 @@ pub fn whole(revision: u64, snapshot: &Snapshot) -> String {
 }
 
 #[derive(Serialize)]
-struct Whole<'a> {
+struct FullUpdate<'a> {
     revision: u64,
     connected: bool,
     nodes: Vec<NodeLine<'a>>,

@@ -16,16 +16,16 @@ use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::prometheus_text::{CONTENT_TYPE, PrometheusText};
 
 /// Figures are counted at most this often, however many ask.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The last answer.
 #[derive(Default)]
-pub struct Figures(Mutex<Option<(Instant, Bytes)>>);
+pub struct MetricsCache(Mutex<Option<(Instant, Bytes)>>);
 
-impl Figures {
-    async fn text(&self, context: Data<ProcessContext>) -> Option<Bytes> {
+impl MetricsCache {
+    async fn rendered(&self, context: Data<ProcessContext>) -> Option<Bytes> {
         let mut last = self.0.lock().await;
-        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() <= PAUSE) {
+        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() <= MIN_INTERVAL) {
             return Some(text.clone());
         }
         let text = web::block(move || Bytes::from(collect(&context))).await.ok()?;
@@ -34,8 +34,8 @@ impl Figures {
     }
 }
 
-pub async fn metrics(request: HttpRequest, context: Data<ProcessContext>, figures: Data<Figures>) -> HttpResponse {
-    let Some(text) = responses::to_the_end(async move { figures.text(context).await }).await else {
+pub async fn metrics(request: HttpRequest, context: Data<ProcessContext>, cache: Data<MetricsCache>) -> HttpResponse {
+    let Some(text) = responses::run_to_completion(async move { cache.rendered(context).await }).await else {
         return unavailable(&request);
     };
     let mut response = HttpResponse::Ok();

@@ -28,10 +28,10 @@ use tracing::warn;
 
 use super::process::context::ProcessContext;
 use super::runtime::messages::ExplainRequest;
-use super::web::lists::{Lists, Subject};
-use super::web::live_stream::Live;
-use super::web::metrics::Figures;
-use super::web::peer_credentials::Ends;
+use super::web::lists::{ListCache, ListKind};
+use super::web::live_stream::LiveView;
+use super::web::metrics::MetricsCache;
+use super::web::peer_credentials::SocketPair;
 use nodepool_model::config::WebappConfig;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::report::status::PoolVerdict;
@@ -42,24 +42,24 @@ mod lists;
 mod metrics;
 
 /// How long a pool worker may take to say what it decided.
-const WHY_DEADLINE: Duration = Duration::from_secs(1);
+const WHY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ids are ten digits with a priority before them; twice that is no id.
 const LONGEST_ID: usize = 32;
 /// Connections at a time; further ones wait until one of these ends.
 const MAX_CONNECTIONS: usize = 2048;
 /// Of the files that the process may have open; the rest is for ZooKeeper, clouds and logs, however many look at pages.
-const SHARE_OF_FILES: u64 = 2;
+const FD_SHARE_DIVISOR: u64 = 2;
 /// A client that has said nothing for so many seconds is asked whether it is there. One that lost its power in the middle of a request
 /// would have its connection for ever.
-const SILENCE_S: u32 = 60;
+const KEEPALIVE_IDLE_S: u32 = 60;
 /// How long a client may take to send the head of a request.
-const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that takes nothing for so long, although there is something for it, is gone. Milliseconds.
-const STALLED_MS: u32 = 30_000;
+const TCP_USER_TIMEOUT_MS: u32 = 30_000;
 
 fn max_connections() -> usize {
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
-    usize::try_from(files / SHARE_OF_FILES).unwrap_or(MAX_CONNECTIONS).clamp(1, MAX_CONNECTIONS)
+    usize::try_from(files / FD_SHARE_DIVISOR).unwrap_or(MAX_CONNECTIONS).clamp(1, MAX_CONNECTIONS)
 }
 
 /// Binds the port of the configuration; a port that is taken is a reason not to start.
@@ -80,52 +80,60 @@ pub fn bind_from(address: Ipv4Addr, first_port: u16) -> io::Result<TcpListener> 
 }
 
 /// `host:port` by which other machines find what listens here: a wildcard is replaced by our name.
-pub fn advertised(listening: SocketAddr, hostname: &str) -> String {
-    match listening.ip() {
+pub fn advertised_address(local_address: SocketAddr, hostname: &str) -> String {
+    match local_address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) | IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
-            format!("{hostname}:{}", listening.port())
+            format!("{hostname}:{}", local_address.port())
         }
-        _ => listening.to_string(),
+        _ => local_address.to_string(),
     }
 }
 
 /// Serves until the handle of the server stops it. One thread, which is not one of those that work.
 ///
 /// What the live page shows is gathered on `viewers`, a thread that does nothing else.
-pub fn serve(listener: TcpListener, context: Arc<ProcessContext>, viewers: &ArbiterHandle) -> io::Result<Server> {
-    let (context, lists) = (web::Data::from(context), web::Data::new(Lists::default()));
-    let figures = web::Data::new(Figures::default());
-    let live = Arc::new(Live::default());
-    viewers.spawn(live_stream::follow(live.clone(), context.clone().into_inner(), context.snapshot_feed.subscribe_transitions(),));
-    let live = web::Data::from(live);
+pub fn serve(
+    listener: TcpListener,
+    context: Arc<ProcessContext>,
+    live_view_arbiter: &ArbiterHandle,
+) -> io::Result<Server> {
+    let (context, lists) = (web::Data::from(context), web::Data::new(ListCache::default()));
+    let metrics_cache = web::Data::new(MetricsCache::default());
+    let live_view = Arc::new(LiveView::default());
+    live_view_arbiter.spawn(live_stream::run(
+        live_view.clone(),
+        context.clone().into_inner(),
+        context.snapshot_feed.subscribe_transitions(),
+    ));
+    let live_view = web::Data::from(live_view);
     let app = move || {
         let mut app = App::new()
             .app_data(context.clone())
             .app_data(lists.clone())
-            .app_data(figures.clone())
-            .app_data(live.clone())
-            .wrap(from_fn(responses::without_body_for_head))
+            .app_data(metrics_cache.clone())
+            .app_data(live_view.clone())
+            .wrap(from_fn(responses::strip_head_body))
             .wrap(DefaultHeaders::new().add((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))))
             .route("/ready", web::route().to(health::ready))
             .route("/health/live", web::route().to(health::live))
             .route("/health/ready", web::route().to(health::is_ready))
             .route("/metrics", web::route().to(metrics::metrics))
             .route("/", web::route().to(assets::index))
-            .route("/static/{name}", web::route().to(assets::part))
+            .route("/static/{name}", web::route().to(assets::asset))
             .route("/api/state", web::route().to(live_stream::state))
             .route("/api/stream", web::route().to(live_stream::stream))
-            .route("/api/figures", web::route().to(live_stream::figures))
+            .route("/api/figures", web::route().to(live_stream::metrics))
             .route("/api/providers", web::route().to(live_stream::providers))
-            .route("/api/plots", web::route().to(live_stream::plots))
+            .route("/api/plots", web::route().to(live_stream::timeseries))
             .route("/api/node/{id}", web::route().to(live_stream::node))
             .route("/api/request/{id}", web::route().to(live_stream::node_request))
             .route("/dump", web::route().to(dumps::dump))
             .route("/why/{request}", web::route().to(why))
             .default_service(web::route().to(not_found));
-        for (path, subject) in Subject::ALL {
+        for (path, subject) in ListKind::ALL {
             app = app.route(
                 path,
-                web::route().to(move |request, context, lists| lists::answer(subject, request, context, lists)),
+                web::route().to(move |request, context, lists| lists::respond(subject, request, context, lists)),
             );
         }
         app
@@ -138,14 +146,14 @@ pub fn serve(listener: TcpListener, context: Arc<ProcessContext>, viewers: &Arbi
             let Some(stream) = stream.downcast_ref::<TcpStream>() else { return };
             // Answers go out in pieces; the last one is not to wait until the ones before it are acknowledged.
             let _ = stream.set_nodelay(true);
-            let _ = setsockopt(stream, TcpUserTimeout, &STALLED_MS);
-            let _ = setsockopt(stream, TcpKeepIdle, &SILENCE_S);
+            let _ = setsockopt(stream, TcpUserTimeout, &TCP_USER_TIMEOUT_MS);
+            let _ = setsockopt(stream, TcpKeepIdle, &KEEPALIVE_IDLE_S);
             let _ = setsockopt(stream, KeepAlive, &true);
-            if let (Ok(client), Ok(ours)) = (stream.peer_addr(), stream.local_addr()) {
-                data.insert(Ends::new(client, ours));
+            if let (Ok(client), Ok(local)) = (stream.peer_addr(), stream.local_addr()) {
+                data.insert(SocketPair::new(client, local));
             }
         })
-        .client_request_timeout(HEAD_DEADLINE)
+        .client_request_timeout(HEADER_TIMEOUT)
         .disable_signals()
         .shutdown_timeout(1);
     Ok(server.listen(listener)?.run())
@@ -161,12 +169,12 @@ async fn why(request: HttpRequest, id: web::Path<String>, context: web::Data<Pro
         let error = "a request id is digits, a dash and digits, such as 200-0000000042";
         return HttpResponse::BadRequest().json(json!({ "error": error }));
     };
-    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_DEADLINE).await;
+    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_TIMEOUT).await;
     let mut verdicts: Vec<PoolVerdict> = Vec::new();
-    for (asked, answer) in answers {
+    for (actor, answer) in answers {
         match answer {
             Ok(verdict) => verdicts.extend(verdict),
-            Err(reason) => warn!(actor = asked.actor, name = asked.name, ?reason, "no verdict to be had"),
+            Err(reason) => warn!(actor = actor.actor, name = actor.name, ?reason, "no verdict to be had"),
         }
     }
     let body = serde_json::to_string(&verdicts).expect("verdicts are texts and a finite number");
@@ -195,7 +203,7 @@ mod tests {
     #[test]
     fn a_wildcard_is_advertised_by_our_name() {
         let check = |listening: &str, expected: &str| {
-            assert_eq!(advertised(listening.parse().unwrap(), "nl01"), expected);
+            assert_eq!(advertised_address(listening.parse().unwrap(), "nl01"), expected);
         };
         check("0.0.0.0:8005", "nl01:8005");
         check("[::]:8005", "nl01:8005");

@@ -18,40 +18,40 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
 
-use super::content_negotiation::Excuse;
+use super::content_negotiation::ErrorFormat;
 use crate::actors::runtime::clock;
 
 /// Answers may be kept this long, by us and by whoever stands between.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
 /// What is written at once.
-const CHUNK: usize = 32 * 1024;
+const CHUNK_SIZE: usize = 32 * 1024;
 /// Bytes of large bodies that may be in memory at a time, in the cache and for clients that read slowly.
 const MAX_BODY_BYTES_IN_MEMORY: usize = 256 << 20;
 
-static HELD: AtomicUsize = AtomicUsize::new(0);
+static BODY_BYTES_IN_MEMORY: AtomicUsize = AtomicUsize::new(0);
 
 /// A body that counts for as long as anybody has a part of it.
-struct Held(Vec<u8>);
+struct CountedBody(Vec<u8>);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedBody {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Held {
+impl Drop for CountedBody {
     fn drop(&mut self) {
-        HELD.fetch_sub(self.0.len(), Ordering::Relaxed);
+        BODY_BYTES_IN_MEMORY.fetch_sub(self.0.len(), Ordering::Relaxed);
     }
 }
 
 /// Takes the room for a body; `None` while clients that do not read what they asked for have it all.
-pub fn hold(body: Vec<u8>) -> Option<Bytes> {
+pub fn count_body(body: Vec<u8>) -> Option<Bytes> {
     let size = body.len();
-    let taken = HELD
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held + size).filter(|sum| *sum <= MAX_BODY_BYTES_IN_MEMORY)
+    let taken = BODY_BYTES_IN_MEMORY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+        Some(held + size).filter(|sum| *sum <= MAX_BODY_BYTES_IN_MEMORY)
     });
-    taken.ok().map(|_| Bytes::from_owner(Held(body)))
+    taken.ok().map(|_| Bytes::from_owner(CountedBody(body)))
 }
 
 /// Now, by the clock that everybody else goes by.
@@ -61,14 +61,14 @@ pub fn now() -> SystemTime {
 
 /// Makes an answer to the end, also for a client that has gone meanwhile: the work goes on all the same, and whoever asks next is to
 /// find that it is under way.
-pub async fn to_the_end<T: 'static>(making: impl Future<Output = Option<T>> + 'static) -> Option<T> {
-    actix_rt::spawn(making).await.ok().flatten()
+pub async fn run_to_completion<T: 'static>(work: impl Future<Output = Option<T>> + 'static) -> Option<T> {
+    actix_rt::spawn(work).await.ok().flatten()
 }
 
 /// With the headers that every good answer has; nothing is sent again to who has it already.
-pub fn success(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
-    let (mut response, is_known) = dated(request, made);
-    if is_known {
+pub fn success(request: &HttpRequest, content_type: &'static str, created: SystemTime, body: Bytes) -> HttpResponse {
+    let (mut response, is_not_modified) = response_with_dates(request, created);
+    if is_not_modified {
         return response.status(StatusCode::NOT_MODIFIED).finish();
     }
     response.insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
@@ -76,9 +76,9 @@ pub fn success(request: &HttpRequest, content_type: &'static str, made: SystemTi
 }
 
 /// The same, packed: intermediaries are told that others may want it otherwise.
-pub fn packed(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
-    let (mut response, is_known) = dated(request, made);
-    if is_known {
+pub fn compressed(request: &HttpRequest, content_type: &'static str, created: SystemTime, body: Bytes) -> HttpResponse {
+    let (mut response, is_not_modified) = response_with_dates(request, created);
+    if is_not_modified {
         return response.status(StatusCode::NOT_MODIFIED).finish();
     }
     response
@@ -90,8 +90,8 @@ pub fn packed(request: &HttpRequest, content_type: &'static str, made: SystemTim
 
 /// Its dates, and whether the client has it. Dates have whole seconds, so an answer made within the second that a client names
 /// is the one that it has.
-fn dated(request: &HttpRequest, made: SystemTime) -> (HttpResponseBuilder, bool) {
-    let since_epoch = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+fn response_with_dates(request: &HttpRequest, created: SystemTime) -> (HttpResponseBuilder, bool) {
+    let since_epoch = created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs());
     let mut response = HttpResponse::Ok();
     response
@@ -99,26 +99,26 @@ fn dated(request: &HttpRequest, made: SystemTime) -> (HttpResponseBuilder, bool)
         .insert_header((header::CACHE_CONTROL, HeaderValue::from_static("max-age=1, public")))
         .insert_header((header::LAST_MODIFIED, HttpDate::from(modified)))
         .insert_header((header::EXPIRES, HttpDate::from(modified + MAX_AGE)));
-    (response, is_known_since(request.headers(), modified))
+    (response, is_not_modified_since(request.headers(), modified))
 }
 
 /// A body in pieces, of which the next one is taken when the one before has been sent.
 pub fn with_body(mut response: HttpResponseBuilder, body: Bytes) -> HttpResponse {
-    if body.len() <= CHUNK {
+    if body.len() <= CHUNK_SIZE {
         return response.body(body);
     }
     let length = body.len() as u64;
     let chunks = stream::unfold(body, |mut rest| async move {
-        let chunk = rest.split_to(CHUNK.min(rest.len()));
+        let chunk = rest.split_to(CHUNK_SIZE.min(rest.len()));
         (!chunk.is_empty()).then_some((Ok::<_, actix_web::Error>(chunk), rest))
     });
     response.body(SizedStream::new(length, Box::pin(chunks)))
 }
 
 /// The length of a body and nothing of it: what is asked for with HEAD.
-struct Unsent(u64);
+struct HeadBody(u64);
 
-impl MessageBody for Unsent {
+impl MessageBody for HeadBody {
     type Error = Infallible;
 
     fn size(&self) -> BodySize {
@@ -131,37 +131,37 @@ impl MessageBody for Unsent {
 }
 
 /// actix-http forgets which of two requests in one packet was HEAD, and would send the body of the first.
-pub async fn without_body_for_head(
+pub async fn strip_head_body(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
     let is_head = request.method() == Method::HEAD;
     let response = next.call(request).await?;
     Ok(match response.response().body().size() {
-        BodySize::Sized(length) if is_head => response.map_body(|_, _| BoxBody::new(Unsent(length))),
+        BodySize::Sized(length) if is_head => response.map_body(|_, _| BoxBody::new(HeadBody(length))),
         _ => response,
     })
 }
 
 /// As gzip, where there is room for it.
-pub fn pack(body: &Bytes) -> Option<Bytes> {
+pub fn compress(body: &Bytes) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
     encoder.write_all(body).expect("memory takes what is written");
-    hold(encoder.finish().expect("memory takes what is written"))
+    count_body(encoder.finish().expect("memory takes what is written"))
 }
 
-fn is_known_since(headers: &HeaderMap, modified: SystemTime) -> bool {
+fn is_not_modified_since(headers: &HeaderMap, modified: SystemTime) -> bool {
     let given = headers.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
     let given = given.and_then(|text| text.parse::<HttpDate>().ok());
     given.is_some_and(|since| SystemTime::from(since) >= modified)
 }
 
 pub fn not_found(request: &HttpRequest) -> HttpResponse {
-    failure(request, StatusCode::NOT_FOUND, "The resource could not be found.")
+    error_response(request, StatusCode::NOT_FOUND, "The resource could not be found.")
 }
 
 pub fn unavailable(request: &HttpRequest) -> HttpResponse {
-    failure(
+    error_response(
         request,
         StatusCode::SERVICE_UNAVAILABLE,
         "The server is currently unavailable. Please try again at a later time.",
@@ -169,21 +169,21 @@ pub fn unavailable(request: &HttpRequest) -> HttpResponse {
 }
 
 /// The bytes are those of WebOb, which the original uses; the explanation is one of ours and needs no escapes.
-fn failure(request: &HttpRequest, status: StatusCode, explanation: &str) -> HttpResponse {
+fn error_response(request: &HttpRequest, status: StatusCode, explanation: &str) -> HttpResponse {
     let title = status.canonical_reason().unwrap_or("Error");
     let code = format!("{} {title}", status.as_u16());
-    let (content_type, body) = match Excuse::asked_for(request.headers()) {
-        Excuse::Html => (
+    let (content_type, body) = match ErrorFormat::from_headers(request.headers()) {
+        ErrorFormat::Html => (
             "text/html; charset=UTF-8",
             format!(
                 "<html>\n <head>\n  <title>{code}</title>\n </head>\n <body>\n  <h1>{code}</h1>\n  {explanation}<br /><br />\n\n\n\n </body>\n</html>"
             ),
         ),
-        Excuse::Json => (
+        ErrorFormat::Json => (
             "application/json",
             format!(r#"{{"message": "{explanation}<br /><br />\n\n\n", "code": "{code}", "title": "{title}"}}"#),
         ),
-        Excuse::Text => ("text/plain; charset=UTF-8", format!("{code}\n\n{explanation}\n\n   ")),
+        ErrorFormat::Text => ("text/plain; charset=UTF-8", format!("{code}\n\n{explanation}\n\n   ")),
     };
     HttpResponse::build(status).content_type(content_type).body(body)
 }

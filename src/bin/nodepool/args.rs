@@ -48,7 +48,7 @@ pub struct Global {
     pub debug: bool,
     /// How results are shown
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table", global = true)]
-    pub output: Format,
+    pub output: OutputFormat,
     /// Give up when ZooKeeper cannot be reached for so long [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, global = true)]
     pub timeout: Option<Duration>,
@@ -58,7 +58,7 @@ pub struct Global {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     Table,
     Json,
 }
@@ -158,14 +158,14 @@ pub enum Command {
     /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
     Watch,
     #[command(flatten)]
-    Made(Made),
+    Generate(GenerateCommand),
     /// Run launcher, web server and coordinator in one process, for one machine
     Standalone(StandaloneArguments),
 }
 
 /// What is made of what the programs parse; needs neither configuration nor ZooKeeper.
 #[derive(Debug, Subcommand)]
-pub enum Made {
+pub enum GenerateCommand {
     /// Print the JSON Schema of configuration files, for editors
     ConfigSchema,
     /// Print what a shell needs to complete command lines
@@ -251,17 +251,18 @@ fn priority(text: &str) -> Result<String, String> {
 }
 
 /// What was typed; or what to print instead and the status to exit with.
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Global, Command), Refusal> {
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Global, Command), UsageError> {
     let words: Vec<OsString> = words.into_iter().collect();
-    let arguments = Arguments::try_parse_from(&words).map_err(|error| Refusal::from_clap(error, wanted(&words)))?;
+    let arguments =
+        Arguments::try_parse_from(&words).map_err(|error| UsageError::from_clap(error, requested_format(&words)))?;
     match arguments.command {
         Some(command) => Ok((arguments.global, command)),
-        None => Err(Refusal { status: 1, stdout: help(), stderr: String::new() }),
+        None => Err(UsageError { status: 1, stdout: help(), stderr: String::new() }),
     }
 }
 
 /// The format that was asked for on a line that cannot be understood as a whole.
-fn wanted(words: &[OsString]) -> Format {
+fn requested_format(words: &[OsString]) -> OutputFormat {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--").collect();
     // Long options may be shortened.
     let is_long = |word: &str| word.len() > 2 && "--output".starts_with(word);
@@ -271,33 +272,33 @@ fn wanted(words: &[OsString]) -> Format {
         None => *word == "-ojson",
     };
     match words.windows(2).any(is_apart) || words.iter().any(is_joined) {
-        true => Format::Json,
-        false => Format::Table,
+        true => OutputFormat::Json,
+        false => OutputFormat::Table,
     }
 }
 
 #[derive(Debug)]
-pub struct Refusal {
+pub struct UsageError {
     pub status: u8,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Refusal {
-    fn from_clap(error: clap::Error, format: Format) -> Self {
+impl UsageError {
+    fn from_clap(error: clap::Error, format: OutputFormat) -> Self {
         match error.kind() {
             ErrorKind::DisplayVersion | ErrorKind::DisplayHelp => {
                 let text = error.render().to_string();
-                Refusal { status: 0, stdout: text.replace("Nodepool version:-", "nodepool "), stderr: String::new() }
+                UsageError { status: 0, stdout: text.replace("Nodepool version:-", "nodepool "), stderr: String::new() }
             }
             _ => {
-                let stderr = usage_error(&error.render().to_string());
-                let mistake = stderr.lines().last().and_then(|line| line.strip_prefix("nodepool: error: "));
+                let stderr = format_usage_error(&error.render().to_string());
+                let message = stderr.lines().last().and_then(|line| line.strip_prefix("nodepool: error: "));
                 let stdout = match format {
-                    Format::Table => String::new(),
-                    Format::Json => format!("{}\n", json!({"outcome": "failed", "message": mistake})),
+                    OutputFormat::Table => String::new(),
+                    OutputFormat::Json => format!("{}\n", json!({"outcome": "failed", "message": message})),
                 };
-                Refusal { status: 2, stdout, stderr }
+                UsageError { status: 2, stdout, stderr }
             }
         }
     }
@@ -308,7 +309,7 @@ fn help() -> String {
 }
 
 /// The usage first, then hints, and the mistake on the last line, with the prefix that scripts look for.
-fn usage_error(rendered: &str) -> String {
+fn format_usage_error(rendered: &str) -> String {
     let (message, rest) = rendered.split_once("\nUsage: ").unwrap_or((rendered, ""));
     let usage = rest.lines().next().unwrap_or("nodepool [OPTIONS] [COMMAND]");
     let mut paragraphs = message.split("\n\n").map(|lines| lines.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -321,7 +322,7 @@ fn usage_error(rendered: &str) -> String {
 mod tests {
     use super::*;
 
-    fn typed(line: &str) -> Result<(Global, Command), Refusal> {
+    fn parse_line(line: &str) -> Result<(Global, Command), UsageError> {
         parse(line.split_whitespace().map(Into::into))
     }
 
@@ -329,22 +330,22 @@ mod tests {
     #[test]
     fn the_version_is_printed_in_the_words_that_scripts_know() {
         for line in ["nodepool --version", "nodepool --vers"] {
-            let refusal = typed(line).unwrap_err();
-            assert_eq!((refusal.status, refusal.stdout.as_str()), (0, "Nodepool version: 12.0.0\n"));
+            let error = parse_line(line).unwrap_err();
+            assert_eq!((error.status, error.stdout.as_str()), (0, "Nodepool version: 12.0.0\n"));
         }
     }
 
     // operations.md checks 1 and 2
     #[test]
     fn nothing_is_answered_with_help_and_nonsense_with_the_reason_on_the_last_line() {
-        let refusal = typed("nodepool").unwrap_err();
-        assert_eq!(refusal.status, 1);
-        assert!(refusal.stdout.contains("config-validate"), "{}", refusal.stdout);
+        let error = parse_line("nodepool").unwrap_err();
+        assert_eq!(error.status, 1);
+        assert!(error.stdout.contains("config-validate"), "{}", error.stdout);
         for line in ["nodepool frobnicate", "nodepool list --frob", "nodepool delete", "nodepool hold 1 2"] {
-            let refusal = typed(line).unwrap_err();
-            let last = refusal.stderr.lines().last().unwrap();
-            assert!(refusal.status == 2 && last.starts_with("nodepool: error: "), "{line}: {}", refusal.stderr);
-            assert!(refusal.stderr.starts_with("usage: nodepool"), "{line}: {}", refusal.stderr);
+            let error = parse_line(line).unwrap_err();
+            let last = error.stderr.lines().last().unwrap();
+            assert!(error.status == 2 && last.starts_with("nodepool: error: "), "{line}: {}", error.stderr);
+            assert!(error.stderr.starts_with("usage: nodepool"), "{line}: {}", error.stderr);
         }
         for (line, mistake) in [
             (
@@ -366,25 +367,26 @@ mod tests {
             ("list -o yaml", "invalid value 'yaml' for '--output <FORMAT>' [possible values: table, json]"),
             ("standalone --data-dir", "a value is required for '--data-dir <DIRECTORY>' but none was supplied"),
         ] {
-            let text = typed(&format!("nodepool {line}")).unwrap_err().stderr;
+            let text = parse_line(&format!("nodepool {line}")).unwrap_err().stderr;
             assert_eq!(text.lines().last(), Some(format!("nodepool: error: {mistake}").as_str()), "{text}");
         }
-        let hinted = typed("nodepool list --detial").unwrap_err().stderr;
+        let hinted = parse_line("nodepool list --detial").unwrap_err().stderr;
         assert!(hinted.contains("\ntip: a similar argument exists: '--detail'\nnodepool: error: "), "{hinted}");
     }
 
     #[test]
     fn help_names_the_program_by_its_name() {
-        let text = typed("nodepool --help").unwrap_err().stdout + &typed("nodepool list --help").unwrap_err().stdout;
+        let text =
+            parse_line("nodepool --help").unwrap_err().stdout + &parse_line("nodepool list --help").unwrap_err().stdout;
         assert!(text.contains("Usage: nodepool") && !text.contains("Nodepool version:"), "{text}");
     }
 
     #[test]
     fn long_options_may_be_shortened_and_the_format_stands_anywhere() {
-        let (_, command) = typed("nodepool list --det").unwrap();
+        let (_, command) = parse_line("nodepool list --det").unwrap();
         assert!(matches!(command, Command::List { detail: true }));
         for line in ["nodepool -o json list", "nodepool list -o json", "nodepool list --out json"] {
-            assert_eq!(typed(line).unwrap().0.output, Format::Json, "{line}");
+            assert_eq!(parse_line(line).unwrap().0.output, OutputFormat::Json, "{line}");
         }
     }
 
@@ -400,18 +402,18 @@ mod tests {
             ("-o table bogus", false),
             ("request --bogus -- x -o json", false),
         ] {
-            let refusal = typed(&format!("nodepool {line}")).unwrap_err();
-            assert_eq!(refusal.stdout.starts_with(r#"{"outcome":"failed""#), is_json, "{line}: {}", refusal.stdout);
+            let error = parse_line(&format!("nodepool {line}")).unwrap_err();
+            assert_eq!(error.stdout.starts_with(r#"{"outcome":"failed""#), is_json, "{line}: {}", error.stdout);
         }
     }
 
     #[test]
     fn standalone_takes_its_configuration_before_or_after_its_name() {
-        let (_, command) = typed("nodepool standalone -c np.yaml --data-dir /srv/np").unwrap();
+        let (_, command) = parse_line("nodepool standalone -c np.yaml --data-dir /srv/np").unwrap();
         let Command::Standalone(arguments) = command else { panic!("another command") };
         assert_eq!(arguments.config, Some("np.yaml".into()));
         assert_eq!(arguments.data_dir, PathBuf::from("/srv/np"));
-        let (global, command) = typed("nodepool -c np.yaml standalone").unwrap();
+        let (global, command) = parse_line("nodepool -c np.yaml standalone").unwrap();
         let Command::Standalone(arguments) = command else { panic!("another command") };
         assert_eq!((global.config, arguments.config), (Some("np.yaml".into()), None));
         assert_eq!(arguments.data_dir, PathBuf::from("./nodepool-data"));
@@ -419,14 +421,14 @@ mod tests {
 
     #[test]
     fn a_command_for_the_nodes_is_taken_as_typed() {
-        let (_, command) = typed("nodepool request --label a --label b --priority high -- sh -c --label").unwrap();
+        let (_, command) = parse_line("nodepool request --label a --label b --priority high -- sh -c --label").unwrap();
         let Command::Request(request) = command else { panic!("another command") };
         assert_eq!((request.label.len(), request.priority.as_str()), (2, "100"));
         assert_eq!(request.command, ["sh", "-c", "--label"]);
         for line in
             ["nodepool request", "nodepool request --label a --wait soon", "nodepool request --label a --wait -1"]
         {
-            assert_eq!(typed(line).unwrap_err().status, 2, "{line}");
+            assert_eq!(parse_line(line).unwrap_err().status, 2, "{line}");
         }
     }
 }

@@ -23,8 +23,8 @@ const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
 const STANDALONE_CONFIG: &str = "./nodepool-data/nodepool.yaml";
 
 /// How often an unreachable ZooKeeper is complained about, and how long to wait before the next try.
-const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(500);
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 const LOGGER: &str = "nodepool.zk.ZooKeeperClient";
 
@@ -72,7 +72,7 @@ pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result
     let options = ConnectOptions::from_config(&config.zookeeper)?;
     debug!(target: LOGGER, "connecting to ZooKeeper at {}", options.connect_string());
     let started = Instant::now();
-    let mut complained: Option<Instant> = None;
+    let mut last_warning: Option<Instant> = None;
     let mut reason = "no server has answered yet".to_owned();
     loop {
         let attempt = client::connect(options.clone());
@@ -90,14 +90,14 @@ pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result
             Err(_) => {}
         }
         if let Some(limit) = limit
-            && started.elapsed() + PAUSE >= limit
+            && started.elapsed() + RETRY_INTERVAL >= limit
         {
             bail!("no ZooKeeper within {} s: {reason}", limit.as_secs_f64());
         }
-        if complained.is_none_or(|at| at.elapsed() >= COMPLAINT_EVERY) {
+        if last_warning.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             warn!(target: LOGGER, "{reason}; trying again");
-            complained = Some(Instant::now());
+            last_warning = Some(Instant::now());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

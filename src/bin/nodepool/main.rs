@@ -23,7 +23,7 @@ use serde_json::json;
 
 use args::{Command, Global};
 use commands::images::{self, alien, follow};
-use commands::request::{self, Holding};
+use commands::request::{self, HoldPolicy};
 use commands::{admin, clouds, dump, generate, nodes, standalone, validate, watch, why};
 use interrupts::Interrupts;
 use output::Output;
@@ -35,11 +35,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     let status = match args::parse(std::env::args_os()) {
         Ok((global, command)) => start(global, command),
-        Err(refusal) => {
+        Err(error) => {
             // Who closes our output does not want to know more.
-            let _ = std::io::stdout().write_all(refusal.stdout.as_bytes());
-            let _ = std::io::stderr().write_all(refusal.stderr.as_bytes());
-            refusal.status
+            let _ = std::io::stdout().write_all(error.stdout.as_bytes());
+            let _ = std::io::stderr().write_all(error.stderr.as_bytes());
+            error.status
         }
     };
     // A thread may still be waiting for a line of input, which must not keep us.
@@ -54,20 +54,20 @@ fn start(global: Global, command: Command) -> u8 {
     let stdout = std::io::stdout();
     // Not locked: a panic or the log must be able to write as well.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
-    let mut notes = std::io::stderr();
-    let mut output = Output::new(global.output, &mut out, &mut notes);
-    let ended = work(global, command, &mut output).and_then(|status| {
+    let mut diagnostics = std::io::stderr();
+    let mut output = Output::new(global.output, &mut out, &mut diagnostics);
+    let result = run_command(global, command, &mut output).and_then(|status| {
         output.flush()?;
         Ok(status)
     });
-    match ended {
+    match result {
         Ok(status) => status,
         Err(error) => fail(&error, &mut output),
     }
 }
 
 /// Whether the pipe was closed by who read from it.
-fn is_unread(error: &anyhow::Error) -> bool {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     })
@@ -76,7 +76,7 @@ fn is_unread(error: &anyhow::Error) -> bool {
 /// The message is the last line on stderr, whatever else there was to say.
 fn fail(error: &anyhow::Error, output: &mut Output<'_>) -> u8 {
     // Whoever read our output has seen enough.
-    if is_unread(error) {
+    if is_broken_pipe(error) {
         return 1;
     }
     let message = format!("{error:#}");
@@ -87,18 +87,18 @@ fn fail(error: &anyhow::Error, output: &mut Output<'_>) -> u8 {
     1
 }
 
-fn work(global: Global, command: Command, output: &mut Output<'_>) -> anyhow::Result<u8> {
-    if let Command::Made(made) = &command {
-        return generate::run(made, output).map(|()| 0);
+fn run_command(global: Global, command: Command, output: &mut Output<'_>) -> anyhow::Result<u8> {
+    if let Command::Generate(generate) = &command {
+        return generate::run(generate, output).map(|()| 0);
     }
     let plan = log_plan(&global)?;
     for notice in &plan.notices {
         output.note(notice)?;
     }
     // What is logged to the terminal would be drawn over, and into, the view.
-    let is_in_the_way =
-        matches!(command, Command::Watch) && global.logconfig.is_none() && watch::is_live(global.output);
-    if !is_in_the_way {
+    let would_corrupt_view =
+        matches!(command, Command::Watch) && global.logconfig.is_none() && watch::is_interactive(global.output);
+    if !would_corrupt_view {
         plan.install()?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -161,7 +161,7 @@ async fn with_session(
         Command::Delete { now: true, id } => nodes::delete_now(zk, config, output, &id.into()).await?,
         Command::Hold { id } => nodes::hold(zk, output, &id.into()).await?,
         Command::Erase { force, provider } => {
-            let confirmation = if force { admin::Confirmation::Forced } else { admin::Confirmation::Ask };
+            let confirmation = if force { admin::Confirmation::Forced } else { admin::Confirmation::Prompt };
             let mut answers = std::io::stdin().lock();
             admin::erase(zk.as_ref(), output, &mut answers, &provider.into(), confirmation).await?;
         }
@@ -172,11 +172,11 @@ async fn with_session(
             images::image_build(zk, config, output, &image.into()).await?
         }
         Command::ImageBuild { wait: true, uploads, image } => {
-            let until = if uploads { follow::Until::Uploaded } else { follow::Until::Built };
+            let until = if uploads { follow::FollowUntil::Uploaded } else { follow::FollowUntil::Built };
             follow::image_build_and_wait(zk, config, output, &image.into(), until).await?;
         }
         Command::BuildLog { follow, image } => {
-            let follow = if follow { follow::Follow::ToTheEnd } else { follow::Follow::AsFarAsItIs };
+            let follow = if follow { follow::FollowMode::UntilBuildEnds } else { follow::FollowMode::CurrentContent };
             follow::build_log(zk, config, output, &image.into(), follow).await?;
         }
         Command::ImagePause { image } => images::image_pause(zk, output, &image.into()).await?,
@@ -192,16 +192,19 @@ async fn with_session(
         Command::Why { request } => why::why(zk, output, &request.into()).await?,
         Command::Request(arguments) => {
             let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
-            let holding = match std::io::stdin().is_terminal() {
-                true => Holding::Until(Box::pin(line_of_input())),
-                false => Holding::Never,
+            let hold_policy = match std::io::stdin().is_terminal() {
+                true => HoldPolicy::Until(Box::pin(line_of_input())),
+                false => HoldPolicy::Never,
             };
             let session_timeout = config.zookeeper.session_timeout.to_duration();
-            return request::request(zk, output, &arguments, &mut interrupts, holding, session_timeout).await;
+            return request::request(zk, output, &arguments, &mut interrupts, hold_policy, session_timeout).await;
         }
         // Answered before there was a session.
-        Command::ConfigValidate | Command::Standalone(_) | Command::Dump { .. } | Command::Watch | Command::Made(_) => {
-        }
+        Command::ConfigValidate
+        | Command::Standalone(_)
+        | Command::Dump { .. }
+        | Command::Watch
+        | Command::Generate(_) => {}
     }
     Ok(0)
 }

@@ -14,7 +14,7 @@ use crate::args::Program;
 /// A section of a page: its heading, and what each of the things it lists is for.
 type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
-const DONE_OR_FAILED: Section = (
+const EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
         ("0", "Done; also when there was nothing to do it to"),
@@ -22,7 +22,7 @@ const DONE_OR_FAILED: Section = (
         ("2", "The command line is wrong"),
     ],
 );
-const OF_THE_COMMAND: Section = (
+const REQUEST_EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
         ("0", "The nodes were there and have been given back, and COMMAND, if there was one, ended with 0"),
@@ -32,7 +32,7 @@ const OF_THE_COMMAND: Section = (
         ("other", "That of COMMAND"),
     ],
 );
-const OF_A_DAEMON: Section = (
+const DAEMON_EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
         ("0", "Stopped in order; in the background: the daemon has started"),
@@ -50,7 +50,7 @@ const SIGNALS: Section = (
         ),
     ],
 );
-const FILES_OF_THE_COMMAND: Section = (
+const COMMAND_FILES: Section = (
     "FILES",
     &[
         ("/etc/nodepool/nodepool.yaml", "Configuration, unless -c names another"),
@@ -60,21 +60,21 @@ const FILES_OF_THE_COMMAND: Section = (
         ),
     ],
 );
-const FILES_OF_A_DAEMON: Section = (
+const DAEMON_FILES: Section = (
     "FILES",
     &[
         ("/etc/nodepool/nodepool.yaml", "Configuration, unless -c names another"),
         ("clouds.yaml, secure.yaml", "Logins of OpenStack clouds, in ., ~/.config/openstack or /etc/openstack"),
     ],
 );
-const ENVIRONMENT: Section = (
+const COMMAND_ENVIRONMENT: Section = (
     "ENVIRONMENT",
     &[
         ("NODEPOOL_*", "Replaces %(NODEPOOL_...) in configuration files"),
         ("OS_CLIENT_CONFIG_FILE, OS_*", "Where logins of OpenStack clouds are, as for all clients of OpenStack"),
     ],
 );
-const ENVIRONMENT_OF_A_DAEMON: Section = (
+const DAEMON_ENVIRONMENT: Section = (
     "ENVIRONMENT",
     &[
         ("NODEPOOL_*", "Replaces %(NODEPOOL_...) in configuration files"),
@@ -88,12 +88,12 @@ const ENVIRONMENT_OF_A_DAEMON: Section = (
 fn sections(name: &str) -> Vec<Section> {
     match name {
         "nodepool-launcher" | "nodepool-builder" => {
-            vec![OF_A_DAEMON, SIGNALS, FILES_OF_A_DAEMON, ENVIRONMENT_OF_A_DAEMON]
+            vec![DAEMON_EXIT_STATUS, SIGNALS, DAEMON_FILES, DAEMON_ENVIRONMENT]
         }
-        "nodepool-standalone" => vec![OF_A_DAEMON, SIGNALS, ENVIRONMENT_OF_A_DAEMON],
-        "nodepool-request" => vec![OF_THE_COMMAND, FILES_OF_THE_COMMAND, ENVIRONMENT],
-        "nodepool-completions" | "nodepool-man" | "nodepool-config-schema" => vec![DONE_OR_FAILED],
-        _ => vec![DONE_OR_FAILED, FILES_OF_THE_COMMAND, ENVIRONMENT],
+        "nodepool-standalone" => vec![DAEMON_EXIT_STATUS, SIGNALS, DAEMON_ENVIRONMENT],
+        "nodepool-request" => vec![REQUEST_EXIT_STATUS, COMMAND_FILES, COMMAND_ENVIRONMENT],
+        "nodepool-completions" | "nodepool-man" | "nodepool-config-schema" => vec![EXIT_STATUS],
+        _ => vec![EXIT_STATUS, COMMAND_FILES, COMMAND_ENVIRONMENT],
     }
 }
 
@@ -136,7 +136,7 @@ fn rendered(mut command: clap::Command, name: &str, section: &str) -> std::io::R
         page.render_subcommands_section(&mut text)?;
     }
     for section in sections(name) {
-        listed(section).to_writer(&mut text)?;
+        entry_list(section).to_writer(&mut text)?;
     }
     see_also(name).to_writer(&mut text)?;
     Ok(text)
@@ -154,7 +154,7 @@ fn synopsis(usage: &str) -> Roff {
     roff
 }
 
-fn listed((heading, entries): Section) -> Roff {
+fn entry_list((heading, entries): Section) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [heading]);
     for (what, meaning) in entries {

@@ -8,18 +8,18 @@ use nodepool_zk::tools::scan::Unreadable;
 use python_yaml::text::printable;
 use serde_json::Value;
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 
 /// The result on one stream, remarks on another, so that a result can be piped whatever there is to remark.
 pub struct Output<'a> {
-    pub format: Format,
+    pub format: OutputFormat,
     out: &'a mut dyn Write,
-    notes: &'a mut dyn Write,
+    diagnostics: &'a mut dyn Write,
     has_outcome: bool,
 }
 
 /// A list in the making: rows are turned into text one by one, so that no record is kept for it.
-pub struct Sheet<R: 'static> {
+pub struct TablePrinter<R: 'static> {
     columns: &'static [Column<R>],
     body: Body,
 }
@@ -30,11 +30,11 @@ enum Body {
     Json(String),
 }
 
-impl<R> Sheet<R> {
-    pub fn new(format: Format, columns: &'static [Column<R>]) -> Self {
+impl<R> TablePrinter<R> {
+    pub fn new(format: OutputFormat, columns: &'static [Column<R>]) -> Self {
         let body = match format {
-            Format::Table => Body::Table(list::empty_table(columns)),
-            Format::Json => Body::Json(String::new()),
+            OutputFormat::Table => Body::Table(list::empty_table(columns)),
+            OutputFormat::Json => Body::Json(String::new()),
         };
         Self { columns, body }
     }
@@ -52,46 +52,46 @@ impl<R> Sheet<R> {
 }
 
 impl<'a> Output<'a> {
-    pub fn new(format: Format, out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
-        Self { format, out, notes, has_outcome: false }
+    pub fn new(format: OutputFormat, out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
+        Self { format, out, diagnostics: notes, has_outcome: false }
     }
 
     /// A list, which is an array in JSON.
     pub fn list<R>(&mut self, columns: &'static [Column<R>], rows: &[R]) -> io::Result<()> {
-        let mut sheet = Sheet::new(self.format, columns);
-        rows.iter().for_each(|row| sheet.push(row));
-        self.show(sheet)
+        let mut printer = TablePrinter::new(self.format, columns);
+        rows.iter().for_each(|row| printer.push(row));
+        self.print_table(printer)
     }
 
-    pub fn show<R>(&mut self, sheet: Sheet<R>) -> io::Result<()> {
-        match sheet.body {
+    pub fn print_table<R>(&mut self, printer: TablePrinter<R>) -> io::Result<()> {
+        match printer.body {
             Body::Table(table) => writeln!(self.out, "{table}"),
             Body::Json(rows) => writeln!(self.out, "[{rows}]"),
         }
     }
 
     /// For people only; programs get the whole of it with [`Screen::outcome`].
-    pub fn say(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+    pub fn print(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
         match self.format {
-            Format::Table => writeln!(self.out, "{}", printable(text.to_string())),
-            Format::Json => Ok(()),
+            OutputFormat::Table => writeln!(self.out, "{}", printable(text.to_string())),
+            OutputFormat::Json => Ok(()),
         }
     }
 
     /// For people only, and written as it is: a script, a document.
-    pub fn text(&mut self, text: &str) -> io::Result<()> {
+    pub fn print_raw(&mut self, text: &str) -> io::Result<()> {
         match self.format {
-            Format::Table => self.out.write_all(text.as_bytes()),
-            Format::Json => Ok(()),
+            OutputFormat::Table => self.out.write_all(text.as_bytes()),
+            OutputFormat::Json => Ok(()),
         }
     }
 
     /// A question; the answer is expected on the same line.
-    pub fn ask(&mut self, question: &str) -> io::Result<()> {
+    pub fn prompt(&mut self, question: &str) -> io::Result<()> {
         // A program that reads the result is not to find a question in it.
         let stream: &mut dyn Write = match self.format {
-            Format::Table => self.out,
-            Format::Json => self.notes,
+            OutputFormat::Table => self.out,
+            OutputFormat::Json => self.diagnostics,
         };
         write!(stream, "{question}")?;
         stream.flush()
@@ -100,8 +100,8 @@ impl<'a> Output<'a> {
     /// For programs only: how a command ended that changes something or may find nothing.
     pub fn outcome(&mut self, document: Value) -> io::Result<()> {
         match self.format {
-            Format::Table => Ok(()),
-            Format::Json => {
+            OutputFormat::Table => Ok(()),
+            OutputFormat::Json => {
                 self.has_outcome = true;
                 writeln!(self.out, "{document}")
             }
@@ -109,7 +109,7 @@ impl<'a> Output<'a> {
     }
 
     /// One document of many, whatever format was asked for.
-    pub fn line(&mut self, document: &Value) -> io::Result<()> {
+    pub fn json_line(&mut self, document: &Value) -> io::Result<()> {
         writeln!(self.out, "{document}")
     }
 
@@ -121,7 +121,7 @@ impl<'a> Output<'a> {
     /// A remark beside the result.
     pub fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
         // One remark is one line, whatever a record has made others say.
-        writeln!(self.notes, "{}", printable(text.to_string()).replace('\n', "\\n"))
+        writeln!(self.diagnostics, "{}", printable(text.to_string()).replace('\n', "\\n"))
     }
 
     pub fn note_unreadable(&mut self, unreadable: &[Unreadable]) -> io::Result<()> {

@@ -6,22 +6,23 @@ use nodepool_zk::{SessionState, Zk, paths};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// The part of what is left of a session after which a leader is asked again: as long as it answers, every sixth of the timeout.
-const ASK: (u32, u32) = (2, 5);
+const SYNC_FRACTION: (u32, u32) = (2, 5);
 /// Between two questions at least, where they fail at once.
-const PAUSE: Duration = Duration::from_millis(200);
+const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(200);
 /// The part of its timeout for which a session surely lives; why is told in `doc/decisions/0025-fence.md`.
-const SAFE: (u32, u32) = (5, 12);
+const SAFE_FRACTION: (u32, u32) = (5, 12);
 
 /// Resolves when nodes must be taken for lost: the session is over, or no leader has answered for so long that it may end before those
 /// who use them have. A server that has gone is not waited for: it would be noticed after others have the nodes.
-pub async fn lost(zk: &Zk, session_timeout: Duration) {
+pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
     let mut session = zk.session();
     // Without a connection: they were taken a moment ago.
-    let mut until = zk.lives_until().unwrap_or_else(|| Instant::now() + session_timeout * SAFE.0 / SAFE.1);
+    let mut deadline =
+        zk.lives_until().unwrap_or_else(|| Instant::now() + session_timeout * SAFE_FRACTION.0 / SAFE_FRACTION.1);
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let asking = async {
-            sleep((left * ASK.0 / ASK.1).max(PAUSE)).await;
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let sync = async {
+            sleep((remaining * SYNC_FRACTION.0 / SYNC_FRACTION.1).max(MIN_SYNC_INTERVAL)).await;
             // What comes of it is seen below.
             let _ = zk.sync(paths::ROOT).await;
         };
@@ -29,11 +30,11 @@ pub async fn lost(zk: &Zk, session_timeout: Duration) {
             biased;
             // Who keeps the session no more does not keep the nodes either.
             _ = session.wait_for(|state| *state == SessionState::Expired) => return,
-            () = asking => {}
-            () = sleep_until(until) => {}
+            () = sync => {}
+            () = sleep_until(deadline) => {}
         }
-        until = zk.lives_until().map_or(until, |newer| newer.max(until));
-        if until <= Instant::now() {
+        deadline = zk.lives_until().map_or(deadline, |newer| newer.max(deadline));
+        if deadline <= Instant::now() {
             return;
         }
     }
@@ -41,7 +42,7 @@ pub async fn lost(zk: &Zk, session_timeout: Duration) {
 
 /// Resolves when a request must be taken for lost: a server said that the session is over, or none has answered for a whole session
 /// timeout. Nobody else could have what it waits for, so there is no haste.
-pub async fn over(zk: &Zk, session_timeout: Duration) {
+pub async fn wait_until_request_lost(zk: &Zk, session_timeout: Duration) {
     let mut session = zk.session();
     loop {
         let state = *session.borrow_and_update();
@@ -76,57 +77,57 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(10);
 
     /// A session whose server is there and says nothing.
-    struct Mute {
+    struct SilentServer {
         state: watch::Receiver<SessionState>,
         until: Mutex<Instant>,
         answers: bool,
     }
 
     /// How much longer the session lives after an answer.
-    const LIVES: Duration = Duration::from_secs(4);
+    const SESSION_EXTENSION: Duration = Duration::from_secs(4);
 
-    fn mute(answers: bool) -> (watch::Sender<SessionState>, Zk) {
+    fn silent_connection(answers: bool) -> (watch::Sender<SessionState>, Zk) {
         let (sender, state) = watch::channel(SessionState::Connected);
-        (sender, Arc::new(Mute { state, until: Mutex::new(Instant::now() + LIVES), answers }))
+        (sender, Arc::new(SilentServer { state, until: Mutex::new(Instant::now() + SESSION_EXTENSION), answers }))
     }
 
-    fn silence<T: Send + 'static>() -> Reply<T> {
+    fn no_reply<T: Send + 'static>() -> Reply<T> {
         futures::future::pending().boxed()
     }
 
-    impl Connection for Mute {
+    impl Connection for SilentServer {
         fn get(&self, _path: &str) -> Reply<(Bytes, Stat)> {
-            silence()
+            no_reply()
         }
         fn exists(&self, _path: &str) -> Reply<Option<Stat>> {
-            silence()
+            no_reply()
         }
         fn children(&self, _path: &str) -> Reply<(Vec<String>, Stat)> {
-            silence()
+            no_reply()
         }
         fn create(&self, _path: &str, _data: Bytes, _mode: CreateMode) -> Reply<(String, Stat)> {
-            silence()
+            no_reply()
         }
         fn set(&self, _path: &str, _data: Bytes, _version: i32) -> Reply<Stat> {
-            silence()
+            no_reply()
         }
         fn delete(&self, _path: &str, _version: i32) -> Reply<()> {
-            silence()
+            no_reply()
         }
         fn multi(&self, _ops: Vec<Op>) -> Reply<Vec<OpReply>> {
-            silence()
+            no_reply()
         }
         fn watch(&self, _path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
-            silence()
+            no_reply()
         }
         fn exists_and_watch(&self, _path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
-            silence()
+            no_reply()
         }
         fn sync(&self, _path: &str) -> Reply<()> {
             if !self.answers {
-                return silence();
+                return no_reply();
             }
-            *self.until.lock().unwrap() = Instant::now() + LIVES;
+            *self.until.lock().unwrap() = Instant::now() + SESSION_EXTENSION;
             futures::future::ready(Ok(())).boxed()
         }
         fn lives_until(&self) -> Option<Instant> {
@@ -142,20 +143,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nodes_are_lost_before_the_session_can_be_though_the_connection_stands() {
-        let (_state, zk) = mute(false);
+        let (_state, zk) = silent_connection(false);
         let began = Instant::now();
-        tokio::time::timeout(TIMEOUT, lost(&zk, TIMEOUT)).await.expect("nobody answers");
+        tokio::time::timeout(TIMEOUT, wait_until_nodes_lost(&zk, TIMEOUT)).await.expect("nobody answers");
         // Timers count in milliseconds.
-        assert_eq!(began.elapsed().as_millis() / 10, LIVES.as_millis() / 10);
-        let (_state, zk) = mute(true);
-        assert!(tokio::time::timeout(TIMEOUT * 5, lost(&zk, TIMEOUT)).await.is_err(), "a leader answers");
+        assert_eq!(began.elapsed().as_millis() / 10, SESSION_EXTENSION.as_millis() / 10);
+        let (_state, zk) = silent_connection(true);
+        assert!(
+            tokio::time::timeout(TIMEOUT * 5, wait_until_nodes_lost(&zk, TIMEOUT)).await.is_err(),
+            "a leader answers"
+        );
     }
 
     /// Nothing is lost by a server that is away so long, several times.
-    async fn outlasts(mut lost: Pin<&mut impl Future<Output = ()>>, server: &MemoryZooKeeper, zk: &Zk, away: Duration) {
+    async fn survives_outages(
+        mut lost: Pin<&mut impl Future<Output = ()>>,
+        server: &MemoryZooKeeper,
+        zk: &Zk,
+        outage: Duration,
+    ) {
         for _ in 0..3 {
             server.suspend(zk.session_id());
-            assert!(tokio::time::timeout(away, &mut lost).await.is_err());
+            assert!(tokio::time::timeout(outage, &mut lost).await.is_err());
             server.resume(zk.session_id());
             assert!(tokio::time::timeout(TIMEOUT * 2, &mut lost).await.is_err());
         }
@@ -165,8 +174,8 @@ mod tests {
     async fn a_server_that_comes_back_in_time_costs_nothing_and_one_that_does_not_costs_the_request() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
-        let mut lost = std::pin::pin!(over(&zk, TIMEOUT));
-        outlasts(lost.as_mut(), &server, &zk, TIMEOUT - Duration::from_secs(1)).await;
+        let mut lost = std::pin::pin!(wait_until_request_lost(&zk, TIMEOUT));
+        survives_outages(lost.as_mut(), &server, &zk, TIMEOUT - Duration::from_secs(1)).await;
         server.suspend(zk.session_id());
         assert!((&mut lost).now_or_never().is_none());
         tokio::time::timeout(TIMEOUT + Duration::from_secs(1), lost).await.expect("lost after the timeout");
@@ -177,16 +186,20 @@ mod tests {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
         server.expire(zk.session_id());
-        tokio::time::timeout(Duration::from_secs(1), lost(&zk, TIMEOUT)).await.expect("the session has expired");
-        tokio::time::timeout(Duration::from_secs(1), over(&zk, TIMEOUT)).await.expect("the session has expired");
+        tokio::time::timeout(Duration::from_secs(1), wait_until_nodes_lost(&zk, TIMEOUT))
+            .await
+            .expect("the session has expired");
+        tokio::time::timeout(Duration::from_secs(1), wait_until_request_lost(&zk, TIMEOUT))
+            .await
+            .expect("the session has expired");
     }
 
     #[tokio::test(start_paused = true)]
     async fn nodes_outlast_a_server_that_comes_back_in_time() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
-        let mut lost = std::pin::pin!(lost(&zk, TIMEOUT));
-        outlasts(lost.as_mut(), &server, &zk, TIMEOUT / 2).await;
+        let mut lost = std::pin::pin!(wait_until_nodes_lost(&zk, TIMEOUT));
+        survives_outages(lost.as_mut(), &server, &zk, TIMEOUT / 2).await;
         server.suspend(zk.session_id());
         tokio::time::timeout(TIMEOUT + Duration::from_secs(1), lost).await.expect("it may be over");
     }

@@ -11,7 +11,7 @@ use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::json;
 use zookeeper_server::types::CreateMode;
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::output::Output;
 
 pub struct TestStore {
@@ -21,7 +21,7 @@ pub struct TestStore {
 
 /// What a command said.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct CommandOutput {
     pub out: String,
     pub notes: String,
     pub result: Option<anyhow::Error>,
@@ -61,21 +61,24 @@ impl TestStore {
     }
 
     /// Another process with a session of its own.
-    pub fn other(&self) -> Zk {
+    pub fn connect_other(&self) -> Zk {
         let connection: Arc<_> = self.server.connect();
         connection
     }
 }
 
 /// Runs a command and remembers what it said.
-pub async fn hear<T>(format: Format, command: impl AsyncFnOnce(&mut Output<'_>) -> anyhow::Result<T>) -> Said {
+pub async fn capture<T>(
+    format: OutputFormat,
+    command: impl AsyncFnOnce(&mut Output<'_>) -> anyhow::Result<T>,
+) -> CommandOutput {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let result = command(&mut Output::new(format, &mut out, &mut notes)).await.err();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said { out: text(out), notes: text(notes), result }
+    CommandOutput { out: text(out), notes: text(notes), result }
 }
 
-impl Said {
+impl CommandOutput {
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap()
     }
@@ -89,7 +92,7 @@ const LAUNCHER: &str = "nl01-PoolWorker.p-main-0123";
 
 impl TestStore {
     /// Waits until there is a request; its path.
-    pub async fn asked(&self) -> String {
+    pub async fn wait_for_request(&self) -> String {
         loop {
             let names = self.zk.children("/nodepool/requests").await.map(|(names, _)| names).unwrap_or_default();
             if let Some(name) = names.first() {
@@ -101,7 +104,7 @@ impl TestStore {
 
     /// Ends the one request there is, as a launcher would: with a new node for every label, or without.
     pub async fn end_request(&self, state: &str) {
-        let path = self.asked().await;
+        let path = self.wait_for_request().await;
         let mut request: serde_json::Value = serde_json::from_str(&self.text(&path).await).unwrap();
         request["state"] = state.into();
         match state {

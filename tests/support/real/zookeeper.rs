@@ -211,7 +211,7 @@ impl Server {
     }
 
     /// What `mntr` reports, for example `zk_packets_received`.
-    pub async fn figures(&self) -> BTreeMap<String, String> {
+    pub async fn metrics(&self) -> BTreeMap<String, String> {
         let answer = ask(self.plain_port.number, "mntr").await.expect("a running server answers");
         answer.lines().filter_map(|line| line.split_once('\t')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
     }

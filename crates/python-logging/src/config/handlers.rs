@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use super::{Section, level};
 use crate::format::Format;
-use crate::sinks::file::{Begin, FilePlan, Opened, Rotation};
-use crate::sinks::schedule::{Schedule, Zone};
+use crate::sinks::file::{FilePlan, OpenMode, Rotation, WriteMode};
+use crate::sinks::schedule::{ClockZone, Schedule};
 use crate::sinks::sink::SinkPlan;
 use crate::sinks::syslog::{self, Address};
 use crate::{Filter, HandlerPlan, Level};
 
 /// What every handler may have.
-const COMMON: [&str; 6] = ["class", "level", "formatter", "filters", "args", "kwargs"];
-const FILE: [&str; 5] = ["filename", "mode", "encoding", "delay", "errors"];
+const COMMON_KEYS: [&str; 6] = ["class", "level", "formatter", "filters", "args", "kwargs"];
+const FILE_KEYS: [&str; 5] = ["filename", "mode", "encoding", "delay", "errors"];
 
 pub fn handler(
     name: &str,
@@ -45,14 +45,14 @@ impl Arguments<'_> {
         self.section.get(key).map_or("", String::as_str)
     }
 
-    fn wrong(&self, problem: &str) -> String {
+    fn invalid(&self, problem: &str) -> String {
         format!("handler `{}`: {problem}", self.name)
     }
 
     fn number(&self, key: &str) -> Result<u64, String> {
         match self.get(key).replace('_', "").as_str() {
             "" => Ok(0),
-            text => text.parse().map_err(|_| self.wrong(&format!("`{key}` must be a number, not `{text}`"))),
+            text => text.parse().map_err(|_| self.invalid(&format!("`{key}` must be a number, not `{text}`"))),
         }
     }
 
@@ -60,7 +60,7 @@ impl Arguments<'_> {
         Ok(u32::try_from(self.number(key)?).unwrap_or(u32::MAX))
     }
 
-    fn truth(&self, key: &str) -> bool {
+    fn flag(&self, key: &str) -> bool {
         !matches!(self.get(key).to_ascii_lowercase().as_str(), "" | "false" | "no" | "off" | "0")
     }
 
@@ -80,19 +80,19 @@ impl Arguments<'_> {
             }
             "SysLogHandler" => (self.syslog()?, &["address", "facility", "socktype"]),
             "NullHandler" => (SinkPlan::Nothing, &[]),
-            "" => return Err(self.wrong("`class` is missing")),
+            "" => return Err(self.invalid("`class` is missing")),
             _ => {
-                notices.push(self.wrong(&format!("the class `{class}` is not known here; it writes nothing")));
+                notices.push(self.invalid(&format!("the class `{class}` is not known here; it writes nothing")));
                 return Ok(SinkPlan::Nothing);
             }
         };
         let is_file = matches!(sink, SinkPlan::File(_));
         for (key, value) in self.section {
-            let is_of_files = is_file && FILE.contains(&key.as_str());
+            let is_of_files = is_file && FILE_KEYS.contains(&key.as_str());
             let is_known =
-                COMMON.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_of_files;
+                COMMON_KEYS.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_of_files;
             if !is_known && !value.is_empty() {
-                notices.push(self.wrong(&format!("`{key}: {value}` has no meaning here and is ignored")));
+                notices.push(self.invalid(&format!("`{key}: {value}` has no meaning here and is ignored")));
             }
         }
         Ok(sink)
@@ -103,7 +103,7 @@ impl Arguments<'_> {
             "ext://sys.stdout" | "sys.stdout" => SinkPlan::Stdout,
             "ext://sys.stderr" | "sys.stderr" | "" => SinkPlan::Stderr,
             other => {
-                notices.push(self.wrong(&format!("the stream `{other}` is not known here; it is standard error")));
+                notices.push(self.invalid(&format!("the stream `{other}` is not known here; it is standard error")));
                 SinkPlan::Stderr
             }
         }
@@ -111,33 +111,33 @@ impl Arguments<'_> {
 
     fn file(&self, rotation: Rotation, notices: &mut Vec<String>) -> Result<SinkPlan, String> {
         let path = Some(self.get("filename")).filter(|path| !path.is_empty());
-        let path = path.map(PathBuf::from).ok_or_else(|| self.wrong("`filename` is missing"))?;
-        let begin = match self.get("mode").trim_end_matches(['b', 't', '+']) {
-            "" | "a" => Begin::Append,
+        let path = path.map(PathBuf::from).ok_or_else(|| self.invalid("`filename` is missing"))?;
+        let write_mode = match self.get("mode").trim_end_matches(['b', 't', '+']) {
+            "" | "a" => WriteMode::Append,
             // Nothing is emptied that is rotated by size: Python overrules that too.
-            "w" if matches!(rotation, Rotation::BySize { max_bytes: 1.., .. }) => Begin::Append,
-            "w" => Begin::Empty,
-            other => return Err(self.wrong(&format!("`mode` must be `a` or `w`, not `{other}`"))),
+            "w" if matches!(rotation, Rotation::BySize { max_bytes: 1.., .. }) => WriteMode::Append,
+            "w" => WriteMode::Truncate,
+            other => return Err(self.invalid(&format!("`mode` must be `a` or `w`, not `{other}`"))),
         };
         let encoding = self.get("encoding").to_ascii_lowercase();
         if !matches!(encoding.as_str(), "" | "utf-8" | "utf8" | "utf_8" | "ascii" | "us-ascii") {
-            notices.push(self.wrong(&format!("files are written in UTF-8, not in {encoding}")));
+            notices.push(self.invalid(&format!("files are written in UTF-8, not in {encoding}")));
         }
-        let opened = if self.truth("delay") { Opened::WithFirstLine } else { Opened::AtStart };
-        Ok(SinkPlan::File(FilePlan { path, begin, opened, rotation }))
+        let open_mode = if self.flag("delay") { OpenMode::Delayed } else { OpenMode::Immediate };
+        Ok(SinkPlan::File(FilePlan { path, write_mode, open_mode, rotation }))
     }
 
     fn rotation_by_time(&self) -> Result<Rotation, String> {
-        let (when, zone) = (self.get("when"), if self.truth("utc") { Zone::Utc } else { Zone::Local });
+        let (when, zone) = (self.get("when"), if self.flag("utc") { ClockZone::Utc } else { ClockZone::Local });
         let schedule = Schedule::parse(when, self.count("interval")?, zone)
-            .ok_or_else(|| self.wrong(&format!("`when` must be S, M, H, D, midnight or W0 to W6, not `{when}`")))?;
+            .ok_or_else(|| self.invalid(&format!("`when` must be S, M, H, D, midnight or W0 to W6, not `{when}`")))?;
         Ok(Rotation::ByTime { schedule, backups: self.count("backupCount")? })
     }
 
     fn syslog(&self) -> Result<SinkPlan, String> {
-        let wanted = self.get("facility").rsplit("LOG_").next().unwrap_or_default().to_ascii_lowercase();
-        let wanted = if wanted.is_empty() { "user" } else { wanted.as_str() };
-        let facility = syslog::facility(wanted).ok_or_else(|| self.wrong(&format!("unknown facility `{wanted}`")))?;
+        let name = self.get("facility").rsplit("LOG_").next().unwrap_or_default().to_ascii_lowercase();
+        let name = if name.is_empty() { "user" } else { name.as_str() };
+        let facility = syslog::facility(name).ok_or_else(|| self.invalid(&format!("unknown facility `{name}`")))?;
         let address = match self.get("address") {
             "" => "localhost,514",
             given => given,
@@ -145,13 +145,13 @@ impl Arguments<'_> {
         if address.starts_with('/') {
             return Ok(SinkPlan::Syslog { address: Address::Socket(PathBuf::from(address)), facility });
         }
-        let unknown = || self.wrong(&format!("`address` must be a socket or a host and a port, not `{address}`"));
+        let unknown = || self.invalid(&format!("`address` must be a socket or a host and a port, not `{address}`"));
         let (host, port) = address.split_once(',').ok_or_else(unknown)?;
         let (host, port) = (host.trim().to_owned(), port.trim().parse().map_err(|_| unknown())?);
         let address = match self.get("socktype").rsplit(['.', '/']).next().unwrap_or_default() {
             "SOCK_STREAM" | "1" => Address::Tcp(host, port),
             "SOCK_DGRAM" | "2" | "" => Address::Udp(host, port),
-            other => return Err(self.wrong(&format!("unknown socktype `{other}`"))),
+            other => return Err(self.invalid(&format!("unknown socktype `{other}`"))),
         };
         Ok(SinkPlan::Syslog { address, facility })
     }

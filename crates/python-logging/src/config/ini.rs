@@ -6,26 +6,26 @@ use super::literals::Literal;
 use super::{Section, Sections};
 
 /// Values that Python takes as they are, because a percent sign means something else in them.
-const RAW: [&str; 3] = ["format", "datefmt", "style"];
+const UNINTERPOLATED: [&str; 3] = ["format", "datefmt", "style"];
 /// Deeper than anybody nests references.
-const DEPTH: usize = 10;
+const MAX_DEPTH: usize = 10;
 
 type RawSections = BTreeMap<String, Section>;
 
 /// Reads the sections that the lists `[loggers]`, `[handlers]` and `[formatters]` name.
 pub fn sections(text: &str) -> Result<Sections, String> {
     let raw = raw_sections(text)?;
-    let mut found = Sections { disables_others: true, ..Sections::default() };
+    let mut found = Sections { disables_existing: true, ..Sections::default() };
     for name in listed(&raw, "formatters")? {
-        let section = part(&raw, "formatter", &name)?;
+        let section = section_of(&raw, "formatter", &name)?;
         found.formatters.insert(name, section);
     }
     for name in listed(&raw, "handlers")? {
-        let section = with_arguments(&name, part(&raw, "handler", &name)?, &mut found.notices)?;
+        let section = with_arguments(&name, section_of(&raw, "handler", &name)?, &mut found.notices)?;
         found.handlers.insert(name, section);
     }
     for name in listed(&raw, "loggers")? {
-        let mut section = part(&raw, "logger", &name)?;
+        let mut section = section_of(&raw, "logger", &name)?;
         let qualified = section.remove("qualname").unwrap_or_else(|| name.clone());
         found.loggers.insert(if name == "root" { String::new() } else { qualified }, section);
     }
@@ -39,18 +39,18 @@ fn listed(raw: &RawSections, kind: &str) -> Result<Vec<String>, String> {
 }
 
 /// One section with what `[DEFAULT]` adds.
-fn part(raw: &RawSections, kind: &str, name: &str) -> Result<Section, String> {
+fn section_of(raw: &RawSections, kind: &str, name: &str) -> Result<Section, String> {
     let title = format!("{kind}_{name}");
     let own = raw.get(&title).ok_or_else(|| format!("there is no section [{title}]"))?;
     let mut all = raw.get("DEFAULT").cloned().unwrap_or_default();
     all.extend(own.clone());
     let mut section = Section::new();
     for (key, value) in &all {
-        let is_raw = kind == "formatter" && RAW.contains(&key.as_str());
+        let is_raw = kind == "formatter" && UNINTERPOLATED.contains(&key.as_str());
         let value = if is_raw {
             value.clone()
         } else {
-            interpolated(value, &all, DEPTH).map_err(|error| format!("[{title}] {key}: {error}"))?
+            interpolate(value, &all, MAX_DEPTH).map_err(|error| format!("[{title}] {key}: {error}"))?
         };
         section.insert(key.clone(), value);
     }
@@ -58,7 +58,7 @@ fn part(raw: &RawSections, kind: &str, name: &str) -> Result<Section, String> {
 }
 
 /// `%(key)s` becomes the value of that key, `%%` a percent sign.
-fn interpolated(value: &str, all: &Section, depth: usize) -> Result<String, String> {
+fn interpolate(value: &str, all: &Section, depth: usize) -> Result<String, String> {
     let depth = depth.checked_sub(1).ok_or("values refer to each other in a circle")?;
     let mut text = String::new();
     let mut rest = value;
@@ -73,8 +73,8 @@ fn interpolated(value: &str, all: &Section, depth: usize) -> Result<String, Stri
         let inner = after.strip_prefix('(').and_then(|inner| inner.split_once(")s"));
         let (key, after) =
             inner.ok_or_else(|| format!("`%` must be followed by `%` or `(name)s`, found `{}`", &rest[at..]))?;
-        let meant = all.get(&key.to_lowercase()).ok_or_else(|| format!("there is no `{key}` to refer to"))?;
-        text.push_str(&interpolated(meant, all, depth)?);
+        let target = all.get(&key.to_lowercase()).ok_or_else(|| format!("there is no `{key}` to refer to"))?;
+        text.push_str(&interpolate(target, all, depth)?);
         rest = after;
     }
     text.push_str(rest);

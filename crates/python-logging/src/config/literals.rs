@@ -13,11 +13,11 @@ pub enum Literal {
 impl Literal {
     /// Reads one expression; an error says what it is about.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut reader = Reader { rest: text.trim_start() };
-        let literal = reader.value()?;
-        match reader.rest {
+        let mut parser = LiteralParser { rest: text.trim_start() };
+        let literal = parser.value()?;
+        match parser.rest {
             "" => Ok(literal),
-            rest => Err(format!("`{rest}` cannot be evaluated here: {EXPECTED}")),
+            rest => Err(format!("`{rest}` cannot be evaluated here: {EXPECTED_SYNTAX}")),
         }
     }
 
@@ -34,17 +34,17 @@ impl Literal {
     }
 }
 
-const EXPECTED: &str = "texts in quotes, numbers, names such as sys.stdout, tuples and dicts are expected";
+const EXPECTED_SYNTAX: &str = "texts in quotes, numbers, names such as sys.stdout, tuples and dicts are expected";
 /// Deeper than any argument of a handler.
-const DEPTH: usize = 16;
+const MAX_DEPTH: usize = 16;
 
-struct Reader<'a> {
+struct LiteralParser<'a> {
     rest: &'a str,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> LiteralParser<'a> {
     fn value(&mut self) -> Result<Literal, String> {
-        self.nested(DEPTH)
+        self.nested(MAX_DEPTH)
     }
 
     fn nested(&mut self, depth: usize) -> Result<Literal, String> {
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
             Some(first) if first.is_alphanumeric() || matches!(first, '_' | '-' | '+') => {
                 Ok(Literal::Text(self.name()))
             }
-            _ => Err(format!("`{}` cannot be evaluated here: {EXPECTED}", self.rest)),
+            _ => Err(format!("`{}` cannot be evaluated here: {EXPECTED_SYNTAX}", self.rest)),
         }
     }
 
@@ -87,8 +87,8 @@ impl<'a> Reader<'a> {
     fn texts(&mut self, raw: bool) -> Result<Literal, String> {
         let mut text = String::new();
         while let Some(quote) = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"')) {
-            let whole = self.rest;
-            let mut characters = whole[1..].char_indices();
+            let quoted = self.rest;
+            let mut characters = quoted[1..].char_indices();
             let end = loop {
                 match characters.next() {
                     Some((at, character)) if character == quote => break at + 2,
@@ -97,10 +97,10 @@ impl<'a> Reader<'a> {
                         Some((_, 't')) => text.push('\t'),
                         Some((_, other @ ('\\' | '\'' | '"'))) => text.push(other),
                         Some((_, other)) => text.extend(['\\', other]),
-                        None => return Err(format!("the text {whole} has no end")),
+                        None => return Err(format!("the text {quoted} has no end")),
                     },
                     Some((_, character)) => text.push(character),
-                    None => return Err(format!("the text {whole} has no end")),
+                    None => return Err(format!("the text {quoted} has no end")),
                 }
             };
             self.skip(end);
@@ -111,9 +111,9 @@ impl<'a> Reader<'a> {
     fn list(&mut self, end: char, depth: usize) -> Result<Literal, String> {
         self.skip(1);
         let mut items = Vec::new();
-        while !self.takes(end) {
+        while !self.consume(end) {
             items.push(self.nested(depth)?);
-            if !self.takes(',') && !self.rest.starts_with(end) {
+            if !self.consume(',') && !self.rest.starts_with(end) {
                 return Err(format!("`,` or `{end}` is expected at `{}`", self.rest));
             }
         }
@@ -123,25 +123,25 @@ impl<'a> Reader<'a> {
     fn map(&mut self, depth: usize) -> Result<Literal, String> {
         self.skip(1);
         let mut entries = BTreeMap::new();
-        while !self.takes('}') {
+        while !self.consume('}') {
             let key = self.nested(depth)?.text();
-            if !self.takes(':') {
+            if !self.consume(':') {
                 return Err(format!("`:` is expected at `{}`", self.rest));
             }
             entries.insert(key, self.nested(depth)?);
-            if !self.takes(',') && !self.rest.starts_with('}') {
+            if !self.consume(',') && !self.rest.starts_with('}') {
                 return Err(format!("`,` or `}}` is expected at `{}`", self.rest));
             }
         }
         Ok(Literal::Map(entries))
     }
 
-    fn takes(&mut self, wanted: char) -> bool {
-        let is_there = self.rest.starts_with(wanted);
-        if is_there {
-            self.skip(wanted.len_utf8());
+    fn consume(&mut self, expected: char) -> bool {
+        let is_next = self.rest.starts_with(expected);
+        if is_next {
+            self.skip(expected.len_utf8());
         }
-        is_there
+        is_next
     }
 }
 

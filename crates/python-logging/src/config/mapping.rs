@@ -13,13 +13,13 @@ pub fn sections(text: &str) -> Result<Option<Sections>, String> {
     let tree = parse::parse(text, &mut Vec::new()).map_err(|problem| problem.to_string())?;
     let value = serde_yaml::to_value(tree.to_json()).map_err(|error| error.to_string())?;
     let Value::Mapping(mapping) = &value else { return Ok(None) };
-    let mut sections = Sections { disables_others: true, ..Sections::default() };
+    let mut sections = Sections { disables_existing: true, ..Sections::default() };
     let root = &value;
     for (key, value) in mapping {
         match key.as_str().unwrap_or_default() {
             "version" if scalar(value) == "1" => {}
             "version" => return Err(format!("`version` must be 1, not {}", scalar(value))),
-            "disable_existing_loggers" => sections.disables_others = is_true(value),
+            "disable_existing_loggers" => sections.disables_existing = is_true(value),
             "incremental" if is_true(value) => {
                 sections.notices.push("`incremental` leaves what is there, and at the start nothing is".to_owned());
             }
@@ -54,32 +54,32 @@ fn named_sections(kind: &str, value: &Value, root: &Value) -> Result<BTreeMap<St
     pairs.collect()
 }
 
-fn section(place: &str, value: &Value, root: &Value) -> Result<Section, String> {
+fn section(location: &str, value: &Value, root: &Value) -> Result<Section, String> {
     let entries = match value {
         Value::Null => return Ok(Section::new()),
         Value::Mapping(entries) => entries,
-        _ => return Err(format!("`{place}` must be a mapping")),
+        _ => return Err(format!("`{location}` must be a mapping")),
     };
     let mut section = Section::new();
     for (key, value) in entries {
-        section.insert(scalar(key), text(place, value, root)?);
+        section.insert(scalar(key), text(location, value, root)?);
     }
     Ok(section)
 }
 
 /// A list becomes its items joined by commas, as ini files write them; a mapping stays one, as JSON.
-fn text(place: &str, value: &Value, root: &Value) -> Result<String, String> {
+fn text(location: &str, value: &Value, root: &Value) -> Result<String, String> {
     match value {
         Value::Sequence(items) => {
-            let texts: Result<Vec<String>, String> = items.iter().map(|item| text(place, item, root)).collect();
+            let texts: Result<Vec<String>, String> = items.iter().map(|item| text(location, item, root)).collect();
             Ok(texts?.join(","))
         }
-        Value::Mapping(entries) => mapping_text(place, entries, root),
+        Value::Mapping(entries) => mapping_text(location, entries, root),
         Value::String(path) if path.starts_with("cfg://") => {
-            let meant = referred(&path["cfg://".len()..], root);
+            let target = resolve_reference(&path["cfg://".len()..], root);
             // What refers to a reference would have no end where two of them refer to each other.
-            match meant.ok_or_else(|| format!("{place}: `{path}` refers to nothing in this file"))? {
-                Value::Mapping(_) | Value::Tagged(_) => Err(format!("{place}: `{path}` refers to a mapping")),
+            match target.ok_or_else(|| format!("{location}: `{path}` refers to nothing in this file"))? {
+                Value::Mapping(_) | Value::Tagged(_) => Err(format!("{location}: `{path}` refers to a mapping")),
                 Value::Sequence(items) => Ok(items.iter().map(scalar).collect::<Vec<_>>().join(",")),
                 value => Ok(scalar(value)),
             }
@@ -88,16 +88,16 @@ fn text(place: &str, value: &Value, root: &Value) -> Result<String, String> {
     }
 }
 
-fn mapping_text(place: &str, entries: &Mapping, root: &Value) -> Result<String, String> {
+fn mapping_text(location: &str, entries: &Mapping, root: &Value) -> Result<String, String> {
     let mut texts = BTreeMap::new();
     for (key, value) in entries {
-        texts.insert(scalar(key), text(place, value, root)?);
+        texts.insert(scalar(key), text(location, value, root)?);
     }
-    serde_json::to_string(&texts).map_err(|error| format!("{place}: {error}"))
+    serde_json::to_string(&texts).map_err(|error| format!("{location}: {error}"))
 }
 
 /// The value at a path such as `logs.files[0].name`.
-fn referred<'a>(path: &str, root: &'a Value) -> Option<&'a Value> {
+fn resolve_reference<'a>(path: &str, root: &'a Value) -> Option<&'a Value> {
     let path = path.replace('[', ".").replace(']', "");
     path.split('.').try_fold(root, |value, step| match value {
         Value::Sequence(items) => items.get(step.parse::<usize>().ok()?),
@@ -109,7 +109,7 @@ fn referred<'a>(path: &str, root: &'a Value) -> Option<&'a Value> {
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Bool(truth) => truth.to_string(),
+        Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Null => String::new(),
         Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => "(a collection)".to_owned(),

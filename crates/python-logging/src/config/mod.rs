@@ -17,7 +17,7 @@ pub enum LogConfigError {
     #[error("Unable to read logging config file at {}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{}: {problem}", path.display())]
-    Wrong { path: PathBuf, problem: String },
+    Invalid { path: PathBuf, problem: String },
 }
 
 /// One section of the file: a formatter, a handler or a logger, its values as text wherever they came from.
@@ -32,17 +32,17 @@ pub struct Sections {
     /// The root is the empty name.
     pub loggers: BTreeMap<String, Section>,
     /// Python silences the loggers that are there already and that the file does not name, unless it is told not to.
-    pub disables_others: bool,
+    pub disables_existing: bool,
     pub notices: Vec<String>,
 }
 
 impl LogPlan {
     pub fn from_file(path: &Path) -> Result<Self, LogConfigError> {
         let bytes = fs::read(path).map_err(|source| LogConfigError::Unreadable { path: path.to_owned(), source })?;
-        let wrong = |problem: String| LogConfigError::Wrong { path: path.to_owned(), problem };
-        let text = String::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8: {error}")))?;
+        let invalid = |problem: String| LogConfigError::Invalid { path: path.to_owned(), problem };
+        let text = String::from_utf8(bytes).map_err(|error| invalid(format!("not UTF-8: {error}")))?;
         let suffix = path.extension().and_then(|suffix| suffix.to_str()).unwrap_or("");
-        Self::parse(&text, suffix).map_err(wrong)
+        Self::parse(&text, suffix).map_err(invalid)
     }
 
     /// The text of a file whose name ends so.
@@ -71,7 +71,7 @@ fn plan(sections: Sections) -> Result<LogPlan, String> {
     let mut indexes = BTreeMap::new();
     for (name, section) in &sections.handlers {
         indexes.insert(name.as_str(), plans.len());
-        let filters = chosen(section, "filters", &filters, &format!("handler `{name}`"), "filter")?;
+        let filters = resolve_names(section, "filters", &filters, &format!("handler `{name}`"), "filter")?;
         plans.push(handlers::handler(name, section, &formats, filters, &mut notices)?);
     }
     let mut loggers = BTreeMap::new();
@@ -84,7 +84,7 @@ fn plan(sections: Sections) -> Result<LogPlan, String> {
             }
         }
     }
-    if sections.disables_others {
+    if sections.disables_existing {
         disable_others(&mut loggers, &mut notices);
     }
     Ok(LogPlan { handlers: plans, loggers, notices })
@@ -98,7 +98,7 @@ fn disable_others(loggers: &mut BTreeMap<String, LoggerPlan>, notices: &mut Vec<
         };
         loggers.contains_key(existing) || loggers.keys().any(is_above)
     };
-    let silenced: Vec<&str> = names::EXISTING.into_iter().filter(|existing| !is_named(existing)).collect();
+    let silenced: Vec<&str> = names::EXISTING_LOGGERS.into_iter().filter(|existing| !is_named(existing)).collect();
     if silenced.is_empty() {
         return;
     }
@@ -127,16 +127,18 @@ fn filter(name: &str, section: &Section, notices: &mut Vec<String>) -> Filter {
 }
 
 /// What a list in a section names.
-fn chosen<T: Clone>(
+fn resolve_names<T: Clone>(
     section: &Section,
     key: &str,
     known: &BTreeMap<&str, T>,
-    shown: &str,
+    context: &str,
     kind: &str,
 ) -> Result<Vec<T>, String> {
     let listed = section.get(key).map_or("", String::as_str);
     let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names.map(|name| known.get(name).cloned().ok_or_else(|| format!("{shown}: there is no {kind} `{name}`"))).collect()
+    names
+        .map(|name| known.get(name).cloned().ok_or_else(|| format!("{context}: there is no {kind} `{name}`")))
+        .collect()
 }
 
 fn logger(
@@ -146,10 +148,10 @@ fn logger(
     filters: &BTreeMap<&str, Filter>,
     notices: &mut Vec<String>,
 ) -> Result<LoggerPlan, String> {
-    let shown = if name.is_empty() { "the root logger".to_owned() } else { format!("logger `{name}`") };
+    let context = if name.is_empty() { "the root logger".to_owned() } else { format!("logger `{name}`") };
     for key in section.keys() {
         if !matches!(key.as_str(), "level" | "handlers" | "filters" | "propagate") {
-            notices.push(format!("{shown}: `{key}` has no meaning in Python's logging files and is ignored"));
+            notices.push(format!("{context}: `{key}` has no meaning in Python's logging files and is ignored"));
         }
     }
     let propagate = match section.get("propagate").map(|text| text.to_ascii_lowercase()).as_deref() {
@@ -159,16 +161,16 @@ fn logger(
     let is_root_open = name.is_empty() && matches!(section.get("level").map(String::as_str), Some("NOTSET" | "0"));
     Ok(LoggerPlan {
         // Nobody is above the root to take a level from.
-        level: if is_root_open { Some(Level::ALL) } else { level(section, &shown)? },
-        handlers: chosen(section, "handlers", handlers, &shown, "handler")?,
-        filters: chosen(section, "filters", filters, &shown, "filter")?,
+        level: if is_root_open { Some(Level::ALL) } else { level(section, &context)? },
+        handlers: resolve_names(section, "handlers", handlers, &context, "handler")?,
+        filters: resolve_names(section, "filters", filters, &context, "filter")?,
         propagate,
         is_disabled: false,
     })
 }
 
 /// Names in any case, or Python's numbers; `NOTSET` leaves the choice to the loggers above.
-pub fn level(section: &Section, shown: &str) -> Result<Option<Level>, String> {
+pub fn level(section: &Section, context: &str) -> Result<Option<Level>, String> {
     let Some(text) = section.get("level").filter(|text| !text.is_empty()) else { return Ok(None) };
     let level = match text.to_ascii_uppercase().as_str() {
         "NOTSET" | "0" => return Ok(None),
@@ -177,7 +179,7 @@ pub fn level(section: &Section, shown: &str) -> Result<Option<Level>, String> {
         "WARNING" | "WARN" => Level::WARNING,
         "ERROR" => Level::ERROR,
         "CRITICAL" | "FATAL" => Level::CRITICAL,
-        other => Level(other.parse().map_err(|_| format!("{shown}: unknown level `{text}`"))?),
+        other => Level(other.parse().map_err(|_| format!("{context}: unknown level `{text}`"))?),
     };
     Ok(Some(level))
 }
@@ -207,7 +209,7 @@ root: {handlers: [mail]}
         let plan = LogPlan::parse(YAML, "yaml").unwrap();
         let sinks: Vec<&SinkPlan> = plan.handlers.iter().map(|handler| &handler.sink).collect();
         let rotation = Rotation::BySize { max_bytes: 1000, backups: 3 };
-        let rotated = SinkPlan::File(FilePlan { rotation, ..FilePlan::followed("/tmp/n.log") });
+        let rotated = SinkPlan::File(FilePlan { rotation, ..FilePlan::watched("/tmp/n.log") });
         assert_eq!(sinks, [&SinkPlan::Stdout, &rotated, &SinkPlan::Nothing]);
         assert_eq!(plan.handlers[0].level, Level::INFO);
         let nodepool = &plan.loggers["nodepool"];
@@ -257,8 +259,8 @@ root: {handlers: [mail]}
         };
         assert_eq!(disabled("loggers: {nodepool: {}, kazoo: {}}"), (0, 0));
         assert_eq!(disabled("disable_existing_loggers: false"), (0, 0));
-        assert_eq!(disabled("root: {}"), (names::EXISTING.len(), 1));
-        assert_eq!(disabled("loggers: {nodepool.zk: {}, kazoo: {}}"), (names::EXISTING.len() - 4, 1));
+        assert_eq!(disabled("root: {}"), (names::EXISTING_LOGGERS.len(), 1));
+        assert_eq!(disabled("loggers: {nodepool.zk: {}, kazoo: {}}"), (names::EXISTING_LOGGERS.len() - 4, 1));
     }
 
     #[test]
@@ -266,7 +268,7 @@ root: {handlers: [mail]}
         let text = "{logs: {file: [/tmp/x.log]}, version: 1,
             handlers: {a: {class: logging.FileHandler, filename: 'cfg://logs.file[0]'}}}";
         let plan = LogPlan::parse(text, "json").unwrap();
-        assert_eq!(plan.handlers[0].sink, SinkPlan::File(FilePlan::followed("/tmp/x.log")));
+        assert_eq!(plan.handlers[0].sink, SinkPlan::File(FilePlan::watched("/tmp/x.log")));
     }
 
     #[test]

@@ -4,27 +4,27 @@ use std::fmt::Write as _;
 
 use chrono::SecondsFormat;
 
-use super::pattern::{Field, Piece, Raw, Style};
-use super::{Date, Lines, Record, value};
+use super::pattern::{Field, FieldValue, Segment, Style};
+use super::{Date, Lines, Record, field_value};
 
 /// What a formatter makes of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Layout {
-    Text { pieces: Vec<Piece>, lines: Lines },
+    Text { segments: Vec<Segment>, lines: Lines },
     Object(Object),
 }
 
 /// Which keys an object has, beyond those of what the record is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    keys: Vec<(String, Source)>,
+    keys: Vec<(String, KeySource)>,
     event: &'static str,
     /// What is the same in every record.
-    fixed: Vec<(String, String)>,
+    static_fields: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Source {
+enum KeySource {
     /// The time with its offset, as RFC 3339 has it.
     Instant,
     Field(Field),
@@ -32,29 +32,29 @@ enum Source {
 
 impl Default for Object {
     fn default() -> Self {
-        let field = |key: &str, field| (key.to_owned(), Source::Field(field));
+        let field = |key: &str, field| (key.to_owned(), KeySource::Field(field));
         Self {
             keys: vec![
-                ("time".to_owned(), Source::Instant),
+                ("time".to_owned(), KeySource::Instant),
                 field("level", Field::LevelName),
                 field("logger", Field::Logger),
                 field("message", Field::Message),
             ],
             event: "event",
-            fixed: Vec::new(),
+            static_fields: Vec::new(),
         }
     }
 }
 
 impl Object {
     /// As python-json-logger does it: the fields that a format string names are the keys, whatever stands between them.
-    pub fn with_keys_of(pieces: &[Piece]) -> Self {
-        let fields = pieces.iter().filter_map(|piece| match piece {
-            Piece::Value(field, _) => Some((name(*field).to_owned(), Source::Field(*field))),
-            Piece::Text(_) => None,
+    pub fn with_keys_of(segments: &[Segment]) -> Self {
+        let fields = segments.iter().filter_map(|segment| match segment {
+            Segment::Value(field, _) => Some((name(*field).to_owned(), KeySource::Field(*field))),
+            Segment::Text(_) => None,
         });
         // The name that the original's records have for it.
-        Self { keys: fields.collect(), event: "event_id", fixed: Vec::new() }
+        Self { keys: fields.collect(), event: "event_id", static_fields: Vec::new() }
     }
 
     pub fn rename(&mut self, from: &str, to: &str) {
@@ -62,38 +62,38 @@ impl Object {
     }
 
     /// A moment that machines can read, beside whatever the format has.
-    pub fn stamp(&mut self) {
-        self.keys.push(("timestamp".to_owned(), Source::Instant));
+    pub fn add_timestamp(&mut self) {
+        self.keys.push(("timestamp".to_owned(), KeySource::Instant));
     }
 
-    pub fn fix(&mut self, key: &str, value: &str) {
-        self.fixed.push((key.to_owned(), value.to_owned()));
+    pub fn add_static_field(&mut self, key: &str, value: &str) {
+        self.static_fields.push((key.to_owned(), value.to_owned()));
     }
 
     pub fn render(&self, record: &Record<'_>, date: &Date, text: &mut String) {
-        let mut line = Line { text, taken: Vec::new() };
+        let mut line = ObjectWriter { text, used_keys: Vec::new() };
         for (key, source) in &self.keys {
             match source {
-                Source::Instant => {
+                KeySource::Instant => {
                     line.string(key, &record.time.to_rfc3339_opts(SecondsFormat::Millis, false));
                 }
-                Source::Field(field) => match value(*field, record, record.plain, date) {
-                    Raw::Text(value) => line.string(key, &value),
-                    Raw::Whole(value) => line.bare(key, &value.to_string()),
-                    Raw::Float(value) => line.bare(key, &value.to_string()),
+                KeySource::Field(field) => match field_value(*field, record, record.plain, date) {
+                    FieldValue::Text(value) => line.string(key, &value),
+                    FieldValue::Integer(value) => line.unquoted(key, &value.to_string()),
+                    FieldValue::Float(value) => line.unquoted(key, &value.to_string()),
                 },
             }
         }
-        let known = &record.known;
-        for (key, id) in [(self.event, known.event), ("node_request", known.request), ("node", known.node)] {
+        let fields = &record.fields;
+        for (key, id) in [(self.event, fields.event), ("node_request", fields.request), ("node", fields.node)] {
             if let Some(id) = id {
                 line.string(key, id);
             }
         }
-        for (key, value, is_bare) in known.others {
-            if *is_bare { line.bare(key, value) } else { line.string(key, value) }
+        for (key, value, is_unquoted) in fields.others {
+            if *is_unquoted { line.unquoted(key, value) } else { line.string(key, value) }
         }
-        for (key, value) in &self.fixed {
+        for (key, value) in &self.static_fields {
             line.string(key, value);
         }
         let text = line.text;
@@ -102,26 +102,26 @@ impl Object {
 }
 
 /// An object under construction. A key comes once: the second `name` is `name_`.
-struct Line<'a> {
+struct ObjectWriter<'a> {
     text: &'a mut String,
-    taken: Vec<String>,
+    used_keys: Vec<String>,
 }
 
-impl Line<'_> {
+impl ObjectWriter<'_> {
     fn string(&mut self, key: &str, value: &str) {
         // A text always is JSON.
         let value = serde_json::to_string(value).unwrap_or_default();
-        self.bare(key, &value);
+        self.unquoted(key, &value);
     }
 
-    fn bare(&mut self, key: &str, value: &str) {
-        let separator = if self.taken.is_empty() { '{' } else { ',' };
+    fn unquoted(&mut self, key: &str, value: &str) {
+        let separator = if self.used_keys.is_empty() { '{' } else { ',' };
         let mut key = key.to_owned();
-        while self.taken.contains(&key) {
+        while self.used_keys.contains(&key) {
             key.push('_');
         }
         let quoted = serde_json::to_string(&key).unwrap_or_default();
-        self.taken.push(key);
+        self.used_keys.push(key);
         // Writing to a String cannot fail.
         let _ = write!(self.text, "{separator}{quoted}:{value}");
     }
@@ -145,25 +145,25 @@ fn name(field: Field) -> &'static str {
         Field::ProcessName => "processName",
         Field::ThreadNumber => "thread",
         Field::ThreadName => "threadName",
-        Field::Nothing => "taskName",
+        Field::TaskName => "taskName",
     }
 }
 
 /// The fields of a format string, which python-json-logger also takes as a list: `asctime,levelname,message`.
-pub fn pieces(format: &str, style: Style) -> Result<Vec<Piece>, super::pattern::FormatError> {
+pub fn segments(format: &str, style: Style) -> Result<Vec<Segment>, super::pattern::FormatError> {
     let is_list = !format.contains(['%', '{', '$']);
     if !is_list {
-        return style.pieces(format);
+        return style.segments(format);
     }
     let names = format.split(',').map(str::trim).filter(|name| !name.is_empty());
-    Style::Brace.pieces(&names.map(|name| format!("{{{name}}}")).collect::<String>())
+    Style::Brace.segments(&names.map(|name| format!("{{{name}}}")).collect::<String>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Level;
-    use crate::format::{Format, Known};
+    use crate::format::{Format, RecordFields};
     use chrono::{Local, TimeZone};
 
     fn render(object: Object) -> serde_json::Value {
@@ -174,7 +174,7 @@ mod tests {
             logger: "nodepool.NodePool",
             message: "[e: e1] [node: 7] two\n\"lines\" pool=lab-main",
             plain: "two\n\"lines\"",
-            known: Known { event: Some("e1"), request: None, node: Some("7"), others: &others },
+            fields: RecordFields { event: Some("e1"), request: None, node: Some("7"), others: &others },
             file: "src/actors/launcher.rs",
             line: 12,
             thread: "main",
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn a_format_string_names_the_keys() {
         for format in ["%(asctime)s %(levelname)s %(message)s", "asctime, levelname,message"] {
-            let mut object = Object::with_keys_of(&pieces(format, Style::Percent).unwrap());
+            let mut object = Object::with_keys_of(&segments(format, Style::Percent).unwrap());
             object.rename("levelname", "severity");
-            object.fix("service", "nodepool");
+            object.add_static_field("service", "nodepool");
             let found = render(object);
             let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
             let expected = ["asctime", "severity", "message", "event_id", "node", "pool", "attempt", "service"];

@@ -10,7 +10,7 @@ use chrono::{DateTime, Local};
 
 use crate::Level;
 use crate::format::json::Layout;
-use crate::format::pattern::{Field, FieldValue, Piece, Raw, Style};
+use crate::format::pattern::{Field, FieldValue, FormatError, Segment, Style};
 
 /// What is known about one record.
 pub struct Record<'a> {
@@ -21,7 +21,7 @@ pub struct Record<'a> {
     pub message: &'a str,
     /// By itself, for JSON, where each of those has a key.
     pub plain: &'a str,
-    pub known: Known<'a>,
+    pub fields: RecordFields<'a>,
     pub file: &'a str,
     pub line: u32,
     pub thread: &'a str,
@@ -29,7 +29,7 @@ pub struct Record<'a> {
 
 /// What a record is about.
 #[derive(Clone, Copy, Default)]
-pub struct Known<'a> {
+pub struct RecordFields<'a> {
     pub event: Option<&'a str>,
     pub request: Option<&'a str>,
     pub node: Option<&'a str>,
@@ -88,7 +88,7 @@ impl Date {
 impl Format {
     pub fn parse(text: &str, style: Style, date: Option<&str>, lines: Lines) -> Result<Self, FormatError> {
         let date = Date::parse(date)?;
-        Ok(Self { layout: Layout::Text { pieces: style.pieces(text)?, lines }, date })
+        Ok(Self { layout: Layout::Text { segments: style.segments(text)?, lines }, date })
     }
 
     /// The message and nothing else.
@@ -104,34 +104,34 @@ impl Format {
     pub fn render(&self, record: &Record<'_>) -> String {
         let mut text = String::with_capacity(128 + record.message.len());
         match &self.layout {
-            Layout::Text { pieces, lines } => self.render_text(pieces, *lines, record, &mut text),
+            Layout::Text { segments: pieces, lines } => self.render_text(pieces, *lines, record, &mut text),
             Layout::Object(object) => object.render(record, &self.date, &mut text),
         }
         text.push('\n');
         text
     }
 
-    fn render_text(&self, pieces: &[Piece], lines: Lines, record: &Record<'_>, text: &mut String) {
-        self.render_line(pieces, record, record.message, text);
+    fn render_text(&self, segments: &[Segment], lines: Lines, record: &Record<'_>, text: &mut String) {
+        self.render_line(segments, record, record.message, text);
         if lines == Lines::Verbatim || !text.contains('\n') {
             return;
         }
-        let whole = std::mem::take(text);
-        for (index, line) in whole.split('\n').enumerate() {
+        let full_text = std::mem::take(text);
+        for (index, line) in full_text.split('\n').enumerate() {
             if index == 0 {
                 text.push_str(line);
             } else {
                 text.push('\n');
-                self.render_line(pieces, record, &format!("  {line}"), text);
+                self.render_line(segments, record, &format!("  {line}"), text);
             }
         }
     }
 
-    fn render_line(&self, pieces: &[Piece], record: &Record<'_>, message: &str, text: &mut String) {
-        for piece in pieces {
-            match piece {
-                Piece::Text(literal) => text.push_str(literal),
-                Piece::Value(field, shape) => shape.write(value(*field, record, message, &self.date), text),
+    fn render_line(&self, segments: &[Segment], record: &Record<'_>, message: &str, text: &mut String) {
+        for segment in segments {
+            match segment {
+                Segment::Text(literal) => text.push_str(literal),
+                Segment::Value(field, format) => format.write(field_value(*field, record, message, &self.date), text),
             }
         }
     }
@@ -154,28 +154,28 @@ fn without_fractions(format: &str) -> String {
 }
 
 /// A field of a record, as Python would have it.
-pub fn value(field: Field, record: &Record<'_>, message: &str, date: &Date) -> Raw {
-    let text = |text: &str| Raw::Text(text.to_owned());
+pub fn field_value(field: Field, record: &Record<'_>, message: &str, date: &Date) -> FieldValue {
+    let text = |text: &str| FieldValue::Text(text.to_owned());
     match field {
-        Field::Time => Raw::Text(date.text(&record.time)),
-        Field::Created => Raw::Float(record.time.timestamp_micros() as f64 / 1e6),
-        Field::Milliseconds => Raw::Float(f64::from(record.time.timestamp_subsec_millis())),
-        Field::SinceStart => Raw::Float(super::since_start(record.time)),
+        Field::Time => FieldValue::Text(date.text(&record.time)),
+        Field::Created => FieldValue::Float(record.time.timestamp_micros() as f64 / 1e6),
+        Field::Milliseconds => FieldValue::Float(f64::from(record.time.timestamp_subsec_millis())),
+        Field::SinceStart => FieldValue::Float(super::since_start(record.time)),
         Field::LevelName => text(record.level.name()),
-        Field::LevelNumber => Raw::Whole(i64::from(record.level.0)),
+        Field::LevelNumber => FieldValue::Integer(i64::from(record.level.0)),
         Field::Logger => text(record.logger),
         Field::Message => text(message),
         Field::File => text(record.file),
         Field::FileName => text(file_name(record.file)),
         Field::Module => text(file_name(record.file).trim_end_matches(".rs")),
-        Field::Line => Raw::Whole(i64::from(record.line)),
-        Field::Process => Raw::Whole(i64::from(std::process::id())),
+        Field::Line => FieldValue::Integer(i64::from(record.line)),
+        Field::Process => FieldValue::Integer(i64::from(std::process::id())),
         Field::ProcessName => text("MainProcess"),
-        Field::ThreadNumber => Raw::Whole(thread_number()),
+        Field::ThreadNumber => FieldValue::Integer(thread_number()),
         // What Python calls it, where only one thread is meant.
         Field::ThreadName if record.thread == "main" => text("MainThread"),
         Field::ThreadName => text(record.thread),
-        Field::Nothing => text("None"),
+        Field::TaskName => text("None"),
     }
 }
 
@@ -202,7 +202,7 @@ mod tests {
             logger: "nodepool.NodePool",
             message,
             plain: message,
-            known: Known::default(),
+            fields: RecordFields::default(),
             file: "src/actors/launcher.rs",
             line: 12,
             thread: "main",

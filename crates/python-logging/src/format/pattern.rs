@@ -11,9 +11,9 @@ pub enum Style {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
+pub enum Segment {
     Text(String),
-    Value(Field, Shape),
+    Value(Field, FieldFormat),
 }
 
 /// What a record offers to a format string.
@@ -36,19 +36,19 @@ pub enum Field {
     ThreadNumber,
     ThreadName,
     /// What only Python has, such as the name of an asyncio task.
-    Nothing,
+    TaskName,
 }
 
 /// A value before it is formatted.
-pub enum Raw {
+pub enum FieldValue {
     Text(String),
-    Whole(i64),
+    Integer(i64),
     Float(f64),
 }
 
 /// How a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct FieldFormat {
     pub kind: Kind,
     pub fill: char,
     pub align: Align,
@@ -62,7 +62,7 @@ pub struct Shape {
 pub enum Kind {
     /// As `str()` gives it.
     Text,
-    Whole,
+    Integer,
     Fixed,
 }
 
@@ -103,7 +103,7 @@ impl Style {
         }
     }
 
-    pub fn pieces(self, text: &str) -> Result<Vec<Piece>, FormatError> {
+    pub fn segments(self, text: &str) -> Result<Vec<Segment>, FormatError> {
         match self {
             Style::Percent => percent(text),
             Style::Brace => brace(text),
@@ -114,38 +114,38 @@ impl Style {
 
 /// Collects literal text and values in turn.
 #[derive(Default)]
-struct Pieces {
-    done: Vec<Piece>,
+struct SegmentBuilder {
+    segments: Vec<Segment>,
     literal: String,
 }
 
-impl Pieces {
-    fn value(&mut self, field: Field, shape: Shape) {
+impl SegmentBuilder {
+    fn value(&mut self, field: Field, format: FieldFormat) {
         self.flush();
-        self.done.push(Piece::Value(field, shape));
+        self.segments.push(Segment::Value(field, format));
     }
 
     fn flush(&mut self) {
         if !self.literal.is_empty() {
-            self.done.push(Piece::Text(std::mem::take(&mut self.literal)));
+            self.segments.push(Segment::Text(std::mem::take(&mut self.literal)));
         }
     }
 
-    fn end(mut self) -> Vec<Piece> {
+    fn finish(mut self) -> Vec<Segment> {
         self.flush();
-        self.done
+        self.segments
     }
 }
 
-fn percent(text: &str) -> Result<Vec<Piece>, FormatError> {
-    let mut pieces = Pieces::default();
+fn percent(text: &str) -> Result<Vec<Segment>, FormatError> {
+    let mut segments = SegmentBuilder::default();
     let mut rest = text;
     while let Some(at) = rest.find('%') {
-        pieces.literal.push_str(&rest[..at]);
+        segments.literal.push_str(&rest[..at]);
         let malformed = || FormatError::Malformed(position_of(text, &rest[at..]));
         let after = &rest[at + 1..];
         if let Some(after) = after.strip_prefix('%') {
-            pieces.literal.push('%');
+            segments.literal.push('%');
             rest = after;
             continue;
         }
@@ -154,23 +154,23 @@ fn percent(text: &str) -> Result<Vec<Piece>, FormatError> {
         let end = after.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(malformed)?;
         let letter = &after[end..=end];
         let field = field(name)?;
-        let shape = modifiers(&after[..end], letter, field).ok_or_else(malformed)?;
-        if !suits(shape.kind, field) || !"srdiufF".contains(letter) {
+        let format = printf_spec(&after[..end], letter, field).ok_or_else(malformed)?;
+        if !is_compatible(format.kind, field) || !"srdiufF".contains(letter) {
             return Err(FormatError::Conversion(format!("%{letter}"), name.to_owned()));
         }
-        pieces.value(field, shape);
+        segments.value(field, format);
         rest = &after[end + 1..];
     }
-    pieces.literal.push_str(rest);
-    Ok(pieces.end())
+    segments.literal.push_str(rest);
+    Ok(segments.finish())
 }
 
 /// Flags, width and precision between the name and the conversion letter, as in `%(levelname)-8s`.
-fn modifiers(text: &str, letter: &str, field: Field) -> Option<Shape> {
+fn printf_spec(text: &str, letter: &str, field: Field) -> Option<FieldFormat> {
     let digits = text.trim_start_matches(['-', '+', ' ', '#', '0']);
     let flags = &text[..text.len() - digits.len()];
     let kind = match letter {
-        "d" | "i" | "u" => Kind::Whole,
+        "d" | "i" | "u" => Kind::Integer,
         "f" | "F" => Kind::Fixed,
         _ => Kind::Text,
     };
@@ -181,7 +181,7 @@ fn modifiers(text: &str, letter: &str, field: Field) -> Option<Shape> {
         None => (digits, None),
     };
     let sign = flags.contains('+').then_some('+').or(flags.contains(' ').then_some(' '));
-    Some(Shape {
+    Some(FieldFormat {
         kind,
         fill: if zeros { '0' } else { ' ' },
         align: match (flags.contains('-'), zeros) {
@@ -200,37 +200,37 @@ fn number(text: &str) -> Option<usize> {
     if text.is_empty() { Some(0) } else { text.parse().ok().filter(|n| *n <= 1000) }
 }
 
-fn brace(text: &str) -> Result<Vec<Piece>, FormatError> {
-    let mut pieces = Pieces::default();
+fn brace(text: &str) -> Result<Vec<Segment>, FormatError> {
+    let mut segments = SegmentBuilder::default();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
-        pieces.literal.push_str(&rest[..at]);
-        let wrong = || FormatError::Brace(position_of(text, &rest[at..]));
+        segments.literal.push_str(&rest[..at]);
+        let malformed = || FormatError::Brace(position_of(text, &rest[at..]));
         let (opening, after) = rest[at..].split_at(1);
         if let Some(after) = after.strip_prefix(opening) {
-            pieces.literal.push_str(opening);
+            segments.literal.push_str(opening);
             rest = after;
             continue;
         }
-        let (inner, after) = after.split_once('}').filter(|_| opening == "{").ok_or_else(wrong)?;
+        let (inner, after) = after.split_once('}').filter(|_| opening == "{").ok_or_else(malformed)?;
         let (name, spec) = inner.split_once(':').unwrap_or((inner, ""));
         let (name, conversion) = name.split_once('!').unwrap_or((name, "s"));
         let field = field(name)?;
-        let refused = || FormatError::Conversion(inner.to_owned(), name.to_owned());
+        let invalid_conversion = || FormatError::Conversion(inner.to_owned(), name.to_owned());
         // `!s` and `!a` of a number is a text; of a text nothing changes. `!r` would put quotes around it.
         let as_text = name.len() < inner.len() && inner[name.len()..].starts_with('!');
         if !matches!(conversion, "s" | "a") {
-            return Err(refused());
+            return Err(invalid_conversion());
         }
-        pieces.value(field, specification(spec, field, as_text).ok_or_else(refused)?);
+        segments.value(field, format_spec(spec, field, as_text).ok_or_else(invalid_conversion)?);
         rest = after;
     }
-    pieces.literal.push_str(rest);
-    Ok(pieces.end())
+    segments.literal.push_str(rest);
+    Ok(segments.finish())
 }
 
 /// `[[fill]align][sign][0][width][.precision][type]`
-fn specification(spec: &str, field: Field, as_text: bool) -> Option<Shape> {
+fn format_spec(spec: &str, field: Field, as_text: bool) -> Option<FieldFormat> {
     let is_number = is_number(field) && !as_text;
     let mut characters = spec.chars().peekable();
     let mut ahead = spec.chars();
@@ -263,7 +263,7 @@ fn specification(spec: &str, field: Field, as_text: bool) -> Option<Shape> {
     let kind = match (characters.next(), is_number) {
         (None, _) => Kind::Text,
         (Some('s'), false) => Kind::Text,
-        (Some('d'), true) if !is_float(field) => Kind::Whole,
+        (Some('d'), true) if !is_float(field) => Kind::Integer,
         (Some('f' | 'F'), true) => Kind::Fixed,
         _ => return None,
     };
@@ -272,7 +272,7 @@ fn specification(spec: &str, field: Field, as_text: bool) -> Option<Shape> {
         return None;
     }
     let align = align.unwrap_or(if is_number { Align::Right } else { Align::Left });
-    Some(Shape { kind, fill, align, width, precision, sign: sign.filter(|sign| *sign != '-') })
+    Some(FieldFormat { kind, fill, align, width, precision, sign: sign.filter(|sign| *sign != '-') })
 }
 
 fn alignment(character: char) -> Option<Align> {
@@ -285,33 +285,33 @@ fn alignment(character: char) -> Option<Align> {
     }
 }
 
-fn dollar(text: &str) -> Result<Vec<Piece>, FormatError> {
-    let mut pieces = Pieces::default();
+fn dollar(text: &str) -> Result<Vec<Segment>, FormatError> {
+    let mut segments = SegmentBuilder::default();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
-        pieces.literal.push_str(&rest[..at]);
-        let wrong = || FormatError::Dollar(position_of(text, &rest[at..]));
+        segments.literal.push_str(&rest[..at]);
+        let malformed = || FormatError::Dollar(position_of(text, &rest[at..]));
         let after = &rest[at + 1..];
         if let Some(after) = after.strip_prefix('$') {
-            pieces.literal.push('$');
+            segments.literal.push('$');
             rest = after;
             continue;
         }
         let (name, after) = match after.strip_prefix('{') {
-            Some(inner) => inner.split_once('}').ok_or_else(wrong)?,
+            Some(inner) => inner.split_once('}').ok_or_else(malformed)?,
             None => {
                 let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 after.split_at(after.find(|c| !is_name(c)).unwrap_or(after.len()))
             }
         };
         if name.is_empty() {
-            return Err(wrong());
+            return Err(malformed());
         }
-        pieces.value(field(name)?, Shape::PLAIN);
+        segments.value(field(name)?, FieldFormat::PLAIN);
         rest = after;
     }
-    pieces.literal.push_str(rest);
-    Ok(pieces.end())
+    segments.literal.push_str(rest);
+    Ok(segments.finish())
 }
 
 /// The number of the first character of a rest, from 1.
@@ -338,7 +338,7 @@ fn field(name: &str) -> Result<Field, FormatError> {
         "processName" => Field::ProcessName,
         "thread" => Field::ThreadNumber,
         "threadName" => Field::ThreadName,
-        "taskName" => Field::Nothing,
+        "taskName" => Field::TaskName,
         other => return Err(FormatError::UnknownField(other.to_owned())),
     })
 }
@@ -352,27 +352,27 @@ fn is_number(field: Field) -> bool {
 }
 
 /// Texts are no numbers, which Python finds out with every line.
-fn suits(kind: Kind, field: Field) -> bool {
+fn is_compatible(kind: Kind, field: Field) -> bool {
     kind == Kind::Text || is_number(field)
 }
 
-impl Shape {
-    pub const PLAIN: Shape =
-        Shape { kind: Kind::Text, fill: ' ', align: Align::Left, width: 0, precision: None, sign: None };
+impl FieldFormat {
+    pub const PLAIN: FieldFormat =
+        FieldFormat { kind: Kind::Text, fill: ' ', align: Align::Left, width: 0, precision: None, sign: None };
 
-    pub fn write(&self, raw: Raw, text: &mut String) {
-        let value = match (self.kind, raw) {
-            (Kind::Text, Raw::Text(value)) => match self.precision {
+    pub fn write(&self, value: FieldValue, text: &mut String) {
+        let value = match (self.kind, value) {
+            (Kind::Text, FieldValue::Text(value)) => match self.precision {
                 Some(length) => value.chars().take(length).collect(),
                 None => value,
             },
-            (_, Raw::Text(value)) => value,
-            (Kind::Fixed, Raw::Float(value)) => format!("{value:.*}", self.precision.unwrap_or(6)),
-            (Kind::Fixed, Raw::Whole(value)) => format!("{:.*}", self.precision.unwrap_or(6), value as f64),
-            (_, Raw::Whole(value)) => value.to_string(),
-            (Kind::Whole, Raw::Float(value)) => format!("{:.0}", value.trunc()),
+            (_, FieldValue::Text(value)) => value,
+            (Kind::Fixed, FieldValue::Float(value)) => format!("{value:.*}", self.precision.unwrap_or(6)),
+            (Kind::Fixed, FieldValue::Integer(value)) => format!("{:.*}", self.precision.unwrap_or(6), value as f64),
+            (_, FieldValue::Integer(value)) => value.to_string(),
+            (Kind::Integer, FieldValue::Float(value)) => format!("{:.0}", value.trunc()),
             // Shortest and with a decimal point, as Python writes them.
-            (Kind::Text, Raw::Float(value)) => format!("{value:?}"),
+            (Kind::Text, FieldValue::Float(value)) => format!("{value:?}"),
         };
         let value = match self.sign {
             Some(sign) if !value.starts_with('-') => format!("{sign}{value}"),
@@ -382,26 +382,26 @@ impl Shape {
     }
 
     fn pad(&self, value: &str, text: &mut String) {
-        let missing = self.width.saturating_sub(value.chars().count());
+        let padding = self.width.saturating_sub(value.chars().count());
         let fill = |text: &mut String, number: usize| text.extend(std::iter::repeat_n(self.fill, number));
         match self.align {
             Align::Left => {
                 text.push_str(value);
-                fill(text, missing);
+                fill(text, padding);
             }
             Align::Right => {
-                fill(text, missing);
+                fill(text, padding);
                 text.push_str(value);
             }
             Align::Center => {
-                fill(text, missing / 2);
+                fill(text, padding / 2);
                 text.push_str(value);
-                fill(text, missing - missing / 2);
+                fill(text, padding - padding / 2);
             }
             Align::AfterSign => {
                 let digits = value.trim_start_matches(['-', '+', ' ']);
                 text.push_str(&value[..value.len() - digits.len()]);
-                fill(text, missing);
+                fill(text, padding);
                 // Writing to a String cannot fail.
                 let _ = text.write_str(digits);
             }
@@ -428,7 +428,7 @@ mod tests {
             (Style::Dollar, "$nonsense", FormatError::UnknownField("nonsense".to_owned())),
         ];
         for (style, text, expected) in cases {
-            assert_eq!(style.pieces(text), Err(expected), "{text}");
+            assert_eq!(style.segments(text), Err(expected), "{text}");
         }
         assert_eq!(Style::parse("?"), Err(FormatError::Style("?".to_owned())));
     }

@@ -10,31 +10,31 @@ use std::time::UNIX_EPOCH;
 use super::schedule::Schedule;
 
 /// What a file is called while its backups are numbered.
-const ASIDE: &str = "rotating";
+const ROTATING_SUFFIX: &str = "rotating";
 /// Seconds after which what failed at a file is tried again, and complained of again.
-const PAUSE: i64 = 60;
+const RETRY_INTERVAL_S: i64 = 60;
 
 /// A file, which is opened anew when somebody moved it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePlan {
     pub path: PathBuf,
-    pub begin: Begin,
-    pub opened: Opened,
+    pub write_mode: WriteMode,
+    pub open_mode: OpenMode,
     pub rotation: Rotation,
 }
 
 /// What becomes of what an earlier process wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum WriteMode {
     Append,
-    Empty,
+    Truncate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
-    AtStart,
+pub enum OpenMode {
+    Immediate,
     /// Python's `delay`: there is no file before there is a line.
-    WithFirstLine,
+    Delayed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,36 +54,41 @@ pub struct OpenFile {
     /// Before the line that is written.
     size: u64,
     /// The last line was written in part, and the next one is not to be glued to it.
-    is_torn: bool,
+    has_partial_line: bool,
     /// When it is to be rotated by time.
-    due: Option<i64>,
+    rotate_at_s: Option<i64>,
     /// Until when a rotation that failed is not tried again.
-    rests_until: Option<i64>,
+    backoff_until_s: Option<i64>,
 }
 
 impl FilePlan {
-    pub fn followed(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), begin: Begin::Append, opened: Opened::AtStart, rotation: Rotation::Never }
+    pub fn watched(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            write_mode: WriteMode::Append,
+            open_mode: OpenMode::Immediate,
+            rotation: Rotation::Never,
+        }
     }
 }
 
 impl OpenFile {
     /// What is said is what went wrong beside the line, which is written then as well.
     pub fn write(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> io::Result<Option<String>> {
-        let trouble = self.prepare(plan, line, now);
+        let problem = self.prepare(plan, line, now);
         self.append(line)?;
-        Ok(trouble)
+        Ok(problem)
     }
 
     pub fn append(&mut self, line: &str) -> io::Result<()> {
-        let own = if self.is_torn { Cow::Owned(format!("\n{line}")) } else { Cow::Borrowed(line) };
-        let mut left = own.as_bytes();
-        while !left.is_empty() {
-            match self.file.write(left) {
+        let own = if self.has_partial_line { Cow::Owned(format!("\n{line}")) } else { Cow::Borrowed(line) };
+        let mut remaining = own.as_bytes();
+        while !remaining.is_empty() {
+            match self.file.write(remaining) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(length) => {
-                    self.is_torn = left[length - 1] != b'\n';
-                    left = &left[length..];
+                    self.has_partial_line = remaining[length - 1] != b'\n';
+                    remaining = &remaining[length..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -95,26 +100,26 @@ impl OpenFile {
     /// Follows and rotates. Where that fails, the file that is open is good enough until it succeeds.
     fn prepare(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> Option<String> {
         let path = plan.path.display();
-        let is_resting = self.rests_until.is_some_and(|end| (end - PAUSE..end).contains(&now()));
-        let outcome = match self.follow(plan, &now) {
+        let is_backing_off = self.backoff_until_s.is_some_and(|end| (end - RETRY_INTERVAL_S..end).contains(&now()));
+        let outcome = match self.reopen_if_moved(plan, &now) {
             Err(error) => Err(format!("the log file {path} cannot be opened anew, the old one is used: {error}")),
-            Ok(()) if is_resting => Ok(()),
+            Ok(()) if is_backing_off => Ok(()),
             Ok(()) => {
                 let rotated = self.rotate(plan, line, &now);
                 rotated.map_err(|error| format!("the log file {path} cannot be rotated, it grows: {error}"))
             }
         };
-        let trouble = outcome.err().filter(|_| !is_resting)?;
-        self.rests_until = Some(now() + PAUSE);
-        Some(trouble)
+        let problem = outcome.err().filter(|_| !is_backing_off)?;
+        self.backoff_until_s = Some(now() + RETRY_INTERVAL_S);
+        Some(problem)
     }
 
     /// As Python's WatchedFileHandler: looked at before each line, so that logrotate needs to tell nobody.
-    fn follow(&mut self, plan: &FilePlan, now: impl Fn() -> i64) -> io::Result<()> {
+    fn reopen_if_moved(&mut self, plan: &FilePlan, now: impl Fn() -> i64) -> io::Result<()> {
         match fs::metadata(&plan.path) {
-            Ok(about) if (about.dev(), about.ino()) == self.identity => {
+            Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
                 // Others may write to it, and a line may have been written in part.
-                self.size = about.len();
+                self.size = metadata.len();
                 Ok(())
             }
             Ok(_) | Err(_) => self.reopen(plan, now()),
@@ -122,8 +127,8 @@ impl OpenFile {
     }
 
     fn reopen(&mut self, plan: &FilePlan, now: i64) -> io::Result<()> {
-        let opened = open(plan, Begin::Append, now)?;
-        *self = OpenFile { due: self.due, rests_until: self.rests_until, ..opened };
+        let opened = open(plan, WriteMode::Append, now)?;
+        *self = OpenFile { rotate_at_s: self.rotate_at_s, backoff_until_s: self.backoff_until_s, ..opened };
         Ok(())
     }
 
@@ -135,24 +140,24 @@ impl OpenFile {
                 if *max_bytes == 0 || *backups == 0 || !is_full || !self.file.metadata()?.is_file() {
                     return Ok(());
                 }
-                number_backups(&plan.path, *backups)?;
+                rotate_by_number(&plan.path, *backups)?;
                 self.reopen(plan, now())
             }
             Rotation::ByTime { schedule, backups } => {
                 let now = now();
-                let Some(due) = self.due.filter(|due| now >= *due) else { return Ok(()) };
+                let Some(due) = self.rotate_at_s.filter(|due| now >= *due) else { return Ok(()) };
                 let next = Some(schedule.next(now));
                 let old = with_suffix(&plan.path, &schedule.suffix(due));
                 // Of a process that shares the file, or of the hour that there is twice in autumn.
                 if old.exists() || !self.file.metadata()?.is_file() {
-                    self.due = next;
+                    self.rotate_at_s = next;
                     return Ok(());
                 }
                 fs::rename(&plan.path, old)?;
                 if *backups > 0 {
-                    forget_oldest(&plan.path, schedule, *backups);
+                    delete_oldest_backups(&plan.path, schedule, *backups);
                 }
-                self.due = next;
+                self.rotate_at_s = next;
                 self.reopen(plan, now)
             }
         }
@@ -164,42 +169,49 @@ pub fn now() -> i64 {
     chrono::Local::now().timestamp()
 }
 
-pub fn open(plan: &FilePlan, begin: Begin, now: i64) -> io::Result<OpenFile> {
+pub fn open(plan: &FilePlan, write_mode: WriteMode, now: i64) -> io::Result<OpenFile> {
     // What an earlier process wrote is due as if it were ours.
-    let written = fs::metadata(&plan.path).and_then(|about| about.modified()).ok();
-    let written = written.and_then(|time| i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok());
+    let modified = fs::metadata(&plan.path).and_then(|metadata| metadata.modified()).ok();
+    let modified = modified.and_then(|time| i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok());
     let due = match &plan.rotation {
-        Rotation::ByTime { schedule, .. } => Some(schedule.next(written.unwrap_or(now))),
+        Rotation::ByTime { schedule, .. } => Some(schedule.next(modified.unwrap_or(now))),
         Rotation::Never | Rotation::BySize { .. } => None,
     };
     let mut options = OpenOptions::new();
     options.create(true).append(true);
     let file = options.open(&plan.path)?;
-    let about = file.metadata()?;
-    if begin == Begin::Empty && about.is_file() {
+    let metadata = file.metadata()?;
+    if write_mode == WriteMode::Truncate && metadata.is_file() {
         file.set_len(0)?;
     }
-    let size = if begin == Begin::Empty { 0 } else { about.len() };
-    Ok(OpenFile { file, identity: (about.dev(), about.ino()), size, is_torn: false, due, rests_until: None })
+    let size = if write_mode == WriteMode::Truncate { 0 } else { metadata.len() };
+    Ok(OpenFile {
+        file,
+        identity: (metadata.dev(), metadata.ino()),
+        size,
+        has_partial_line: false,
+        rotate_at_s: due,
+        backoff_until_s: None,
+    })
 }
 
 /// It is moved aside first: what cannot be moved must not push the backups out, one with each attempt.
-fn number_backups(path: &Path, backups: u32) -> io::Result<()> {
-    let aside = with_suffix(path, ASIDE);
-    if aside.is_file() {
+fn rotate_by_number(path: &Path, backups: u32) -> io::Result<()> {
+    let rotating = with_suffix(path, ROTATING_SUFFIX);
+    if rotating.is_file() {
         // A process that was killed left it there.
-        push_backups(path, backups, &aside)?;
+        shift_backups(path, backups, &rotating)?;
     }
-    fs::rename(path, &aside)?;
-    push_backups(path, backups, &aside).inspect_err(|_| {
+    fs::rename(path, &rotating)?;
+    shift_backups(path, backups, &rotating).inspect_err(|_| {
         // Back to where it is looked for. Where that fails, it is numbered with the next rotation.
         if !path.exists() {
-            let _ = fs::rename(&aside, path);
+            let _ = fs::rename(&rotating, path);
         }
     })
 }
 
-fn push_backups(path: &Path, backups: u32, newest: &Path) -> io::Result<()> {
+fn shift_backups(path: &Path, backups: u32, newest: &Path) -> io::Result<()> {
     let numbered = |number: u32| with_suffix(path, &number.to_string());
     for number in (1..backups).rev() {
         if numbered(number).exists() {
@@ -217,7 +229,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// What cannot be removed stays, and the next rotation tries again.
-fn forget_oldest(path: &Path, schedule: &Schedule, backups: u32) {
+fn delete_oldest_backups(path: &Path, schedule: &Schedule, backups: u32) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else { return };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let Ok(entries) = fs::read_dir(folder) else { return };
@@ -234,13 +246,13 @@ fn forget_oldest(path: &Path, schedule: &Schedule, backups: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sinks::schedule::Zone;
+    use crate::sinks::schedule::ClockZone;
     use std::collections::BTreeMap;
     use std::io::Read;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
-    const BEGAN: i64 = 1_706_933_106;
+    const START: i64 = 1_706_933_106;
 
     struct Log {
         folder: tempfile::TempDir,
@@ -249,10 +261,10 @@ mod tests {
     }
 
     impl Log {
-        fn begun(rotation: Rotation) -> Log {
+        fn new(rotation: Rotation) -> Log {
             let folder = tempfile::tempdir().unwrap();
-            let plan = FilePlan { rotation, ..FilePlan::followed(folder.path().join("nodepool.log")) };
-            let file = open(&plan, plan.begin, BEGAN).unwrap();
+            let plan = FilePlan { rotation, ..FilePlan::watched(folder.path().join("nodepool.log")) };
+            let file = open(&plan, plan.write_mode, START).unwrap();
             Log { folder, plan, file }
         }
 
@@ -261,11 +273,11 @@ mod tests {
         }
 
         fn write_after(&mut self, seconds: i64, line: &str) {
-            assert_eq!(self.trouble_after(seconds, line), None);
+            assert_eq!(self.problem_after(seconds, line), None);
         }
 
-        fn trouble_after(&mut self, seconds: i64, line: &str) -> Option<String> {
-            self.file.write(&self.plan, line, || BEGAN + seconds).unwrap()
+        fn problem_after(&mut self, seconds: i64, line: &str) -> Option<String> {
+            self.file.write(&self.plan, line, || START + seconds).unwrap()
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -273,7 +285,7 @@ mod tests {
         }
 
         /// All files with their texts.
-        fn holds(&self, expected: &[(&str, &str)]) {
+        fn assert_files(&self, expected: &[(&str, &str)]) {
             let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
             let entries = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap());
             let files = entries.filter(|entry| entry.path().is_file());
@@ -286,55 +298,59 @@ mod tests {
 
     #[test]
     fn a_file_that_was_moved_away_is_opened_anew() {
-        let mut log = Log::begun(Rotation::Never);
+        let mut log = Log::new(Rotation::Never);
         log.write("one\n");
         fs::rename(&log.plan.path, log.path("nodepool.log.1")).unwrap();
         log.write("two\n");
         fs::remove_file(&log.plan.path).unwrap();
         log.write("three\n");
-        log.holds(&[("nodepool.log", "three\n"), ("nodepool.log.1", "one\n")]);
+        log.assert_files(&[("nodepool.log", "three\n"), ("nodepool.log.1", "one\n")]);
     }
 
     #[test]
     fn a_line_that_was_written_in_part_has_no_other_glued_to_it() {
-        let mut log = Log::begun(Rotation::Never);
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        log.file.file = File::from(OwnedFd::from(ours));
+        let mut log = Log::new(Rotation::Never);
+        let (write_end, mut read_end) = UnixStream::pair().unwrap();
+        write_end.set_nonblocking(true).unwrap();
+        log.file.file = File::from(OwnedFd::from(write_end));
         let long = "x".repeat(8 << 20);
         log.file.append(&long).unwrap_err();
         // Nothing of this one is written.
         log.file.append("lost\n").unwrap_err();
         let mut buffer = vec![0; long.len()];
-        let mut length = theirs.read(&mut buffer).unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        while let Ok(more) = theirs.read(&mut buffer) {
+        let mut length = read_end.read(&mut buffer).unwrap();
+        read_end.set_nonblocking(true).unwrap();
+        while let Ok(more) = read_end.read(&mut buffer) {
             length += more;
         }
         assert!(length < long.len(), "{length}");
         for line in ["one\n", "two\n"] {
             log.file.append(line).unwrap();
         }
-        let length = theirs.read(&mut buffer).unwrap();
+        let length = read_end.read(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"\none\ntwo\n");
     }
 
     #[test]
     fn what_others_write_makes_a_file_full_too() {
-        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 1 });
+        let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 1 });
         log.write("one\n");
         OpenOptions::new().append(true).open(&log.plan.path).unwrap().write_all(b"theirs\n").unwrap();
         log.write("two\n");
-        log.holds(&[("nodepool.log", "two\n"), ("nodepool.log.1", "one\ntheirs\n")]);
+        log.assert_files(&[("nodepool.log", "two\n"), ("nodepool.log.1", "one\ntheirs\n")]);
     }
 
     #[test]
     fn a_full_file_is_rotated_and_the_oldest_forgotten() {
-        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 2 });
+        let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 2 });
         for line in ["one....\n", "two....\n", "three..\n", "four...\n"] {
             log.write(line);
         }
-        log.holds(&[("nodepool.log", "four...\n"), ("nodepool.log.1", "three..\n"), ("nodepool.log.2", "two....\n")]);
+        log.assert_files(&[
+            ("nodepool.log", "four...\n"),
+            ("nodepool.log.1", "three..\n"),
+            ("nodepool.log.2", "two....\n"),
+        ]);
         // Somebody else's hands in between lose nothing.
         fs::remove_file(&log.plan.path).unwrap();
         log.write("five...\n");
@@ -343,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_full_file_that_cannot_be_rotated_takes_all_lines_and_no_backup_is_lost() {
-        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 3 });
+        let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 3 });
         fs::write(log.path("nodepool.log.1"), "older\n").unwrap();
         // In the way: of the backups, then of the file itself.
         for name in ["nodepool.log.2", "nodepool.log.rotating"] {
@@ -351,64 +367,68 @@ mod tests {
         }
         fs::write(log.path("nodepool.log.3"), "oldest\n").unwrap();
         log.write("one....\n");
-        let trouble = log.trouble_after(0, "two....\n").unwrap();
-        assert!(trouble.contains("nodepool.log cannot be rotated, it grows: "), "{trouble}");
+        let problem = log.problem_after(0, "two....\n").unwrap();
+        assert!(problem.contains("nodepool.log cannot be rotated, it grows: "), "{problem}");
         log.write_after(59, "three..\n");
         fs::remove_dir_all(log.path("nodepool.log.rotating")).unwrap();
-        assert!(log.trouble_after(60, "four...\n").is_some());
+        assert!(log.problem_after(60, "four...\n").is_some());
         let lines = "one....\ntwo....\nthree..\nfour...\n";
-        log.holds(&[("nodepool.log", lines), ("nodepool.log.1", "older\n"), ("nodepool.log.3", "oldest\n")]);
+        log.assert_files(&[("nodepool.log", lines), ("nodepool.log.1", "older\n"), ("nodepool.log.3", "oldest\n")]);
         fs::remove_dir_all(log.path("nodepool.log.2")).unwrap();
         log.write_after(120, "five...\n");
         let expected = [("nodepool.log.1", lines), ("nodepool.log.2", "older\n"), ("nodepool.log.3", "oldest\n")];
-        log.holds(&[&[("nodepool.log", "five...\n")], &expected[..]].concat());
+        log.assert_files(&[&[("nodepool.log", "five...\n")], &expected[..]].concat());
     }
 
     #[test]
     fn what_a_killed_process_moved_aside_is_numbered_with_the_next_rotation() {
-        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 2 });
+        let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 2 });
         fs::write(log.path("nodepool.log.rotating"), "older\n").unwrap();
         log.write("one....\n");
         log.write("two....\n");
-        log.holds(&[("nodepool.log", "two....\n"), ("nodepool.log.1", "one....\n"), ("nodepool.log.2", "older\n")]);
+        log.assert_files(&[
+            ("nodepool.log", "two....\n"),
+            ("nodepool.log.1", "one....\n"),
+            ("nodepool.log.2", "older\n"),
+        ]);
     }
 
     #[test]
     fn a_file_that_cannot_be_opened_anew_takes_all_lines() {
-        let mut log = Log::begun(minutely());
+        let mut log = Log::new(every_minute());
         log.write("one\n");
         let moved = log.path("moved");
         fs::rename(&log.plan.path, &moved).unwrap();
         fs::create_dir(&log.plan.path).unwrap();
-        let trouble = log.trouble_after(1, "two\n").unwrap();
-        assert!(trouble.contains("cannot be opened anew, the old one is used: Is a directory"), "{trouble}");
+        let problem = log.problem_after(1, "two\n").unwrap();
+        assert!(problem.contains("cannot be opened anew, the old one is used: Is a directory"), "{problem}");
         log.write_after(2, "three\n");
-        log.holds(&[("moved", "one\ntwo\nthree\n")]);
+        log.assert_files(&[("moved", "one\ntwo\nthree\n")]);
     }
 
     #[test]
     fn a_file_is_rotated_by_time_and_bears_the_time_of_its_beginning() {
-        let mut log = Log::begun(minutely());
+        let mut log = Log::new(every_minute());
         for (seconds, line) in [(0, "one\n"), (59, "two\n"), (60, "three\n"), (500, "four\n")] {
             log.write_after(seconds, line);
         }
-        log.holds(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "three\n")]);
+        log.assert_files(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "three\n")]);
     }
 
     #[test]
     fn an_old_file_is_not_written_over() {
-        let mut log = Log::begun(minutely());
+        let mut log = Log::new(every_minute());
         fs::write(log.path("nodepool.log.2024-02-03_04-05"), "of another process\n").unwrap();
         for (seconds, line) in [(0, "one\n"), (60, "two\n"), (61, "three\n")] {
             log.write_after(seconds, line);
         }
         let old = ("nodepool.log.2024-02-03_04-05", "of another process\n");
-        log.holds(&[("nodepool.log", "one\ntwo\nthree\n"), old]);
+        log.assert_files(&[("nodepool.log", "one\ntwo\nthree\n"), old]);
         log.write_after(120, "four\n");
-        log.holds(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "one\ntwo\nthree\n")]);
+        log.assert_files(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "one\ntwo\nthree\n")]);
     }
 
-    fn minutely() -> Rotation {
-        Rotation::ByTime { schedule: Schedule::parse("M", 1, Zone::Utc).unwrap(), backups: 1 }
+    fn every_minute() -> Rotation {
+        Rotation::ByTime { schedule: Schedule::parse("M", 1, ClockZone::Utc).unwrap(), backups: 1 }
     }
 }

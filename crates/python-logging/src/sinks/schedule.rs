@@ -5,14 +5,14 @@ use chrono::{DateTime, Datelike, Days, Local, NaiveDateTime, NaiveTime, TimeDelt
 /// The moments at which a file is put aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    every: Every,
+    unit: RotationInterval,
     /// Seconds between two rotations, which the name of an old file reaches back by.
     interval: i64,
-    zone: Zone,
+    zone: ClockZone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Every {
+enum RotationInterval {
     Second,
     Minute,
     Hour,
@@ -23,48 +23,52 @@ enum Every {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Zone {
+pub enum ClockZone {
     Local,
     Utc,
 }
 
 impl Schedule {
     /// `when` and `interval` as in a logging file; `None` where Python knows no such `when`.
-    pub fn parse(when: &str, interval: u32, zone: Zone) -> Option<Self> {
+    pub fn parse(when: &str, interval: u32, zone: ClockZone) -> Option<Self> {
         let when = if when.is_empty() { "H".to_owned() } else { when.to_ascii_uppercase() };
-        let every = match when.as_str() {
-            "S" => Every::Second,
-            "M" => Every::Minute,
-            "H" => Every::Hour,
-            "D" => Every::Day,
-            "MIDNIGHT" => Every::Midnight,
+        let unit = match when.as_str() {
+            "S" => RotationInterval::Second,
+            "M" => RotationInterval::Minute,
+            "H" => RotationInterval::Hour,
+            "D" => RotationInterval::Day,
+            "MIDNIGHT" => RotationInterval::Midnight,
             other => match other.strip_prefix('W')?.parse() {
-                Ok(day @ 0..=6) => Every::Week(day),
+                Ok(day @ 0..=6) => RotationInterval::Week(day),
                 _ => return None,
             },
         };
-        Some(Self { every, interval: every.seconds() * i64::from(interval.max(1)), zone })
+        Some(Self { unit, interval: unit.seconds() * i64::from(interval.max(1)), zone })
     }
 
     /// The next rotation after a moment, in seconds since 1970.
     pub fn next(&self, after: i64) -> i64 {
-        match self.every {
-            Every::Second | Every::Minute | Every::Hour | Every::Day => after + self.interval,
-            Every::Midnight => self.midnight(after, |_| true),
-            Every::Week(day) => self.midnight(after, |date| date.weekday().num_days_from_monday() == (day + 1) % 7),
+        match self.unit {
+            RotationInterval::Second | RotationInterval::Minute | RotationInterval::Hour | RotationInterval::Day => {
+                after + self.interval
+            }
+            RotationInterval::Midnight => self.midnight(after, |_| true),
+            RotationInterval::Week(day) => {
+                self.midnight(after, |date| date.weekday().num_days_from_monday() == (day + 1) % 7)
+            }
         }
     }
 
-    fn midnight(&self, after: i64, is_meant: impl Fn(&NaiveDateTime) -> bool) -> i64 {
-        let clock = self.clock(after);
-        let mut midnight = clock.date().and_time(NaiveTime::MIN) + Days::new(1);
-        while !is_meant(&midnight) {
+    fn midnight(&self, after: i64, is_selected: impl Fn(&NaiveDateTime) -> bool) -> i64 {
+        let civil_time = self.civil_time(after);
+        let mut midnight = civil_time.date().and_time(NaiveTime::MIN) + Days::new(1);
+        while !is_selected(&midnight) {
             midnight = midnight + Days::new(1);
         }
         match self.zone {
-            Zone::Utc => midnight.and_utc().timestamp(),
+            ClockZone::Utc => midnight.and_utc().timestamp(),
             // A midnight that the summer time skips is an hour later.
-            Zone::Local => Local
+            ClockZone::Local => Local
                 .from_local_datetime(&midnight)
                 .earliest()
                 .or_else(|| Local.from_local_datetime(&(midnight + TimeDelta::hours(1))).earliest())
@@ -73,51 +77,54 @@ impl Schedule {
     }
 
     /// What the clock of the schedule's zone shows.
-    fn clock(&self, time: i64) -> NaiveDateTime {
+    fn civil_time(&self, time: i64) -> NaiveDateTime {
         let time = DateTime::<Utc>::from_timestamp(time, 0).unwrap_or_default();
         match self.zone {
-            Zone::Utc => time.naive_utc(),
-            Zone::Local => time.with_timezone(&Local).naive_local(),
+            ClockZone::Utc => time.naive_utc(),
+            ClockZone::Local => time.with_timezone(&Local).naive_local(),
         }
     }
 
     /// What follows the name of the file that is put aside at a rotation: the beginning of its time.
     pub fn suffix(&self, rotation: i64) -> String {
-        let rotation = self.clock(rotation);
+        let rotation = self.civil_time(rotation);
         // An interval of millions of years is as good as none.
         let begin = rotation.checked_sub_signed(TimeDelta::seconds(self.interval)).unwrap_or(rotation);
-        begin.format(self.every.suffix()).to_string()
+        begin.format(self.unit.suffix()).to_string()
     }
 
     /// Whether this follows the name of a file that was put aside, perhaps compressed later.
     pub fn is_suffix(&self, text: &str) -> bool {
-        let (time, ending) = text.split_once('.').map_or((text, None), |(time, ending)| (time, Some(ending)));
-        let pattern = self.every.suffix();
-        let shape = pattern.replace("%Y", "0000").replace("%m", "00").replace("%d", "00");
-        let shape = shape.replace("%H", "00").replace("%M", "00").replace("%S", "00");
-        let fits = |(found, wanted): (char, char)| found == wanted || (wanted == '0' && found.is_ascii_digit());
+        let (time, extension) = text.split_once('.').map_or((text, None), |(time, ending)| (time, Some(ending)));
+        let pattern = self.unit.suffix();
+        let template = pattern.replace("%Y", "0000").replace("%m", "00").replace("%d", "00");
+        let template = template.replace("%H", "00").replace("%M", "00").replace("%S", "00");
+        let matches_template =
+            |(found, expected): (char, char)| found == expected || (expected == '0' && found.is_ascii_digit());
         let is_word = |ending: &str| !ending.is_empty() && ending.chars().all(|c| c.is_alphanumeric() || c == '_');
-        time.len() == shape.len() && time.chars().zip(shape.chars()).all(fits) && ending.is_none_or(is_word)
+        time.len() == template.len()
+            && time.chars().zip(template.chars()).all(matches_template)
+            && extension.is_none_or(is_word)
     }
 }
 
-impl Every {
+impl RotationInterval {
     fn seconds(self) -> i64 {
         match self {
-            Every::Second => 1,
-            Every::Minute => 60,
-            Every::Hour => 3600,
-            Every::Day | Every::Midnight => 86_400,
-            Every::Week(_) => 7 * 86_400,
+            RotationInterval::Second => 1,
+            RotationInterval::Minute => 60,
+            RotationInterval::Hour => 3600,
+            RotationInterval::Day | RotationInterval::Midnight => 86_400,
+            RotationInterval::Week(_) => 7 * 86_400,
         }
     }
 
     fn suffix(self) -> &'static str {
         match self {
-            Every::Second => "%Y-%m-%d_%H-%M-%S",
-            Every::Minute => "%Y-%m-%d_%H-%M",
-            Every::Hour => "%Y-%m-%d_%H",
-            Every::Day | Every::Midnight | Every::Week(_) => "%Y-%m-%d",
+            RotationInterval::Second => "%Y-%m-%d_%H-%M-%S",
+            RotationInterval::Minute => "%Y-%m-%d_%H-%M",
+            RotationInterval::Hour => "%Y-%m-%d_%H",
+            RotationInterval::Day | RotationInterval::Midnight | RotationInterval::Week(_) => "%Y-%m-%d",
         }
     }
 }
@@ -130,7 +137,7 @@ mod tests {
     const SATURDAY: i64 = 1_706_933_106;
 
     fn schedule(when: &str, interval: u32) -> Schedule {
-        Schedule::parse(when, interval, Zone::Utc).unwrap()
+        Schedule::parse(when, interval, ClockZone::Utc).unwrap()
     }
 
     #[test]
@@ -149,8 +156,8 @@ mod tests {
             assert_eq!((schedule.next(SATURDAY), schedule.suffix(expected)), (expected, suffix.to_owned()), "{when}");
         }
         assert_eq!(schedule("midnight", 1).next(1_707_004_800), 1_707_004_800 + 86_400);
-        assert_eq!(Schedule::parse("W7", 1, Zone::Utc), None);
-        assert_eq!(Schedule::parse("yearly", 1, Zone::Utc), None);
+        assert_eq!(Schedule::parse("W7", 1, ClockZone::Utc), None);
+        assert_eq!(Schedule::parse("yearly", 1, ClockZone::Utc), None);
     }
 
     #[test]

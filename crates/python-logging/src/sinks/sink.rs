@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::file::{self, FilePlan, OpenFile, Opened, now};
+use super::file::{self, FilePlan, OpenFile, OpenMode, now};
 use super::syslog::{self, Address};
 use crate::{Level, LogError};
 
@@ -35,20 +35,20 @@ pub struct Sink {
 }
 
 struct State {
-    open: Open,
+    open: OpenSink,
     /// Since a line was written.
-    lost: Option<Lost>,
+    dropped: Option<DroppedLines>,
 }
 
 /// Lines that could not be written, and why the first of them could not.
-struct Lost {
+struct DroppedLines {
     lines: u64,
     reason: String,
 }
 
-impl std::fmt::Display for Lost {
+impl std::fmt::Display for DroppedLines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Lost { lines, reason } = self;
+        let DroppedLines { lines, reason } = self;
         match lines {
             1 => write!(f, "1 log line was lost: {reason}"),
             _ => write!(f, "{lines} log lines were lost: {reason}"),
@@ -56,37 +56,37 @@ impl std::fmt::Display for Lost {
     }
 }
 
-enum Open {
+enum OpenSink {
     Nothing,
     File(OpenFile),
-    Syslog(syslog::Open),
+    Syslog(syslog::SyslogConnection),
 }
 
 impl Sink {
     pub fn open(plan: SinkPlan) -> Result<Self, LogError> {
         let open = match &plan {
-            SinkPlan::Stdout | SinkPlan::Stderr | SinkPlan::Nothing => Open::Nothing,
-            SinkPlan::File(file) if file.opened == Opened::WithFirstLine => Open::Nothing,
+            SinkPlan::Stdout | SinkPlan::Stderr | SinkPlan::Nothing => OpenSink::Nothing,
+            SinkPlan::File(file) if file.open_mode == OpenMode::Delayed => OpenSink::Nothing,
             SinkPlan::File(file) => {
-                let opened = file::open(file, file.begin, now());
-                Open::File(opened.map_err(|source| LogError::Open { path: file.path.clone(), source })?)
+                let opened = file::open(file, file.write_mode, now());
+                OpenSink::File(opened.map_err(|source| LogError::Open { path: file.path.clone(), source })?)
             }
             SinkPlan::Syslog { address, .. } => {
-                let place = address.to_string();
-                Open::Syslog(address.open().map_err(|source| LogError::Syslog { place, source })?)
+                let address_text = address.to_string();
+                OpenSink::Syslog(address.open().map_err(|source| LogError::Syslog { place: address_text, source })?)
             }
         };
-        Ok(Self { plan, state: Mutex::new(State { open, lost: None }) })
+        Ok(Self { plan, state: Mutex::new(State { open, dropped: None }) })
     }
 
     /// A line that cannot be written is lost. That is said on standard error, once until it goes again, and then here, too, for
     /// in the background nobody reads the former. `warning` makes a line of such a text.
     pub fn write(&self, line: &str, level: Level, warning: impl Fn(&str) -> String) {
-        let complaint = self.lock().write(&self.plan, line, level, warning);
-        if let Some(complaint) = complaint
+        let problem = self.lock().write(&self.plan, line, level, warning);
+        if let Some(problem) = problem
             && !matches!(self.plan, SinkPlan::Stdout | SinkPlan::Stderr)
         {
-            let _ = io::stderr().write_all(format!("nodepool: {complaint}\n").as_bytes());
+            let _ = io::stderr().write_all(format!("nodepool: {problem}\n").as_bytes());
         }
     }
 
@@ -98,17 +98,17 @@ impl Sink {
 impl State {
     /// What is to be said of it elsewhere.
     fn write(&mut self, plan: &SinkPlan, line: &str, level: Level, warning: impl Fn(&str) -> String) -> Option<String> {
-        let was_broken = self.lost.is_some();
+        let was_broken = self.dropped.is_some();
         match self.try_write(plan, line, level, &warning) {
             Ok(None) => was_broken.then(|| format!("the log is written to {plan} again")),
-            Ok(Some(trouble)) => {
+            Ok(Some(problem)) => {
                 // One more line that is lost makes no difference, for its text is not.
-                let _ = self.open.write(plan, &warning(&trouble), Level::WARNING);
-                Some(trouble)
+                let _ = self.open.write(plan, &warning(&problem), Level::WARNING);
+                Some(problem)
             }
             Err(error) => {
-                let lost = self.lost.get_or_insert_with(|| Lost { lines: 0, reason: error.to_string() });
-                lost.lines += 1;
+                let dropped = self.dropped.get_or_insert_with(|| DroppedLines { lines: 0, reason: error.to_string() });
+                dropped.lines += 1;
                 (!was_broken).then(|| format!("the log cannot be written to {plan}, lines are lost: {error}"))
             }
         }
@@ -121,30 +121,30 @@ impl State {
         level: Level,
         warning: impl Fn(&str) -> String,
     ) -> io::Result<Option<String>> {
-        let mut trouble = None;
+        let mut problem = None;
         // They came before this line.
-        if let Some(lost) = &self.lost {
-            trouble = self.open.write(plan, &warning(&lost.to_string()), Level::WARNING)?;
-            self.lost = None;
+        if let Some(dropped) = &self.dropped {
+            problem = self.open.write(plan, &warning(&dropped.to_string()), Level::WARNING)?;
+            self.dropped = None;
         }
-        Ok(self.open.write(plan, line, level)?.or(trouble))
+        Ok(self.open.write(plan, line, level)?.or(problem))
     }
 }
 
-impl Open {
+impl OpenSink {
     /// What is said is what went wrong beside the line.
     fn write(&mut self, plan: &SinkPlan, line: &str, level: Level) -> io::Result<Option<String>> {
         match (plan, &mut *self) {
             (SinkPlan::Stdout, _) => io::stdout().write_all(line.as_bytes())?,
             (SinkPlan::Stderr, _) => io::stderr().write_all(line.as_bytes())?,
-            (SinkPlan::File(plan), Open::File(file)) => return file.write(plan, line, now),
+            (SinkPlan::File(plan), OpenSink::File(file)) => return file.write(plan, line, now),
             (SinkPlan::File(plan), _) => {
-                let mut file = file::open(plan, plan.begin, now())?;
+                let mut file = file::open(plan, plan.write_mode, now())?;
                 let written = file.append(line);
-                *self = Open::File(file);
+                *self = OpenSink::File(file);
                 written?;
             }
-            (SinkPlan::Syslog { facility, .. }, Open::Syslog(open)) => open.send(*facility, level, line)?,
+            (SinkPlan::Syslog { facility, .. }, OpenSink::Syslog(open)) => open.send(*facility, level, line)?,
             (SinkPlan::Syslog { .. } | SinkPlan::Nothing, _) => {}
         }
         Ok(None)
@@ -154,20 +154,20 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sinks::file::{Begin, Rotation};
+    use crate::sinks::file::{Rotation, WriteMode};
     use std::fs;
     use std::os::unix::fs::symlink;
 
     #[test]
     fn a_file_is_emptied_once_and_with_its_first_line_if_it_is_to_be() {
         let folder = tempfile::tempdir().unwrap();
-        for opened in [Opened::AtStart, Opened::WithFirstLine] {
+        for opened in [OpenMode::Immediate, OpenMode::Delayed] {
             let path = folder.path().join("nodepool.log");
             fs::write(&path, "of yesterday\n").unwrap();
-            let plan = FilePlan { begin: Begin::Empty, opened, ..FilePlan::followed(&path) };
+            let plan = FilePlan { write_mode: WriteMode::Truncate, open_mode: opened, ..FilePlan::watched(&path) };
             let sink = Sink::open(SinkPlan::File(plan)).unwrap();
             let is_emptied = fs::read_to_string(&path).unwrap().is_empty();
-            assert_eq!(is_emptied, opened == Opened::AtStart);
+            assert_eq!(is_emptied, opened == OpenMode::Immediate);
             for line in ["one\n", "two\n"] {
                 sink.write(line, Level::INFO, str::to_owned);
             }
@@ -180,7 +180,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodepool.log");
         symlink("/dev/full", &path).unwrap();
-        let sink = Sink::open(SinkPlan::File(FilePlan::followed(&path))).unwrap();
+        let sink = Sink::open(SinkPlan::File(FilePlan::watched(&path))).unwrap();
         let write = |line: &str| sink.write(line, Level::INFO, |text| format!("warning: {text}\n"));
         for line in ["one\n", "two\n"] {
             write(line);
@@ -198,7 +198,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodepool.log");
         fs::create_dir_all(folder.path().join("nodepool.log.1/of others")).unwrap();
-        let plan = FilePlan { rotation: Rotation::BySize { max_bytes: 4, backups: 1 }, ..FilePlan::followed(&path) };
+        let plan = FilePlan { rotation: Rotation::BySize { max_bytes: 4, backups: 1 }, ..FilePlan::watched(&path) };
         let sink = Sink::open(SinkPlan::File(plan)).unwrap();
         for line in ["one\n", "two\n", "three\n"] {
             sink.write(line, Level::INFO, |text| format!("{}\n", text.replace(path.to_str().unwrap(), "LOG")));

@@ -43,7 +43,7 @@ const FACILITIES: [(&str, u8); 24] = [
 /// No actor waits longer for a daemon or a network that does not take a line.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Before a server that was not there, or took its time, is asked again; what is logged meanwhile is lost for it.
-const PAUSE: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -62,44 +62,44 @@ impl std::fmt::Display for Address {
     }
 }
 
-pub enum Open {
+pub enum SyslogConnection {
     /// Addressed with each line, so a daemon that starts anew is found again.
     Local {
         datagrams: UnixDatagram,
         path: PathBuf,
-        rest: Rest,
+        backoff: Backoff,
     },
     LocalStream {
         stream: Option<UnixStream>,
         path: PathBuf,
-        rest: Rest,
+        backoff: Backoff,
     },
     Udp(UdpSocket, SocketAddr),
     Tcp {
         stream: Option<TcpStream>,
-        place: SocketAddr,
-        rest: Rest,
+        address: SocketAddr,
+        backoff: Backoff,
     },
 }
 
 /// Until when nobody is asked, so that all lines together do not wait long for one that is away.
 #[derive(Default)]
-pub struct Rest(Option<Instant>);
+pub struct Backoff(Option<Instant>);
 
-impl Rest {
-    fn begin(&mut self) {
-        self.0 = Some(Instant::now() + PAUSE);
+impl Backoff {
+    fn start(&mut self) {
+        self.0 = Some(Instant::now() + RETRY_INTERVAL);
     }
 
     /// What failed without taking time may be tried again at once.
-    fn begin_after(&mut self, error: &io::Error) {
+    fn start_after(&mut self, error: &io::Error) {
         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
-            self.begin();
+            self.start();
         }
     }
 
     /// An error while it lasts, for a line that is not sent is lost.
-    fn is_over(&self) -> io::Result<()> {
+    fn check(&self) -> io::Result<()> {
         match self.0 {
             Some(end) if Instant::now() < end => Err(io::Error::other("it did not take the lines before")),
             _ => Ok(()),
@@ -108,13 +108,13 @@ impl Rest {
 }
 
 /// By its name or its number.
-pub fn facility(wanted: &str) -> Option<u8> {
-    let known = FACILITIES.iter().find(|(name, number)| *name == wanted || number.to_string() == wanted);
+pub fn facility(text: &str) -> Option<u8> {
+    let known = FACILITIES.iter().find(|(name, number)| *name == text || number.to_string() == text);
     known.map(|(_, number)| *number)
 }
 
 impl Address {
-    pub fn open(&self) -> io::Result<Open> {
+    pub fn open(&self) -> io::Result<SyslogConnection> {
         let resolved = |host: &str, port: u16| {
             let found = (host, port).to_socket_addrs()?.next();
             found.ok_or_else(|| io::Error::other(format!("{host} has no address")))
@@ -125,34 +125,34 @@ impl Address {
                 match datagrams.connect(path) {
                     // It takes streams only.
                     Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EPROTOTYPE as i32) => {
-                        Open::LocalStream { stream: None, path: path.clone(), rest: Rest::default() }
+                        SyslogConnection::LocalStream { stream: None, path: path.clone(), backoff: Backoff::default() }
                     }
                     // A daemon that is not there yet may come.
                     _ => {
                         let datagrams = UnixDatagram::unbound()?;
                         datagrams.set_write_timeout(Some(SEND_TIMEOUT))?;
-                        Open::Local { datagrams, path: path.clone(), rest: Rest::default() }
+                        SyslogConnection::Local { datagrams, path: path.clone(), backoff: Backoff::default() }
                     }
                 }
             }
             Address::Udp(host, port) => {
-                let place = resolved(host, *port)?;
-                let own: SocketAddr = match place {
+                let address = resolved(host, *port)?;
+                let own: SocketAddr = match address {
                     SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
                     SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
                 };
-                Open::Udp(UdpSocket::bind(own)?, place)
+                SyslogConnection::Udp(UdpSocket::bind(own)?, address)
             }
             Address::Tcp(host, port) => {
-                let place = resolved(host, *port)?;
-                Open::Tcp { stream: Some(connect(place)?), place, rest: Rest::default() }
+                let address = resolved(host, *port)?;
+                SyslogConnection::Tcp { stream: Some(connect(address)?), address, backoff: Backoff::default() }
             }
         })
     }
 }
 
-fn connect(place: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&place, SEND_TIMEOUT)?;
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, SEND_TIMEOUT)?;
     stream.set_write_timeout(Some(SEND_TIMEOUT))?;
     Ok(stream)
 }
@@ -165,39 +165,42 @@ fn connect_local(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-impl Open {
+impl SyslogConnection {
     pub fn send(&mut self, facility: u8, level: Level, line: &str) -> io::Result<()> {
         let message = format!("<{}>{}\0", u32::from(facility) * 8 + severity(level), line.trim_end_matches('\n'));
         let message = message.as_bytes();
         match self {
-            Open::Local { datagrams, path, rest } => {
-                rest.is_over()?;
-                datagrams.send_to(message, path).map(drop).inspect_err(|error| rest.begin_after(error))
+            SyslogConnection::Local { datagrams, path, backoff } => {
+                backoff.check()?;
+                datagrams.send_to(message, path).map(drop).inspect_err(|error| backoff.start_after(error))
             }
-            Open::Udp(socket, place) => socket.send_to(message, *place).map(drop),
-            Open::LocalStream { stream, path, rest } => send_through(stream, rest, || connect_local(path), message),
-            Open::Tcp { stream, place, rest } => send_through(stream, rest, || connect(*place), message),
+            SyslogConnection::Udp(socket, address) => socket.send_to(message, *address).map(drop),
+            SyslogConnection::LocalStream { stream, path, backoff } => {
+                send_through(stream, backoff, || connect_local(path), message)
+            }
+            SyslogConnection::Tcp { stream, address, backoff } => {
+                send_through(stream, backoff, || connect(*address), message)
+            }
         }
     }
 }
-
 fn send_through<S: Write>(
     open: &mut Option<S>,
-    rest: &mut Rest,
+    backoff: &mut Backoff,
     connect: impl FnOnce() -> io::Result<S>,
     message: &[u8],
 ) -> io::Result<()> {
     let stream = match open {
         Some(stream) => stream,
         None => {
-            rest.is_over()?;
-            rest.begin();
+            backoff.check()?;
+            backoff.start();
             open.insert(connect()?)
         }
     };
     stream.write_all(message).inspect_err(|error| {
         *open = None;
-        rest.begin_after(error);
+        backoff.start_after(error);
     })
 }
 
@@ -220,7 +223,7 @@ mod tests {
     use std::sync::mpsc;
 
     /// Which of a hundred long lines were sent; they have to be through within a few seconds.
-    fn sent_in_time(mut open: Open) -> Vec<bool> {
+    fn send_with_deadline(mut open: SyslogConnection) -> Vec<bool> {
         let (outcome, outcomes) = mpsc::channel();
         std::thread::spawn(move || {
             let line = "x".repeat(4096);
@@ -233,12 +236,12 @@ mod tests {
     fn a_local_daemon_that_reads_nothing_keeps_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("datagrams");
-        let _deaf = UnixDatagram::bind(&path).unwrap();
-        let sent = sent_in_time(Address::Socket(path).open().unwrap());
+        let _unread = UnixDatagram::bind(&path).unwrap();
+        let sent = send_with_deadline(Address::Socket(path).open().unwrap());
         assert!(sent[0] && !sent[99], "{sent:?}");
         let path = folder.path().join("streams");
-        let _deaf = UnixListener::bind(&path).unwrap();
-        let sent = sent_in_time(Address::Socket(path).open().unwrap());
+        let _unread = UnixListener::bind(&path).unwrap();
+        let sent = send_with_deadline(Address::Socket(path).open().unwrap());
         assert!(sent[0] && !sent[99], "{sent:?}");
     }
 
@@ -246,11 +249,11 @@ mod tests {
     fn a_local_daemon_that_takes_nobody_in_keeps_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let deaf = UnixListener::bind(&path).unwrap();
-        nix::sys::socket::listen(&deaf, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let unread = UnixListener::bind(&path).unwrap();
+        nix::sys::socket::listen(&unread, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
         // The one who fits in.
         let _first = UnixStream::connect(&path).unwrap();
-        let sent = sent_in_time(Address::Socket(path).open().unwrap());
+        let sent = send_with_deadline(Address::Socket(path).open().unwrap());
         assert!(sent.iter().all(|sent| !sent), "{sent:?}");
     }
 

@@ -72,9 +72,9 @@ impl Tracer {
     }
 
     /// Sends the spans that are still open. Blocks for a moment, at most.
-    pub fn end(&self) {
-        if let Some(sending) = &self.0
-            && let Err(error) = sending.provider.shutdown_with_timeout(PATIENCE)
+    pub fn shutdown(&self) {
+        if let Some(pipeline) = &self.0
+            && let Err(error) = pipeline.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT)
         {
             warn!(target: "nodepool.NodePool", %error, "the last traces are lost");
         }
@@ -97,7 +97,7 @@ fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String>
         builder = builder.identity(Identity::from_pem(&pem).map_err(unusable)?);
     }
     let client = builder.build().map_err(|error| error.to_string())?;
-    let client = Client { client, runtime: runtime.clone(), is_away: Arc::default() };
+    let client = Client { client, runtime: runtime.clone(), is_unavailable: Arc::default() };
     SpanExporter::builder().with_http().with_http_client(client).build().map_err(|error| error.to_string())
 }
 
@@ -138,23 +138,23 @@ struct Client {
     client: reqwest::Client,
     runtime: Handle,
     /// The collector did not take what was sent last.
-    is_away: Arc<AtomicBool>,
+    is_unavailable: Arc<AtomicBool>,
 }
 
 impl Client {
     /// Once for each time that it is away: the SDK tells nobody.
-    fn note(&self, outcome: Result<StatusCode, String>) {
+    fn log_outcome(&self, outcome: Result<StatusCode, String>) {
         let trouble = match outcome {
             Ok(status) if status.is_success() => None,
             Ok(status) => Some(format!("it answers {status}")),
             Err(error) => Some(error),
         };
-        let was_away = self.is_away.swap(trouble.is_some(), Ordering::Relaxed);
+        let was_unavailable = self.is_unavailable.swap(trouble.is_some(), Ordering::Relaxed);
         match trouble {
-            Some(trouble) if !was_away => {
+            Some(trouble) if !was_unavailable => {
                 warn!(target: "nodepool.NodePool", "traces are lost while the collector does not take them: {trouble}");
             }
-            None if was_away => info!(target: "nodepool.NodePool", "the collector takes traces again"),
+            None if was_unavailable => info!(target: "nodepool.NodePool", "the collector takes traces again"),
             _ => {}
         }
     }
@@ -164,11 +164,11 @@ impl Client {
 impl HttpClient for Client {
     async fn send_bytes(&self, request: HttpRequest<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.clone();
-        let sending = async move {
+        let send = async move {
             let answer = client.client.execute(request.try_into()?).await;
             // Its address may hold a password.
             let answer = answer.map_err(reqwest::Error::without_url);
-            client.note(answer.as_ref().map(reqwest::Response::status).map_err(with_causes));
+            client.log_outcome(answer.as_ref().map(reqwest::Response::status).map_err(with_causes));
             let mut answer = answer?;
             let mut response = Response::builder().status(answer.status());
             if let Some(headers) = response.headers_mut() {
@@ -176,13 +176,13 @@ impl HttpClient for Client {
             }
             Ok::<_, HttpError>(response.body(answer.bytes().await?)?)
         };
-        self.runtime.spawn(sending).await?
+        self.runtime.spawn(send).await?
     }
 }
 
 /// The open spans of one pool's requests.
 pub struct Traces {
-    sending: Option<Arc<Sending>>,
+    pipeline: Option<Arc<ExportPipeline>>,
     requests: BTreeMap<RequestId, Span>,
     nodes: BTreeMap<NodeId, Launch>,
 }
@@ -197,27 +197,33 @@ struct Launch {
 
 impl Traces {
     /// For when it is known what became of it; where nothing is sent there is nothing to be copied.
-    pub fn copy(&self, record: &NodeRequest) -> Option<NodeRequest> {
-        self.sending.as_ref().map(|_| record.clone())
+    pub fn clone_if_traced(&self, record: &NodeRequest) -> Option<NodeRequest> {
+        self.pipeline.as_ref().map(|_| record.clone())
     }
 
     /// From its creation on, so that a trace shows how long a request has waited.
-    pub fn accepted(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) {
+    pub fn request_accepted(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) {
         let Some(span) = self.begin_request(id, record, pool) else { return };
         self.requests.insert(id.clone(), span);
     }
 
-    pub fn declined(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId, reasons: &[String]) {
+    pub fn request_declined(
+        &mut self,
+        id: &RequestId,
+        record: Option<&NodeRequest>,
+        pool: &PoolId,
+        reasons: &[String],
+    ) {
         let Some(mut span) = self.begin_request(id, record, pool) else { return };
         span.set_attribute(KeyValue::new("result", "declined"));
         span.set_attribute(KeyValue::new("reason", reasons.join("; ")));
     }
 
     /// What is still open of its launches ends with it.
-    pub fn ended(&mut self, id: &RequestId, result: &str) {
-        let left: Vec<NodeId> =
+    pub fn request_ended(&mut self, id: &RequestId, result: &str) {
+        let open_launches: Vec<NodeId> =
             self.nodes.iter().filter(|(_, launch)| launch.request == *id).map(|(node, _)| node.clone()).collect();
-        left.iter().for_each(|node| self.given_up(node));
+        open_launches.iter().for_each(|node| self.launch_abandoned(node));
         let Some(mut span) = self.requests.remove(id) else { return };
         span.set_attribute(KeyValue::new("result", result.to_owned()));
         if result != "fulfilled" {
@@ -225,32 +231,32 @@ impl Traces {
         }
     }
 
-    pub fn launches(&mut self, request: &RequestId, node: &NodeId, provider: &ProviderName) {
-        let Some(sending) = &self.sending else { return };
+    pub fn launch_started(&mut self, request: &RequestId, node: &NodeId, provider: &ProviderName) {
+        let Some(pipeline) = &self.pipeline else { return };
         let Some(parent) = self.requests.get(request) else { return };
         let attributes = [("node_request", request.as_str()), ("node", node.as_str()), ("provider", provider.as_str())];
-        let span = sending.child("launch", parent, &attributes);
+        let span = pipeline.child("launch", parent, &attributes);
         self.nodes.insert(node.clone(), Launch { request: request.clone(), span, boot: None, scan: None });
     }
 
-    pub fn boots(&mut self, node: &NodeId) {
-        if let (Some(sending), Some(launch)) = (&self.sending, self.nodes.get_mut(node)) {
-            launch.boot = Some(sending.child("boot", &launch.span, &[("node", node.as_str())]));
+    pub fn boot_started(&mut self, node: &NodeId) {
+        if let (Some(pipeline), Some(launch)) = (&self.pipeline, self.nodes.get_mut(node)) {
+            launch.boot = Some(pipeline.child("boot", &launch.span, &[("node", node.as_str())]));
         }
     }
 
-    pub fn booted(&mut self, node: &NodeId, error: Option<&str>) {
-        end(self.nodes.get_mut(node).and_then(|launch| launch.boot.take()), error);
+    pub fn boot_ended(&mut self, node: &NodeId, error: Option<&str>) {
+        end_span(self.nodes.get_mut(node).and_then(|launch| launch.boot.take()), error);
     }
 
-    pub fn scans(&mut self, node: &NodeId) {
-        if let (Some(sending), Some(launch)) = (&self.sending, self.nodes.get_mut(node)) {
-            launch.scan = Some(sending.child("keyscan", &launch.span, &[("node", node.as_str())]));
+    pub fn keyscan_started(&mut self, node: &NodeId) {
+        if let (Some(pipeline), Some(launch)) = (&self.pipeline, self.nodes.get_mut(node)) {
+            launch.scan = Some(pipeline.child("keyscan", &launch.span, &[("node", node.as_str())]));
         }
     }
 
-    pub fn scanned(&mut self, node: &NodeId, error: Option<&str>) {
-        end(self.nodes.get_mut(node).and_then(|launch| launch.scan.take()), error);
+    pub fn keyscan_ended(&mut self, node: &NodeId, error: Option<&str>) {
+        end_span(self.nodes.get_mut(node).and_then(|launch| launch.scan.take()), error);
     }
 
     /// Another attempt may follow, unless the node is ready.
@@ -265,7 +271,7 @@ impl Traces {
         }
     }
 
-    pub fn given_up(&mut self, node: &NodeId) {
+    pub fn launch_abandoned(&mut self, node: &NodeId) {
         if let Some(mut launch) = self.nodes.remove(node) {
             // Spans end when they are dropped, the inner ones first.
             drop((launch.boot.take(), launch.scan.take()));
@@ -274,7 +280,7 @@ impl Traces {
     }
 
     fn begin_request(&self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) -> Option<Span> {
-        let (sending, record) = (self.sending.as_ref()?, record?);
+        let (pipeline, record) = (self.pipeline.as_ref()?, record?);
         let labels: Vec<&str> = record.node_types.iter().map(|label| label.as_str()).collect();
         let mut attributes = vec![
             KeyValue::new("node_request", id.to_string()),
@@ -289,18 +295,19 @@ impl Traces {
         ];
         attributes.extend(more.into_iter().filter_map(|(key, value)| Some(KeyValue::new(key, value?))));
         let began = record.created_time.unwrap_or(record.state_time);
-        let builder = sending.tracer.span_builder("request").with_kind(SpanKind::Consumer).with_attributes(attributes);
+        let builder = pipeline.tracer.span_builder("request").with_kind(SpanKind::Consumer).with_attributes(attributes);
         let builder = match system_time(began) {
             Some(time) => builder.with_start_time(time),
             None => builder,
         };
-        let outer =
-            record.span().map_or_else(Context::new, |span| Context::new().with_remote_span_context(outer(span)));
-        Some(sending.tracer.build_with_context(builder, &outer))
+        let parent = record
+            .span()
+            .map_or_else(Context::new, |span| Context::new().with_remote_span_context(parent_context(span)));
+        Some(pipeline.tracer.build_with_context(builder, &parent))
     }
 }
 
-impl Sending {
+impl ExportPipeline {
     fn child(&self, name: &'static str, parent: &Span, attributes: &[(&'static str, &str)]) -> Span {
         let attributes: Vec<KeyValue> =
             attributes.iter().map(|(key, value)| KeyValue::new(*key, (*value).to_owned())).collect();
@@ -310,7 +317,7 @@ impl Sending {
     }
 }
 
-fn end(span: Option<Span>, error: Option<&str>) {
+fn end_span(span: Option<Span>, error: Option<&str>) {
     let Some(mut span) = span else { return };
     if let Some(error) = error {
         span.set_status(Status::error(error.to_owned()));
@@ -319,7 +326,7 @@ fn end(span: Option<Span>, error: Option<&str>) {
 }
 
 /// The requestor's span, in whose trace ours are.
-fn outer(span: SpanInfo) -> SpanContext {
+fn parent_context(span: SpanInfo) -> SpanContext {
     let (trace, id) =
         (TraceId::from_bytes(span.trace_id.to_be_bytes()), SpanId::from_bytes(span.span_id.to_be_bytes()));
     SpanContext::new(trace, id, TraceFlags::new(span.trace_flags), true, TraceState::NONE)
@@ -336,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_address_is_known() {
+    fn invalid_endpoints_are_detected() {
         for address in ["http://127.0.0.1:4318", "https://me:secret@collector.example.org/otlp?key=secret"] {
             assert!(is_address(address), "{address}");
         }

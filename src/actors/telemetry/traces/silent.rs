@@ -17,24 +17,24 @@ impl Tracer {
         Traces
     }
 
-    pub fn end(&self) {}
+    pub fn shutdown(&self) {}
 }
 
 pub struct Traces;
 
 impl Traces {
-    pub fn copy(&self, _: &NodeRequest) -> Option<NodeRequest> {
+    pub fn clone_if_traced(&self, _: &NodeRequest) -> Option<NodeRequest> {
         None
     }
 
-    pub fn accepted(&mut self, _: &RequestId, _: Option<&NodeRequest>, _: &PoolId) {}
-    pub fn declined(&mut self, _: &RequestId, _: Option<&NodeRequest>, _: &PoolId, _: &[String]) {}
-    pub fn ended(&mut self, _: &RequestId, _: &str) {}
-    pub fn launches(&mut self, _: &RequestId, _: &NodeId, _: &ProviderName) {}
-    pub fn boots(&mut self, _: &NodeId) {}
-    pub fn booted(&mut self, _: &NodeId, _: Option<&str>) {}
-    pub fn scans(&mut self, _: &NodeId) {}
-    pub fn scanned(&mut self, _: &NodeId, _: Option<&str>) {}
+    pub fn request_accepted(&mut self, _: &RequestId, _: Option<&NodeRequest>, _: &PoolId) {}
+    pub fn request_declined(&mut self, _: &RequestId, _: Option<&NodeRequest>, _: &PoolId, _: &[String]) {}
+    pub fn request_ended(&mut self, _: &RequestId, _: &str) {}
+    pub fn launch_started(&mut self, _: &RequestId, _: &NodeId, _: &ProviderName) {}
+    pub fn boot_started(&mut self, _: &NodeId) {}
+    pub fn boot_ended(&mut self, _: &NodeId, _: Option<&str>) {}
+    pub fn keyscan_started(&mut self, _: &NodeId) {}
+    pub fn keyscan_ended(&mut self, _: &NodeId, _: Option<&str>) {}
     pub fn attempt_ended(&mut self, _: &NodeId, _: &str) {}
-    pub fn given_up(&mut self, _: &NodeId) {}
+    pub fn launch_abandoned(&mut self, _: &NodeId) {}
 }

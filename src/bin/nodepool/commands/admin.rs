@@ -30,20 +30,20 @@ pub async fn info(
     provider: &ProviderName,
 ) -> anyhow::Result<()> {
     let (builds, nodes) = data_of(zk, output, provider).await?;
-    output.say(format_args!("ZooKeeper data for provider {provider}\n"))?;
-    output.say("Image data:")?;
+    output.print(format_args!("ZooKeeper data for provider {provider}\n"))?;
+    output.print("Image data:")?;
     let mut table = Table::new(["Image Name", "Build ID", "Upload IDs"]);
     for ProviderBuild { image, build, uploads } in &builds {
         let uploads: Vec<&str> = uploads.iter().map(|id| id.as_str()).collect();
         table.push([image.to_string(), build.to_string(), uploads.join(",")]);
     }
-    output.say(table)?;
-    output.say("\nNodes:")?;
+    output.print(table)?;
+    output.print("\nNodes:")?;
     let mut table = Table::new(["ID", "Server ID"]);
     for node in &nodes {
         table.push([node.id.to_string(), python_text(&node.stored.record.external_id)]);
     }
-    output.say(table)?;
+    output.print(table)?;
     let outcome = if builds.is_empty() && nodes.is_empty() { "not found" } else { "found" };
     let mut shown = document(outcome, provider, &builds, &nodes);
     let used: Vec<_> = nodes.iter().map(|node| node.stored.record.clone()).collect();
@@ -56,7 +56,7 @@ pub async fn info(
 /// Whether `erase` may go on without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    Ask,
+    Prompt,
     Forced,
 }
 
@@ -68,26 +68,26 @@ pub async fn erase(
     confirmation: Confirmation,
 ) -> anyhow::Result<()> {
     let (builds, nodes) = data_of(zk, output, provider).await?;
-    if confirmation == Confirmation::Ask {
-        output.ask("\nWARNING! This action is not reversible!\n")?;
-        output.ask(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
+    if confirmation == Confirmation::Prompt {
+        output.prompt("\nWARNING! This action is not reversible!\n")?;
+        output.prompt(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
         let mut answer = String::new();
         if answers.read_line(&mut answer).context("cannot read the answer")? == 0 {
             // The question stands on its line without an end.
-            output.ask("\n")?;
+            output.prompt("\n")?;
             bail!("no answer on standard input, no data erased; --force erases without asking");
         }
         if !answer.trim_end_matches(['\r', '\n']).eq_ignore_ascii_case("y") {
-            output.say("Aborting. No data erased.")?;
+            output.print("Aborting. No data erased.")?;
             return Ok(output.outcome(json!({"outcome": "aborted", "provider": provider}))?);
         }
     }
-    output.say(format_args!("Erasing build data for {provider}..."))?;
+    output.print(format_args!("Erasing build data for {provider}..."))?;
     for ProviderBuild { image, build, .. } in &builds {
         let path = paths::image_provider(image, build, provider);
         delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
     }
-    output.say(format_args!("Erasing node data for {provider}..."))?;
+    output.print(format_args!("Erasing node data for {provider}..."))?;
     for node in &nodes {
         let path = paths::node(&node.id);
         delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
@@ -120,8 +120,8 @@ fn document(outcome: &str, provider: &ProviderName, builds: &[ProviderBuild], no
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::testing::{Said, TestStore, hear};
+    use crate::args::OutputFormat;
+    use crate::testing::{CommandOutput, TestStore, capture};
 
     const BUILDS: &str = "/nodepool/images/debian/builds";
 

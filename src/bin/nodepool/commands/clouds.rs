@@ -35,10 +35,10 @@ pub async fn open(section: &Arc<ProviderConfig>) -> anyhow::Result<OneShotProvid
     })
 }
 
-async fn in_time<T>(asking: impl Future<Output = Result<T, CloudError>>, within: Duration) -> anyhow::Result<T> {
-    match timeout(within, asking).await {
+async fn with_timeout<T>(call: impl Future<Output = Result<T, CloudError>>, limit: Duration) -> anyhow::Result<T> {
+    match timeout(limit, call).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(anyhow!("no answer within {} s", within.as_secs())),
+        Err(_) => Err(anyhow!("no answer within {} s", limit.as_secs())),
     }
 }
 
@@ -94,7 +94,7 @@ pub async fn resources(
 
 async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<ProviderFacts>> {
     let provider = open(section).await?;
-    in_time(provider.refresh(), CLOUD_TIMEOUT).await
+    with_timeout(provider.refresh(), CLOUD_TIMEOUT).await
 }
 
 fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyhow::Result<Option<Value>> {
@@ -114,8 +114,8 @@ fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyh
             json!({"limit": shown(limit), "nodes": nodes, "others": others, "free": shown(free)}),
         );
     }
-    output.say("\nResources:")?;
-    output.say(table)?;
+    output.print("\nResources:")?;
+    output.print(table)?;
     let mut table = Table::new(["Pool", "Label", "Trouble"]);
     let mut unavailable_labels = Vec::new();
     for (pool, labels) in facts.launch_config.iter().flat_map(|launching| &launching.labels) {
@@ -127,8 +127,8 @@ fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyh
         }
     }
     if !unavailable_labels.is_empty() {
-        output.say("\nLabels out of service:")?;
-        output.say(table)?;
+        output.print("\nLabels out of service:")?;
+        output.print(table)?;
     }
     Ok(Some(json!({"resources": resources, "labels_out_of_service": unavailable_labels})))
 }
@@ -139,19 +139,19 @@ pub async fn alien_list(
     zk: &dyn Connection,
     config: &Config,
     output: &mut Output<'_>,
-    wanted: Option<&ProviderName>,
+    only: Option<&ProviderName>,
 ) -> anyhow::Result<()> {
-    if let Some(name) = wanted
+    if let Some(name) = only
         && !config.providers.contains_key(name)
     {
-        let why = config.out_of_service.get(name).map_or("it is not configured", String::as_str);
-        return Err(anyhow!("provider {name} cannot be asked: {why}"));
+        let reason = config.out_of_service.get(name).map_or("it is not configured", String::as_str);
+        return Err(anyhow!("provider {name} cannot be asked: {reason}"));
     }
     let mut instances = Table::new(["Provider", "Server ID", "Node ID", "Why"]);
     let mut others = Table::new(["Provider", "What", "ID", "Why"]);
     let mut found = Vec::new();
     for (name, section) in &config.providers {
-        if section.driver == "static" || wanted.is_some_and(|wanted| wanted != name) {
+        if section.driver == "static" || only.is_some_and(|wanted| wanted != name) {
             continue;
         }
         if section.driver == "fake" {
@@ -159,7 +159,7 @@ pub async fn alien_list(
             continue;
         }
         // As in the list of alien images: one cloud that does not answer hides no other.
-        let (candidates, unused) = match look(zk, section).await {
+        let (candidates, unused) = match find_aliens(zk, section).await {
             Ok(found) => found,
             Err(error) => {
                 output.note(format_args!("WARNING: cannot list the instances of {name}: {error:#}"))?;
@@ -183,18 +183,18 @@ pub async fn alien_list(
             found.push(json!({"provider": name, "what": what, "id": id, "why": why}));
         }
     }
-    output.say(instances)?;
+    output.print(instances)?;
     if found.iter().any(|one| one.get("what").is_some()) {
-        output.say("\nIn use by nobody:")?;
-        output.say(others)?;
+        output.print("\nIn use by nobody:")?;
+        output.print(others)?;
     }
     Ok(output.outcome(json!(found))?)
 }
 
 /// Instances that are nobody's, and what bears no mark and nobody uses.
-type Found = (Vec<LeakCandidate>, anyhow::Result<CleanReport>);
+type Aliens = (Vec<LeakCandidate>, anyhow::Result<CleanReport>);
 
-async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
+async fn find_aliens(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Aliens> {
     let provider = open(section).await?;
     let candidates = leak_candidates(zk, section, &provider).await?;
     Ok((candidates, unused(&provider).await))
@@ -210,14 +210,14 @@ fn why_unused(what: &str) -> &'static str {
 
 /// What the provider's launcher is told to tidy up, as far as it does.
 async fn unused(provider: &OneShotProvider) -> anyhow::Result<CleanReport> {
-    let facts = in_time(provider.refresh(), CLOUD_TIMEOUT).await?;
+    let facts = with_timeout(provider.refresh(), CLOUD_TIMEOUT).await?;
     let clean_unused = facts.launch_config.as_ref().map(|launching| launching.unused_resources).unwrap_or_default();
     let mut unused = CleanReport::default();
     if clean_unused.floating_ips || clean_unused.ports.is_some() {
         // Unused is what was so at the look before as well.
         for _ in 0..2 {
             let job = Job::CleanUnused { ports: clean_unused.ports.is_some(), mode: CleanMode::DryRun };
-            if let Outcome::CleanedUnused(result) = in_time(provider.run(job), CLOUD_TIMEOUT).await? {
+            if let Outcome::CleanedUnused(result) = with_timeout(provider.run(job), CLOUD_TIMEOUT).await? {
                 unused = result;
             }
         }
@@ -230,7 +230,7 @@ async fn leak_candidates(
     section: &Arc<ProviderConfig>,
     provider: &OneShotProvider,
 ) -> anyhow::Result<Vec<LeakCandidate>> {
-    let Outcome::Listed(inventory) = in_time(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
+    let Outcome::Listed(inventory) = with_timeout(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
         return Err(anyhow!("its driver lists nothing"));
     };
     // After the listing: whatever it shows had its record before.

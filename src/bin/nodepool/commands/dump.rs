@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::output::Output;
 
 /// Beside the time of a profile.
-const DEADLINE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
     let url = address(config, profile);
-    let limit = DEADLINE + profile.unwrap_or_default();
+    let limit = REQUEST_TIMEOUT + profile.unwrap_or_default();
     let client = reqwest::Client::builder().timeout(limit).tls_built_in_root_certs(false).no_proxy().build()?;
     let response = client.get(&url).send().await;
     let response = response.with_context(|| format!("no launcher on this machine answers {url}"))?;
@@ -28,10 +28,10 @@ pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Dura
         bail!("{url} answers {status}: {}", document["error"].as_str().unwrap_or("without a reason"));
     }
     for actor in document["actors"].as_array().into_iter().flatten() {
-        output.say(actor)?;
+        output.print(actor)?;
     }
     for line in document["profile"].as_array().into_iter().flatten() {
-        output.say(line.as_str().unwrap_or_default())?;
+        output.print(line.as_str().unwrap_or_default())?;
     }
     Ok(output.outcome(document)?)
 }

@@ -7,7 +7,7 @@ use nodepool::actors::process::flags::launcher::LauncherFlags;
 use nodepool_model::config::schema::json_schema;
 use serde_json::json;
 
-use crate::args::{Arguments, Format, Made, Program};
+use crate::args::{Arguments, GenerateCommand, OutputFormat, Program};
 use crate::man_pages;
 use crate::output::Output;
 
@@ -39,22 +39,22 @@ impl Program {
 }
 
 /// The schema is JSON for people as well; the others are texts, which programs get as parts of an object.
-pub fn run(made: &Made, output: &mut Output<'_>) -> anyhow::Result<()> {
-    match made {
-        Made::Completions { shell, program } => {
+pub fn run(command: &GenerateCommand, output: &mut Output<'_>) -> anyhow::Result<()> {
+    match command {
+        GenerateCommand::Completions { shell, program } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut program.command(), program.name(), &mut script);
             let script = String::from_utf8(script).context("a script for a shell is not text")?;
-            output.text(&script)?;
+            output.print_raw(&script)?;
             output.outcome(json!({"shell": shell.to_string(), "program": program.name(), "script": script}))?;
         }
-        Made::Man { directory } => {
+        GenerateCommand::Man { directory } => {
             let pages = man_pages::write(directory)?;
             output.outcome(json!({"outcome": "written", "directory": directory, "pages": pages}))?;
         }
-        Made::ConfigSchema => match output.format {
-            Format::Table => output.text(&format!("{:#}\n", json_schema::configuration_schema()))?,
-            Format::Json => output.outcome(json_schema::configuration_schema())?,
+        GenerateCommand::ConfigSchema => match output.format {
+            OutputFormat::Table => output.print_raw(&format!("{:#}\n", json_schema::configuration_schema()))?,
+            OutputFormat::Json => output.outcome(json_schema::configuration_schema())?,
         },
     }
     Ok(())

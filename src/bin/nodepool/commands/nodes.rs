@@ -20,7 +20,7 @@ use serde_json::json;
 use zookeeper_server::types::{Op, ZkError};
 
 use crate::commands::clouds;
-use crate::output::{Output, Sheet};
+use crate::output::{Output, TablePrinter};
 
 /// How long an operator waits for somebody else's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -44,10 +44,10 @@ impl Detail {
 
 pub async fn list(zk: &dyn Connection, output: &mut Output<'_>, detail: Detail) -> anyhow::Result<()> {
     let now = clock::now();
-    let mut sheet = Sheet::new(output.format, detail.columns());
-    let unreadable = scan::each_node(zk, |entry| sheet.push(&row(entry, now))).await?;
+    let mut printer = TablePrinter::new(output.format, detail.columns());
+    let unreadable = scan::each_node(zk, |entry| printer.push(&row(entry, now))).await?;
     output.note_unreadable(&unreadable)?;
-    Ok(output.show(sheet)?)
+    Ok(output.print_table(printer)?)
 }
 
 pub async fn hold(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
@@ -62,25 +62,25 @@ pub async fn delete(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Re
 pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
     let Some((node, lock)) = find_and_lock(zk, output, id).await? else { return Ok(()) };
     let done = match deleter(config, node.stored.record.provider.as_ref()) {
-        Deleter::Here => remove(zk.as_ref(), id, &lock).await.map(|()| Deletion::Done),
+        Deleter::Locally => remove(zk.as_ref(), id, &lock).await.map(|()| Deletion::Done),
         Deleter::Cloud(section) => remove_with_instance(zk.as_ref(), &section, node, &lock).await,
         Deleter::Unknown(provider) => {
-            Ok(Deletion::Undefined(format!("Provider {provider} for node {id} not defined on this launcher")))
+            Ok(Deletion::ProviderUndefined(format!("Provider {provider} for node {id} not defined on this launcher")))
         }
-        Deleter::Elsewhere(why) => {
+        Deleter::OtherProcess(why) => {
             Err(anyhow!("cannot delete node {id} here: {why}; delete it without --now, then its launcher does it"))
         }
     };
     match &done {
         // The lock went with the node.
         Ok(Deletion::Done) => lock.spent(),
-        _ => give_back(lock, output).await?,
+        _ => release(lock, output).await?,
     }
     match done? {
         Deletion::Done => show(zk.as_ref(), output, id, "deleted").await,
         Deletion::Gone => not_found(output, id),
-        Deletion::Undefined(message) => {
-            output.say(&message)?;
+        Deletion::ProviderUndefined(message) => {
+            output.print(&message)?;
             Ok(output.outcome(json!({"outcome": "provider not defined", "id": id, "message": message}))?)
         }
     }
@@ -92,16 +92,16 @@ enum Deletion {
     /// Somebody else had removed the record.
     Gone,
     /// Nobody here knows its provider; in words.
-    Undefined(String),
+    ProviderUndefined(String),
 }
 
 /// Who can delete the nodes of a provider.
 enum Deleter {
-    Here,
+    Locally,
     /// With its instance first.
     Cloud(Arc<ProviderConfig>),
     /// Another program could; why this one cannot.
-    Elsewhere(String),
+    OtherProcess(String),
     /// The configuration has no such provider; its name as the reference shows it.
     Unknown(String),
 }
@@ -109,12 +109,12 @@ enum Deleter {
 fn deleter(config: &Config, provider: Option<&ProviderName>) -> Deleter {
     let Some(provider) = provider else { return Deleter::Unknown("None".to_owned()) };
     match (config.providers.get(provider), config.out_of_service.get(provider)) {
-        (Some(section), _) if section.driver == "static" => Deleter::Here,
+        (Some(section), _) if section.driver == "static" => Deleter::Locally,
         (Some(section), _) if section.driver == "fake" => {
-            Deleter::Elsewhere(format!("the cloud of provider {provider} is in the memory of its launcher"))
+            Deleter::OtherProcess(format!("the cloud of provider {provider} is in the memory of its launcher"))
         }
         (Some(section), _) => Deleter::Cloud(section.clone()),
-        (None, Some(reason)) => Deleter::Elsewhere(format!("provider {provider} is out of service: {reason}")),
+        (None, Some(reason)) => Deleter::OtherProcess(format!("provider {provider} is out of service: {reason}")),
         (None, None) => Deleter::Unknown(provider.to_string()),
     }
 }
@@ -128,7 +128,7 @@ async fn remove_with_instance(
     lock: &Lock,
 ) -> anyhow::Result<Deletion> {
     let (id, external_id) = (node.id.clone(), ExternalId::of(&node.stored.record.external_id));
-    if let Written::Gone = write_state(zk, node, NodeState::Deleting, lock).await? {
+    if let UpdateResult::Gone = write_state(zk, node, NodeState::Deleting, lock).await? {
         return Ok(Deletion::Gone);
     }
     // Without one, nothing was made of it.
@@ -147,15 +147,15 @@ async fn change_state(
     outcome: &str,
 ) -> anyhow::Result<()> {
     let Some((node, lock)) = find_and_lock(zk, output, id).await? else { return Ok(()) };
-    let written = write_state(zk.as_ref(), node, state, &lock).await;
-    give_back(lock, output).await?;
-    match written? {
-        Written::Done => show(zk.as_ref(), output, id, outcome).await,
-        Written::Gone => not_found(output, id),
+    let updated = write_state(zk.as_ref(), node, state, &lock).await;
+    release(lock, output).await?;
+    match updated? {
+        UpdateResult::Done => show(zk.as_ref(), output, id, outcome).await,
+        UpdateResult::Gone => not_found(output, id),
     }
 }
 
-enum Written {
+enum UpdateResult {
     Done,
     Gone,
 }
@@ -165,21 +165,21 @@ async fn write_state(
     mut entry: NodeEntry,
     state: NodeState,
     lock: &Lock,
-) -> anyhow::Result<Written> {
+) -> anyhow::Result<UpdateResult> {
     let path = paths::node(&entry.id);
     for _ in 0..WRITE_ATTEMPTS {
         let mut node = (*entry.stored.record).clone();
         node.set_state(state, Writer::Operator, clock::now());
         let write = Op::set(&path, json::to_bytes(&node), entry.stored.version);
         match zk.multi(vec![lock.fence(), write]).await {
-            Ok(_) => return Ok(Written::Done),
+            Ok(_) => return Ok(UpdateResult::Done),
             Err(error) if *error.root() == ZkError::BadVersion => match read(zk, &entry.id).await? {
                 Some(newer) => entry = newer,
-                None => return Ok(Written::Gone),
+                None => return Ok(UpdateResult::Gone),
             },
             Err(error) if *error.root() == ZkError::NoNode => {
                 if read(zk, &entry.id).await?.is_none() {
-                    return Ok(Written::Gone);
+                    return Ok(UpdateResult::Gone);
                 }
                 bail!("the lock {} was taken away from us", lock.directory());
             }
@@ -227,19 +227,19 @@ async fn find_and_lock(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow:
     match read(zk.as_ref(), id).await {
         Ok(Some(node)) => Ok(Some((node, lock))),
         Ok(None) => {
-            give_back(lock, output).await?;
+            release(lock, output).await?;
             not_found(output, id)?;
             Ok(None)
         }
         Err(error) => {
-            give_back(lock, output).await?;
+            release(lock, output).await?;
             Err(error)
         }
     }
 }
 
 /// A lock that cannot be given back goes with our session, and what was done under it stays done.
-async fn give_back(lock: Lock, output: &mut Output<'_>) -> anyhow::Result<()> {
+async fn release(lock: Lock, output: &mut Output<'_>) -> anyhow::Result<()> {
     let directory = lock.directory().to_owned();
     if let Err(error) = lock.release().await {
         output.note(format_args!("WARNING the lock {directory} is given back only with the session: {error}"))?;
@@ -264,13 +264,13 @@ async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEnt
 async fn show(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
     let rows: Vec<NodeRow> = read(zk, id).await?.into_iter().map(|entry| row(entry, clock::now())).collect();
     let columns = Detail::Brief.columns();
-    output.say(list::table(columns, &rows))?;
+    output.print(list::table(columns, &rows))?;
     Ok(output.outcome(json!({"outcome": outcome, "id": id, "nodes": Objects(NODE_COLUMNS, &rows)}))?)
 }
 
 fn not_found(output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
     let message = format!("Node id {id} not found");
-    output.say(&message)?;
+    output.print(&message)?;
     Ok(output.outcome(json!({"outcome": "not found", "id": id, "message": message}))?)
 }
 
@@ -282,39 +282,40 @@ fn row(entry: NodeEntry, now: Timestamp) -> NodeRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::testing::{Said, TestStore, capture, hear};
+    use crate::args::OutputFormat;
+    use crate::testing::{CommandOutput, TestStore, capture, config};
 
     const READY: &str =
         r#"{"state": "ready", "state_time": 1.0, "provider": "p", "type": ["a", "标签"], "later": {"x": 1}}"#;
 
-    async fn held(world: &World, id: &str) -> Said {
-        hear(Format::Table, async |screen| hold(&world.zk, screen, &id.into()).await).await
+    async fn run_hold(store: &TestStore, id: &str) -> CommandOutput {
+        capture(OutputFormat::Table, async |output| hold(&store.zk, output, &id.into()).await).await
     }
 
     #[tokio::test]
     async fn a_list_is_sorted_creates_nothing_and_tells_what_it_skips() {
-        let world = World::new();
-        world.put_node("0000000002", READY).await;
-        world.put_node("0000000001", READY).await;
-        world.put("/nodepool/nodes/0000000003", b"\xff\xfe").await;
-        let before = world.server.last_zxid();
-        let said = hear(Format::Table, async |screen| list(world.zk.as_ref(), screen, Detail::Brief).await).await;
+        let store = TestStore::new();
+        store.put_node("0000000002", READY).await;
+        store.put_node("0000000001", READY).await;
+        store.put("/nodepool/nodes/0000000003", b"\xff\xfe").await;
+        let before = store.server.last_zxid();
+        let captured =
+            capture(OutputFormat::Table, async |output| list(store.zk.as_ref(), output, Detail::Brief).await).await;
         let ids: Vec<&str> =
-            said.out.lines().filter_map(|line| line.strip_prefix("| 0")).map(|line| &line[..9]).collect();
-        assert_eq!(ids, ["000000001", "000000002"], "{}", said.out);
-        assert!(said.notes.contains("/nodepool/nodes/0000000003 is skipped"), "{}", said.notes);
-        assert!(said.result.is_none() && world.server.last_zxid() == before);
+            captured.out.lines().filter_map(|line| line.strip_prefix("| 0")).map(|line| &line[..9]).collect();
+        assert_eq!(ids, ["000000001", "000000002"], "{}", captured.out);
+        assert!(captured.notes.contains("/nodepool/nodes/0000000003 is skipped"), "{}", captured.notes);
+        assert!(captured.result.is_none() && store.server.last_zxid() == before);
     }
 
     // operations.md check 15, zookeeper.md check 85
     #[tokio::test]
     async fn a_held_node_keeps_everything_else_and_is_shown_unlocked() {
-        let world = World::new();
-        world.put_node("0000000001", READY).await;
-        let said = held(&world, "0000000001").await;
-        assert!(said.out.contains("hold") && said.out.contains("| unlocked |"), "{}", said.out);
-        let node = world.node("0000000001").await;
+        let store = TestStore::new();
+        store.put_node("0000000001", READY).await;
+        let captured = run_hold(&store, "0000000001").await;
+        assert!(captured.out.contains("hold") && captured.out.contains("| unlocked |"), "{}", captured.out);
+        let node = store.node("0000000001").await;
         assert_eq!(node.state, NodeState::Hold);
         assert!(node.state_time.0 > 1e9 && node.extra.contains_key("later"));
     }
@@ -322,89 +323,90 @@ mod tests {
     // operations.md check 16
     #[tokio::test(start_paused = true)]
     async fn a_node_in_use_cannot_be_held_and_is_left_as_it_was() {
-        let world = World::new();
-        world.put_node("0000000001", r#"{"state": "in-use"}"#).await;
-        let (zk, directory) = (world.other(), "/nodepool/nodes/0000000001/lock");
+        let store = TestStore::new();
+        store.put_node("0000000001", r#"{"state": "in-use"}"#).await;
+        let (zk, directory) = (store.connect_other(), "/nodepool/nodes/0000000001/lock");
         let _lock = lock::try_lock(&zk, directory, "").await.unwrap().unwrap();
         let started = tokio::time::Instant::now();
-        let said = held(&world, "0000000001").await;
-        assert_eq!(said.error(), format!("Timeout trying to acquire lock {directory}"));
+        let captured = run_hold(&store, "0000000001").await;
+        assert_eq!(captured.error(), format!("Timeout trying to acquire lock {directory}"));
         assert_eq!(started.elapsed().as_secs(), 5);
-        assert_eq!(world.node("0000000001").await.state, NodeState::InUse);
-        assert_eq!(world.zk.children(directory).await.unwrap().0.len(), 1);
+        assert_eq!(store.node("0000000001").await.state, NodeState::InUse);
+        assert_eq!(store.zk.children(directory).await.unwrap().0.len(), 1);
     }
 
     // operations.md check 14
     #[tokio::test]
     async fn a_deleted_node_is_marked_and_left_to_its_launcher() {
-        let world = World::new();
-        world.put_node("0000000001", READY).await;
-        let said = hear(Format::Json, async |screen| delete(&world.zk, screen, &"0000000001".into()).await).await;
-        assert_eq!(said.json()["outcome"], "deleting");
-        assert_eq!(said.json()["nodes"][0]["state"], "deleting");
-        assert_eq!(world.node("0000000001").await.state, NodeState::Deleting);
+        let store = TestStore::new();
+        store.put_node("0000000001", READY).await;
+        let captured =
+            capture(OutputFormat::Json, async |output| delete(&store.zk, output, &"0000000001".into()).await).await;
+        assert_eq!(captured.json()["outcome"], "deleting");
+        assert_eq!(captured.json()["nodes"][0]["state"], "deleting");
+        assert_eq!(store.node("0000000001").await.state, NodeState::Deleting);
     }
 
     #[tokio::test]
     async fn ids_of_nothing_are_not_found_and_nothing_is_created() {
-        let world = World::new();
+        let store = TestStore::new();
         // What the lock of a node that went has left behind.
-        world.put("/nodepool/nodes/0000000001", b"").await;
-        let before = world.server.last_zxid();
+        store.put("/nodepool/nodes/0000000001", b"").await;
+        let before = store.server.last_zxid();
         for id in ["0000000001", "0000000009", "", ".", "../requests", "a/b", "0000000009/lock", "\u{7}"] {
-            let said = hear(Format::Json, async |screen| hold(&world.zk, screen, &id.into()).await).await;
-            assert!(said.result.is_none(), "{id}: {}", said.error());
-            assert_eq!(said.json()["outcome"], "not found", "{id}");
-            let said = held(&world, id).await;
-            assert_eq!(said.out, format!("Node id {id} not found\n").replace('\u{7}', "\\x07"));
+            let captured = capture(OutputFormat::Json, async |output| hold(&store.zk, output, &id.into()).await).await;
+            assert!(captured.result.is_none(), "{id}: {}", captured.error());
+            assert_eq!(captured.json()["outcome"], "not found", "{id}");
+            let captured = run_hold(&store, id).await;
+            assert_eq!(captured.out, format!("Node id {id} not found\n").replace('\u{7}', "\\x07"));
         }
-        assert_eq!(world.server.last_zxid(), before);
+        assert_eq!(store.server.last_zxid(), before);
     }
 
-    async fn deleted_now(world: &World, config: &Config) -> Said {
+    async fn run_delete_now(store: &TestStore, config: &Config) -> CommandOutput {
         let id = "0000000001".into();
-        hear(Format::Json, async |screen| delete_now(&world.zk, config, screen, &id).await).await
+        capture(OutputFormat::Json, async |output| delete_now(&store.zk, config, output, &id).await).await
     }
 
     // operations.md check 14
     #[tokio::test]
     async fn a_static_node_deleted_now_is_gone_with_its_lock_in_one_transaction() {
-        let world = World::new();
-        world.put_node("0000000001", READY).await;
-        world.put("/nodepool/nodes/0000000001/lock", "").await;
+        let store = TestStore::new();
+        store.put_node("0000000001", READY).await;
+        store.put("/nodepool/nodes/0000000001/lock", "").await;
         let config = config("{labels: [], providers: [{name: p, driver: static, pools: []}]}").await;
-        let before = world.server.last_zxid();
-        let said = deleted_now(&world, &config).await;
-        assert!(said.result.is_none(), "{}", said.error());
-        assert_eq!((&said.json()["outcome"], &said.json()["nodes"]), (&json!("deleted"), &json!([])));
-        assert!(!world.exists("/nodepool/nodes/0000000001").await);
+        let before = store.server.last_zxid();
+        let captured = run_delete_now(&store, &config).await;
+        assert!(captured.result.is_none(), "{}", captured.error());
+        assert_eq!((&captured.json()["outcome"], &captured.json()["nodes"]), (&json!("deleted"), &json!([])));
+        assert!(!store.exists("/nodepool/nodes/0000000001").await);
         // The contender, and then everything at once.
-        assert_eq!(world.server.last_zxid(), before + 2);
+        assert_eq!(store.server.last_zxid(), before + 2);
     }
 
     #[tokio::test]
     async fn a_node_whose_instance_cannot_be_deleted_now_is_left_to_its_launcher() {
-        let world = World::new();
-        world.put_node("0000000001", &READY.replace("1.0", r#"1.0, "external_id": "server-1""#)).await;
+        let store = TestStore::new();
+        store.put_node("0000000001", &READY.replace("1.0", r#"1.0, "external_id": "server-1""#)).await;
         let text = "{labels: [], providers: [{name: p, driver: openstack, cloud: no-such-cloud, pools: []}]}";
-        let said = deleted_now(&world, &*config(text).await).await;
-        assert!(said.error().contains("provider p"), "{}", said.error());
-        let node = world.node("0000000001").await;
+        let captured = run_delete_now(&store, &*config(text).await).await;
+        assert!(captured.error().contains("provider p"), "{}", captured.error());
+        let node = store.node("0000000001").await;
         let kept = ExternalId::of(&node.external_id).map(|id| id.to_string());
         assert_eq!((node.state, kept.as_deref()), (NodeState::Deleting, Some("server-1")));
-        assert_eq!(world.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
+        assert_eq!(store.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
     }
 
     #[tokio::test]
     async fn what_cannot_be_deleted_now_is_left_unlocked() {
-        let world = World::new();
-        world.put_node("0000000001", READY).await;
-        let said = deleted_now(&world, &*config("{labels: [], providers: []}").await).await;
-        assert_eq!(said.json()["message"], "Provider p for node 0000000001 not defined on this launcher");
+        let store = TestStore::new();
+        store.put_node("0000000001", READY).await;
+        let captured = run_delete_now(&store, &*config("{labels: [], providers: []}").await).await;
+        assert_eq!(captured.json()["message"], "Provider p for node 0000000001 not defined on this launcher");
         let fake = config("{labels: [], providers: [{name: p, driver: fake, cloud: c, pools: []}]}").await;
-        let said = deleted_now(&world, &fake).await;
-        assert!(said.error().contains("without --now"), "{}", said.error());
-        assert_eq!(world.node("0000000001").await.state, NodeState::Ready);
-        assert_eq!(world.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
+        let captured = run_delete_now(&store, &fake).await;
+        assert!(captured.error().contains("without --now"), "{}", captured.error());
+        assert_eq!(store.node("0000000001").await.state, NodeState::Ready);
+        assert_eq!(store.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
     }
 }

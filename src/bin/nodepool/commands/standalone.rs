@@ -8,18 +8,18 @@ use python_logging::{LineFormat, LogPlan, Verbosity};
 
 use serde_json::json;
 
-use crate::args::{Format, Global, StandaloneArguments};
+use crate::args::{Global, OutputFormat, StandaloneArguments};
 
 /// Options may stand before the command, where they are for all commands, or after it; the latter win.
 pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
     let log_format = arguments.log_format.unwrap_or(match global.output {
-        Format::Table => LineFormat::Text,
-        Format::Json => LineFormat::Json,
+        OutputFormat::Table => LineFormat::Text,
+        OutputFormat::Json => LineFormat::Json,
     });
     let log = match log_plan(&global) {
         Ok(log) => log,
         Err(error) => {
-            if global.output == Format::Json {
+            if global.output == OutputFormat::Json {
                 // Nobody may be reading.
                 let _ = writeln!(std::io::stdout(), "{}", json!({"outcome": "failed", "message": error}));
             }

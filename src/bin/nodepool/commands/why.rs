@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use crate::output::Output;
 
 /// A launcher that needs longer is as good as none.
-const DEADLINE: Duration = Duration::from_secs(3);
-const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Verdicts are sentences; this is a hundred times what a busy launcher answers.
 const LONGEST_ANSWER: usize = 1 << 20;
-const AT_A_TIME: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
     let found = match crate::commands::nodes::is_path_element(id.as_str()) {
@@ -31,7 +31,7 @@ pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Re
     match found {
         None => {
             let message = format!("Request {id} not found");
-            output.say(&message)?;
+            output.print(&message)?;
             Ok(output.outcome(json!({"outcome": "not found", "request": id, "message": message}))?)
         }
         Some(Err(unreadable)) => {
@@ -40,7 +40,7 @@ pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Re
         Some(Ok(entry)) => {
             let explanation = explain(zk, id, &entry.stored.record).await?;
             for sentence in explanation.sentences() {
-                output.say(sentence)?;
+                output.print(sentence)?;
             }
             Ok(output.outcome(explanation.document())?)
         }
@@ -55,58 +55,59 @@ pub struct Explanation {
     pools: Vec<PoolComponent>,
     verdicts: Vec<PoolVerdict>,
     /// Launchers that did not say anything: who, and what happened.
-    silent: Vec<(String, String)>,
+    unanswered: Vec<(String, String)>,
 }
 
 /// Asks all launchers that can be asked.
 pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::Result<Explanation> {
     let pools: Vec<PoolComponent> =
         scan::pools(zk.as_ref()).await?.found.into_iter().map(|stored| (*stored.record).clone()).collect();
-    let (launchers, mut silent) = launchers(zk.as_ref(), &pools).await?;
+    let (launchers, mut unanswered) = launchers(zk.as_ref(), &pools).await?;
     // Launchers are asked by plain HTTP and directly, so neither certificates nor proxies matter.
     let client = reqwest::Client::builder()
-        .timeout(DEADLINE)
-        .connect_timeout(CONNECT_DEADLINE)
+        .timeout(REQUEST_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .tls_built_in_root_certs(false)
         .no_proxy()
         .build()?;
-    let questions = stream::iter(launchers).map(|(address, name)| {
+    let requests = stream::iter(launchers).map(|(address, name)| {
         let answer = fetch_verdicts(client.clone(), address.clone(), id.clone());
         async move { (format!("{name} ({address})"), answer.await) }
     });
-    let answers: Vec<_> = questions.buffered(AT_A_TIME).collect().await;
+    let answers: Vec<_> = requests.buffered(MAX_CONCURRENT_REQUESTS).collect().await;
     let mut verdicts = Vec::new();
     for (name, answer) in answers {
         match answer {
             Ok(given) => verdicts.extend(given),
-            Err(reason) => silent.push((name, reason)),
+            Err(reason) => unanswered.push((name, reason)),
         }
     }
     verdicts.sort_by(|a: &PoolVerdict, b: &PoolVerdict| (&a.provider, &a.pool).cmp(&(&b.provider, &b.pool)));
-    Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, silent })
+    Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, unanswered })
 }
 
 /// Web addresses with the host behind each, and launchers that have none.
-type Launchers = (BTreeMap<String, String>, Vec<(String, String)>);
+type LauncherAddresses = (BTreeMap<String, String>, Vec<(String, String)>);
 
 /// The first version whose launchers explain themselves.
-const FIRST_TO_ANSWER: u64 = 12;
+const FIRST_VERSION_WITH_VERDICTS: u64 = 12;
 
-async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Result<Launchers> {
+async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Result<LauncherAddresses> {
     let launchers = scan::launchers(zk).await?.found;
     let mut addresses: BTreeMap<String, String> = BTreeMap::new();
-    let mut silent = Vec::new();
+    let mut unanswered = Vec::new();
     for launcher in &launchers {
         match &launcher.record.webapp {
             Some(address) => drop(addresses.insert(address.clone(), launcher.record.hostname.clone())),
             None => {
                 let version = launcher.record.version.as_deref().unwrap_or("unknown");
-                let is_ours = version.split('.').next().and_then(|major| major.parse().ok()) >= Some(FIRST_TO_ANSWER);
+                let is_ours =
+                    version.split('.').next().and_then(|major| major.parse().ok()) >= Some(FIRST_VERSION_WITH_VERDICTS);
                 let reason = match is_ours {
                     true => "it runs without a web port, where such questions are answered".to_owned(),
                     false => format!("version {version} does not answer such questions"),
                 };
-                silent.push((launcher.record.hostname.clone(), reason));
+                unanswered.push((launcher.record.hostname.clone(), reason));
             }
         }
     }
@@ -115,15 +116,15 @@ async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Resu
             addresses.entry(address.clone()).or_insert_with(|| pool.hostname.clone());
         }
     }
-    Ok((addresses, silent))
+    Ok((addresses, unanswered))
 }
 
 async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<PoolVerdict>, String> {
     if address.contains(|c: char| matches!(c, '/' | '@' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control()) {
         return Err("its record names no usable web address".to_owned());
     }
-    let asked = client.get(format!("http://{address}/why/{id}")).send().await;
-    let mut response = asked.map_err(|error| describe(&error))?;
+    let response = client.get(format!("http://{address}/why/{id}")).send().await;
+    let mut response = response.map_err(|error| describe(&error))?;
     if !response.status().is_success() {
         return Err(format!("answers with status {}", response.status()));
     }
@@ -161,7 +162,7 @@ impl Explanation {
                 sentences.push(format!("{} declined it", self.name(launcher)));
             }
         }
-        for (name, reason) in &self.silent {
+        for (name, reason) in &self.unanswered {
             sentences.push(format!("launcher {name}: {reason}"));
         }
         sentences
@@ -189,10 +190,13 @@ impl Explanation {
         }
         let labels = &self.request.node_types;
         let serves = |pool: &&PoolComponent| labels.iter().all(|label| pool.supported_labels.contains(label));
-        let nobody = |label: &&LabelName| !self.pools.iter().any(|pool| pool.supported_labels.contains(*label));
-        let missing: BTreeSet<LabelName> = labels.iter().filter(nobody).cloned().collect();
-        if !missing.is_empty() {
-            return Some(format!("no launcher offers {}", summarize_labels(&missing.into_iter().collect::<Vec<_>>())));
+        let is_unoffered = |label: &&LabelName| !self.pools.iter().any(|pool| pool.supported_labels.contains(*label));
+        let unoffered: BTreeSet<LabelName> = labels.iter().filter(is_unoffered).cloned().collect();
+        if !unoffered.is_empty() {
+            return Some(format!(
+                "no launcher offers {}",
+                summarize_labels(&unoffered.into_iter().collect::<Vec<_>>())
+            ));
         }
         let open = |pool: &&PoolComponent| pool.id.as_ref().is_some_and(|id| !self.request.declined_by.contains(id));
         let pools: Vec<String> = self.pools.iter().filter(serves).filter(open).map(pool_name).collect();
@@ -203,7 +207,7 @@ impl Explanation {
     }
 
     fn verdict(&self, why: &PoolVerdict) -> String {
-        let words = match why.verdict {
+        let phrase = match why.verdict {
             VerdictKind::Ignore => "has no part in it",
             VerdictKind::Yield => "leaves it to another",
             VerdictKind::Defer => "cannot serve it yet",
@@ -212,7 +216,7 @@ impl Explanation {
         };
         let reason = if why.reason.is_empty() { String::new() } else { format!(": {}", why.reason) };
         let since = age(why.since, self.now);
-        format!("{}-{} {words}{reason} (for {since})", why.provider, why.pool)
+        format!("{}-{} {phrase}{reason} (for {since})", why.provider, why.pool)
     }
 
     /// The pool behind the id of a pool worker.
@@ -224,7 +228,7 @@ impl Explanation {
     }
 
     pub fn document(&self) -> Value {
-        let silent = |(name, reason): &(String, String)| json!({"launcher": name, "reason": reason});
+        let entry = |(name, reason): &(String, String)| json!({"launcher": name, "reason": reason});
         json!({
             "outcome": "found",
             "request": self.id,
@@ -236,7 +240,7 @@ impl Explanation {
             "declined_by": self.request.declined_by,
             "explanation": self.sentences(),
             "verdicts": self.verdicts,
-            "unanswered": self.silent.iter().map(silent).collect::<Vec<_>>(),
+            "unanswered": self.unanswered.iter().map(entry).collect::<Vec<_>>(),
         })
     }
 }
@@ -250,8 +254,8 @@ fn pool_name(pool: &PoolComponent) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::testing::{Said, TestStore, hear};
+    use crate::args::OutputFormat;
+    use crate::testing::{CommandOutput, TestStore, capture};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -263,8 +267,8 @@ mod tests {
         store
     }
 
-    async fn said(store: &TestStore, format: Format, id: &str) -> Said {
-        hear(format, async |output| why(&store.zk, output, &id.into()).await).await
+    async fn run_why(store: &TestStore, format: OutputFormat, id: &str) -> CommandOutput {
+        capture(format, async |output| why(&store.zk, output, &id.into()).await).await
     }
 
     /// A launcher's web port that answers every question with the same, and the first line of the first question.

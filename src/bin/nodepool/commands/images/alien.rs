@@ -28,14 +28,14 @@ pub async fn list(
     zk: &Zk,
     config: &Config,
     output: &mut Output<'_>,
-    wanted: Option<&ProviderName>,
+    only: Option<&ProviderName>,
 ) -> anyhow::Result<()> {
     let mut table = Table::new(["Provider", "Name", "Image ID"]);
     let (mut found, mut unreadable) = (Vec::new(), BTreeMap::new());
-    let takes_images =
+    let supports_images =
         |section: &ProviderConfig| driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images);
-    let providers = config.providers.iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted == *name));
-    for (name, section) in providers.filter(|(_, section)| takes_images(section)) {
+    let providers = config.providers.iter().filter(|(name, _)| only.is_none_or(|wanted| wanted == *name));
+    for (name, section) in providers.filter(|(_, section)| supports_images(section)) {
         match aliens(zk, name, section).await {
             Ok((images, skipped)) => {
                 unreadable.extend(skipped);
@@ -48,37 +48,37 @@ pub async fn list(
         }
     }
     images::note_unreadable(output, unreadable)?;
-    output.say(table)?;
+    output.print(table)?;
     Ok(output.outcome(json!(found))?)
 }
 
 /// Images that are nobody's, and the records that cannot be read, with the reasons.
-type Found = (Vec<StoredImage>, BTreeMap<String, String>);
+type AlienImages = (Vec<StoredImage>, BTreeMap<String, String>);
 
-async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
+async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> anyhow::Result<AlienImages> {
     let provider = clouds::open(section).await?;
     let listed = tokio::time::timeout(LIST_TIMEOUT, provider.run(Job::ListImages)).await;
     let Outcome::Images(images) = listed.map_err(|_| anyhow!("no answer within {} s", LIST_TIMEOUT.as_secs()))?? else {
         return Err(anyhow!("its driver lists no images"));
     };
-    let taken: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();
+    let configured: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();
     // After the listing: whatever it shows had its record before.
     zk.sync(paths::IMAGES).await.context("cannot read images")?;
-    unknown(zk, name, &taken, images).await
+    without_upload(zk, name, &configured, images).await
 }
 
 /// What of these images no upload of this provider is known of.
-async fn unknown(
+async fn without_upload(
     zk: &Zk,
     name: &ProviderName,
-    taken: &BTreeSet<ImageName>,
+    configured: &BTreeSet<ImageName>,
     images: Vec<StoredImage>,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<AlienImages> {
     let (records, unreadable) = transfer::images(zk).await?;
     let known: BTreeSet<String> = records
         .uploads()
         .filter(|(key, stored)| {
-            key.provider == *name && taken.contains(&key.image) && stored.record.state == UploadState::Ready
+            key.provider == *name && configured.contains(&key.image) && stored.record.state == UploadState::Ready
         })
         .filter_map(|(_, stored)| stored.record.external_id.as_ref().map(ExternalId::to_string))
         .collect();
@@ -93,13 +93,13 @@ async fn unknown(
     let is_alien = |image: &StoredImage| {
         image.meta.contains_key(BUILD_MARK)
             && !known.contains(&image.id.to_string())
-            && !skipped.iter().any(|key| may_be_of(image, key))
+            && !skipped.iter().any(|key| may_belong_to(image, key))
     };
     Ok((images.into_iter().filter(is_alien).collect(), unreadable))
 }
 
 /// One that bears no number of an upload may be of any of its build.
-fn may_be_of(image: &StoredImage, key: &UploadKey) -> bool {
+fn may_belong_to(image: &StoredImage, key: &UploadKey) -> bool {
     image.meta.get(BUILD_MARK).is_some_and(|build| build == key.build.as_str())
         && image.meta.get(UPLOAD_MARK).is_none_or(|upload| upload == key.upload.as_str())
 }

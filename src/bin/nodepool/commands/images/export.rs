@@ -35,7 +35,7 @@ enum Target {
 }
 
 fn target(path: &Path) -> io::Result<Target> {
-    let is_ours = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|place| path.starts_with(place));
+    let is_ours = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|prefix| path.starts_with(prefix));
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() && !is_ours => Ok(Target::File(std::fs::canonicalize(path)?)),
         Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
@@ -47,18 +47,18 @@ fn target(path: &Path) -> io::Result<Target> {
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(ErrorKind::IsADirectory.into()) };
-    let beside = format!(".{}.{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
-    let beside = path.with_file_name(beside);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let replaced = fill(file, text).and_then(|()| std::fs::rename(&beside, path));
+    let temporary = format!(".{}.{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
+    let temporary = path.with_file_name(temporary);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let replaced = write_and_sync(file, text).and_then(|()| std::fs::rename(&temporary, path));
     if replaced.is_err() {
         // What went wrong before is what is told.
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
     }
     replaced
 }
 
-fn fill(mut file: File, text: &str) -> io::Result<()> {
+fn write_and_sync(mut file: File, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum FollowUntil {
     Built,
     /// By all providers that take the image.
     Uploaded,
@@ -39,27 +39,27 @@ pub async fn image_build_and_wait(
     config: &Config,
     output: &mut Output<'_>,
     image: &ImageName,
-    until: Until,
+    until: FollowUntil,
 ) -> anyhow::Result<()> {
     let mirror = Mirror::start_images_only(zk.clone(), &Handle::current()).await?;
     let mut snapshots = mirror.subscribe();
-    let before = snapshots.latest().images.image(image).map(before).unwrap_or_default();
+    let before = snapshots.latest().images.image(image).map(earlier_builds).unwrap_or_default();
     images::request_build(zk, config, image).await?;
-    let mut waiting = Waiting { image: image.clone(), before, begun: BTreeSet::new(), told_pause: false };
+    let mut awaited = AwaitedBuild { image: image.clone(), before, started: BTreeSet::new(), told_pause: false };
     loop {
         let snapshot = snapshots.latest_and_mark_seen();
-        if let Some((build, builder)) = waiting.look(snapshot.images.image(image), output)? {
+        if let Some((build, builder)) = awaited.ready_build(snapshot.images.image(image), output)? {
             let key = BuildKey::new(image, &build);
             let id = key.file_name();
-            output.say(format_args!("{id} is ready"))?;
+            output.print(format_args!("{id} is ready"))?;
             let mut done = json!({"outcome": "ready", "image": image, "id": id, "builder": builder});
-            if until == Until::Uploaded {
-                let takers = follow_uploads::takers(config, image);
-                done["uploads"] = follow_uploads::wait(zk, &mirror, output, &key, takers).await?.into();
+            if until == FollowUntil::Uploaded {
+                let targets = follow_uploads::upload_targets(config, image);
+                done["uploads"] = follow_uploads::wait(zk, &mirror, output, &key, targets).await?.into();
             }
             return Ok(output.outcome(done)?);
         }
-        if !waiting.is_under_way(zk, snapshot.images.image(image)).await? {
+        if !awaited.is_in_progress(zk, snapshot.images.image(image)).await? {
             bail!("the request for a build of {image} is gone, and there is no build");
         }
         output.flush()?;
@@ -72,24 +72,24 @@ pub async fn image_build_and_wait(
 
 /// Builds that are not what is asked for. Where somebody has asked already, the one that is under way may be, and its end takes the
 /// request along.
-fn before(image: &Image) -> BTreeSet<BuildId> {
+fn earlier_builds(image: &Image) -> BTreeSet<BuildId> {
     let is_joined =
         |stored: &Versioned<ImageBuild>| image.requested_ms.is_some() && stored.record.state == BuildState::Building;
     image.builds.iter().filter(|(_, stored)| !is_joined(stored)).map(|(id, _)| id.clone()).collect()
 }
 
 /// What is known of the build that was asked for.
-struct Waiting {
+struct AwaitedBuild {
     image: ImageName,
     /// Builds of before the request.
     before: BTreeSet<BuildId>,
-    begun: BTreeSet<BuildId>,
+    started: BTreeSet<BuildId>,
     told_pause: bool,
 }
 
-impl Waiting {
+impl AwaitedBuild {
     /// The build and its builder, when it is there.
-    fn look(
+    fn ready_build(
         &mut self,
         image: Option<&Image>,
         output: &mut Output<'_>,
@@ -104,8 +104,8 @@ impl Waiting {
             let build = &stored.record;
             let name = BuildKey::new(&self.image, id).file_name();
             let builder = build.builder.as_deref().unwrap_or("an unknown builder");
-            if self.begun.insert((*id).clone()) {
-                output.say(format_args!("{name} has been begun by {builder}"))?;
+            if self.started.insert((*id).clone()) {
+                output.print(format_args!("{name} has been begun by {builder}"))?;
             }
             match build.state {
                 BuildState::Ready => return Ok(Some(((*id).clone(), build.builder.clone()))),
@@ -119,25 +119,25 @@ impl Waiting {
     }
 
     /// Where the picture shows neither the request nor a build, it may be old.
-    async fn is_under_way(&self, zk: &Zk, image: Option<&Image>) -> anyhow::Result<bool> {
-        let is_shown = image.is_some_and(|image| image.requested_ms.is_some() || self.has_new(image));
+    async fn is_in_progress(&self, zk: &Zk, image: Option<&Image>) -> anyhow::Result<bool> {
+        let is_shown = image.is_some_and(|image| image.requested_ms.is_some() || self.has_new_build(image));
         if is_shown || zk.exists(&paths::image_build_request(&self.image)).await?.is_some() {
             return Ok(true);
         }
         let (images, _) = transfer::images(zk).await?;
-        Ok(images.image(&self.image).is_some_and(|image| self.has_new(image)))
+        Ok(images.image(&self.image).is_some_and(|image| self.has_new_build(image)))
     }
 
-    fn has_new(&self, image: &Image) -> bool {
+    fn has_new_build(&self, image: &Image) -> bool {
         image.builds.keys().any(|id| !self.before.contains(id))
     }
 }
 
 /// Whether to stay until the build has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follow {
-    ToTheEnd,
-    AsFarAsItIs,
+pub enum FollowMode {
+    UntilBuildEnds,
+    CurrentContent,
 }
 
 /// Shows the log of the newest build of an image, of one that is under way if there is one. It is a file of the builder's host.
@@ -146,10 +146,10 @@ pub async fn build_log(
     config: &Config,
     output: &mut Output<'_>,
     image: &ImageName,
-    follow: Follow,
+    follow: FollowMode,
 ) -> anyhow::Result<()> {
     let Some((key, build)) = newest(zk, image).await? else {
-        output.say(format_args!("No build of {image} found"))?;
+        output.print(format_args!("No build of {image} found"))?;
         return Ok(output.outcome(json!({"outcome": "not found", "image": image}))?);
     };
     let path = config.log_dir_of_builds().join(format!("{}.log", key.file_name()));
@@ -161,19 +161,19 @@ pub async fn build_log(
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    let mut lines = Lines::default();
+    let mut reader = LineReader::default();
     let mut state = build.state;
     loop {
-        lines.read_on(&mut file, output).with_context(|| format!("cannot read {}", path.display()))?;
+        reader.read_new_lines(&mut file, output).with_context(|| format!("cannot read {}", path.display()))?;
         output.flush()?;
-        if follow == Follow::AsFarAsItIs || state != BuildState::Building {
+        if follow == FollowMode::CurrentContent || state != BuildState::Building {
             break;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
         // What is written before the end is recorded is read after it.
         state = state_of(zk, &key).await?;
     }
-    lines.end(output)?;
+    reader.finish(output)?;
     Ok(output.outcome(
         json!({"outcome": state.as_str(), "image": image, "id": key.file_name(), "log": path.display().to_string()}),
     )?)
@@ -198,29 +198,29 @@ async fn state_of(zk: &Zk, key: &BuildKey) -> anyhow::Result<BuildState> {
 
 /// Whole lines, whatever pieces they come in.
 #[derive(Default)]
-struct Lines {
+struct LineReader {
     rest: Vec<u8>,
 }
 
-impl Lines {
-    fn read_on(&mut self, file: &mut File, output: &mut Output<'_>) -> anyhow::Result<()> {
-        let mut piece = [0; 1 << 16];
+impl LineReader {
+    fn read_new_lines(&mut self, file: &mut File, output: &mut Output<'_>) -> anyhow::Result<()> {
+        let mut buffer = [0; 1 << 16];
         loop {
-            let read = file.read(&mut piece)?;
+            let read = file.read(&mut buffer)?;
             if read == 0 {
                 return Ok(());
             }
-            self.rest.extend_from_slice(&piece[..read]);
+            self.rest.extend_from_slice(&buffer[..read]);
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                output.say(String::from_utf8_lossy(&line[..end]))?;
+                output.print(String::from_utf8_lossy(&line[..end]))?;
             }
         }
     }
 
-    fn end(&mut self, output: &mut Output<'_>) -> anyhow::Result<()> {
+    fn finish(&mut self, output: &mut Output<'_>) -> anyhow::Result<()> {
         if !self.rest.is_empty() {
-            output.say(String::from_utf8_lossy(&std::mem::take(&mut self.rest)))?;
+            output.print(String::from_utf8_lossy(&std::mem::take(&mut self.rest)))?;
         }
         Ok(())
     }
@@ -229,8 +229,8 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::testing::{TestStore, capture, hear};
+    use crate::args::OutputFormat;
+    use crate::testing::{TestStore, capture, config};
     use zookeeper_server::types::Op;
 
     async fn build(store: &TestStore, id: &str, state: &str) {
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    async fn asked(store: &TestStore) {
+    async fn wait_for_request(store: &TestStore) {
         while !store.exists("/nodepool/images/debian/request-build").await {
             tokio::task::yield_now().await;
         }
@@ -257,19 +257,21 @@ mod tests {
             let store = TestStore::new();
             build(&store, "b1", "ready").await;
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
-            let waiting = hear(Format::Table, async |output| {
-                image_build_and_wait(&store.zk, &config, output, &"debian".into(), Until::Built).await
+            let waiting = capture(OutputFormat::Table, async |output| {
+                image_build_and_wait(&store.zk, &config, output, &"debian".into(), FollowUntil::Built).await
             });
             let building = async {
-                asked(&store).await;
+                wait_for_request(&store).await;
                 build(&store, "b2", "building").await;
                 build(&store, "b2", end).await;
             };
-            let (said, ()) = tokio::join!(waiting, building);
-            assert!(said.out.starts_with("debian-b2 has been begun by nb01\n"), "{said:?}");
+            let (captured, ()) = tokio::join!(waiting, building);
+            assert!(captured.out.starts_with("debian-b2 has been begun by nb01\n"), "{captured:?}");
             match expected {
-                None => assert!(said.out.ends_with("debian-b2 is ready\n") && said.result.is_none(), "{said:?}"),
-                Some(message) => assert!(said.error().starts_with(message), "{said:?}"),
+                None => {
+                    assert!(captured.out.ends_with("debian-b2 is ready\n") && captured.result.is_none(), "{captured:?}")
+                }
+                Some(message) => assert!(captured.error().starts_with(message), "{captured:?}"),
             }
         }
     }
@@ -287,8 +289,8 @@ mod tests {
             // The next write is then that of who asks.
             drop(Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap());
             let before = store.server.last_zxid();
-            let waiting = hear(Format::Table, async |output| {
-                image_build_and_wait(&store.zk, &config, output, &"debian".into(), Until::Built).await
+            let waiting = capture(OutputFormat::Table, async |output| {
+                image_build_and_wait(&store.zk, &config, output, &"debian".into(), FollowUntil::Built).await
             });
             let building = async {
                 // Also one who asks in vain counts.
@@ -299,10 +301,12 @@ mod tests {
                 let done = Op::set("/nodepool/images/debian/builds/b1", ready, -1);
                 store.zk.multi(vec![done, Op::delete(request, -1)]).await.unwrap();
             };
-            let (said, ()) = tokio::join!(waiting, building);
+            let (captured, ()) = tokio::join!(waiting, building);
             match is_asked {
-                true => assert!(said.out.ends_with("debian-b1 is ready\n") && said.result.is_none(), "{said:?}"),
-                false => assert!(said.error().contains("is gone"), "{said:?}"),
+                true => {
+                    assert!(captured.out.ends_with("debian-b1 is ready\n") && captured.result.is_none(), "{captured:?}")
+                }
+                false => assert!(captured.error().contains("is gone"), "{captured:?}"),
             }
         }
     }
@@ -312,15 +316,15 @@ mod tests {
         let store = TestStore::new();
         build(&store, "b1", "ready").await;
         let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
-        let waiting = hear(Format::Table, async |output| {
-            image_build_and_wait(&store.zk, &config, output, &"debian".into(), Until::Built).await
+        let waiting = capture(OutputFormat::Table, async |output| {
+            image_build_and_wait(&store.zk, &config, output, &"debian".into(), FollowUntil::Built).await
         });
-        let taking_back = async {
-            asked(&store).await;
+        let withdrawing = async {
+            wait_for_request(&store).await;
             store.zk.delete("/nodepool/images/debian/request-build", -1).await.unwrap();
         };
-        let (said, ()) = tokio::join!(waiting, taking_back);
-        assert!(said.error().contains("is gone"), "{said:?}");
+        let (captured, ()) = tokio::join!(waiting, withdrawing);
+        assert!(captured.error().contains("is gone"), "{captured:?}");
     }
 
     #[tokio::test]
@@ -328,23 +332,25 @@ mod tests {
         let (store, folder) = (TestStore::new(), tempfile::tempdir().unwrap());
         let text = format!("zookeeper-servers: [{{host: localhost}}]\nbuild-log-dir: {}", folder.path().display());
         let config = config(&text).await;
-        let log = async |follow: Follow| {
-            hear(Format::Table, async |output| build_log(&store.zk, &config, output, &"debian".into(), follow).await)
-                .await
+        let log = async |follow: FollowMode| {
+            capture(OutputFormat::Table, async |output| {
+                build_log(&store.zk, &config, output, &"debian".into(), follow).await
+            })
+            .await
         };
-        assert_eq!(log(Follow::AsFarAsItIs).await.out, "No build of debian found\n");
+        assert_eq!(log(FollowMode::CurrentContent).await.out, "No build of debian found\n");
         build(&store, "b1", "ready").await;
-        assert!(log(Follow::AsFarAsItIs).await.error().contains("the build belongs to nb01"));
+        assert!(log(FollowMode::CurrentContent).await.error().contains("the build belongs to nb01"));
         build(&store, "b2", "building").await;
         let file = folder.path().join("debian-b2.log");
         std::fs::write(&file, "one\ntw").unwrap();
-        assert_eq!(log(Follow::AsFarAsItIs).await.out, "one\ntw\n");
+        assert_eq!(log(FollowMode::CurrentContent).await.out, "one\ntw\n");
         let writing = async {
             let mut file = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
             std::io::Write::write_all(&mut file, b"o\nExit code: 0\n").unwrap();
             build(&store, "b2", "ready").await;
         };
-        let (said, ()) = tokio::join!(log(Follow::ToTheEnd), writing);
-        assert_eq!(said.out, "one\ntwo\nExit code: 0\n");
+        let (captured, ()) = tokio::join!(log(FollowMode::UntilBuildEnds), writing);
+        assert_eq!(captured.out, "one\ntwo\nExit code: 0\n");
     }
 }

@@ -32,12 +32,12 @@ struct Progress {
 }
 
 /// The providers that take an image and are not paused for it.
-pub fn takers(config: &Config, image: &ImageName) -> BTreeSet<ProviderName> {
-    let takes = |section: &ProviderConfig| {
+pub fn upload_targets(config: &Config, image: &ImageName) -> BTreeSet<ProviderName> {
+    let is_target = |section: &ProviderConfig| {
         driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images)
             && diskimages(section).any(|(name, entry)| name == *image && !entry.boolean("pause").unwrap_or(false))
     };
-    let providers = config.providers.iter().filter(|(_, section)| takes(section));
+    let providers = config.providers.iter().filter(|(_, section)| is_target(section));
     providers.map(|(name, _)| name.clone()).collect()
 }
 
@@ -54,11 +54,11 @@ pub async fn wait(
     mirror: &Mirror,
     output: &mut Output<'_>,
     build: &BuildKey,
-    takers: BTreeSet<ProviderName>,
+    targets: BTreeSet<ProviderName>,
 ) -> anyhow::Result<Vec<Value>> {
-    let (mut build, mut missing, mut since) = (build.clone(), takers.clone(), None);
+    let (mut build, mut missing, mut since) = (build.clone(), targets.clone(), None);
     let mut snapshots = mirror.subscribe();
-    let bars = std::io::stderr().is_terminal().then(Bars::default);
+    let bars = std::io::stderr().is_terminal().then(ProgressBars::default);
     let (mut done, mut failed): (Vec<Value>, BTreeSet<(ProviderName, UploadId)>) = Default::default();
     loop {
         let snapshot = snapshots.latest_and_mark_seen();
@@ -66,8 +66,8 @@ pub async fn wait(
         match (newest(&snapshot.images, &build.image), before) {
             (Some((newest, time)), _) if newest == build => since = Some(time),
             (Some((newest, time)), Some(before)) if time > before => {
-                output.say(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
-                (build, missing, since) = (newest, takers.clone(), Some(time));
+                output.print(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
+                (build, missing, since) = (newest, targets.clone(), Some(time));
                 done.clear();
             }
             // The picture may be older than the build that was just seen.
@@ -80,7 +80,7 @@ pub async fn wait(
                     UploadState::Ready => {
                         missing.remove(&provider);
                         bars.iter().for_each(|bars| bars.finish(&provider));
-                        output.say(format_args!("{} is uploaded to {provider} as {id}", build.file_name()))?;
+                        output.print(format_args!("{} is uploaded to {provider} as {id}", build.file_name()))?;
                         done.push(json!({"provider": provider, "upload_id": upload, "external_id": id}));
                     }
                     UploadState::Failed if failed.insert((provider.clone(), upload.clone())) => {
@@ -132,19 +132,19 @@ async fn progress(zk: &Zk, build: &BuildKey, provider: &ProviderName) -> Option<
 }
 
 #[derive(Default)]
-struct Bars {
-    screen: MultiProgress,
+struct ProgressBars {
+    multi_progress: MultiProgress,
     bars: std::cell::RefCell<BTreeMap<ProviderName, ProgressBar>>,
 }
 
-impl Bars {
+impl ProgressBars {
     fn show(&self, provider: &ProviderName, progress: &Progress) {
         let mut bars = self.bars.borrow_mut();
         let bar = bars.entry(provider.clone()).or_insert_with(|| {
-            let look = "{prefix} [{bar:40}] {percent} % of {total_bytes}, {bytes_per_sec}, {eta} left";
-            let style = ProgressStyle::with_template(look).unwrap_or_else(|_| ProgressStyle::default_bar());
+            let template = "{prefix} [{bar:40}] {percent} % of {total_bytes}, {bytes_per_sec}, {eta} left";
+            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             let bar = ProgressBar::new(progress.of).with_style(style).with_prefix(provider.to_string());
-            self.screen.add(bar)
+            self.multi_progress.add(bar)
         });
         bar.set_length(progress.of);
         bar.set_position(progress.bytes);
@@ -160,8 +160,8 @@ impl Bars {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::testing::{TestStore, capture, hear};
+    use crate::args::OutputFormat;
+    use crate::testing::{TestStore, capture, config};
     use tokio::runtime::Handle;
 
     const BUILD: &str = "/nodepool/images/debian/builds/b1";
@@ -174,7 +174,7 @@ mod tests {
                     \x20 - {name: three, driver: fake, cloud: c, pools: [], diskimages: [{name: debian, pause: true}]}\n\
                     \x20 - {name: four, driver: static, pools: []}\n";
         let config = config(text).await;
-        assert_eq!(takers(&config, &"debian".into()), BTreeSet::from(["one".into()]));
+        assert_eq!(upload_targets(&config, &"debian".into()), BTreeSet::from(["one".into()]));
     }
 
     #[tokio::test]
@@ -186,14 +186,14 @@ mod tests {
         store.put(&upload("0000000001"), failed).await;
         let mirror = Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
-        let waiting = hear(Format::Table, async |output| {
+        let waiting = capture(OutputFormat::Table, async |output| {
             wait(&store.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
         });
         let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-7"}).to_string();
         let uploading = async { store.put(&upload("0000000002"), ready).await };
-        let (said, ()) = tokio::join!(waiting, uploading);
-        assert_eq!(said.out, "debian-b1 is uploaded to one as image-7\n");
-        assert!(said.notes.contains("upload 0000000001 to one has failed"), "{said:?}");
+        let (captured, ()) = tokio::join!(waiting, uploading);
+        assert_eq!(captured.out, "debian-b1 is uploaded to one as image-7\n");
+        assert!(captured.notes.contains("upload 0000000001 to one has failed"), "{captured:?}");
     }
 
     #[tokio::test]
@@ -202,7 +202,7 @@ mod tests {
         store.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
         let mirror = Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
-        let waiting = hear(Format::Table, async |output| {
+        let waiting = capture(OutputFormat::Table, async |output| {
             wait(&store.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
         });
         let newer = "/nodepool/images/debian/builds/b2";
@@ -213,8 +213,11 @@ mod tests {
             let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-8"}).to_string();
             store.put(&format!("{newer}/providers/one/images/0000000001"), ready).await;
         };
-        let (said, ()) = tokio::join!(waiting, building);
-        assert_eq!(said.out, "debian-b2 has taken the place of debian-b1\ndebian-b2 is uploaded to one as image-8\n");
+        let (captured, ()) = tokio::join!(waiting, building);
+        assert_eq!(
+            captured.out,
+            "debian-b2 has taken the place of debian-b1\ndebian-b2 is uploaded to one as image-8\n"
+        );
     }
 
     #[tokio::test]

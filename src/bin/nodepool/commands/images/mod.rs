@@ -24,7 +24,7 @@ use nodepool_zk::{Zk, paths};
 use serde_json::{Value, json};
 use zookeeper_server::types::{CreateMode, ZkError};
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::commands::nodes::is_path_element;
 use crate::output::Output;
 
@@ -61,8 +61,8 @@ pub fn note_unreadable(output: &mut Output<'_>, unreadable: BTreeMap<String, Str
 
 fn ages(screen: &Output<'_>) -> AgeFormat {
     match screen.format {
-        Format::Table => AgeFormat::Elapsed(clock::now()),
-        Format::Json => AgeFormat::EpochSeconds,
+        OutputFormat::Table => AgeFormat::Elapsed(clock::now()),
+        OutputFormat::Json => AgeFormat::EpochSeconds,
     }
 }
 
@@ -73,18 +73,18 @@ pub async fn image_build(zk: &Zk, config: &Config, output: &mut Output<'_>, imag
 }
 
 pub async fn request_build(zk: &Zk, config: &Config, image: &ImageName) -> anyhow::Result<()> {
-    let Some(known) = config.diskimages.get(image) else {
+    let Some(configured) = config.diskimages.get(image) else {
         bail!("Trying to build a non disk-image-builder image: {image}");
     };
-    if known.pause {
+    if configured.pause {
         bail!("Skipping build request for image {image}; paused");
     }
-    expect_name(image)?;
+    check_name(image)?;
     make_path(zk, &paths::image_build_request(image)).await.context("cannot ask for a build")
 }
 
 /// A name is one element of a path; anything else would put a flag into the wrong place.
-fn expect_name(image: &ImageName) -> anyhow::Result<()> {
+fn check_name(image: &ImageName) -> anyhow::Result<()> {
     if !is_path_element(image.as_str()) {
         bail!("{image} is no name of an image");
     }
@@ -92,7 +92,7 @@ fn expect_name(image: &ImageName) -> anyhow::Result<()> {
 }
 
 pub async fn image_pause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
-    expect_name(image)?;
+    check_name(image)?;
     match zk.create(&paths::image_pause(image), Bytes::new(), CreateMode::Persistent).await {
         Ok(_) | Err(ZkError::NodeExists) => {}
         Err(ZkError::NoNode) => {
@@ -104,7 +104,7 @@ pub async fn image_pause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) ->
 }
 
 pub async fn image_unpause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
-    expect_name(image)?;
+    check_name(image)?;
     match zk.delete(&paths::image_pause(image), -1).await {
         Ok(()) | Err(ZkError::NoNode) => {}
         Err(error) => return Err(error.into()),
@@ -119,51 +119,54 @@ pub async fn dib_image_delete(zk: &Zk, output: &mut Output<'_>, id: &str) -> any
     let key = BuildKey { image: ImageName::from(image), build: BuildId::from(build) };
     let missing = format!("Build {id} not found");
     if ![image, build].into_iter().all(is_path_element) {
-        return refuse(output, id, "not found", &missing);
+        return report_unchanged(output, id, "not found", &missing);
     }
     let path = paths::image_build(&key.image, &key.build);
-    let words = Words { missing: &missing, busy: "Cannot delete a build in progress" };
-    change(zk, output, &path, id, words, |record| record["state"] == BuildState::Building.as_str()).await
+    let messages = Messages { missing: &missing, busy: "Cannot delete a build in progress" };
+    mark_deleting(zk, output, &path, id, messages, |record| record["state"] == BuildState::Building.as_str()).await
 }
 
 pub async fn image_delete(zk: &Zk, output: &mut Output<'_>, key: &UploadKey) -> anyhow::Result<()> {
-    let words = Words { missing: "Image upload not found", busy: "Cannot delete because image upload in progress" };
+    let messages =
+        Messages { missing: "Image upload not found", busy: "Cannot delete because image upload in progress" };
     let names = [key.provider.as_str(), key.image.as_str(), key.build.as_str(), key.upload.as_str()];
     if !names.into_iter().all(is_path_element) {
-        return refuse(output, key.upload.as_str(), "not found", words.missing);
+        return report_unchanged(output, key.upload.as_str(), "not found", messages.missing);
     }
     let path = paths::image_upload(key);
-    change(zk, output, &path, key.upload.as_str(), words, |record| record["state"] == json!(UploadState::Uploading))
-        .await
+    mark_deleting(zk, output, &path, key.upload.as_str(), messages, |record| {
+        record["state"] == json!(UploadState::Uploading)
+    })
+    .await
 }
 
 /// What is said where nothing can be deleted.
-struct Words<'a> {
+struct Messages<'a> {
     missing: &'a str,
     busy: &'a str,
 }
 
 /// Marks a record to be deleted. Others write it at the same time, so it is done on the version that was looked at.
-async fn change(
+async fn mark_deleting(
     zk: &Zk,
     output: &mut Output<'_>,
     path: &str,
     id: &str,
-    words: Words<'_>,
+    messages: Messages<'_>,
     is_busy: impl Fn(&Value) -> bool,
 ) -> anyhow::Result<()> {
     loop {
         let (data, stat) = match zk.get(path).await {
-            Err(ZkError::NoNode) => return refuse(output, id, "not found", words.missing),
+            Err(ZkError::NoNode) => return report_unchanged(output, id, "not found", messages.missing),
             answer => answer?,
         };
         if data.is_empty() {
-            return refuse(output, id, "not found", words.missing);
+            return report_unchanged(output, id, "not found", messages.missing);
         }
         let mut record: Value =
             json::from_bytes(&data).with_context(|| format!("the record at {path} cannot be read"))?;
         if is_busy(&record) {
-            return refuse(output, id, "busy", words.busy);
+            return report_unchanged(output, id, "busy", messages.busy);
         }
         let Some(fields) = record.as_object_mut() else { bail!("the record at {path} is no JSON object") };
         fields.insert("state".to_owned(), json!("deleting"));
@@ -171,14 +174,14 @@ async fn change(
         match zk.set(path, Bytes::from(json::to_bytes(&record)), stat.version).await {
             Ok(_) => return Ok(output.outcome(json!({"outcome": "deleting", "id": id}))?),
             Err(ZkError::BadVersion) => {}
-            Err(ZkError::NoNode) => return refuse(output, id, "not found", words.missing),
+            Err(ZkError::NoNode) => return report_unchanged(output, id, "not found", messages.missing),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn refuse(output: &mut Output<'_>, id: &str, outcome: &str, message: &str) -> anyhow::Result<()> {
-    output.say(message)?;
+fn report_unchanged(output: &mut Output<'_>, id: &str, outcome: &str, message: &str) -> anyhow::Result<()> {
+    output.print(message)?;
     Ok(output.outcome(json!({"outcome": outcome, "id": id, "message": message}))?)
 }
 
@@ -196,14 +199,14 @@ pub async fn export_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) ->
 
 pub async fn import_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let odd = |what: String| format!("{} is no file that export-image-data has written: {what}", path.display());
+    let invalid = |what: String| format!("{} is no file that export-image-data has written: {what}", path.display());
     let document: Value = match serde_json::from_str(&text) {
         Ok(document) => document,
-        Err(error) => bail!(odd(format!("{error}; nothing was imported"))),
+        Err(error) => bail!(invalid(format!("{error}; nothing was imported"))),
     };
     let entries = match transfer::check(&document) {
         Ok(entries) => entries,
-        Err(error) => bail!(odd(format!("{error}; nothing was imported"))),
+        Err(error) => bail!(invalid(format!("{error}; nothing was imported"))),
     };
     transfer::import(zk, &entries).await.context("the import broke off; it can be run again")?;
     Ok(output.outcome(json!({"outcome": "imported", "path": path.display().to_string(), "records": entries.len()}))?)
@@ -212,29 +215,29 @@ pub async fn import_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Said, TestStore, capture, hear};
+    use crate::testing::{CommandOutput, TestStore, capture, config};
     use std::os::unix::fs::PermissionsExt;
 
     const DEBIAN: &str = "/nodepool/images/debian";
     const UPLOAD: &str = r#"{"state": "ready", "state_time": 5.0, "external_id": "img-1", "external_name": "debian-1", "format": "raw"}"#;
 
     /// `debian` with the builds `b1`, ready, and `b2`, under way; the first one uploaded to `rax`.
-    async fn world() -> World {
-        let world = World::new();
+    async fn store() -> TestStore {
+        let store = TestStore::new();
         let ready = r#"{"state": "ready", "state_time": 5.0, "builder": "nb01", "formats": "raw,qcow2", "later": 1}"#;
-        world.put(&format!("{DEBIAN}/builds/b1"), ready).await;
-        world.put(&format!("{DEBIAN}/builds/b2"), r#"{"state": "building", "state_time": 6.0}"#).await;
-        world.put(&format!("{DEBIAN}/builds/b1/providers/rax/images/0000000003"), UPLOAD).await;
-        world
+        store.put(&format!("{DEBIAN}/builds/b1"), ready).await;
+        store.put(&format!("{DEBIAN}/builds/b2"), r#"{"state": "building", "state_time": 6.0}"#).await;
+        store.put(&format!("{DEBIAN}/builds/b1/providers/rax/images/0000000003"), UPLOAD).await;
+        store
     }
 
-    async fn listed(world: &World, command: &str) -> Value {
-        let said = hear(Format::Json, async |screen| match command {
-            "builds" => dib_image_list(&world.zk, screen).await,
-            "uploads" => image_list(&world.zk, screen).await,
-            _ => image_status(&world.zk, screen).await,
+    async fn listed(store: &TestStore, command: &str) -> Value {
+        let captured = capture(OutputFormat::Json, async |output| match command {
+            "builds" => dib_image_list(&store.zk, output).await,
+            "uploads" => image_list(&store.zk, output).await,
+            _ => image_status(&store.zk, output).await,
         });
-        said.await.json()
+        captured.await.json()
     }
 
     fn upload_key() -> UploadKey {
@@ -244,18 +247,18 @@ mod tests {
     // operations.md checks 3, 4 and 8; §1.3
     #[tokio::test]
     async fn lists_show_builds_uploads_and_requests() {
-        let world = world().await;
-        let builds = listed(&world, "builds").await;
+        let store = store().await;
+        let builds = listed(&store, "builds").await;
         let first = json!({"id": "debian-b1", "image": "debian", "builder": "nb01", "formats": ["qcow2", "raw"],
             "state": "ready", "age": 5});
         assert_eq!((&builds[0], &builds[1]["state"]), (&first, &json!("building")));
         let upload = json!([{"id": "b1", "upload_id": "0000000003", "provider": "rax", "image": "debian",
             "external_name": "debian-1", "external_id": "img-1", "state": "ready", "age": 5}]);
-        assert_eq!(listed(&world, "uploads").await, upload);
-        let status = listed(&world, "status").await;
+        assert_eq!(listed(&store, "uploads").await, upload);
+        let status = listed(&store, "status").await;
         let idle = json!({"image": "debian", "paused": false, "build_request": null, "build_request_age": null});
         assert_eq!(status[0], idle);
-        let table = hear(Format::Table, async |screen| image_list(&World::new().zk, screen).await).await;
+        let table = capture(OutputFormat::Table, async |output| image_list(&TestStore::new().zk, output).await).await;
         let header =
             "| Build ID | Upload ID | Provider | Image | Provider Image Name | Provider Image ID | State | Age |";
         assert!(table.out.lines().nth(1) == Some(header) && table.out.lines().count() == 4, "{}", table.out);
@@ -264,124 +267,134 @@ mod tests {
     // operations.md checks 9 and 11
     #[tokio::test]
     async fn a_build_is_asked_for_once_and_only_of_images_that_are_built() {
-        let (world, text) = (world().await, "diskimages: [{name: debian}, {name: never, pause: true}]");
+        let (store, text) = (store().await, "diskimages: [{name: debian}, {name: never, pause: true}]");
         let config = config(&format!("zookeeper-servers: [{{host: localhost}}]\n{text}")).await;
         let ask = async |image: &str| {
-            hear(Format::Json, async |screen| image_build(&world.zk, &config, screen, &image.into()).await).await
+            capture(OutputFormat::Json, async |output| image_build(&store.zk, &config, output, &image.into()).await)
+                .await
         };
         assert_eq!(ask("never").await.error(), "Skipping build request for image never; paused");
         assert_eq!(ask("gone").await.error(), "Trying to build a non disk-image-builder image: gone");
         for _ in 0..2 {
             assert!(ask("debian").await.result.is_none());
         }
-        assert_eq!(listed(&world, "status").await[0]["build_request"], "pending");
-        world.put(&format!("{DEBIAN}/builds/lock/0123__lock__0000000001"), "").await;
-        assert_eq!(listed(&world, "status").await[0]["build_request"], "building");
+        assert_eq!(listed(&store, "status").await[0]["build_request"], "pending");
+        store.put(&format!("{DEBIAN}/builds/lock/0123__lock__0000000001"), "").await;
+        assert_eq!(listed(&store, "status").await[0]["build_request"], "building");
     }
 
     // operations.md check 8
     #[tokio::test]
     async fn a_pause_shows_at_every_build_and_may_be_repeated() {
-        let world = world().await;
+        let store = store().await;
         let pause = async |image: &str| {
-            hear(Format::Json, async |screen| image_pause(&world.zk, screen, &image.into()).await).await
+            capture(OutputFormat::Json, async |output| image_pause(&store.zk, output, &image.into()).await).await
         };
         for _ in 0..2 {
             assert!(pause("debian").await.result.is_none());
         }
         assert!(pause("gone").await.error().contains("knows no image gone"));
-        let builds = listed(&world, "builds").await;
+        let builds = listed(&store, "builds").await;
         assert_eq!((&builds[0]["state"], &builds[1]["state"]), (&json!("paused"), &json!("paused")));
         for _ in 0..2 {
-            let said =
-                hear(Format::Json, async |screen| image_unpause(&world.zk, screen, &"debian".into()).await).await;
-            assert!(said.result.is_none());
+            let captured =
+                capture(OutputFormat::Json, async |output| image_unpause(&store.zk, output, &"debian".into()).await)
+                    .await;
+            assert!(captured.result.is_none());
         }
-        assert_eq!(listed(&world, "builds").await[0]["state"], "ready");
+        assert_eq!(listed(&store, "builds").await[0]["state"], "ready");
     }
 
-    async fn delete_build(world: &World, id: &str) -> Said {
-        hear(Format::Table, async |screen| dib_image_delete(&world.zk, screen, id).await).await
+    async fn delete_build(store: &TestStore, id: &str) -> CommandOutput {
+        capture(OutputFormat::Table, async |output| dib_image_delete(&store.zk, output, id).await).await
     }
 
     // operations.md checks 5, 6 and 12
     #[tokio::test]
     async fn what_is_deleted_is_marked_and_what_is_under_way_is_not() {
-        let world = world().await;
-        assert_eq!(delete_build(&world, "debian-b2").await.out, "Cannot delete a build in progress\n");
-        assert_eq!(delete_build(&world, "debian-b9").await.out, "Build debian-b9 not found\n");
-        assert!(delete_build(&world, "debian").await.error().contains("is no id of a build"));
-        assert_eq!(delete_build(&world, "debian-b1").await.out, "");
-        let record: Value = serde_json::from_str(&world.text(&format!("{DEBIAN}/builds/b1")).await).unwrap();
+        let store = store().await;
+        assert_eq!(delete_build(&store, "debian-b2").await.out, "Cannot delete a build in progress\n");
+        assert_eq!(delete_build(&store, "debian-b9").await.out, "Build debian-b9 not found\n");
+        assert!(delete_build(&store, "debian").await.error().contains("is no id of a build"));
+        assert_eq!(delete_build(&store, "debian-b1").await.out, "");
+        let record: Value = serde_json::from_str(&store.text(&format!("{DEBIAN}/builds/b1")).await).unwrap();
         assert_eq!((&record["state"], &record["later"]), (&json!("deleting"), &json!(1)));
         assert!(record["state_time"].as_f64().unwrap() > 5.0);
         let delete = async |key: &UploadKey| {
-            hear(Format::Table, async |screen| image_delete(&world.zk, screen, key).await).await
+            capture(OutputFormat::Table, async |output| image_delete(&store.zk, output, key).await).await
         };
         let missing = UploadKey { upload: "0000000009".into(), ..upload_key() };
         assert_eq!(delete(&missing).await.out, "Image upload not found\n");
         assert_eq!(delete(&upload_key()).await.out, "");
-        assert_eq!(listed(&world, "uploads").await[0]["state"], "deleting");
+        assert_eq!(listed(&store, "uploads").await[0]["state"], "deleting");
         let busy = format!("{DEBIAN}/builds/b1/providers/rax/images/0000000004");
-        world.put(&busy, r#"{"state": "uploading", "state_time": 5.0}"#).await;
+        store.put(&busy, r#"{"state": "uploading", "state_time": 5.0}"#).await;
         let busy = UploadKey { upload: "0000000004".into(), ..upload_key() };
         assert_eq!(delete(&busy).await.out, "Cannot delete because image upload in progress\n");
     }
 
     #[tokio::test]
     async fn names_of_more_than_one_element_lead_nowhere_and_nothing_is_created() {
-        let world = world().await;
+        let store = store().await;
         let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian/builds}]";
         let config = config(text).await;
-        let before = world.server.last_zxid();
+        let before = store.server.last_zxid();
         for image in ["debian/builds", "", ".", "../images/debian", "debian/builds/b1"] {
-            let said = hear(Format::Json, async |screen| image_pause(&world.zk, screen, &image.into()).await).await;
-            assert_eq!(said.error(), format!("{image} is no name of an image"));
-            let said = hear(Format::Json, async |screen| image_unpause(&world.zk, screen, &image.into()).await).await;
-            assert_eq!(said.error(), format!("{image} is no name of an image"));
-            let said = hear(Format::Json, async |screen| image_build(&world.zk, &config, screen, &image.into()).await);
-            assert!(said.await.result.is_some());
+            let captured =
+                capture(OutputFormat::Json, async |output| image_pause(&store.zk, output, &image.into()).await).await;
+            assert_eq!(captured.error(), format!("{image} is no name of an image"));
+            let captured =
+                capture(OutputFormat::Json, async |output| image_unpause(&store.zk, output, &image.into()).await).await;
+            assert_eq!(captured.error(), format!("{image} is no name of an image"));
+            let captured = capture(OutputFormat::Json, async |output| {
+                image_build(&store.zk, &config, output, &image.into()).await
+            });
+            assert!(captured.await.result.is_some());
         }
         for id in ["debian/builds-b1", "debian-b1/providers/rax/images/0000000003", "-b1", "debian-", "debian-.."] {
-            assert_eq!(delete_build(&world, id).await.out, format!("Build {id} not found\n"));
+            assert_eq!(delete_build(&store, id).await.out, format!("Build {id} not found\n"));
         }
         let odd = UploadKey { build: "b1/providers/rax".into(), provider: ".".into(), ..upload_key() };
-        let said = hear(Format::Json, async |screen| image_delete(&world.zk, screen, &odd).await).await;
-        assert_eq!((said.result.is_none(), &said.json()["outcome"]), (true, &json!("not found")));
-        assert_eq!(world.server.last_zxid(), before);
+        let captured = capture(OutputFormat::Json, async |output| image_delete(&store.zk, output, &odd).await).await;
+        assert_eq!((captured.result.is_none(), &captured.json()["outcome"]), (true, &json!("not found")));
+        assert_eq!(store.server.last_zxid(), before);
     }
 
     // operations.md check 21
     #[tokio::test]
     async fn what_was_exported_is_imported_as_it_was_and_later_uploads_get_later_numbers() {
-        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
-        hear(Format::Json, async |screen| image_pause(&world.zk, screen, &"debian".into()).await).await;
+        let (store, folder) = (store().await, tempfile::tempdir().unwrap());
+        capture(OutputFormat::Json, async |output| image_pause(&store.zk, output, &"debian".into()).await).await;
         let file = folder.path().join("export.json");
         std::fs::write(&file, "x".repeat(100_000)).unwrap();
-        let said = hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &file).await).await;
-        assert_eq!(said.json()["records"], 4);
-        let empty = World::new();
-        let said = hear(Format::Json, async |screen| import_image_data(&empty.zk, screen, &file).await).await;
-        assert!(said.result.is_none(), "{said:?}");
-        assert_eq!(transfer::export(&empty.zk).await, transfer::export(&world.zk).await);
+        let captured =
+            capture(OutputFormat::Json, async |output| export_image_data(&store.zk, output, &file).await).await;
+        assert_eq!(captured.json()["records"], 4);
+        let empty = TestStore::new();
+        let captured =
+            capture(OutputFormat::Json, async |output| import_image_data(&empty.zk, output, &file).await).await;
+        assert!(captured.result.is_none(), "{captured:?}");
+        assert_eq!(transfer::export(&empty.zk).await, transfer::export(&store.zk).await);
         let next = format!("{DEBIAN}/builds/b1/providers/rax/images/");
         let (path, _) = empty.zk.create(&next, Bytes::new(), CreateMode::PersistentSequential).await.unwrap();
         assert!(path.as_str() > format!("{next}0000000003").as_str(), "{path}");
         // Over data that is there, too.
-        let said = hear(Format::Json, async |screen| import_image_data(&world.zk, screen, &file).await).await;
-        assert!(said.result.is_none(), "{said:?}");
+        let captured =
+            capture(OutputFormat::Json, async |output| import_image_data(&store.zk, output, &file).await).await;
+        assert!(captured.result.is_none(), "{captured:?}");
     }
 
     #[tokio::test]
     async fn an_export_replaces_the_file_before_it_and_only_its_owner_can_read_it() {
-        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        let (store, folder) = (store().await, tempfile::tempdir().unwrap());
         let (file, link) = (folder.path().join("export.json"), folder.path().join("link.json"));
         std::fs::write(&file, "{}").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let before = std::fs::File::open(&file).unwrap();
-        let said = hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &link).await).await;
-        assert!(said.result.is_none(), "{said:?}");
+        let captured =
+            capture(OutputFormat::Json, async |output| export_image_data(&store.zk, output, &link).await).await;
+        assert!(captured.result.is_none(), "{captured:?}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::io::read_to_string(before).unwrap(), "{}", "who reads the old one reads all of it");
         let written: Value = serde_json::from_slice(&std::fs::read(&link).unwrap()).unwrap();
@@ -392,16 +405,16 @@ mod tests {
 
     #[tokio::test]
     async fn an_export_of_nothing_takes_no_others_place() {
-        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        let (store, folder) = (store().await, tempfile::tempdir().unwrap());
         let file = folder.path().join("export.json");
-        let export = async |world: &World| {
-            hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &file).await).await
+        let export = async |store: &TestStore| {
+            capture(OutputFormat::Json, async |output| export_image_data(&store.zk, output, &file).await).await
         };
-        let nothing = World::new();
+        let nothing = TestStore::new();
         for _ in 0..2 {
             assert!(export(&nothing).await.result.is_none(), "one of nothing is no loss");
         }
-        assert_eq!(export(&world).await.json()["records"], 3);
+        assert_eq!(export(&store).await.json()["records"], 3);
         let kept = std::fs::read(&file).unwrap();
         let refused = export(&nothing).await.error();
         assert!(refused.contains("ZooKeeper holds nothing of images"), "{refused}");
@@ -410,7 +423,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_file_that_is_no_export_nothing_is_imported() {
-        let (world, folder) = (World::new(), tempfile::tempdir().unwrap());
+        let (store, folder) = (TestStore::new(), tempfile::tempdir().unwrap());
         let file = folder.path().join("export.json");
         for (text, expected) in [
             ("{", "EOF while parsing"),
@@ -420,9 +433,10 @@ mod tests {
             (r#"{"/nodepool/images/a/pause": "", "/nodepool/images/a/builds/b": 5}"#, "is no text"),
         ] {
             std::fs::write(&file, text).unwrap();
-            let said = hear(Format::Json, async |screen| import_image_data(&world.zk, screen, &file).await).await;
-            assert!(said.error().contains(expected), "{text}: {}", said.error());
-            assert!(!world.exists("/nodepool/images").await, "{text}");
+            let captured =
+                capture(OutputFormat::Json, async |output| import_image_data(&store.zk, output, &file).await).await;
+            assert!(captured.error().contains(expected), "{text}: {}", captured.error());
+            assert!(!store.exists("/nodepool/images").await, "{text}");
         }
     }
 }

@@ -19,15 +19,15 @@ use zookeeper_server::types::{CreateMode, Op, ZkError};
 /// How long the lock of a node is waited for that was handed to us; only clean-up could hold it, and briefly.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Between two tries while no server answers.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Nodes that are locked or written at a time.
-const AT_A_TIME: usize = 100;
+const MAX_CONCURRENT_NODES: usize = 100;
 /// How often a record may be changed under our lock, by writers that take none, before we give up.
 const WRITE_ATTEMPTS: usize = 10;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct RequestSpec {
     /// One per node, in the order in which they are wanted.
     pub labels: Vec<LabelName>,
     pub tenant: Option<TenantName>,
@@ -40,19 +40,19 @@ pub struct Order {
 
 /// How a request ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum RequestEnd {
     Fulfilled(NodeRequest),
     Failed(NodeRequest),
     /// Somebody removed it.
-    Gone,
+    Removed,
 }
 
-impl Ended {
+impl RequestEnd {
     /// `None` for a request that is still open.
-    fn of(request: &NodeRequest) -> Option<Ended> {
+    fn of(request: &NodeRequest) -> Option<RequestEnd> {
         match request.state {
-            RequestState::Fulfilled => Some(Ended::Fulfilled(request.clone())),
-            RequestState::Failed => Some(Ended::Failed(request.clone())),
+            RequestState::Fulfilled => Some(RequestEnd::Fulfilled(request.clone())),
+            RequestState::Failed => Some(RequestEnd::Failed(request.clone())),
             RequestState::Requested | RequestState::Pending => None,
         }
     }
@@ -62,11 +62,11 @@ impl Ended {
 pub struct Consumer {
     zk: Zk,
     request: Option<RequestId>,
-    nodes: Vec<HeldNode>,
+    nodes: Vec<LockedNode>,
 }
 
 /// A node whose lock we hold.
-pub struct HeldNode {
+pub struct LockedNode {
     pub id: NodeId,
     /// The label for which it was handed out.
     pub label: LabelName,
@@ -80,20 +80,20 @@ impl Consumer {
         Self { zk, request: None, nodes: Vec::new() }
     }
 
-    pub fn nodes(&self) -> &[HeldNode] {
+    pub fn nodes(&self) -> &[LockedNode] {
         &self.nodes
     }
 
     /// Puts the request where the launchers see it.
-    pub async fn submit(&mut self, order: &Order) -> anyhow::Result<RequestId> {
-        let mut request = NodeRequest::new(order.labels.clone(), &order.requestor, clock::now());
+    pub async fn submit(&mut self, spec: &RequestSpec) -> anyhow::Result<RequestId> {
+        let mut request = NodeRequest::new(spec.labels.clone(), &spec.requestor, clock::now());
         let event = uuid::Uuid::new_v4().simple().to_string();
         request.event_id = Some(event.clone());
         request.created_time = Some(clock::now());
-        request.tenant_name = order.tenant.clone();
-        request.provider = order.provider.clone();
-        request.requestor_data = json!({"tenant_name": order.tenant, "job_name": null}).into();
-        let id = self.create(&paths::request_prefix(&order.priority), &request, &event).await?;
+        request.tenant_name = spec.tenant.clone();
+        request.provider = spec.provider.clone();
+        request.requestor_data = json!({"tenant_name": spec.tenant, "job_name": null}).into();
+        let id = self.create(&paths::request_prefix(&spec.priority), &request, &event).await?;
         self.request = Some(id.clone());
         Ok(id)
     }
@@ -122,7 +122,7 @@ impl Consumer {
     }
 
     /// Resolves when the request has ended one way or the other.
-    pub async fn ended(&self) -> anyhow::Result<Ended> {
+    pub async fn wait_for_end(&self) -> anyhow::Result<RequestEnd> {
         let id = self.request.as_ref().context("nothing has been asked for")?;
         let path = paths::request(id);
         loop {
@@ -131,18 +131,18 @@ impl Consumer {
             let read = scan::request(self.zk.as_ref(), id).await;
             let (changed, found) = match (watched, read) {
                 (Ok((Some(_), changed)), Ok(found)) => (changed, found),
-                (Ok((None, _)), Ok(_)) => return Ok(Ended::Gone),
+                (Ok((None, _)), Ok(_)) => return Ok(RequestEnd::Removed),
                 (Err(ZkError::Unknown(_)), _) | (_, Err(ZkError::Unknown(_))) => {
-                    self.reconnected().await?;
+                    self.wait_for_reconnect().await?;
                     continue;
                 }
                 (Err(error), _) | (_, Err(error)) => return Err(error).with_context(|| format!("cannot read {path}")),
             };
             match found {
-                None => return Ok(Ended::Gone),
+                None => return Ok(RequestEnd::Removed),
                 Some(Err(unreadable)) => bail!("{} cannot be read: {}", unreadable.path, unreadable.reason),
-                Some(Ok(entry)) => match Ended::of(&entry.stored.record) {
-                    Some(ended) => return Ok(ended),
+                Some(Ok(entry)) => match RequestEnd::of(&entry.stored.record) {
+                    Some(end) => return Ok(end),
                     None => changed.await,
                 },
             }
@@ -150,15 +150,15 @@ impl Consumer {
     }
 
     /// How the request has ended, if it has; without waiting.
-    pub async fn look(&self) -> anyhow::Result<Option<Ended>> {
+    pub async fn poll_end(&self) -> anyhow::Result<Option<RequestEnd>> {
         let Some(id) = &self.request else { return Ok(None) };
         let Some(Ok(entry)) = scan::request(self.zk.as_ref(), id).await? else { return Ok(None) };
-        Ok(Ended::of(&entry.stored.record))
+        Ok(RequestEnd::of(&entry.stored.record))
     }
 
     /// Waiting costs nothing, so a server that is away is waited for as long as the session may live.
-    async fn reconnected(&self) -> anyhow::Result<()> {
-        tokio::time::sleep(PAUSE).await;
+    async fn wait_for_reconnect(&self) -> anyhow::Result<()> {
+        tokio::time::sleep(RETRY_INTERVAL).await;
         let mut session = self.zk.session();
         let state = session.wait_for(|state| *state != SessionState::Suspended).await.map(|state| *state);
         match state {
@@ -174,10 +174,10 @@ impl Consumer {
             bail!("{} nodes were handed out for {} labels", request.nodes.len(), request.node_types.len());
         }
         let wanted = request.nodes.iter().cloned().zip(request.node_types.iter().cloned());
-        let takes = stream::iter(wanted).map(|(node, label)| take(self.zk.clone(), id.clone(), node, label));
-        let taken: Vec<anyhow::Result<HeldNode>> = takes.buffered(AT_A_TIME).collect().await;
+        let locking = stream::iter(wanted).map(|(node, label)| lock_node(self.zk.clone(), id.clone(), node, label));
+        let results: Vec<anyhow::Result<LockedNode>> = locking.buffered(MAX_CONCURRENT_NODES).collect().await;
         let mut failure = None;
-        for result in taken {
+        for result in results {
             match result {
                 Ok(node) => self.nodes.push(node),
                 Err(error) => failure = failure.or(Some(error)),
@@ -196,10 +196,11 @@ impl Consumer {
 
     /// Everything back: nodes in use are marked as used, the others are as good as before, locks and request go.
     /// What cannot be given back in order is taken back by the launchers when the session ends.
-    pub async fn give_back(&mut self) -> anyhow::Result<()> {
+    pub async fn release(&mut self) -> anyhow::Result<()> {
         let marked = self.write_all(NodeState::Used).await;
-        let locks = std::mem::take(&mut self.nodes).into_iter().map(|held| held.lock.release());
-        let released: Vec<Result<(), ZkError>> = stream::iter(locks).buffer_unordered(AT_A_TIME).collect().await;
+        let locks = std::mem::take(&mut self.nodes).into_iter().map(|node| node.lock.release());
+        let released: Vec<Result<(), ZkError>> =
+            stream::iter(locks).buffer_unordered(MAX_CONCURRENT_NODES).collect().await;
         let released: Result<(), ZkError> = released.into_iter().collect();
         let removed = self.remove_request().await;
         marked?;
@@ -210,8 +211,8 @@ impl Consumer {
     /// Takes every node of ours that may go there to a state; the others stay as they are.
     async fn write_all(&mut self, state: NodeState) -> anyhow::Result<()> {
         let zk = &self.zk;
-        let writes = stream::iter(&mut self.nodes).map(|held| held.write(zk, state));
-        let written: Vec<anyhow::Result<()>> = writes.buffer_unordered(AT_A_TIME).collect().await;
+        let writes = stream::iter(&mut self.nodes).map(|node| node.write(zk, state));
+        let written: Vec<anyhow::Result<()>> = writes.buffer_unordered(MAX_CONCURRENT_NODES).collect().await;
         written.into_iter().collect()
     }
 
@@ -228,19 +229,19 @@ impl Consumer {
 }
 
 /// Locks a node that was handed to us, and makes sure that it still is ours.
-async fn take(zk: Zk, request: RequestId, id: NodeId, label: LabelName) -> anyhow::Result<HeldNode> {
+async fn lock_node(zk: Zk, request: RequestId, id: NodeId, label: LabelName) -> anyhow::Result<LockedNode> {
     let ours = |entry: &NodeEntry| entry.stored.record.allocation() == Some(&request);
-    let lost = || anyhow!("node {id} was handed out for {request} but is not reserved for it any more");
+    let deallocated = || anyhow!("node {id} was handed out for {request} but is not reserved for it any more");
     // Before the lock, because locking the node of somebody else would be in their way.
-    read(&zk, &id).await?.filter(ours).ok_or_else(lost)?;
+    read(&zk, &id).await?.filter(ours).ok_or_else(deallocated)?;
     let path = paths::node_lock(&id);
     let Some(lock) = lock::lock_within(&zk, &path, "", LOCK_WAIT).await? else {
         bail!("Timeout trying to acquire lock {path}");
     };
     // Where this fails, the lock goes with its guard.
-    let entry = read(&zk, &id).await?.filter(ours).ok_or_else(lost)?;
+    let entry = read(&zk, &id).await?.filter(ours).ok_or_else(deallocated)?;
     let (node, version) = ((*entry.stored.record).clone(), entry.stored.version);
-    Ok(HeldNode { id, label, node, version, lock })
+    Ok(LockedNode { id, label, node, version, lock })
 }
 
 async fn read(zk: &Zk, id: &NodeId) -> anyhow::Result<Option<NodeEntry>> {
@@ -251,12 +252,12 @@ async fn read(zk: &Zk, id: &NodeId) -> anyhow::Result<Option<NodeEntry>> {
     }
 }
 
-impl HeldNode {
+impl LockedNode {
     async fn write(&mut self, zk: &Zk, state: NodeState) -> anyhow::Result<()> {
         let path = paths::node(&self.id);
         for _ in 0..WRITE_ATTEMPTS {
             if !self.node.state.may_become(state, Writer::Consumer) {
-                return self.refuse(state);
+                return self.check_skip(state);
             }
             let mut next = self.node.clone();
             next.set_state(state, Writer::Consumer, clock::now());
@@ -288,7 +289,7 @@ impl HeldNode {
     }
 
     /// Giving back what was never in use, or what somebody else has put elsewhere, needs no write.
-    fn refuse(&self, state: NodeState) -> anyhow::Result<()> {
+    fn check_skip(&self, state: NodeState) -> anyhow::Result<()> {
         match state {
             NodeState::Used => Ok(()),
             _ => bail!("node {} is {} and cannot be taken into use", self.id, self.node.state),

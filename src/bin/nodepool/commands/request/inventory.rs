@@ -5,7 +5,7 @@ use nodepool_model::report::list::{Cell, Column};
 use nodepool_model::report::status::port_or_redacted;
 use serde_json::{Map, Value, json};
 
-use crate::commands::request::consumer::HeldNode;
+use crate::commands::request::consumer::LockedNode;
 
 /// A node as its user sees it.
 pub const COLUMNS: &[Column<Value>] = &[
@@ -30,19 +30,19 @@ fn keys(node: &Value) -> Cell<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credentials {
     Hidden,
-    Given,
+    Included,
 }
 
 /// Everything a user needs to reach the node.
-pub fn describe(held: &HeldNode, credentials: Credentials) -> Value {
-    let node = &held.node;
+pub fn describe(locked: &LockedNode, credentials: Credentials) -> Value {
+    let node = &locked.node;
     let port = match credentials {
-        Credentials::Given if node.port().is_none() => Value::clone(&node.connection_port),
+        Credentials::Included if node.port().is_none() => Value::clone(&node.connection_port),
         _ => json!(port_or_redacted(node)),
     };
     json!({
-        "id": held.id,
-        "label": held.label,
+        "id": locked.id,
+        "label": locked.label,
         "address": address(node),
         "port": port,
         "user": node.username,
@@ -73,15 +73,15 @@ fn address(node: &Node) -> Option<&str> {
 }
 
 /// The text of a known_hosts file with all keys of all nodes.
-pub fn known_hosts(nodes: &[HeldNode]) -> String {
+pub fn known_hosts(nodes: &[LockedNode]) -> String {
     let mut lines = String::new();
-    for held in nodes {
-        let Some(address) = address(&held.node) else { continue };
-        let host = match held.node.port() {
+    for locked in nodes {
+        let Some(address) = address(&locked.node) else { continue };
+        let host = match locked.node.port() {
             None | Some(22) => address.to_owned(),
             Some(port) => format!("[{address}]:{port}"),
         };
-        for key in held.node.host_keys.iter().filter(|key| !key.contains(char::is_control)) {
+        for key in locked.node.host_keys.iter().filter(|key| !key.contains(char::is_control)) {
             lines.push_str(&format!("{host} {key}\n"));
         }
     }
@@ -94,12 +94,12 @@ fn host_name(index: usize) -> String {
 }
 
 /// An Ansible inventory in YAML: the hosts `node1`, `node2` …, and a group for every label.
-pub fn ansible(nodes: &[HeldNode], known_hosts_file: &str) -> Value {
+pub fn ansible(nodes: &[LockedNode], known_hosts_file: &str) -> Value {
     let mut hosts = Map::new();
     let mut groups: Map<String, Value> = Map::new();
-    for (index, held) in nodes.iter().enumerate() {
-        hosts.insert(host_name(index), host_variables(held, known_hosts_file));
-        let group = groups.entry(group_name(held.label.as_str())).or_insert_with(|| json!({"hosts": {}}));
+    for (index, locked) in nodes.iter().enumerate() {
+        hosts.insert(host_name(index), host_variables(locked, known_hosts_file));
+        let group = groups.entry(group_name(locked.label.as_str())).or_insert_with(|| json!({"hosts": {}}));
         group["hosts"][host_name(index)] = Value::Null;
     }
     json!({"all": {"hosts": hosts, "children": groups}})
@@ -114,8 +114,8 @@ fn group_name(label: &str) -> String {
     }
 }
 
-fn host_variables(held: &HeldNode, known_hosts_file: &str) -> Value {
-    let node = &held.node;
+fn host_variables(locked: &LockedNode, known_hosts_file: &str) -> Value {
+    let node = &locked.node;
     let mut variables = Map::new();
     let mut set = |name: &str, value: Value| {
         if !value.is_null() {
@@ -131,7 +131,7 @@ fn host_variables(held: &HeldNode, known_hosts_file: &str) -> Value {
     if matches!(node.connection_type.as_deref(), None | Some("ssh") | Some("network_cli")) {
         set("ansible_ssh_common_args", json!(ssh_arguments(node, known_hosts_file)));
     }
-    let mut facts = describe(held, Credentials::Hidden);
+    let mut facts = describe(locked, Credentials::Hidden);
     if let Some(facts) = facts.as_object_mut() {
         facts.shift_remove("host_keys");
     }
@@ -149,13 +149,13 @@ fn ssh_arguments(node: &Node, known_hosts_file: &str) -> String {
 }
 
 /// `NODEPOOL_NODE_<n>_…`, counted from 1.
-pub fn variables(nodes: &[HeldNode]) -> Vec<(String, String)> {
+pub fn variables(nodes: &[LockedNode]) -> Vec<(String, String)> {
     let mut variables = vec![("NODEPOOL_NODE_COUNT".to_owned(), nodes.len().to_string())];
-    for (index, held) in nodes.iter().enumerate() {
-        let node = &held.node;
+    for (index, locked) in nodes.iter().enumerate() {
+        let node = &locked.node;
         let values = [
-            ("ID", Some(held.id.to_string())),
-            ("LABEL", Some(held.label.to_string())),
+            ("ID", Some(locked.id.to_string())),
+            ("LABEL", Some(locked.label.to_string())),
             ("ADDRESS", address(node).map(str::to_owned)),
             ("PORT", node.port().map(|port| port.to_string())),
             ("USER", node.username.clone()),

@@ -16,7 +16,7 @@ use nodepool_zk::Zk;
 use nodepool_zk::tools::scan;
 use serde_json::{Value, json};
 
-use self::consumer::{Consumer, Ended, Order};
+use self::consumer::{Consumer, RequestEnd, RequestSpec};
 use self::inventory::Credentials;
 use crate::args::RequestArguments;
 use crate::commands::why;
@@ -27,12 +27,12 @@ use crate::session_watch;
 /// A request that takes longer than this is worth a word.
 const NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// How long giving back may take before we end without it.
-const GIVE_BACK: Duration = Duration::from_secs(15);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a last look, or an explanation, may take after the time that was given is over.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What happens with nodes that no command is given for.
-pub enum Holding {
+pub enum HoldPolicy {
     /// Somebody looks at them: until a line or the end of the input comes.
     Until(BoxFuture<'static, ()>),
     /// Nobody does.
@@ -45,19 +45,19 @@ pub async fn request(
     output: &mut Output<'_>,
     arguments: &RequestArguments,
     interrupts: &mut Interrupts,
-    holding: Holding,
+    hold_policy: HoldPolicy,
     session_timeout: Duration,
 ) -> anyhow::Result<u8> {
     let mut consumer = Consumer::new(zk.clone());
-    let result = serve(zk, &mut consumer, output, arguments, interrupts, holding, session_timeout).await;
-    let given_back = tokio::select! {
-        returned = tokio::time::timeout(GIVE_BACK, consumer.give_back()) => match returned {
+    let result = run_request(zk, &mut consumer, output, arguments, interrupts, hold_policy, session_timeout).await;
+    let released = tokio::select! {
+        returned = tokio::time::timeout(RELEASE_TIMEOUT, consumer.release()) => match returned {
             Ok(returned) => returned,
             Err(_) => Err(anyhow::anyhow!("ZooKeeper does not answer")),
         },
         _ = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
     };
-    if let Err(error) = given_back {
+    if let Err(error) = released {
         // What is left goes with our session, which ends with us.
         output.note(format_args!(
             "WARNING not everything was given back in order, the launchers do the rest: {error:#}"
@@ -66,40 +66,40 @@ pub async fn request(
     result
 }
 
-async fn serve(
+async fn run_request(
     zk: &Zk,
     consumer: &mut Consumer,
     output: &mut Output<'_>,
     arguments: &RequestArguments,
     interrupts: &mut Interrupts,
-    holding: Holding,
+    hold_policy: HoldPolicy,
     session_timeout: Duration,
 ) -> anyhow::Result<u8> {
-    let lost = || async {
-        session_watch::over(zk, session_timeout).await;
+    let session_lost = || async {
+        session_watch::wait_until_request_lost(zk, session_timeout).await;
         anyhow::anyhow!("the ZooKeeper session is over and with it the request")
     };
     let id = tokio::select! {
         biased;
         interrupt = interrupts.next() => return interrupted(output, interrupt),
-        error = lost() => return Err(error),
-        asked = async { consumer.submit(&order(arguments)).await } => asked?,
+        error = session_lost() => return Err(error),
+        asked = async { consumer.submit(&request_spec(arguments)).await } => asked?,
     };
-    let mut ended = tokio::select! {
+    let mut end = tokio::select! {
         biased;
         interrupt = interrupts.next() => return interrupted(output, interrupt),
-        error = lost() => return Err(error),
+        error = session_lost() => return Err(error),
         ended = wait(zk, consumer, output, arguments, &id) => ended?,
     };
-    if ended.is_none() {
+    if end.is_none() {
         // It may have been served in the very moment.
-        ended = tokio::time::timeout(LAST_WORDS, consumer.look()).await.ok().and_then(Result::ok).flatten();
+        end = tokio::time::timeout(EXPLANATION_TIMEOUT, consumer.poll_end()).await.ok().and_then(Result::ok).flatten();
     }
-    let fulfilled = match ended {
-        Some(Ended::Fulfilled(request)) => request,
-        Some(Ended::Failed(request)) => return failed(zk, output, &id, &request).await,
-        Some(Ended::Gone) => bail!("the request {id} was removed by somebody else"),
-        None => return late(zk, output, arguments, &id).await,
+    let fulfilled = match end {
+        Some(RequestEnd::Fulfilled(request)) => request,
+        Some(RequestEnd::Failed(request)) => return failed(zk, output, &id, &request).await,
+        Some(RequestEnd::Removed) => bail!("the request {id} was removed by somebody else"),
+        None => return timed_out(zk, output, arguments, &id).await,
     };
     let taken = async {
         consumer.accept(&fulfilled).await?;
@@ -108,15 +108,15 @@ async fn serve(
     tokio::select! {
         biased;
         interrupt = interrupts.next() => return interrupted(output, interrupt),
-        error = lost() => return Err(error),
+        error = session_lost() => return Err(error),
         taken = taken => taken?,
     }
     if arguments.command.is_empty() {
         show(consumer, output, &id)?;
-        hold(zk, consumer, output, interrupts, holding, session_timeout).await
+        hold(zk, consumer, output, interrupts, hold_policy, session_timeout).await
     } else {
-        let lost = session_watch::lost(zk, session_timeout);
-        run::run(lost, consumer.nodes(), &arguments.command, interrupts, output).await
+        let nodes_lost = session_watch::wait_until_nodes_lost(zk, session_timeout);
+        run::run(nodes_lost, consumer.nodes(), &arguments.command, interrupts, output).await
     }
 }
 
@@ -125,9 +125,9 @@ fn interrupted(output: &mut Output<'_>, interrupt: Interrupt) -> anyhow::Result<
     Ok(interrupt.status())
 }
 
-fn order(arguments: &RequestArguments) -> Order {
+fn request_spec(arguments: &RequestArguments) -> RequestSpec {
     let host = nix::unistd::gethostname().unwrap_or_default();
-    Order {
+    RequestSpec {
         labels: arguments.label.iter().map(|label| label.as_str().into()).collect(),
         tenant: arguments.tenant.as_deref().map(Into::into),
         provider: arguments.provider.as_deref().map(Into::into),
@@ -143,14 +143,14 @@ async fn wait(
     output: &mut Output<'_>,
     arguments: &RequestArguments,
     id: &RequestId,
-) -> anyhow::Result<Option<Ended>> {
+) -> anyhow::Result<Option<RequestEnd>> {
     let limit = async {
         match arguments.wait {
             Some(wait) => tokio::time::sleep(wait).await,
             None => std::future::pending().await,
         }
     };
-    let ended = consumer.ended();
+    let ended = consumer.wait_for_end();
     tokio::pin!(limit, ended);
     tokio::select! {
         ended = &mut ended => return ended.map(Some),
@@ -159,13 +159,13 @@ async fn wait(
     }
     output.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
     // A remark that cannot be made is no reason to stop waiting.
-    let missing = tokio::select! {
+    let unoffered = tokio::select! {
         ended = &mut ended => return ended.map(Some),
         () = &mut limit => return Ok(None),
-        missing = not_offered(zk, arguments) => missing.unwrap_or_default(),
+        missing = unoffered_labels(zk, arguments) => missing.unwrap_or_default(),
     };
-    if !missing.is_empty() {
-        output.note(format_args!("WARNING no launcher offers the label {}", summarize_labels(&missing)))?;
+    if !unoffered.is_empty() {
+        output.note(format_args!("WARNING no launcher offers the label {}", summarize_labels(&unoffered)))?;
     }
     tokio::select! {
         ended = ended => ended.map(Some),
@@ -174,11 +174,11 @@ async fn wait(
 }
 
 /// Labels that no registered pool offers, each once.
-async fn not_offered(zk: &Zk, arguments: &RequestArguments) -> anyhow::Result<Vec<LabelName>> {
+async fn unoffered_labels(zk: &Zk, arguments: &RequestArguments) -> anyhow::Result<Vec<LabelName>> {
     let pools = scan::pools(zk.as_ref()).await?.found;
     let offered = |label: &str| pools.iter().any(|pool| pool.record.supported_labels.contains(label));
-    let missing: BTreeSet<&String> = arguments.label.iter().filter(|label| !offered(label)).collect();
-    Ok(missing.into_iter().map(|label| label.as_str().into()).collect())
+    let unoffered: BTreeSet<&String> = arguments.label.iter().filter(|label| !offered(label)).collect();
+    Ok(unoffered.into_iter().map(|label| label.as_str().into()).collect())
 }
 
 async fn failed(zk: &Zk, output: &mut Output<'_>, id: &RequestId, request: &NodeRequest) -> anyhow::Result<u8> {
@@ -191,7 +191,12 @@ async fn failed(zk: &Zk, output: &mut Output<'_>, id: &RequestId, request: &Node
     bail!(message)
 }
 
-async fn late(zk: &Zk, output: &mut Output<'_>, arguments: &RequestArguments, id: &RequestId) -> anyhow::Result<u8> {
+async fn timed_out(
+    zk: &Zk,
+    output: &mut Output<'_>,
+    arguments: &RequestArguments,
+    id: &RequestId,
+) -> anyhow::Result<u8> {
     let waited = arguments.wait.unwrap_or_default().as_secs_f64();
     let message = format!("the request {id} was not fulfilled within {waited} s");
     let mut document = json!({"outcome": "not fulfilled in time", "message": message, "request": id});
@@ -200,7 +205,7 @@ async fn late(zk: &Zk, output: &mut Output<'_>, arguments: &RequestArguments, id
         why::explain(zk, id, &entry.stored.record).await.map(Some)
     };
     // Without a server, or with launchers that do not answer, there is nothing to explain it with.
-    let explained: Option<anyhow::Result<_>> = tokio::time::timeout(LAST_WORDS, explaining).await.ok();
+    let explained: Option<anyhow::Result<_>> = tokio::time::timeout(EXPLANATION_TIMEOUT, explaining).await.ok();
     if let Some(Ok(Some(explained))) = explained {
         for line in explained.sentences() {
             output.note(line)?;
@@ -214,7 +219,7 @@ async fn late(zk: &Zk, output: &mut Output<'_>, arguments: &RequestArguments, id
 fn show(consumer: &Consumer, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
     let nodes: Vec<Value> =
         consumer.nodes().iter().map(|node| inventory::describe(node, Credentials::Hidden)).collect();
-    output.say(list::table(inventory::COLUMNS, &nodes))?;
+    output.print(list::table(inventory::COLUMNS, &nodes))?;
     output.outcome(json!({"outcome": "fulfilled", "request": id, "nodes": nodes}))?;
     Ok(output.flush()?)
 }
@@ -224,14 +229,14 @@ async fn hold(
     consumer: &Consumer,
     output: &mut Output<'_>,
     interrupts: &mut Interrupts,
-    holding: Holding,
+    hold_policy: HoldPolicy,
     session_timeout: Duration,
 ) -> anyhow::Result<u8> {
     let count = match consumer.nodes().len() {
         1 => "the node".to_owned(),
         many => format!("the {many} nodes"),
     };
-    let Holding::Until(input) = holding else {
+    let HoldPolicy::Until(input) = hold_policy else {
         let hint = "standard input is no terminal and there is no command to run";
         output.note(format_args!("giving {count} back at once: {hint} (\"-- COMMAND\")"))?;
         return Ok(0);
@@ -241,7 +246,7 @@ async fn hold(
         () = input => {}
         // The ordinary end of holding, so it is no failure.
         _ = interrupts.next() => output.note("")?,
-        () = session_watch::lost(zk, session_timeout) => {
+        () = session_watch::wait_until_nodes_lost(zk, session_timeout) => {
             bail!("the ZooKeeper session is over, or may be soon, and with it the claim to {count}");
         }
     }
@@ -252,8 +257,8 @@ async fn hold(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{self, Command, Format};
-    use crate::testing::{Said, TestStore, hear};
+    use crate::args::{self, Command, OutputFormat};
+    use crate::testing::{CommandOutput, TestStore, capture};
 
     fn arguments(line: &str) -> RequestArguments {
         let words = std::iter::once("nodepool").chain(std::iter::once("request")).chain(line.split(' '));
@@ -264,31 +269,36 @@ mod tests {
     }
 
     /// Asks while something happens; the status is part of what is said in the last line of the notes.
-    async fn asked(store: &TestStore, line: &str, holding: Holding, meanwhile: impl Future<Output = ()>) -> (Said, u8) {
-        let (_signals, mut interrupts) = Interrupts::channel();
-        interrupted(store, line, holding, &mut interrupts, meanwhile).await
-    }
-
-    async fn interrupted(
+    async fn run_request_while(
         store: &TestStore,
         line: &str,
-        holding: Holding,
+        hold_policy: HoldPolicy,
+        meanwhile: impl Future<Output = ()>,
+    ) -> (CommandOutput, u8) {
+        let (_signals, mut interrupts) = Interrupts::channel();
+        run_request_with_signals(store, line, hold_policy, &mut interrupts, meanwhile).await
+    }
+
+    async fn run_request_with_signals(
+        store: &TestStore,
+        line: &str,
+        hold_policy: HoldPolicy,
         interrupts: &mut Interrupts,
         meanwhile: impl Future<Output = ()>,
-    ) -> (Said, u8) {
+    ) -> (CommandOutput, u8) {
         let arguments = arguments(line);
-        let zk = store.other();
+        let zk = store.connect_other();
         let mut status = 1;
-        let command = hear(Format::Json, async |output| {
-            status = request(&zk, output, &arguments, interrupts, holding, Duration::from_secs(10)).await?;
+        let command = capture(OutputFormat::Json, async |output| {
+            status = request(&zk, output, &arguments, interrupts, hold_policy, Duration::from_secs(10)).await?;
             Ok(())
         });
-        let (said, ()) = futures::join!(command, meanwhile);
-        (said, status)
+        let (captured, ()) = futures::join!(command, meanwhile);
+        (captured, status)
     }
 
     /// Nothing is left behind: no request, no lock, and nodes as they should be.
-    async fn assert_given_back(store: &TestStore, nodes: &[&str]) {
+    async fn assert_released(store: &TestStore, nodes: &[&str]) {
         let (requests, _) = store.zk.children("/nodepool/requests").await.unwrap();
         assert_eq!(requests, Vec::<String>::new());
         for (index, state) in nodes.iter().enumerate() {
@@ -305,22 +315,23 @@ mod tests {
     async fn nodes_are_shown_and_given_back_where_nobody_can_hold_them() {
         let store = TestStore::new();
         let line = "--label a --label b --tenant t --priority low";
-        let (said, status) = asked(&store, line, Holding::Never, store.end_request("fulfilled")).await;
-        assert_eq!((status, said.result.is_none()), (0, true), "{}", said.notes);
-        let document = said.json();
+        let (captured, status) =
+            run_request_while(&store, line, HoldPolicy::Never, store.end_request("fulfilled")).await;
+        assert_eq!((status, captured.result.is_none()), (0, true), "{}", captured.notes);
+        let document = captured.json();
         assert_eq!(document["request"], "300-0000000000");
         let nodes: Vec<(&Value, &Value)> =
             document["nodes"].as_array().unwrap().iter().map(|node| (&node["label"], &node["port"])).collect();
         assert_eq!(nodes, [(&json!("a"), &json!(2200)), (&json!("b"), &json!(2201))]);
-        assert_given_back(&store, &["used", "used"]).await;
+        assert_released(&store, &["used", "used"]).await;
     }
 
     // zookeeper.md check 102
     #[tokio::test]
     async fn the_request_has_the_keys_that_zuul_reads_and_goes_with_its_session() {
         let store = TestStore::new();
-        let look = async {
-            let path = store.asked().await;
+        let check = async {
+            let path = store.wait_for_request().await;
             let request: Value = serde_json::from_str(&store.text(&path).await).unwrap();
             for key in ["state", "state_time", "event_id", "requestor", "requestor_data", "node_types", "provider"] {
                 assert!(request.get(key).is_some(), "{key} is missing in {request}");
@@ -329,16 +340,16 @@ mod tests {
             assert_ne!(store.zk.exists(&path).await.unwrap().unwrap().ephemeral_owner, 0);
             store.end_request("fulfilled").await;
         };
-        asked(&store, "--label a --provider p", Holding::Never, look).await;
-        assert_given_back(&store, &["used"]).await;
+        run_request_while(&store, "--label a --provider p", HoldPolicy::Never, check).await;
+        assert_released(&store, &["used"]).await;
     }
 
     #[tokio::test]
     async fn while_they_are_held_the_nodes_are_locked_and_in_use() {
         let store = TestStore::new();
         let (release, released) = tokio::sync::oneshot::channel();
-        let holding = Holding::Until(Box::pin(async { released.await.unwrap() }));
-        let look = async {
+        let hold_policy = HoldPolicy::Until(Box::pin(async { released.await.unwrap() }));
+        let check = async {
             store.end_request("fulfilled").await;
             while store.node("0000000000").await.state.as_str() != "in-use" {
                 tokio::task::yield_now().await;
@@ -347,9 +358,9 @@ mod tests {
             assert_eq!(store.zk.children("/nodepool/requests").await.unwrap().0.len(), 0);
             release.send(()).unwrap();
         };
-        let (_, status) = asked(&store, "--label a", holding, look).await;
+        let (_, status) = run_request_while(&store, "--label a", hold_policy, check).await;
         assert_eq!(status, 0);
-        assert_given_back(&store, &["used"]).await;
+        assert_released(&store, &["used"]).await;
     }
 
     #[tokio::test]
@@ -357,40 +368,42 @@ mod tests {
         let store = TestStore::new();
         let (signals, mut interrupts) = Interrupts::channel();
         let signal = async {
-            store.asked().await;
+            store.wait_for_request().await;
             signals.send(Interrupt::Interrupted).await.unwrap();
         };
-        let (_, status) = interrupted(&store, "--label a", Holding::Never, &mut interrupts, signal).await;
+        let (_, status) =
+            run_request_with_signals(&store, "--label a", HoldPolicy::Never, &mut interrupts, signal).await;
         assert_eq!(status, 130);
-        assert_given_back(&store, &[]).await;
+        assert_released(&store, &[]).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_takes_too_long_is_explained_and_taken_back() {
         let store = TestStore::new();
-        let (said, status) = asked(&store, "--label a --wait 60.5", Holding::Never, async {}).await;
+        let (captured, status) = run_request_while(&store, "--label a --wait 60.5", HoldPolicy::Never, async {}).await;
         assert_eq!(status, 1);
-        assert_eq!(said.error(), "the request 200-0000000000 was not fulfilled within 60.5 s");
-        assert!(said.notes.contains("no launcher offers the label a"), "{}", said.notes);
-        assert_eq!(said.json()["outcome"], "not fulfilled in time");
-        assert_given_back(&store, &[]).await;
+        assert_eq!(captured.error(), "the request 200-0000000000 was not fulfilled within 60.5 s");
+        assert!(captured.notes.contains("no launcher offers the label a"), "{}", captured.notes);
+        assert_eq!(captured.json()["outcome"], "not fulfilled in time");
+        assert_released(&store, &[]).await;
     }
 
     #[tokio::test]
     async fn a_request_that_fails_says_who_declined_it() {
         let store = TestStore::new();
         store.register_pool(&["a"], None).await;
-        let (said, status) = asked(&store, "--label a", Holding::Never, store.end_request("failed")).await;
-        assert_eq!((status, said.error().as_str()), (1, "the request 200-0000000000 failed"));
-        assert!(said.notes.contains("p-main on nl01 declined it"), "{}", said.notes);
-        assert_given_back(&store, &[]).await;
+        let (captured, status) =
+            run_request_while(&store, "--label a", HoldPolicy::Never, store.end_request("failed")).await;
+        assert_eq!((status, captured.error().as_str()), (1, "the request 200-0000000000 failed"));
+        assert!(captured.notes.contains("p-main on nl01 declined it"), "{}", captured.notes);
+        assert_released(&store, &[]).await;
     }
 
     #[tokio::test]
     async fn a_node_that_is_not_ours_any_more_ends_it_and_the_others_stay_ready() {
         let store = TestStore::new();
         let steal = async {
-            let path = store.asked().await;
+            let path = store.wait_for_request().await;
             let request =
                 store.text(&path).await.replace("\"nodes\": []", "\"nodes\": [\"0000000000\", \"0000000001\"]");
             for (id, owner) in [("0000000000", path.rsplit_once('/').unwrap().1), ("0000000001", "200-0000000099")] {
@@ -401,20 +414,20 @@ mod tests {
             let request = request.replace("\"requested\"", "\"fulfilled\"");
             store.zk.set(&path, request.into(), -1).await.unwrap();
         };
-        let (said, status) = asked(&store, "--label a --label b", Holding::Never, steal).await;
+        let (captured, status) = run_request_while(&store, "--label a --label b", HoldPolicy::Never, steal).await;
         assert_eq!(status, 1);
-        assert!(said.error().contains("node 0000000001 was handed out"), "{}", said.error());
-        assert_given_back(&store, &["ready", "ready"]).await;
+        assert!(captured.error().contains("node 0000000001 was handed out"), "{}", captured.error());
+        assert_released(&store, &["ready", "ready"]).await;
     }
 
     #[tokio::test]
     async fn a_request_that_somebody_removes_is_over() {
         let store = TestStore::new();
         let remove = async {
-            let path = store.asked().await;
+            let path = store.wait_for_request().await;
             store.zk.delete(&path, -1).await.unwrap();
         };
-        let (said, _) = asked(&store, "--label a", Holding::Never, remove).await;
-        assert!(said.error().contains("removed by somebody else"), "{}", said.error());
+        let (captured, _) = run_request_while(&store, "--label a", HoldPolicy::Never, remove).await;
+        assert!(captured.error().contains("removed by somebody else"), "{}", captured.error());
     }
 }

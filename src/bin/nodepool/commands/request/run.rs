@@ -15,27 +15,27 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::commands::request::consumer::HeldNode;
+use crate::commands::request::consumer::LockedNode;
 use crate::commands::request::inventory::{self, Credentials};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output::Output;
 
 /// How long a command may take to end after it was asked to, before it is killed.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE_PERIOD: Duration = Duration::from_secs(10);
 
 /// A private directory with what a command reads; it goes when this does.
-struct Files {
+struct NodeFiles {
     directory: PathBuf,
 }
 
-impl Files {
-    fn write(nodes: &[HeldNode]) -> anyhow::Result<Self> {
+impl NodeFiles {
+    fn write(nodes: &[LockedNode]) -> anyhow::Result<Self> {
         let name = format!("nodepool-request-{}", uuid::Uuid::new_v4().simple());
         let directory = std::env::temp_dir().join(name);
         let create = std::fs::DirBuilder::new().mode(0o700).create(&directory);
         create.with_context(|| format!("cannot create {}", directory.display()))?;
         let files = Self { directory };
-        let list: Value = nodes.iter().map(|node| inventory::describe(node, Credentials::Given)).collect();
+        let list: Value = nodes.iter().map(|node| inventory::describe(node, Credentials::Included)).collect();
         files.put("nodes.json", &format!("{list:#}\n"))?;
         files.put("known_hosts", &inventory::known_hosts(nodes))?;
         let inventory = inventory::ansible(nodes, &files.path("known_hosts").to_string_lossy());
@@ -55,7 +55,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for NodeFiles {
     fn drop(&mut self) {
         // The nodes are what must be given back; a file left in the directory for temporary files is not worth more.
         let _ = std::fs::remove_dir_all(&self.directory);
@@ -64,13 +64,13 @@ impl Drop for Files {
 
 /// Runs the command to its end and returns its status. It is asked to end when we are, and when the nodes are lost.
 pub async fn run(
-    lost: impl Future<Output = ()>,
-    nodes: &[HeldNode],
+    nodes_lost: impl Future<Output = ()>,
+    nodes: &[LockedNode],
     command: &[OsString],
     interrupts: &mut Interrupts,
     output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
-    let files = Files::write(nodes)?;
+    let files = NodeFiles::write(nodes)?;
     let (program, arguments) = command.split_first().context("there is no command to run")?;
     let mut prepared = Command::new(program);
     prepared
@@ -80,7 +80,7 @@ pub async fn run(
         .env("NODEPOOL_INVENTORY", files.path("inventory.yaml"))
         .env("NODEPOOL_KNOWN_HOSTS", files.path("known_hosts"))
         .kill_on_drop(true);
-    die_with_us(&mut prepared);
+    set_parent_death_signal(&mut prepared);
     let spawned = prepared.spawn();
     let child = match spawned {
         Ok(child) => child,
@@ -93,67 +93,67 @@ pub async fn run(
             return Ok(status);
         }
     };
-    attend(lost, child, interrupts, output).await
+    supervise(nodes_lost, child, interrupts, output).await
 }
 
 /// Where we are killed, the nodes go to others, and the command must not go on with them.
 #[allow(unsafe_code)]
-fn die_with_us(command: &mut Command) {
+fn set_parent_death_signal(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call, which takes no lock and no memory.
     unsafe {
         command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
     }
 }
 
-async fn attend(
-    lost: impl Future<Output = ()>,
+async fn supervise(
+    nodes_lost: impl Future<Output = ()>,
     mut child: Child,
     interrupts: &mut Interrupts,
     output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
-    let mut has_lost = false;
-    let told = tokio::select! {
+    let mut has_lost_nodes = false;
+    let source = tokio::select! {
         ended = child.wait() => return Ok(status(ended?)),
-        interrupt = interrupts.next() => ask_to_end(&child, interrupt),
-        () = lost => {
+        interrupt = interrupts.next() => request_exit(&child, interrupt),
+        () = nodes_lost => {
             let why = "the ZooKeeper session is over, or may be soon, and with it the claim to the nodes";
             output.note(format_args!("WARNING {why}; ending the command"))?;
-            has_lost = true;
-            ask_to_end(&child, Interrupt::Terminated)
+            has_lost_nodes = true;
+            request_exit(&child, Interrupt::Terminated)
         }
     };
-    let ended = end(child, told, interrupts, output).await?;
-    if has_lost && ended == 0 {
+    let exit_status = wait_for_exit(child, source, interrupts, output).await?;
+    if has_lost_nodes && exit_status == 0 {
         bail!("the nodes were lost while the command ran");
     }
-    Ok(ended)
+    Ok(exit_status)
 }
 
 /// Who has told a command to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    ByUs,
+enum InterruptSource {
+    Nodepool,
     /// We believe so.
-    ByTerminal,
+    Terminal,
 }
 
 /// Waits for a command that was asked to end.
-async fn end(
+async fn wait_for_exit(
     mut child: Child,
-    mut told: Told,
+    mut source: InterruptSource,
     interrupts: &mut Interrupts,
     output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
-    let (half, deadline) = (tokio::time::sleep(GRACE / 2), tokio::time::sleep(GRACE));
+    let (half, deadline) = (tokio::time::sleep(GRACE_PERIOD / 2), tokio::time::sleep(GRACE_PERIOD));
     tokio::pin!(half, deadline);
     loop {
         tokio::select! {
             ended = child.wait() => return Ok(status(ended?)),
-            interrupt = interrupts.next() => told = ask_to_end(&child, interrupt),
+            interrupt = interrupts.next() => source = request_exit(&child, interrupt),
             // It may have been somebody else, who meant us alone.
-            () = &mut half, if told == Told::ByTerminal => told = ask_to_end(&child, Interrupt::Terminated),
+            () = &mut half, if source == InterruptSource::Terminal => source = request_exit(&child, Interrupt::Terminated),
             () = &mut deadline => {
-                output.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE.as_secs()))?;
+                output.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE_PERIOD.as_secs()))?;
                 child.start_kill()?;
                 return Ok(status(child.wait().await?));
             }
@@ -162,15 +162,15 @@ async fn end(
 }
 
 /// Passes a signal on, unless the terminal has sent it to the command as well.
-fn ask_to_end(child: &Child, interrupt: Interrupt) -> Told {
+fn request_exit(child: &Child, interrupt: Interrupt) -> InterruptSource {
     if interrupt == Interrupt::Interrupted && is_in_the_foreground() {
-        return Told::ByTerminal;
+        return InterruptSource::Terminal;
     }
     if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
         // One that has ended meanwhile is found by the wait that follows.
         let _ = nix::sys::signal::kill(Pid::from_raw(id), interrupt.signal());
     }
-    Told::ByUs
+    InterruptSource::Nodepool
 }
 
 /// Whether Ctrl-C goes to our process group, which is the command's as well. Where standard input comes from says nothing of that.

@@ -37,61 +37,61 @@ impl Kind {
 }
 
 /// What a thing is told by: if it is another one, the thing has changed.
-type Mark = (i64, bool);
-type Marks = BTreeMap<(Kind, String), Mark>;
+type Fingerprint = (i64, bool);
+type Fingerprints = BTreeMap<(Kind, String), Fingerprint>;
 
 /// Remembers of everything only whether it has changed.
 #[derive(Default)]
-pub struct Changes {
-    seen: Option<Marks>,
+pub struct ChangeTracker {
+    previous: Option<Fingerprints>,
 }
 
-impl Changes {
+impl ChangeTracker {
     /// The first picture is told as a whole.
-    pub fn since_last(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Value> {
-        let marks = marks(snapshot);
+    pub fn update(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Value> {
+        let fingerprints = fingerprints(snapshot);
         let mut told = Vec::new();
-        for ((kind, id), mark) in &marks {
-            let change = match self.seen.as_ref().map(|seen| seen.get(&(*kind, id.clone()))) {
+        for ((kind, id), fingerprint) in &fingerprints {
+            let change = match self.previous.as_ref().map(|seen| seen.get(&(*kind, id.clone()))) {
                 None => "there",
                 Some(None) => "new",
-                Some(Some(old)) if old != mark => "changed",
+                Some(Some(old)) if old != fingerprint => "changed",
                 Some(Some(_)) => continue,
             };
             let mut document = json!({"change": change, "kind": kind.as_str(), "id": id});
-            document[kind.as_str()] = shown(*kind, id, snapshot, now);
+            document[kind.as_str()] = record_document(*kind, id, snapshot, now);
             told.push(document);
         }
-        for (kind, id) in self.seen.iter().flat_map(BTreeMap::keys) {
-            if !marks.contains_key(&(*kind, id.clone())) {
+        for (kind, id) in self.previous.iter().flat_map(BTreeMap::keys) {
+            if !fingerprints.contains_key(&(*kind, id.clone())) {
                 told.push(json!({"change": "gone", "kind": kind.as_str(), "id": id}));
             }
         }
-        self.seen = Some(marks);
+        self.previous = Some(fingerprints);
         told
     }
 }
 
-fn marks(snapshot: &Snapshot) -> Marks {
-    let mut marks = Marks::from([((Kind::Connection, "zookeeper".to_owned()), (0, snapshot.connected))]);
+fn fingerprints(snapshot: &Snapshot) -> Fingerprints {
+    let mut fingerprints = Fingerprints::from([((Kind::Connection, "zookeeper".to_owned()), (0, snapshot.connected))]);
     for (id, stored) in snapshot.nodes() {
-        marks.insert((Kind::Node, id.to_string()), (stored.mzxid, snapshot.is_node_locked(id)));
+        fingerprints.insert((Kind::Node, id.to_string()), (stored.mzxid, snapshot.is_node_locked(id)));
     }
     for (id, stored) in snapshot.requests() {
-        marks.insert((Kind::Request, id.to_string()), (stored.mzxid, false));
+        fingerprints.insert((Kind::Request, id.to_string()), (stored.mzxid, false));
     }
     for name in snapshot.images.names() {
         let Some(image) = snapshot.images.image(name) else { continue };
-        let asked = image.requested_ms.map_or(0, |ms| ms * 2 + i64::from(image_status::is_building(image)));
-        marks.insert((Kind::Image, name.to_string()), (asked, image.paused));
+        let requested = image.requested_ms.map_or(0, |ms| ms * 2 + i64::from(image_status::is_building(image)));
+        fingerprints.insert((Kind::Image, name.to_string()), (requested, image.paused));
     }
     for (key, stored) in snapshot.images.builds() {
-        marks.insert((Kind::Build, key.file_name()), (stored.mzxid, is_paused(&snapshot.images, &key)));
+        fingerprints.insert((Kind::Build, key.file_name()), (stored.mzxid, is_paused(&snapshot.images, &key)));
     }
     for (key, stored) in snapshot.images.uploads() {
-        marks.insert((Kind::Upload, upload_id(key)), (stored.mzxid, false));
+        fingerprints.insert((Kind::Upload, upload_id(key)), (stored.mzxid, false));
     }
-    marks
+    fingerprints
 }
 
 /// The numbers of uploads are counted for each build and provider.
@@ -104,7 +104,7 @@ fn is_paused(images: &Images, key: &BuildKey) -> bool {
 }
 
 /// As the lists show it.
-fn shown(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
+fn record_document(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
     let ages = AgeFormat::EpochSeconds;
     let images = &snapshot.images;
     let found = match kind {
@@ -145,8 +145,8 @@ mod tests {
         snapshot.put_node(id.into(), Versioned { record, version: 0, mzxid, mtime_ms: 0 });
     }
 
-    fn told(changes: &mut Changes, snapshot: &Snapshot) -> Vec<String> {
-        let documents = changes.since_last(snapshot, Timestamp(0.0));
+    fn told(tracker: &mut ChangeTracker, snapshot: &Snapshot) -> Vec<String> {
+        let documents = tracker.update(snapshot, Timestamp(0.0));
         let short = |document: &Value| {
             let detail = document["node"]["state"].as_str().or(document["connection"].as_str()).unwrap_or("-");
             let text = |key: &str| document[key].as_str().unwrap().to_owned();
@@ -157,30 +157,30 @@ mod tests {
 
     #[test]
     fn everything_is_told_once_and_then_each_change() {
-        let (mut changes, mut snapshot) = (Changes::default(), Snapshot::default());
+        let (mut tracker, mut snapshot) = (ChangeTracker::default(), Snapshot::default());
         snapshot.connected = true;
         put(&mut snapshot, "1", 1, "ready");
-        assert_eq!(told(&mut changes, &snapshot), ["there connection zookeeper there", "there node 1 ready"]);
-        assert_eq!(told(&mut changes, &snapshot), Vec::<String>::new());
+        assert_eq!(told(&mut tracker, &snapshot), ["there connection zookeeper there", "there node 1 ready"]);
+        assert_eq!(told(&mut tracker, &snapshot), Vec::<String>::new());
         put(&mut snapshot, "2", 2, "building");
         put(&mut snapshot, "1", 3, "in-use");
-        assert_eq!(told(&mut changes, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
+        assert_eq!(told(&mut tracker, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
         let mut view = LockState { exists: true, ..LockState::default() };
         view.contenders.insert("0__lock__0000000000".to_owned());
         snapshot.set_node_lock("2".into(), view);
-        assert_eq!(told(&mut changes, &snapshot), ["changed node 2 building"]);
+        assert_eq!(told(&mut tracker, &snapshot), ["changed node 2 building"]);
         snapshot.remove_node(&"1".into());
         snapshot.connected = false;
-        assert_eq!(told(&mut changes, &snapshot), ["changed connection zookeeper lost", "gone node 1 -"]);
+        assert_eq!(told(&mut tracker, &snapshot), ["changed connection zookeeper lost", "gone node 1 -"]);
     }
 
     #[test]
     fn images_builds_and_uploads_are_told_as_the_lists_show_them() {
-        let (mut changes, mut snapshot) = (Changes::default(), Snapshot::default());
+        let (mut tracker, mut snapshot) = (ChangeTracker::default(), Snapshot::default());
         snapshot.images.add_image("debian".into());
-        changes.since_last(&snapshot, Timestamp(0.0));
+        tracker.update(&snapshot, Timestamp(0.0));
         snapshot.images.set_requested(&"debian".into(), Some(5000));
-        let documents = changes.since_last(&snapshot, Timestamp(0.0));
+        let documents = tracker.update(&snapshot, Timestamp(0.0));
         let image = json!({"image": "debian", "paused": false, "build_request": "pending", "build_request_age": 5});
         assert_eq!(documents, [json!({"change": "changed", "kind": "image", "id": "debian", "image": image})]);
     }

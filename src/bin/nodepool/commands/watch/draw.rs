@@ -15,14 +15,14 @@ use super::panes::{List, Pane};
 use super::view::View;
 
 /// A cell that is wider shows its beginning.
-const WIDEST: usize = 48;
+const MAX_CELL_WIDTH: usize = 48;
 const SPACING: u16 = 2;
 const KEYS: &str = "q quit  Tab pane  ↑↓ row  / filter  s sort  r reverse";
 
 pub fn draw(frame: &mut Frame<'_>, view: &mut View, now: Timestamp) {
     let lines = [Constraint::Length(1), Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)];
     let [summary, tabs, body, keys] = Layout::vertical(lines).areas(frame.area());
-    view.page = usize::from(body.height.saturating_sub(1));
+    view.page_size = usize::from(body.height.saturating_sub(1));
     let list = view.list(now);
     frame.render_widget(Paragraph::new(summary_line(&view.snapshot)), summary);
     frame.render_widget(Paragraph::new(tabs_line(view, list.rows.len())), tabs);
@@ -69,7 +69,7 @@ fn tabs_line(view: &View, shown: usize) -> Line<'static> {
         };
         spans.extend([Span::styled(format!(" {number} {} ", pane.title()), style), Span::raw(" ")]);
     }
-    let marked = if shown == 0 { 0 } else { view.marked + 1 };
+    let marked = if shown == 0 { 0 } else { view.selected + 1 };
     spans.push(Span::raw(format!(" {marked}/{shown}")));
     Line::from(spans)
 }
@@ -98,27 +98,27 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, view: &View, list: List) {
             (false, _) => (*header).to_owned(),
         })
         .collect();
-    let rows: Vec<Vec<String>> = list.rows.into_iter().skip(view.first).take(view.page).collect();
-    let wanted = |index: usize| {
+    let rows: Vec<Vec<String>> = list.rows.into_iter().skip(view.first_visible).take(view.page_size).collect();
+    let width_of = |index: usize| {
         let cells = rows.iter().map(|row| row[index].width()).max().unwrap_or(0);
-        cells.max(headers[index].width()).min(WIDEST)
+        cells.max(headers[index].width()).min(MAX_CELL_WIDTH)
     };
     // The first columns say most: those that do not fit are the last ones.
-    let mut left = usize::from(area.width);
+    let mut remaining = usize::from(area.width);
     let mut widths = Vec::new();
-    for width in (0..headers.len()).map(wanted) {
-        if left == 0 {
+    for width in (0..headers.len()).map(width_of) {
+        if remaining == 0 {
             break;
         }
-        let width = width.min(left);
+        let width = width.min(remaining);
         widths.push(Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
-        left = left.saturating_sub(width + usize::from(SPACING));
+        remaining = remaining.saturating_sub(width + usize::from(SPACING));
     }
     let shown = widths.len();
     let state = list.headers.iter().position(|header| *header == "State");
     let row = |(index, cells): (usize, Vec<String>)| {
         let style = state.map_or(Style::new(), |column| style_of(&cells[column]));
-        let style = match view.first + index == view.marked {
+        let style = match view.first_visible + index == view.selected {
             true => style.add_modifier(Modifier::REVERSED),
             false => style,
         };

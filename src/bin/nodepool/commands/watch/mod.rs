@@ -20,35 +20,35 @@ use nodepool_model::snapshot::Snapshot;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::interrupts::Interrupts;
 use crate::output::Output;
-use changes::Changes;
-use snapshot_source::Source;
+use changes::ChangeTracker;
+use snapshot_source::SnapshotSource;
 use terminal::Terminal;
-use view::{Reaction, View};
+use view::{View, ViewAction};
 
 /// Faster than this nobody reads.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether the view is shown: somebody has to look at it and to press keys.
-pub fn is_live(format: Format) -> bool {
-    format == Format::Table && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+pub fn is_interactive(format: OutputFormat) -> bool {
+    format == OutputFormat::Table && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
 /// Returns the status to exit with.
 pub async fn watch(config: &Arc<Config>, output: &mut Output<'_>, limit: Option<Duration>) -> anyhow::Result<u8> {
     let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
     let mut source = tokio::select! {
-        source = Source::open(config.clone(), limit) => source?,
+        source = SnapshotSource::open(config.clone(), limit) => source?,
         interrupt = interrupts.next() => return Ok(interrupt.status()),
     };
-    let ended = match is_live(output.format) {
+    let result = match is_interactive(output.format) {
         true => show(&mut source.snapshots, &mut interrupts).await,
         false => print(&mut source.snapshots, &mut interrupts, output).await,
     };
     source.close().await;
-    ended
+    result
 }
 
 /// A line per change, until a signal comes or nobody reads any more.
@@ -57,36 +57,36 @@ async fn print(
     interrupts: &mut Interrupts,
     output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
-    let mut changes = Changes::default();
-    let mut unread = nobody_reads();
+    let mut tracker = ChangeTracker::default();
+    let mut closed = output_closed();
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
-        for document in changes.since_last(&snapshot, clock::now()) {
-            output.line(&document)?;
+        for document in tracker.update(&snapshot, clock::now()) {
+            output.json_line(&document)?;
         }
         output.flush()?;
-        let next = Instant::now() + BETWEEN_LOOKS;
+        let next = Instant::now() + REDRAW_INTERVAL;
         tokio::select! {
             changed = snapshots.changed() => changed.context("nobody looks at ZooKeeper any more")?,
             interrupt = interrupts.next() => return Ok(interrupt.status()),
-            Ok(()) = &mut unread => return Ok(0),
+            Ok(()) = &mut closed => return Ok(0),
         }
         sleep_until(next).await;
     }
 }
 
 /// Told when the other end of the pipe is closed, which a quiet system would show only with its next change.
-fn nobody_reads() -> oneshot::Receiver<()> {
-    let (tell, told) = oneshot::channel();
+fn output_closed() -> oneshot::Receiver<()> {
+    let (sender, receiver) = oneshot::channel();
     // A thread of its own, which the runtime does not wait for.
     std::thread::spawn(move || {
         let output = std::io::stdout();
-        let mut asked = [PollFd::new(output.as_fd(), PollFlags::empty())];
+        let mut fds = [PollFd::new(output.as_fd(), PollFlags::empty())];
         // Not asked for and told all the same: POLLERR of a pipe, POLLHUP of a socket or a terminal.
-        while poll(&mut asked, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
-        let _ = tell.send(());
+        while poll(&mut fds, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
+        let _ = sender.send(());
     });
-    told
+    receiver
 }
 
 async fn show(snapshots: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut Interrupts) -> anyhow::Result<u8> {
@@ -98,23 +98,23 @@ async fn show(snapshots: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut I
             biased;
             interrupt = interrupts.next() => return Ok(interrupt.status()),
             () = sleep_until(due) => true,
-            key = terminal.key() => match view.react(key?) {
-                Reaction::Quit => return Ok(0),
-                Reaction::Redraw => true,
-                Reaction::Nothing => false,
+            key = terminal.key() => match view.handle_event(key?) {
+                ViewAction::Quit => return Ok(0),
+                ViewAction::Redraw => true,
+                ViewAction::Nothing => false,
             },
             changed = snapshots.changed() => {
                 changed.context("nobody looks at ZooKeeper any more")?;
                 // Drawn with what else comes until then.
-                due = due.min(terminal.drawn_at() + BETWEEN_LOOKS);
-                view.look_at(snapshots.borrow_and_update().clone());
+                due = due.min(terminal.drawn_at() + REDRAW_INTERVAL);
+                view.set_snapshot(snapshots.borrow_and_update().clone());
                 false
             }
         };
         if is_due {
             terminal.draw(|frame| draw::draw(frame, &mut view, clock::now()))?;
             // Ages go on where nothing else changes.
-            due = terminal.drawn_at() + view.patience();
+            due = terminal.drawn_at() + view.refresh_interval();
         }
     }
 }

@@ -112,12 +112,12 @@ fn labels(snapshot: &Snapshot) -> List {
     list.headers.extend(GROUPS.map(|(header, _)| header));
     for ((provider, label), groups) in counts {
         let all = groups.iter().sum::<usize>().to_string();
-        list.push([provider, label, all].into_iter().chain(groups.map(none_is_empty)));
+        list.push([provider, label, all].into_iter().chain(groups.map(blank_if_zero)));
     }
     list
 }
 
-fn none_is_empty(count: usize) -> String {
+fn blank_if_zero(count: usize) -> String {
     if count == 0 { String::new() } else { count.to_string() }
 }
 
@@ -161,7 +161,7 @@ fn images(snapshot: &Snapshot, now: Timestamp) -> List {
     for row in image_status::images(&snapshot.images, AgeFormat::Elapsed(now)) {
         let Some(image) = snapshot.images.image(&row.name) else { continue };
         let in_state = |state| image.builds.values().filter(|stored| stored.record.state == state).count();
-        let asked = row.requested_ms.map(|ms| {
+        let requested = row.requested_ms.map(|ms| {
             let state = if row.is_building { "building" } else { "pending" };
             format!("{state} {}", status::age(Timestamp(ms as f64 / 1000.0), now))
         });
@@ -173,11 +173,11 @@ fn images(snapshot: &Snapshot, now: Timestamp) -> List {
         list.push([
             row.name.to_string(),
             (if row.paused { "paused" } else { "" }).to_owned(),
-            asked.unwrap_or_default(),
+            requested.unwrap_or_default(),
             newest.unwrap_or_default(),
-            none_is_empty(in_state(BuildState::Ready)),
-            none_is_empty(in_state(BuildState::Building)),
-            none_is_empty(in_state(BuildState::Failed)),
+            blank_if_zero(in_state(BuildState::Ready)),
+            blank_if_zero(in_state(BuildState::Building)),
+            blank_if_zero(in_state(BuildState::Failed)),
             format!("{ready}/{all}"),
         ]);
     }

@@ -15,30 +15,30 @@ use tokio::task::JoinHandle;
 use crate::connect;
 
 /// Between two attempts to get what a server has refused for good, which somebody may mend.
-const PAUSE: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long taking leave of ZooKeeper may take.
-const LEAVE: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub struct Source {
+pub struct SnapshotSource {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    following: JoinHandle<()>,
+    follower: JoinHandle<()>,
 }
 
-impl Source {
+impl SnapshotSource {
     /// Returns with the first picture. A session that cannot be had is an error here; later ones are tried for ever.
     pub async fn open(config: Arc<Config>, limit: Option<Duration>) -> anyhow::Result<Self> {
         let session = connect::session(&config, limit).await?;
         let mirror = mirror(&session).await?;
         let (publish, snapshots) = watch::channel(mirror.snapshot());
-        let following = tokio::spawn(follow(config, session, mirror, publish));
-        Ok(Self { snapshots, following })
+        let follower = tokio::spawn(follow(config, session, mirror, publish));
+        Ok(Self { snapshots, follower })
     }
 
     /// Nobody looks any more.
     pub async fn close(self) {
         drop(self.snapshots);
         // A server that does not answer finds out by itself.
-        let _ = tokio::time::timeout(LEAVE, self.following).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.follower).await;
     }
 }
 
@@ -55,7 +55,7 @@ async fn follow(
 ) {
     loop {
         tokio::select! {
-            () = pass_on(&session, &mirror, &publish) => {}
+            () = forward_snapshots(&session, &mirror, &publish) => {}
             () = publish.closed() => {
                 session.close().await;
                 return;
@@ -73,7 +73,7 @@ async fn follow(
 }
 
 /// Until the session ends.
-async fn pass_on(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch::Sender<Arc<Snapshot>>) {
+async fn forward_snapshots(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch::Sender<Arc<Snapshot>>) {
     let zk: Zk = session.clone();
     let (mut states, mut snapshots) = (zk.session(), mirror.subscribe());
     loop {
@@ -106,6 +106,6 @@ async fn next_session(config: &Config) -> (Arc<RealConnection>, Mirror) {
             Ok(next) => return next,
             Err(error) => tracing::warn!(target: "nodepool.zk.ZooKeeperClient", "{error:#}; trying again"),
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

@@ -14,7 +14,7 @@ use super::panes::{List, Pane};
 const MANY_ROWS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaction {
+pub enum ViewAction {
     Nothing,
     Redraw,
     Quit,
@@ -22,7 +22,7 @@ pub enum Reaction {
 
 /// The order of the rows of a pane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Order {
+pub struct SortOrder {
     /// `None` is the order of the lists.
     pub column: Option<usize>,
     pub is_reversed: bool,
@@ -36,14 +36,14 @@ pub struct View {
     /// The filter is being typed.
     pub is_typing: bool,
     /// The row that is marked, and the first that is shown.
-    pub marked: usize,
-    pub first: usize,
+    pub selected: usize,
+    pub first_visible: usize,
     /// Of each pane.
-    orders: [Order; Pane::ALL.len()],
+    orders: [SortOrder; Pane::ALL.len()],
     columns: usize,
     rows: usize,
     /// Rows that fit on the screen.
-    pub page: usize,
+    pub page_size: usize,
 }
 
 impl View {
@@ -53,25 +53,25 @@ impl View {
             pane: Pane::Labels,
             filter: String::new(),
             is_typing: false,
-            marked: 0,
-            first: 0,
-            orders: [Order::default(); Pane::ALL.len()],
+            selected: 0,
+            first_visible: 0,
+            orders: [SortOrder::default(); Pane::ALL.len()],
             columns: 0,
             rows: 0,
-            page: 1,
+            page_size: 1,
         }
     }
 
-    pub fn look_at(&mut self, snapshot: Arc<Snapshot>) {
+    pub fn set_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         self.snapshot = snapshot;
     }
 
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> SortOrder {
         self.orders[self.pane as usize]
     }
 
     /// Until ages have to be drawn anew.
-    pub fn patience(&self) -> Duration {
+    pub fn refresh_interval(&self) -> Duration {
         match self.rows {
             _ if self.pane == Pane::Labels => Duration::from_secs(3600),
             0 => Duration::from_secs(3600),
@@ -84,10 +84,10 @@ impl View {
     pub fn list(&mut self, now: Timestamp) -> List {
         let mut list = self.pane.list(&self.snapshot, now);
         if !self.filter.is_empty() {
-            let wanted = self.filter.to_lowercase();
-            list.rows.retain(|row| row.iter().any(|cell| cell.to_lowercase().contains(&wanted)));
+            let needle = self.filter.to_lowercase();
+            list.rows.retain(|row| row.iter().any(|cell| cell.to_lowercase().contains(&needle)));
         }
-        let Order { column, is_reversed } = self.order();
+        let SortOrder { column, is_reversed } = self.order();
         if let Some(column) = column {
             list.rows.sort_by(|one, other| compare(&one[column], &other[column]));
         }
@@ -95,39 +95,39 @@ impl View {
             list.rows.reverse();
         }
         (self.rows, self.columns) = (list.rows.len(), list.headers.len());
-        self.keep_in_sight();
+        self.scroll_to_selection();
         list
     }
 
-    fn keep_in_sight(&mut self) {
-        self.marked = self.marked.min(self.rows.saturating_sub(1));
-        let lowest_first = (self.marked + 1).saturating_sub(self.page.max(1));
-        self.first = self.first.clamp(lowest_first, self.marked);
+    fn scroll_to_selection(&mut self) {
+        self.selected = self.selected.min(self.rows.saturating_sub(1));
+        let lowest_first = (self.selected + 1).saturating_sub(self.page_size.max(1));
+        self.first_visible = self.first_visible.clamp(lowest_first, self.selected);
         // No empty lines below the last row while there are rows above.
-        self.first = self.first.min(self.rows.saturating_sub(self.page.max(1)));
+        self.first_visible = self.first_visible.min(self.rows.saturating_sub(self.page_size.max(1)));
     }
 
-    pub fn react(&mut self, event: Event) -> Reaction {
+    pub fn handle_event(&mut self, event: Event) -> ViewAction {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
-            Event::Resize(..) => Reaction::Redraw,
-            _ => Reaction::Nothing,
+            Event::Resize(..) => ViewAction::Redraw,
+            _ => ViewAction::Nothing,
         }
     }
 
-    fn on_key(&mut self, key: KeyEvent) -> Reaction {
+    fn on_key(&mut self, key: KeyEvent) -> ViewAction {
         let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c' | 'd') if with_control => return Reaction::Quit,
+            KeyCode::Char('c' | 'd') if with_control => return ViewAction::Quit,
             // Draws everything anew, too.
-            KeyCode::Char('l') if with_control => return Reaction::Redraw,
-            KeyCode::Char(_) if with_control => return Reaction::Nothing,
+            KeyCode::Char('l') if with_control => return ViewAction::Redraw,
+            KeyCode::Char(_) if with_control => return ViewAction::Nothing,
             _ => {}
         }
         if self.is_typing { self.type_filter(key.code) } else { self.command(key.code) }
     }
 
-    fn type_filter(&mut self, code: KeyCode) -> Reaction {
+    fn type_filter(&mut self, code: KeyCode) -> ViewAction {
         match code {
             KeyCode::Enter => self.is_typing = false,
             KeyCode::Esc => {
@@ -136,24 +136,24 @@ impl View {
             }
             KeyCode::Backspace => drop(self.filter.pop()),
             KeyCode::Char(character) => self.filter.push(character),
-            _ => return Reaction::Nothing,
+            _ => return ViewAction::Nothing,
         }
-        Reaction::Redraw
+        ViewAction::Redraw
     }
 
-    fn command(&mut self, code: KeyCode) -> Reaction {
-        let page = self.page.max(1);
+    fn command(&mut self, code: KeyCode) -> ViewAction {
+        let page = self.page_size.max(1);
         match code {
-            KeyCode::Char('q') => return Reaction::Quit,
-            KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.turn_to(self.pane.next()),
-            KeyCode::BackTab | KeyCode::Left | KeyCode::Char('h') => self.turn_to(self.pane.previous()),
-            KeyCode::Char(digit @ '1'..='6') => self.turn_to(Pane::ALL[digit as usize - '1' as usize]),
-            KeyCode::Down | KeyCode::Char('j') => self.marked += 1,
-            KeyCode::Up | KeyCode::Char('k') => self.marked = self.marked.saturating_sub(1),
-            KeyCode::PageDown | KeyCode::Char(' ') => self.marked += page,
-            KeyCode::PageUp => self.marked = self.marked.saturating_sub(page),
-            KeyCode::Home | KeyCode::Char('g') => self.marked = 0,
-            KeyCode::End | KeyCode::Char('G') => self.marked = usize::MAX - 1,
+            KeyCode::Char('q') => return ViewAction::Quit,
+            KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.switch_pane(self.pane.next()),
+            KeyCode::BackTab | KeyCode::Left | KeyCode::Char('h') => self.switch_pane(self.pane.previous()),
+            KeyCode::Char(digit @ '1'..='6') => self.switch_pane(Pane::ALL[digit as usize - '1' as usize]),
+            KeyCode::Down | KeyCode::Char('j') => self.selected += 1,
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.selected += page,
+            KeyCode::PageUp => self.selected = self.selected.saturating_sub(page),
+            KeyCode::Home | KeyCode::Char('g') => self.selected = 0,
+            KeyCode::End | KeyCode::Char('G') => self.selected = usize::MAX - 1,
             KeyCode::Char('/') => self.is_typing = true,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('s') => self.sort_by_next(),
@@ -161,13 +161,13 @@ impl View {
                 let order = &mut self.orders[self.pane as usize];
                 order.is_reversed = !order.is_reversed;
             }
-            _ => return Reaction::Nothing,
+            _ => return ViewAction::Nothing,
         }
-        Reaction::Redraw
+        ViewAction::Redraw
     }
 
-    fn turn_to(&mut self, pane: Pane) {
-        (self.pane, self.marked, self.first) = (pane, 0, 0);
+    fn switch_pane(&mut self, pane: Pane) {
+        (self.pane, self.selected, self.first_visible) = (pane, 0, 0);
     }
 
     /// Through all columns, and back to the order of the lists.
@@ -267,23 +267,23 @@ mod tests {
         press(&mut view, "r");
         assert_eq!(first_column(&mut view), ["0000000003", "0000000002", "0000000001"]);
         press(&mut view, "ssr");
-        assert_eq!(view.order(), Order::default());
+        assert_eq!(view.order(), SortOrder::default());
     }
 
     #[test]
     fn the_mark_stays_on_a_row_and_in_sight() {
         let mut view = view();
-        view.page = 2;
+        view.page_size = 2;
         press(&mut view, "2jjjj");
-        assert_eq!((view.marked, view.first), (2, 1));
+        assert_eq!((view.selected, view.first_visible), (2, 1));
         press(&mut view, "k");
-        assert_eq!((view.marked, view.first), (1, 1));
+        assert_eq!((view.selected, view.first_visible), (1, 1));
         press(&mut view, "g");
-        assert_eq!((view.marked, view.first), (0, 0));
+        assert_eq!((view.selected, view.first_visible), (0, 0));
         press(&mut view, "G");
-        assert_eq!((view.marked, view.first), (2, 1));
+        assert_eq!((view.selected, view.first_visible), (2, 1));
         press(&mut view, "/0000000001\n");
-        assert_eq!((view.marked, view.first), (0, 0));
+        assert_eq!((view.selected, view.first_visible), (0, 0));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         let mut view = view();
         press(&mut view, "/");
         let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(view.react(Event::Key(key)), Reaction::Quit);
-        assert_eq!(view.react(Event::Resize(10, 10)), Reaction::Redraw);
+        assert_eq!(view.handle_event(Event::Key(key)), ViewAction::Quit);
+        assert_eq!(view.handle_event(Event::Resize(10, 10)), ViewAction::Redraw);
     }
 }
