@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use zookeeper_server::client_connection::{self, LinkError, Outbox};
-use zookeeper_server::coordinator::{Action, Coordinator, Input, LinkId, Moment, Output};
+use zookeeper_server::client_connection::{self, LinkError, SendHandle};
+use zookeeper_server::coordinator::{Action, Coordinator, Input, LinkId, OpTime, Output};
 use zookeeper_server::engine::{Message, ServerStats};
-use zookeeper_server::protocol::{decode_call, decode_hello};
+use zookeeper_server::protocol::{decode_call, decode_connect_request};
 use zookeeper_server::tree::Tree;
 
 /// A stream that is cut into bytes takes a virtual millisecond for each, and a greeting may not take ten seconds.
@@ -28,8 +28,8 @@ pub fn check(data: &[u8]) {
     }
 }
 
-fn now(passed_ms: u64) -> Moment {
-    Moment { wall_ms: 1_700_000_000_000, passed_ms }
+fn now(passed_ms: u64) -> OpTime {
+    OpTime { wall_ms: 1_700_000_000_000, passed_ms }
 }
 
 // Per frame one byte that names one of two connections (and whether time passes), one byte of length, the frame.
@@ -49,14 +49,14 @@ fn check_frames(data: &[u8]) {
         }
         let input = if control & 4 != 0 {
             handshaken[side] = false;
-            Input::Gone { link }
+            Input::Disconnected { link }
         } else if handshaken[side] {
             let Ok(call) = decode_call(frame) else { continue };
             Input::Call { link, call }
         } else {
-            let Ok(hello) = decode_hello(frame) else { continue };
+            let Ok(hello) = decode_connect_request(frame) else { continue };
             handshaken[side] = true;
-            Input::Hello { link, hello, new_password: [7; 16] }
+            Input::Connect { link, request: hello, new_password: [7; 16] }
         };
         coordinator.handle(input, now(passed_ms));
         for Output { action, .. } in coordinator.take_outputs() {
@@ -113,7 +113,7 @@ fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
     runtime.expect("a runtime without any I/O").block_on(async {
         let (ours, theirs) = duplex(2 * MAX_STREAM_BYTES);
         let (engine, inbox) = mpsc::channel(16);
-        let answering = tokio::spawn(answer(inbox));
+        let answering = tokio::spawn(run_engine(inbox));
         let serving = tokio::spawn(client_connection::serve(theirs, LinkId(0), engine));
         let (mut reader, mut writer) = split(ours);
         let reading = tokio::spawn(async move {
@@ -140,25 +140,25 @@ fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
 }
 
 /// As the engine does, but for the disk.
-async fn answer(mut inbox: mpsc::Receiver<Message>) {
+async fn run_engine(mut inbox: mpsc::Receiver<Message>) {
     let mut coordinator = Coordinator::new(Tree::new(), now(0));
-    let mut outbox: Option<Outbox> = None;
+    let mut send_handle: Option<SendHandle> = None;
     while let Some(message) = inbox.recv().await {
         match message {
-            Message::Opened { outbox: opened, .. } => outbox = Some(opened),
+            Message::Opened { send_handle: opened, .. } => send_handle = Some(opened),
             Message::Stats(reply) => drop(reply.send(ServerStats::default())),
             Message::Input(input) => coordinator.handle(input, now(0)),
         }
         for Output { action, .. } in coordinator.take_outputs() {
-            let Some(open) = &outbox else { continue };
-            let stays = match action {
+            let Some(open) = &send_handle else { continue };
+            let is_open = match action {
                 Action::Reply(frame) => open.reply(frame),
                 Action::Event(frame) => open.event(frame),
                 Action::LastReply(frame) => open.last_reply(frame),
-                Action::HangUp(reason) => open.hang_up(reason),
+                Action::Disconnect(reason) => open.disconnect(reason),
             };
-            if stays.is_break() {
-                outbox = None;
+            if is_open.is_break() {
+                send_handle = None;
             }
         }
     }

@@ -61,7 +61,7 @@ pub trait Connection: Send + Sync + 'static {
     fn sync(&self, path: &str) -> Reply<()>;
     /// Until when the session lives, whatever becomes of us: a leader has answered what was sent one session timeout before.
     /// `None` without a connection, or where it has answered nothing yet; a `sync` changes that.
-    fn lives_until(&self) -> Option<Instant>;
+    fn session_valid_until(&self) -> Option<Instant>;
     fn session_id(&self) -> i64;
     /// The state of the session, now and as it changes.
     fn session(&self) -> tokio::sync::watch::Receiver<SessionState>;

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_other() {
+    fn unknown_paths_are_other() {
         for path in [
             "",
             "/",

@@ -6,7 +6,7 @@ pub mod raw;
 use std::path::Path;
 use std::time::Duration;
 
-use nodepool_zk::client::{ConnectOptions, Server};
+use nodepool_zk::client::{ConnectOptions, ServerAddress};
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 pub fn options(data_dir: &Path) -> EmbeddedOptions {
@@ -25,6 +25,6 @@ fn now_ms() -> i64 {
 
 /// How our own client reaches a port of loopback.
 pub fn client(port: u16) -> ConnectOptions {
-    let servers = vec![Server { host: "127.0.0.1".into(), port }];
+    let servers = vec![ServerAddress { host: "127.0.0.1".into(), port }];
     ConnectOptions { servers, session_timeout: Duration::from_secs(4), ..ConnectOptions::plain("unused", 1) }
 }

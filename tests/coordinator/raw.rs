@@ -65,9 +65,9 @@ impl Raw {
     pub async fn resume(address: SocketAddr, timeout_ms: i32, session: i64, password: &[u8], seen: i64) -> Option<Raw> {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut hello = Writer::frame();
-        hello.int(0).long(seen).int(timeout_ms).long(session).buffer(password).flag(false);
-        stream.write_all(&hello.finish_frame()).await.unwrap();
+        let mut connect_request = Writer::frame();
+        connect_request.int(0).long(seen).int(timeout_ms).long(session).buffer(password).flag(false);
+        stream.write_all(&connect_request.finish_frame()).await.unwrap();
         let frame = frame(&mut stream).await.expect("an answer to the greeting");
         let mut reader = Reader::new(&frame);
         assert_eq!(reader.int(), Ok(0));

@@ -9,7 +9,7 @@ use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_zk::client::{ConnectOptions, RealConnection, Server, connect};
+use nodepool_zk::client::{ConnectOptions, RealConnection, ServerAddress, connect};
 use nodepool_zk::{Zk, paths};
 use tokio::time::Instant;
 
@@ -92,7 +92,7 @@ impl WorkloadHarness {
     pub async fn session(&self, session_timeout: Duration) -> Arc<RealConnection> {
         let servers = self.addresses.split(',').map(|address| {
             let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
-            Server { host: host.to_owned(), port: port.parse().expect("a port is a number") }
+            ServerAddress { host: host.to_owned(), port: port.parse().expect("a port is a number") }
         });
         let options = ConnectOptions {
             servers: servers.collect(),

@@ -112,7 +112,7 @@ async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
 
         copy(kept.path(), directory.path());
         let server = restarted(directory.path(), port).await;
-        tokio::time::timeout(TIMEOUT, mirror.gone_back()).await.expect("it is noticed");
+        tokio::time::timeout(TIMEOUT, mirror.store_rolled_back()).await.expect("it is noticed");
         assert!(!mirror.snapshot().connected, "nothing is decided on that picture any more");
         server.stop().await;
     }

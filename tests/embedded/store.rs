@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use zookeeper_server::store::Store;
-use zookeeper_server::tree::{Applied, DirtyKey, Touched, Tree, Write};
+use zookeeper_server::tree::{Applied, DirtyKey, Session, Tree, Write};
 use zookeeper_server::types::{CreateMode, Op};
 use zookeeper_server::{EmbeddedError, EmbeddedServer};
 
@@ -97,9 +97,9 @@ fn describe_tree(tree: &Tree) -> String {
 }
 
 /// A group of changes, as the engine commits them.
-fn group(tree: &mut Tree, number: usize, random: &mut StdRng) -> BTreeSet<Touched> {
+fn group(tree: &mut Tree, number: usize, random: &mut StdRng) -> BTreeSet<DirtyKey> {
     let mut touched = BTreeSet::new();
-    let mut keep = |applied: Applied| touched.extend(applied.touched);
+    let mut keep = |applied: Applied| touched.extend(applied.dirty_keys);
     if number == 0 {
         keep(tree.open_session(Session { id: 7, password: [1; 16], timeout_ms: 4_000 }));
     }
@@ -213,11 +213,11 @@ fn a_recovered_store_goes_on_and_recovers_again() {
         }
         let opened =
             tree.open_session(Session { id: tree.last_session().max(6) + 1, password: [0; 16], timeout_ms: 1 });
-        let mut touched: BTreeSet<Touched> = opened.touched.into_iter().collect();
+        let mut touched: BTreeSet<DirtyKey> = opened.dirty_keys.into_iter().collect();
         let session = tree.last_session();
         for _ in 0..20 {
             let create = Op::create("/n", vec![0; random.gen_range(0..9_000)], CreateMode::PersistentSequential);
-            touched.extend(tree.apply(session, 0, create.into()).touched);
+            touched.extend(tree.apply(session, 0, create.into()).dirty_keys);
         }
         store.commit(&tree, &touched).unwrap();
         expected = Some(describe_tree(&tree));

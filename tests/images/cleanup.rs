@@ -318,7 +318,7 @@ fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_
         builder.process.stop();
         builder.running.await.unwrap();
         // Others have removed its record meanwhile.
-        nodepool_zk::txn::delete_tree::remove_tree(harness.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
+        nodepool_zk::txn::delete_tree::delete_tree(harness.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
             .await
             .unwrap();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);

@@ -65,8 +65,8 @@ impl Connection for DelayedReplies {
     fn sync(&self, path: &str) -> Reply<()> {
         self.zk.sync(path)
     }
-    fn lives_until(&self) -> Option<Instant> {
-        self.zk.lives_until()
+    fn session_valid_until(&self) -> Option<Instant> {
+        self.zk.session_valid_until()
     }
 
     fn session_id(&self) -> i64 {

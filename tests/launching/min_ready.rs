@@ -107,7 +107,7 @@ fn a_request_whose_creation_was_not_answered_is_ended_as_well() {
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
         sleep(SETTLE_TIME).await;
         zookeeper.fail_next(process.session_id, 1, Fault::AfterApplying);
-        delete_tree::remove_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
+        delete_tree::delete_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
         let id = asked(&consumer, 1).await.remove(0);
         cloud.fulfil(&id).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;

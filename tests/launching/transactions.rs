@@ -125,7 +125,7 @@ fn a_picture_that_somebody_holds_stays_as_it_is() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let held = case.store.mirror().snapshot();
-        case.store.retire(&case.node, 0).await.unwrap();
+        case.store.remove_node(&case.node, 0).await.unwrap();
         assert!(case.store.mirror().snapshot().node(&case.node).is_none());
         assert!(held.node(&case.node).is_some());
     });
@@ -140,7 +140,7 @@ fn what_a_writer_knows_by_its_answer_is_no_news_when_its_event_comes() {
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
         case.wait_for_mirror().await;
         let with_one_more = snapshots.latest_and_mark_seen().revision;
-        case.store.retire(&case.node, 0).await.unwrap();
+        case.store.remove_node(&case.node, 0).await.unwrap();
         case.wait_for_mirror().await;
         assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 1, "one picture for a removal");
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
@@ -235,10 +235,10 @@ fn a_node_goes_with_everything_below_it_unless_it_is_locked() {
             case.create(path).await;
         }
         let held = lock::try_lock(&case.other.zk, &lock_directory, "").await.unwrap().unwrap();
-        assert_eq!(case.store.retire(&case.node, 0).await, Err(WriteError::Contended));
+        assert_eq!(case.store.remove_node(&case.node, 0).await, Err(WriteError::Contended));
         held.release().await.unwrap();
-        assert_eq!(case.store.retire(&case.node, 7).await, Err(WriteError::Conflict), "another version");
-        case.store.retire(&case.node, 0).await.unwrap();
+        assert_eq!(case.store.remove_node(&case.node, 7).await, Err(WriteError::Conflict), "another version");
+        case.store.remove_node(&case.node, 0).await.unwrap();
         assert!(case.other.node(&case.node).await.is_none());
         assert!(case.store.mirror().snapshot().node(&case.node).is_none());
     });
@@ -378,12 +378,12 @@ fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
         case.zookeeper.limit_transactions(1);
         let (request, nodes) = case.hand_out();
         let (frames, mut shown) = tokio::sync::mpsc::channel(100);
-        case.store.mirror().film(frames);
+        case.store.mirror().stream_transitions(frames);
         case.store.fulfill(request, nodes).await.unwrap();
         case.wait_for_mirror().await;
         let mut pending = 0;
         while let Ok(frame) = shown.try_recv() {
-            let snapshot = frame.picture;
+            let snapshot = frame.snapshot;
             if snapshot.request(&case.request).unwrap().record.state == RequestState::Pending {
                 pending += 1;
                 assert!(snapshot.is_request_locked(&case.request), "{snapshot:?}");

@@ -200,8 +200,8 @@ impl Connection for KillableConnection {
         self.at(RequestKind::Write, path, |zk, path| zk.sync(path))
     }
 
-    fn lives_until(&self) -> Option<Instant> {
-        self.inner.lives_until()
+    fn session_valid_until(&self) -> Option<Instant> {
+        self.inner.session_valid_until()
     }
 
     fn session_id(&self) -> i64 {

@@ -383,8 +383,8 @@ impl Python {
         let Some((held, record)) = self.lock_node(node).await? else { return Ok(()) };
         let Some(mut record) = record else {
             // D4: it has gone meanwhile.
-            delete_tree::remove_tree(&*self.zk, &paths::node(node)).await?;
-            held.spent();
+            delete_tree::delete_tree(&*self.zk, &paths::node(node)).await?;
+            held.mark_released();
             return Ok(());
         };
         match record.allocated_to.clone() {
@@ -404,8 +404,8 @@ impl Python {
             return held.release().await;
         }
         self.turn(node, &mut record, NodeState::Deleted).await?;
-        delete_tree::remove_tree(&*self.zk, &paths::node(node)).await?;
-        held.spent();
+        delete_tree::delete_tree(&*self.zk, &paths::node(node)).await?;
+        held.mark_released();
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::real::zookeeper::{Ensemble, Options};
 use crate::support::{real, wait};
 use bytes::Bytes;
-use nodepool_zk::client::{ConnectOptions, Server as Address, connect};
+use nodepool_zk::client::{ConnectOptions, ServerAddress as Address, connect};
 use nodepool_zk::{Connection, SessionState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

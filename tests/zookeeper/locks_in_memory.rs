@@ -206,7 +206,7 @@ async fn a_lock_given_back_in_a_transaction_is_not_given_back_again() {
     let held = lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap();
     zk.multi(vec![held.release_op()]).await.unwrap();
     let before = zookeeper.last_zxid();
-    held.spent();
+    held.mark_released();
     tokio::task::yield_now().await;
     assert_eq!(zookeeper.last_zxid(), before);
 }

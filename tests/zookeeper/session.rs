@@ -25,7 +25,7 @@ fn options_of(addresses: &str) -> ConnectOptions {
     options.servers.clear();
     for address in addresses.split(',') {
         let (host, port) = address.rsplit_once(':').unwrap();
-        options.servers.push(client::Server { host: host.to_owned(), port: port.parse().unwrap() });
+        options.servers.push(client::ServerAddress { host: host.to_owned(), port: port.parse().unwrap() });
     }
     options
 }

@@ -79,7 +79,7 @@ async fn a_wrong_authority_a_wrong_certificate_and_a_wrong_port_are_told_apart()
     let plain = ConnectOptions { tls: None, ..ours(files()) };
     is_refused(plain, &[&server.address(), "TLS"]).await;
     let nowhere = ConnectOptions {
-        servers: vec![client::Server { host: "no-such-host.invalid".into(), port: 2281 }],
+        servers: vec![client::ServerAddress { host: "no-such-host.invalid".into(), port: 2281 }],
         ..ours(files())
     };
     is_refused(nowhere, &["no-such-host.invalid:2281: host name not found"]).await;

@@ -15,7 +15,7 @@ use crate::coordinator::{Input, LinkId};
 use crate::engine::Message;
 use crate::four_letter_words;
 use crate::jute::Malformed;
-use crate::protocol::{FRAME_LIMIT, decode_call, decode_hello};
+use crate::protocol::{FRAME_LIMIT, decode_call, decode_connect_request};
 
 /// Time for a new connection to say what it wants.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,16 +32,16 @@ const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 const WRITE_CHUNK: usize = 64 * 1024;
 
 /// The engine's end of a connection.
-pub struct Outbox {
+pub struct SendHandle {
     // Unbounded as a channel: replies are bounded by `IN_FLIGHT` and events by `EVENT_BYTES`.
     frames: mpsc::UnboundedSender<Outgoing>,
-    gauge: Arc<Gauge>,
+    state: Arc<QueueState>,
 }
 
 /// The connection's end of it.
-pub struct Outlet {
+pub struct SendQueue {
     frames: mpsc::UnboundedReceiver<Outgoing>,
-    gauge: Arc<Gauge>,
+    state: Arc<QueueState>,
 }
 
 enum Outgoing {
@@ -50,32 +50,32 @@ enum Outgoing {
     Last(Bytes),
 }
 
-struct Gauge {
+struct QueueState {
     event_bytes: AtomicUsize,
-    hang_up: Notify,
+    disconnect: Notify,
     reason: std::sync::OnceLock<&'static str>,
 }
 
-pub fn outbox() -> (Outbox, Outlet) {
+pub fn send_queue() -> (SendHandle, SendQueue) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let gauge = Arc::new(Gauge {
+    let state = Arc::new(QueueState {
         event_bytes: AtomicUsize::new(0),
-        hang_up: Notify::new(),
+        disconnect: Notify::new(),
         reason: std::sync::OnceLock::new(),
     });
-    (Outbox { frames: sender, gauge: gauge.clone() }, Outlet { frames: receiver, gauge })
+    (SendHandle { frames: sender, state: state.clone() }, SendQueue { frames: receiver, state })
 }
 
 /// Each says whether the connection goes on.
-impl Outbox {
+impl SendHandle {
     pub fn reply(&self, frame: Bytes) -> ControlFlow<()> {
         self.send(Outgoing::Reply(frame))
     }
 
     pub fn event(&self, frame: Bytes) -> ControlFlow<()> {
-        let waiting = self.gauge.event_bytes.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
+        let waiting = self.state.event_bytes.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
         if waiting > MAX_EVENT_BYTES {
-            return self.hang_up("it does not read its watch events");
+            return self.disconnect("it does not read its watch events");
         }
         self.send(Outgoing::Event(frame))
     }
@@ -85,9 +85,9 @@ impl Outbox {
         ControlFlow::Break(())
     }
 
-    pub fn hang_up(&self, reason: &'static str) -> ControlFlow<()> {
-        let _ = self.gauge.reason.set(reason); // the first reason counts
-        self.gauge.hang_up.notify_one();
+    pub fn disconnect(&self, reason: &'static str) -> ControlFlow<()> {
+        let _ = self.state.reason.set(reason); // the first reason counts
+        self.state.disconnect.notify_one();
         ControlFlow::Break(())
     }
 
@@ -111,7 +111,7 @@ pub enum LinkError {
     #[error("it takes no data")]
     Stuck,
     #[error("{0}")]
-    HungUp(&'static str),
+    Disconnected(&'static str),
     #[error("{0}")]
     Network(#[from] std::io::Error),
 }
@@ -135,35 +135,35 @@ where
         Err(_) => return Err(LinkError::Silent),
         Ok(frame) => frame?,
     };
-    let hello = decode_hello(&frame)?;
-    let (outbox, mut outlet) = outbox();
-    let room = Room { free: Semaphore::new(MAX_IN_FLIGHT as usize), taken: Mutex::default() };
-    if engine.send(Message::Opened { link, outbox }).await.is_err() {
+    let request = decode_connect_request(&frame)?;
+    let (send_handle, mut queue) = send_queue();
+    let limit = RequestLimit { free: Semaphore::new(MAX_IN_FLIGHT as usize), acquired: Mutex::default() };
+    if engine.send(Message::Opened { link, send_handle }).await.is_err() {
         return Ok(()); // the server is stopping
     }
-    let greeting = Input::Hello { link, hello, new_password: rand::random() };
-    let gauge = outlet.gauge.clone();
+    let connect = Input::Connect { link, request, new_password: rand::random() };
+    let state = queue.state.clone();
     let ended = tokio::select! {
-        ended = read_calls(&mut reader, link, greeting, &engine, &room) => ended,
-        ended = write_frames(&mut writer, &mut outlet, &room) => ended,
-        () = gauge.hang_up.notified() => Ok(()),
+        ended = read_calls(&mut reader, link, connect, &engine, &limit) => ended,
+        ended = write_frames(&mut writer, &mut queue, &limit) => ended,
+        () = state.disconnect.notified() => Ok(()),
     };
-    drop(engine.send(Message::Input(Input::Gone { link })).await);
+    drop(engine.send(Message::Input(Input::Disconnected { link })).await);
     drop(timeout(CLOSE_TIMEOUT, writer.shutdown()).await); // it may not be reading any more
-    gauge.reason.get().map_or(ended, |reason| Err(LinkError::HungUp(reason)))
+    state.reason.get().map_or(ended, |reason| Err(LinkError::Disconnected(reason)))
 }
 
 async fn read_calls(
     reader: &mut (impl AsyncRead + Unpin),
     link: LinkId,
-    greeting: Input,
+    connect: Input,
     engine: &mpsc::Sender<Message>,
-    room: &Room,
+    limit: &RequestLimit,
 ) -> Result<(), LinkError> {
-    let mut input = greeting;
+    let mut input = connect;
     let mut weight = 1;
     loop {
-        room.take(weight).await;
+        limit.acquire(weight).await;
         if engine.send(Message::Input(input)).await.is_err() {
             return Ok(()); // the server is stopping
         }
@@ -175,26 +175,26 @@ async fn read_calls(
 }
 
 /// Bounds the requests under way. Answers come in the order of the requests, so each gives back what its request took.
-struct Room {
+struct RequestLimit {
     free: Semaphore,
-    taken: Mutex<VecDeque<u32>>,
+    acquired: Mutex<VecDeque<u32>>,
 }
 
-impl Room {
+impl RequestLimit {
     /// Waits while too much is under way: the client's own socket buffer is what fills then.
-    async fn take(&self, weight: u32) {
+    async fn acquire(&self, weight: u32) {
         self.free.acquire_many(weight).await.expect("the semaphore is never closed").forget();
         self.lock().push_back(weight);
     }
 
-    fn give_back(&self, answers: usize) {
-        let mut taken = self.lock();
-        let weight: u32 = (0..answers).filter_map(|_| taken.pop_front()).sum();
+    fn release(&self, answers: usize) {
+        let mut acquired = self.lock();
+        let weight: u32 = (0..answers).filter_map(|_| acquired.pop_front()).sum();
         self.free.add_permits(weight as usize);
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.acquired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -224,11 +224,11 @@ async fn read_body(reader: &mut (impl AsyncRead + Unpin), length: [u8; 4]) -> Re
 
 async fn write_frames(
     writer: &mut (impl AsyncWrite + Unpin),
-    outlet: &mut Outlet,
-    room: &Room,
+    queue: &mut SendQueue,
+    limit: &RequestLimit,
 ) -> Result<(), LinkError> {
     let mut chunk = BytesMut::new();
-    while let Some(first) = outlet.frames.recv().await {
+    while let Some(first) = queue.frames.recv().await {
         let (mut replies, mut event_bytes, mut last) = (0, 0, false);
         let mut next = Some(first);
         while let Some(outgoing) = next {
@@ -246,13 +246,13 @@ async fn write_frames(
                     last = true;
                 }
             }
-            next = if chunk.len() < WRITE_CHUNK && !last { outlet.frames.try_recv().ok() } else { None };
+            next = if chunk.len() < WRITE_CHUNK && !last { queue.frames.try_recv().ok() } else { None };
         }
         timeout(WRITE_TIMEOUT, writer.write_all(&chunk)).await.map_err(|_| LinkError::Stuck)??;
         timeout(WRITE_TIMEOUT, writer.flush()).await.map_err(|_| LinkError::Stuck)??;
         chunk.clear();
-        outlet.gauge.event_bytes.fetch_sub(event_bytes, Ordering::Relaxed);
-        room.give_back(replies);
+        queue.state.event_bytes.fetch_sub(event_bytes, Ordering::Relaxed);
+        limit.release(replies);
         if last {
             return Ok(());
         }

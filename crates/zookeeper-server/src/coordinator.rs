@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::jute::Writer;
-use crate::protocol::{self, Call, Hello, ReadStep, Request, code, code_of, encode_event, encode_reply};
-use crate::tree::{Failure, Fired, Session, Touched, Tree, WatchKind, Write};
+use crate::protocol::{self, Call, ConnectRequest, ReadStep, Request, code, code_of, encode_event, encode_reply};
+use crate::tree::{DirtyKey, Failure, Fired, Session, Tree, WatchKind, Write};
 
 /// The shortest and longest session timeout granted, in milliseconds.
 pub const TIMEOUTS_MS: std::ops::RangeInclusive<i32> = 1_000..=40_000;
@@ -23,16 +23,16 @@ pub struct LinkId(pub u64);
 
 /// The time, as the wall shows it and as it has passed since the start.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct OpTime {
     pub wall_ms: i64,
     pub passed_ms: u64,
 }
 
 #[derive(Debug)]
 pub enum Input {
-    Hello { link: LinkId, hello: Hello, new_password: [u8; 16] },
+    Connect { link: LinkId, request: ConnectRequest, new_password: [u8; 16] },
     Call { link: LinkId, call: Call },
-    Gone { link: LinkId },
+    Disconnected { link: LinkId },
     Tick,
 }
 
@@ -49,24 +49,24 @@ pub enum Action {
     Event(Bytes),
     /// The connection is closed after this.
     LastReply(Bytes),
-    HangUp(&'static str),
+    Disconnect(&'static str),
 }
 
 pub struct Coordinator {
     tree: Tree,
     links: BTreeMap<LinkId, i64>,
-    present: BTreeMap<i64, Presence>,
+    session_states: BTreeMap<i64, SessionState>,
     last_tick_ms: u64,
-    touched: BTreeSet<Touched>,
+    dirty_keys: BTreeSet<DirtyKey>,
     outputs: Vec<Output>,
 }
 
 /// What a session is to this run of the server.
-struct Presence {
+struct SessionState {
     link: Option<LinkId>,
     expires_ms: u64,
     /// When it expires at the latest while it has no connection, whatever it is given back.
-    latest_ms: u64,
+    latest_expiry_ms: u64,
     /// Pauses since it was heard, in which it could not be.
     pauses: u32,
     timeout_ms: i32,
@@ -76,10 +76,18 @@ struct Presence {
 
 impl Coordinator {
     /// Serves a tree. Its sessions get their full timeout to come back.
-    pub fn new(tree: Tree, now: Moment) -> Self {
-        let present = tree.sessions().map(|session| (session.id, Presence::new(session.timeout_ms, now))).collect();
+    pub fn new(tree: Tree, now: OpTime) -> Self {
+        let session_states =
+            tree.sessions().map(|session| (session.id, SessionState::new(session.timeout_ms, now))).collect();
         let last_tick_ms = now.passed_ms;
-        Self { tree, links: BTreeMap::new(), present, last_tick_ms, touched: BTreeSet::new(), outputs: Vec::new() }
+        Self {
+            tree,
+            links: BTreeMap::new(),
+            session_states,
+            last_tick_ms,
+            dirty_keys: BTreeSet::new(),
+            outputs: Vec::new(),
+        }
     }
 
     pub fn tree(&self) -> &Tree {
@@ -91,107 +99,110 @@ impl Coordinator {
     }
 
     /// What has to be stored before the outputs made so far may leave. The caller takes both together.
-    pub fn take_touched(&mut self) -> BTreeSet<Touched> {
-        std::mem::take(&mut self.touched)
+    pub fn take_dirty_keys(&mut self) -> BTreeSet<DirtyKey> {
+        std::mem::take(&mut self.dirty_keys)
     }
 
     pub fn take_outputs(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }
 
-    pub fn handle(&mut self, input: Input, now: Moment) {
+    pub fn handle(&mut self, input: Input, now: OpTime) {
         match input {
-            Input::Hello { link, hello, new_password } => self.hello(link, &hello, new_password, now),
+            Input::Connect { link, request, new_password } => self.connect(link, &request, new_password, now),
             Input::Call { link, call } => self.call(link, call, now),
-            Input::Gone { link } => self.detach(link),
+            Input::Disconnected { link } => self.detach(link),
             Input::Tick => self.tick(now),
         }
     }
 
-    fn hello(&mut self, link: LinkId, hello: &Hello, new_password: [u8; 16], now: Moment) {
+    fn connect(&mut self, link: LinkId, request: &ConnectRequest, new_password: [u8; 16], now: OpTime) {
         if self.links.contains_key(&link) {
-            return self.push_output(link, Action::HangUp("it greeted twice"));
+            return self.push_output(link, Action::Disconnect("it greeted twice"));
         }
-        let timeout_ms = hello.timeout_ms.clamp(*TIMEOUTS_MS.start(), *TIMEOUTS_MS.end());
-        let (session, password) = if hello.session == 0 {
+        let timeout_ms = request.timeout_ms.clamp(*TIMEOUTS_MS.start(), *TIMEOUTS_MS.end());
+        let (session, password) = if request.session == 0 {
             // The time makes ids differ between data directories too.
             let id = (self.tree.last_session() + 1).max(now.wall_ms << 16);
             let opened = self.tree.open_session(Session { id, password: new_password, timeout_ms });
-            self.touched.extend(opened.touched);
+            self.dirty_keys.extend(opened.dirty_keys);
             (id, new_password)
         } else {
-            match self.tree.session(hello.session) {
-                Some(session) if session.password == hello.password => {}
+            match self.tree.session(request.session) {
+                Some(session) if session.password == request.password => {}
                 _ => {
-                    let over = protocol::encode_welcome(hello, 0, 0, [0; 16]);
+                    let over = protocol::encode_connect_response(request, 0, 0, [0; 16]);
                     return self.push_output(link, Action::LastReply(over));
                 }
             }
-            if hello.seen > self.tree.last_zxid() {
+            if request.last_zxid_seen > self.tree.last_zxid() {
                 return self
-                    .push_output(link, Action::HangUp("it has seen transactions that this store does not have"));
+                    .push_output(link, Action::Disconnect("it has seen transactions that this store does not have"));
             }
-            self.touched.extend(self.tree.set_timeout(hello.session, timeout_ms));
-            (hello.session, hello.password)
+            self.dirty_keys.extend(self.tree.set_timeout(request.session, timeout_ms));
+            (request.session, request.password)
         };
-        let presence = self.present.entry(session).or_insert_with(|| Presence::new(timeout_ms, now));
-        presence.timeout_ms = timeout_ms;
-        presence.touch(now);
-        if let Some(former) = presence.link.replace(link) {
+        let session_state = self.session_states.entry(session).or_insert_with(|| SessionState::new(timeout_ms, now));
+        session_state.timeout_ms = timeout_ms;
+        session_state.touch(now);
+        if let Some(former) = session_state.link.replace(link) {
             self.links.remove(&former);
             self.tree.forget_watches(session);
-            self.push_output(former, Action::HangUp("its session moved to another connection"));
+            self.push_output(former, Action::Disconnect("its session moved to another connection"));
         }
         self.links.insert(link, session);
-        self.push_output(link, Action::Reply(protocol::encode_welcome(hello, session, timeout_ms, password)));
+        self.push_output(
+            link,
+            Action::Reply(protocol::encode_connect_response(request, session, timeout_ms, password)),
+        );
     }
 
     /// The connection is gone; the session may come back.
     fn detach(&mut self, link: LinkId) {
         let Some(session) = self.links.remove(&link) else { return };
         self.tree.forget_watches(session);
-        if let Some(presence) = self.present.get_mut(&session) {
-            presence.link = None;
+        if let Some(session_state) = self.session_states.get_mut(&session) {
+            session_state.link = None;
         }
     }
 
-    fn tick(&mut self, now: Moment) {
+    fn tick(&mut self, now: OpTime) {
         let silent_ms = now.passed_ms.saturating_sub(self.last_tick_ms);
         self.last_tick_ms = now.passed_ms;
         if silent_ms > SERVER_STALL_MS {
             // This process or the disk stood still, not the clients.
-            self.present.values_mut().for_each(|presence| presence.give_back(silent_ms));
+            self.session_states.values_mut().for_each(|session_state| session_state.extend_by(silent_ms));
         }
         let over: Vec<i64> = self
-            .present
+            .session_states
             .iter()
-            .filter(|(_, presence)| presence.expires_ms <= now.passed_ms)
+            .filter(|(_, session_state)| session_state.expires_ms <= now.passed_ms)
             .map(|(&session, _)| session)
             .collect();
         for session in over {
             if let Some(link) = self.end_session(session) {
-                self.push_output(link, Action::HangUp("its session expired"));
+                self.push_output(link, Action::Disconnect("its session expired"));
             }
         }
     }
 
     /// Returns the connection that the session had.
     fn end_session(&mut self, session: i64) -> Option<LinkId> {
-        let presence = self.present.remove(&session)?;
-        if let Some(link) = presence.link {
+        let session_state = self.session_states.remove(&session)?;
+        if let Some(link) = session_state.link {
             self.links.remove(&link);
         }
         let closed = self.tree.close_session(session);
-        self.touched.extend(closed.touched);
+        self.dirty_keys.extend(closed.dirty_keys);
         self.send_events(closed.events);
-        presence.link
+        session_state.link
     }
 
-    fn call(&mut self, link: LinkId, Call { xid, request }: Call, now: Moment) {
+    fn call(&mut self, link: LinkId, Call { xid, request }: Call, now: OpTime) {
         let Some(&session) = self.links.get(&link) else {
             return; // what a client had sent before its session ended or moved
         };
-        self.present.get_mut(&session).expect("a linked session is present").touch(now);
+        self.session_states.get_mut(&session).expect("a linked session is present").touch(now);
         match request {
             Request::Ping | Request::Refused(_) => {
                 let code = if let Request::Refused(code) = request { code } else { code::OK };
@@ -212,7 +223,7 @@ impl Coordinator {
             Request::MultiRead(steps) => self.multi_read(link, xid, steps),
             Request::Auth { scheme, credentials } => self.auth(link, session, xid, &scheme, &credentials),
             Request::WhoAmI => {
-                let users = &self.present[&session].users;
+                let users = &self.session_states[&session].users;
                 let reply = encode_reply(xid, self.tree.last_zxid(), code::OK, |writer| {
                     writer.count(users.len() + 1).text("ip").text("127.0.0.1");
                     users.iter().for_each(|user| {
@@ -230,14 +241,14 @@ impl Coordinator {
         }
     }
 
-    fn write(&mut self, link: LinkId, session: i64, xid: i32, write: Write, operations: &[i32], now: Moment) {
+    fn write(&mut self, link: LinkId, session: i64, xid: i32, write: Write, operations: &[i32], now: OpTime) {
         let is_multi = matches!(write, Write::Multi(_));
         let applied = self.tree.apply(session, now.wall_ms, write);
-        self.touched.extend(applied.touched);
+        self.dirty_keys.extend(applied.dirty_keys);
         self.send_events(applied.events);
         match applied.result {
             Ok(written) => {
-                self.reply(link, xid, code::OK, |writer| protocol::write_written(writer, &written, operations));
+                self.reply(link, xid, code::OK, |writer| protocol::write_result(writer, &written, operations));
             }
             Err(Failure::Multi { index, source }) if is_multi => {
                 let code = code_of(&source);
@@ -335,7 +346,7 @@ impl Coordinator {
 
     fn bound_watches(&mut self, link: LinkId, session: i64) {
         if self.tree.watches_of(session) > WATCH_LIMIT {
-            self.push_output(link, Action::HangUp("it set more watches than one session may have"));
+            self.push_output(link, Action::Disconnect("it set more watches than one session may have"));
             self.detach(link);
         }
     }
@@ -345,15 +356,15 @@ impl Coordinator {
         let user = std::str::from_utf8(credentials).ok().and_then(|text| text.split_once(':')).map(|(user, _)| user);
         match (scheme, user) {
             ("digest", Some(user)) => {
-                let presence = self.present.get_mut(&session).expect("a linked session is present");
-                if presence.users.len() < 16 {
-                    presence.users.insert(user.to_owned());
+                let session_state = self.session_states.get_mut(&session).expect("a linked session is present");
+                if session_state.users.len() < 16 {
+                    session_state.users.insert(user.to_owned());
                 }
                 self.reply(link, xid, code::OK, |_| {});
             }
             _ => {
-                let refusal = encode_reply(xid, self.tree.last_zxid(), code::AUTH_FAILED, |_| {});
-                self.push_output(link, Action::LastReply(refusal));
+                let reply = encode_reply(xid, self.tree.last_zxid(), code::AUTH_FAILED, |_| {});
+                self.push_output(link, Action::LastReply(reply));
                 self.detach(link);
             }
         }
@@ -361,7 +372,7 @@ impl Coordinator {
 
     fn send_events(&mut self, fired: Vec<Fired>) {
         for Fired { session, event } in fired {
-            if let Some(link) = self.present.get(&session).and_then(|presence| presence.link) {
+            if let Some(link) = self.session_states.get(&session).and_then(|session_state| session_state.link) {
                 self.push_output(link, Action::Event(encode_event(&event)));
             }
         }
@@ -380,26 +391,26 @@ impl Coordinator {
 /// So many pauses in a row, in which a client with a connection was not heard, do not count against it.
 const MAX_PAUSES: u32 = 3;
 
-impl Presence {
-    fn new(timeout_ms: i32, now: Moment) -> Self {
-        let mut presence =
-            Self { link: None, expires_ms: 0, latest_ms: 0, pauses: 0, timeout_ms, users: BTreeSet::new() };
-        presence.touch(now);
-        presence
+impl SessionState {
+    fn new(timeout_ms: i32, now: OpTime) -> Self {
+        let mut session_state =
+            Self { link: None, expires_ms: 0, latest_expiry_ms: 0, pauses: 0, timeout_ms, users: BTreeSet::new() };
+        session_state.touch(now);
+        session_state
     }
 
-    fn touch(&mut self, now: Moment) {
+    fn touch(&mut self, now: OpTime) {
         let timeout_ms = u64::try_from(self.timeout_ms).unwrap_or_default();
-        (self.expires_ms, self.latest_ms, self.pauses) =
+        (self.expires_ms, self.latest_expiry_ms, self.pauses) =
             (now.passed_ms + timeout_ms, now.passed_ms + 2 * timeout_ms, 0);
     }
 
     /// Who has a connection may have sent something that nobody could hear. Who has none gets as much time as he would have to come
     /// back, once. On a disk that is always slow neither would ever be missed, if this had no end.
-    fn give_back(&mut self, silent_ms: u64) {
+    fn extend_by(&mut self, silent_ms: u64) {
         let later_ms = self.expires_ms + silent_ms;
         if self.link.is_none() {
-            self.expires_ms = later_ms.min(self.latest_ms).max(self.expires_ms);
+            self.expires_ms = later_ms.min(self.latest_expiry_ms).max(self.expires_ms);
         } else if self.pauses < MAX_PAUSES {
             (self.expires_ms, self.pauses) = (later_ms, self.pauses + 1);
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::client_connection::Outbox;
-use crate::coordinator::{Action, Coordinator, Input, LinkId, Moment, Output};
+use crate::client_connection::SendHandle;
+use crate::coordinator::{Action, Coordinator, Input, LinkId, OpTime, Output};
 use crate::store::{Store, StoreError};
 
 /// The most that goes into one commit; it keeps the answers of a flood from piling up.
@@ -14,7 +14,7 @@ const BATCH_LIMIT: usize = 4_096;
 
 /// What reaches the engine.
 pub enum Message {
-    Opened { link: LinkId, outbox: Outbox },
+    Opened { link: LinkId, send_handle: SendHandle },
     Input(Input),
     Stats(oneshot::Sender<ServerStats>),
 }
@@ -36,7 +36,7 @@ pub struct ServerStats {
 pub struct Engine {
     coordinator: Coordinator,
     store: Store,
-    outboxes: BTreeMap<LinkId, Outbox>,
+    send_handles: BTreeMap<LinkId, SendHandle>,
     now_ms: fn() -> i64,
     start: Instant,
     received: u64,
@@ -47,8 +47,8 @@ pub struct Engine {
 impl Engine {
     pub fn new(store: Store, tree: crate::tree::Tree, now_ms: fn() -> i64) -> Self {
         let start = Instant::now();
-        let coordinator = Coordinator::new(tree, Moment { wall_ms: now_ms(), passed_ms: 0 });
-        Self { coordinator, store, outboxes: BTreeMap::new(), now_ms, start, received: 0, sent: 0, commits: 0 }
+        let coordinator = Coordinator::new(tree, OpTime { wall_ms: now_ms(), passed_ms: 0 });
+        Self { coordinator, store, send_handles: BTreeMap::new(), now_ms, start, received: 0, sent: 0, commits: 0 }
     }
 
     /// Runs until every sender of the inbox is gone, or the disk fails. After a failure nothing is answered any more:
@@ -74,13 +74,13 @@ impl Engine {
         let (mut later, mut ticks) = (Vec::new(), 0);
         for message in batch {
             match message {
-                Message::Opened { link, outbox } => drop(self.outboxes.insert(link, outbox)),
+                Message::Opened { link, send_handle } => drop(self.send_handles.insert(link, send_handle)),
                 Message::Stats(reply) => drop(reply.send(self.stats())),
                 Message::Input(input) => match input {
                     Input::Call { link, ref call } if !call.request.changes() && !writers.contains(&link) => {
                         self.coordinator.handle(input, now);
                     }
-                    Input::Hello { link, .. } | Input::Call { link, .. } | Input::Gone { link } => {
+                    Input::Connect { link, .. } | Input::Call { link, .. } | Input::Disconnected { link } => {
                         writers.insert(link);
                         later.push(input);
                     }
@@ -91,18 +91,18 @@ impl Engine {
         }
         self.send_outputs();
         for input in later {
-            let gone = if let Input::Gone { link } = input { Some(link) } else { None };
+            let disconnected = if let Input::Disconnected { link } = input { Some(link) } else { None };
             self.coordinator.handle(input, now);
-            if let Some(link) = gone {
-                self.outboxes.remove(&link);
+            if let Some(link) = disconnected {
+                self.send_handles.remove(&link);
             }
         }
         if ticks > 0 {
             self.coordinator.handle(Input::Tick, now);
         }
-        let touched = self.coordinator.take_touched();
-        if !touched.is_empty() {
-            self.store.commit(self.coordinator.tree(), &touched)?;
+        let dirty_keys = self.coordinator.take_dirty_keys();
+        if !dirty_keys.is_empty() {
+            self.store.commit(self.coordinator.tree(), &dirty_keys)?;
             self.commits += 1;
         }
         self.send_outputs();
@@ -111,23 +111,23 @@ impl Engine {
 
     fn send_outputs(&mut self) {
         for Output { link, action } in self.coordinator.take_outputs() {
-            let Some(outbox) = self.outboxes.get(&link) else { continue };
+            let Some(send_handle) = self.send_handles.get(&link) else { continue };
             self.sent += 1;
             let flow = match action {
-                Action::Reply(frame) => outbox.reply(frame),
-                Action::Event(frame) => outbox.event(frame),
-                Action::LastReply(frame) => outbox.last_reply(frame),
-                Action::HangUp(reason) => outbox.hang_up(reason),
+                Action::Reply(frame) => send_handle.reply(frame),
+                Action::Event(frame) => send_handle.event(frame),
+                Action::LastReply(frame) => send_handle.last_reply(frame),
+                Action::Disconnect(reason) => send_handle.disconnect(reason),
             };
             if flow.is_break() {
-                self.outboxes.remove(&link);
+                self.send_handles.remove(&link);
             }
         }
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> OpTime {
         let passed_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Moment { wall_ms: (self.now_ms)(), passed_ms }
+        OpTime { wall_ms: (self.now_ms)(), passed_ms }
     }
 
     fn stats(&self) -> ServerStats {

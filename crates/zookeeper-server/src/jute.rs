@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_about_lengths_are_errors_and_cost_nothing() {
+    fn false_lengths_are_errors_and_allocate_nothing() {
         assert_eq!(Reader::new(&i32::MAX.to_be_bytes()).buffer(), Err(Malformed::Short));
         assert_eq!(Reader::new(&(-2i32).to_be_bytes()).buffer(), Err(Malformed::Length(-2)));
         assert_eq!(Reader::new(&i32::MAX.to_be_bytes()).list(Reader::long), Err(Malformed::Short));

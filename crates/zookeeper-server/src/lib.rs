@@ -107,16 +107,16 @@ impl EmbeddedServer {
         let address = plain.local_addr().map_err(EmbeddedError::Listen)?;
         let tls_address = tls.local_addr().map_err(EmbeddedError::Listen)?;
         let (stop, stopping) = watch::channel(false);
-        let door = Door {
+        let acceptor = Acceptor {
             engine: inbox.clone(),
             stopping,
-            room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            connection_limit: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             next_link: Arc::new(AtomicU64::new(1)),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(door.clone().accept(plain, None));
-        tasks.spawn(door.clone().accept(tls, Some(TlsAcceptor::from(tls_config))));
-        tasks.spawn(tick(inbox, door.stopping));
+        tasks.spawn(acceptor.clone().accept(plain, None));
+        tasks.spawn(acceptor.clone().accept(tls, Some(TlsAcceptor::from(tls_config))));
+        tasks.spawn(tick(inbox, acceptor.stopping));
         info!(%address, %tls_address, data_dir = %data_dir.display(), "embedded coordinator listens");
         Ok(Self { address, tls_address, tls_files, stop, tasks, failure })
     }
@@ -171,10 +171,10 @@ async fn start_engine(
             Err(error) => return drop(opened.send(Err(error))),
         };
         drop(opened.send(Ok(())));
-        let guard = Guard { report };
+        let panic_reporter = PanicReporter { report };
         if let Err(failure) = engine.run(inbox) {
             error!(%failure, data_dir = %directory.display(), "embedded coordinator cannot store changes and stops");
-            guard.report.send_replace(Some(failure.to_string()));
+            panic_reporter.report.send_replace(Some(failure.to_string()));
         }
     };
     let path = data_dir.to_owned();
@@ -192,11 +192,11 @@ async fn start_engine(
 }
 
 /// Tells of a panic in the engine, which would otherwise look like an ordered end.
-struct Guard {
+struct PanicReporter {
     report: watch::Sender<Option<String>>,
 }
 
-impl Drop for Guard {
+impl Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.report.send_replace(Some("the coordinator's thread ended unexpectedly".into()));
@@ -221,14 +221,14 @@ async fn tick(engine: mpsc::Sender<Message>, mut stopping: watch::Receiver<bool>
 
 /// What accepting connections needs.
 #[derive(Clone)]
-struct Door {
+struct Acceptor {
     engine: mpsc::Sender<Message>,
     stopping: watch::Receiver<bool>,
-    room: Arc<Semaphore>,
+    connection_limit: Arc<Semaphore>,
     next_link: Arc<AtomicU64>,
 }
 
-impl Door {
+impl Acceptor {
     async fn accept(self, listener: TcpListener, tls: Option<TlsAcceptor>) {
         let mut connections = JoinSet::new();
         let mut stopping = self.stopping.clone();
@@ -241,9 +241,9 @@ impl Door {
             while connections.try_join_next().is_some() {}
             match accepted {
                 Ok((stream, permit)) => {
-                    let (door, tls) = (self.clone(), tls.clone());
+                    let (acceptor, tls) = (self.clone(), tls.clone());
                     connections.spawn(async move {
-                        door.serve(stream, tls).await;
+                        acceptor.serve(stream, tls).await;
                         drop(permit);
                     });
                 }
@@ -258,7 +258,7 @@ impl Door {
     }
 
     async fn next(&self, listener: &TcpListener) -> std::io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-        let permit = self.room.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let permit = self.connection_limit.clone().acquire_owned().await.expect("the semaphore is never closed");
         Ok((listener.accept().await?.0, permit))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::jute::{Malformed, Reader, Writer};
-use crate::tree::{Acl, Failure, WatchFilter, WatchKind, WatchList, Write, Written};
+use crate::tree::{Acl, Failure, WatchFilter, WatchKind, WatchList, Write, WriteResult};
 use crate::types::{CreateMode, EventKind, Stat, WatchEvent};
 
 /// The longest frame taken from a client: ZooKeeper's default.
@@ -13,9 +13,9 @@ pub const FRAME_LIMIT: usize = 0xf_ffff;
 
 /// The first frame of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct ConnectRequest {
     /// The newest transaction the client has seen.
-    pub seen: i64,
+    pub last_zxid_seen: i64,
     pub timeout_ms: i32,
     /// 0 asks for a new session.
     pub session: i64,
@@ -163,16 +163,16 @@ pub fn code_of(failure: &Failure) -> i32 {
     }
 }
 
-pub fn decode_hello(frame: &[u8]) -> Result<Hello, Malformed> {
+pub fn decode_connect_request(frame: &[u8]) -> Result<ConnectRequest, Malformed> {
     let mut reader = Reader::new(frame);
     let protocol = reader.int()?;
     if protocol != 0 {
         return Err(Malformed::Value(protocol, "the protocol version 0"));
     }
-    let (seen, timeout_ms, session) = (reader.long()?, reader.int()?, reader.long()?);
+    let (last_zxid_seen, timeout_ms, session) = (reader.long()?, reader.int()?, reader.long()?);
     // A client without a session may send no password at all; a wrong one simply resumes nothing.
     let password = reader.buffer()?.try_into().unwrap_or([0; 16]);
-    Ok(Hello { seen, timeout_ms, session, password, reads_flag: !reader.is_empty() })
+    Ok(ConnectRequest { last_zxid_seen, timeout_ms, session, password, reads_flag: !reader.is_empty() })
 }
 
 pub fn decode_call(frame: &[u8]) -> Result<Call, Malformed> {
@@ -313,7 +313,7 @@ fn decode_step(reader: &mut Reader<'_>) -> Result<Option<i32>, Malformed> {
 
 fn decode_set_watches(operation: i32, reader: &mut Reader<'_>) -> Result<Request, Malformed> {
     let mut list = WatchList {
-        seen: reader.long()?,
+        last_zxid_seen: reader.long()?,
         data: reader.list(Reader::text)?,
         exist: reader.list(Reader::text)?,
         children: reader.list(Reader::text)?,
@@ -327,10 +327,10 @@ fn decode_set_watches(operation: i32, reader: &mut Reader<'_>) -> Result<Request
 }
 
 /// The answer to the first frame.
-pub fn encode_welcome(hello: &Hello, session: i64, timeout_ms: i32, password: [u8; 16]) -> Bytes {
+pub fn encode_connect_response(request: &ConnectRequest, session: i64, timeout_ms: i32, password: [u8; 16]) -> Bytes {
     let mut writer = Writer::frame();
     writer.int(0).int(timeout_ms).long(session).buffer(&password);
-    if hello.reads_flag {
+    if request.reads_flag {
         writer.flag(false); // never read-only
     }
     writer.finish_frame()
@@ -374,26 +374,26 @@ pub fn write_acl(writer: &mut Writer, acl: &[Acl]) {
 }
 
 /// The body of the answer to a change, in the form its operation number asks for.
-pub fn write_written(writer: &mut Writer, written: &Written, operations: &[i32]) {
+pub fn write_result(writer: &mut Writer, written: &WriteResult, operations: &[i32]) {
     match written {
-        Written::Multi(all) => {
+        WriteResult::Multi(all) => {
             for (written, &operation) in all.iter().zip(operations) {
                 write_step(writer, operation, code::OK);
                 match written {
-                    Written::Checked(_) => {} // inside a transaction a check has no body
-                    other => write_written(writer, other, &[operation]),
+                    WriteResult::Checked(_) => {} // inside a transaction a check has no body
+                    other => write_result(writer, other, &[operation]),
                 }
             }
             write_end(writer);
         }
-        Written::Created { path, stat } => {
+        WriteResult::Created { path, stat } => {
             writer.text(path);
             if operations == [operation::CREATE_2] {
                 write_stat(writer, stat);
             }
         }
-        Written::Set(stat) | Written::Checked(stat) | Written::AclSet(stat) => write_stat(writer, stat),
-        Written::Deleted => {}
+        WriteResult::Set(stat) | WriteResult::Checked(stat) | WriteResult::AclSet(stat) => write_stat(writer, stat),
+        WriteResult::Deleted => {}
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::jute::{Malformed, Reader, Writer};
 use crate::protocol::{decode_acl, write_acl};
-use crate::tree::{DirtyKey, Inconsistent, Record, Session, Touched, Tree};
+use crate::tree::{DirtyKey, Inconsistent, Record, Session, Tree};
 
 const ZNODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("znodes");
 const SESSIONS: TableDefinition<'_, i64, &[u8]> = TableDefinition::new("sessions");
@@ -133,25 +133,25 @@ impl Store {
 
     fn create(&mut self) -> Result<Tree, StoreError> {
         let tree = Tree::new();
-        let everything = tree.records().map(|(path, _)| Touched::Znode(path.as_str().into())).collect();
+        let everything = tree.records().map(|(path, _)| DirtyKey::Znode(path.as_str().into())).collect();
         self.commit(&tree, &everything)?;
         Ok(tree)
     }
 
     /// Makes what was touched durable, all or nothing. When this returns it survives a power cut.
-    pub fn commit(&mut self, tree: &Tree, touched: &BTreeSet<Touched>) -> Result<(), StoreError> {
+    pub fn commit(&mut self, tree: &Tree, dirty_keys: &BTreeSet<DirtyKey>) -> Result<(), StoreError> {
         let mut transaction = self.database.begin_write().map_err(redb::Error::from)?;
         transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
         {
             let mut znodes = transaction.open_table(ZNODES)?;
             let mut sessions = transaction.open_table(SESSIONS)?;
-            for entry in touched {
+            for entry in dirty_keys {
                 match entry {
-                    Touched::Znode(path) => match tree.record(path) {
+                    DirtyKey::Znode(path) => match tree.record(path) {
                         Some(record) => drop(znodes.insert(&**path, &*encode_record(record))?),
                         None => drop(znodes.remove(&**path)?),
                     },
-                    Touched::Session(id) => match tree.session(*id) {
+                    DirtyKey::Session(id) => match tree.session(*id) {
                         Some(session) => drop(sessions.insert(*id, &*encode_session(session))?),
                         None => drop(sessions.remove(*id)?),
                     },

@@ -22,7 +22,7 @@ use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::images::build_schedule::{BuildOrder, BuildReason};
-use nodepool_zk::txn::image_build::Asked;
+use nodepool_zk::txn::image_build::ManualRequest;
 use nodepool_zk::txn::store::Store;
 
 /// Who builds, where, and what is said of it.
@@ -64,7 +64,7 @@ pub async fn build(
 ) -> BuildOutcome {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
     let begun = ImageBuild::started(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
-    let asked = if order.reason == BuildReason::Requested { Asked::Yes } else { Asked::No };
+    let asked = if order.reason == BuildReason::Requested { ManualRequest::Yes } else { ManualRequest::No };
     let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {
         Ok(grant) => grant,
         Err(WriteError::Contended | WriteError::Conflict) => return BuildOutcome::Skipped,
@@ -166,7 +166,7 @@ async fn run_dib(
 async fn wait_until_unneeded(store: &Store, key: &BuildKey, poll_interval: Seconds) {
     loop {
         tokio::time::sleep(poll_interval.to_duration()).await;
-        let is_unneeded = store.mirror().look(|snapshot| {
+        let is_unneeded = store.mirror().with_snapshot(|snapshot| {
             let build = snapshot.images.build(key);
             snapshot.connected && build.is_none_or(|stored| stored.record.state != BuildState::Building)
         });

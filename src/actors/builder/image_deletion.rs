@@ -45,7 +45,7 @@ pub async fn delete_upload(
         record.set_state(UploadState::Deleting, clock::now());
         record.clone()
     });
-    let lock = store.retire_upload(&key, stored.version, change).await?;
+    let lock = store.mark_upload_deleting(&key, stored.version, change).await?;
     // Attempts of which nobody has heard may have left other images than the one that the record names, also of one that is ready: what
     // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
     let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT_FAILURE_AGE;
@@ -64,7 +64,9 @@ async fn delete_from_cloud(
     let deleted = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
-            invariant_guard::enforce(store.mirror().look(|snapshot| check_image_deletion(id, key, &snapshot.images)))?;
+            invariant_guard::enforce(
+                store.mirror().with_snapshot(|snapshot| check_image_deletion(id, key, &snapshot.images)),
+            )?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             client.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
@@ -113,7 +115,7 @@ async fn end_stale_upload_of(
         target: "nodepool.builder.CleanupWorker.0",
         "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
     );
-    let lock = store.retire_upload(key, stored.version, None).await?;
+    let lock = store.mark_upload_deleting(key, stored.version, None).await?;
     let passes = if stored.record.external_id.is_some() { 1 } else { 2 };
     delete_from_cloud(store, client, lock, key, &stored.record, passes).await
 }
@@ -144,7 +146,7 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
     };
     for image in listed.iter().filter(|image| image.has_marks(&marks)) {
         invariant_guard::enforce(
-            store.mirror().look(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),
+            store.mirror().with_snapshot(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),
         )?;
         client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }
@@ -154,7 +156,7 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
 pub async fn mark_build(store: Store, key: BuildKey, stored: Versioned<ImageBuild>) -> Result<(), WriteError> {
     let mut record = ImageBuild::clone(&stored.record);
     record.set_state(BuildState::Deleting, clock::now());
-    store.retire_build(&key, stored.version, record).await
+    store.mark_build_deleting(&key, stored.version, record).await
 }
 
 pub async fn remove_build(store: Store, key: BuildKey, stored: Versioned<ImageBuild>) -> Result<(), WriteError> {

@@ -242,11 +242,11 @@ fn log_undeletable(provider: &ProviderName, nodes: &[NodeId]) {
 
 async fn repair_with(store: &Store, repair: Repair) -> Result<(), WriteError> {
     match repair {
-        Repair::Retire { node, version } => store.retire(&node, version).await,
+        Repair::Retire { node, version } => store.remove_node(&node, version).await,
         Repair::Delete { .. } => unreachable!("a deletion goes its own way, over the provider"),
         Repair::Release { request, node } => store.release(&request, *node).await,
         Repair::Reset { request, nodes } => store.reset(*request, nodes).await,
-        Repair::RemoveEmpty(node) => store.remove_empty(&node).await,
+        Repair::RemoveEmpty(node) => store.remove_empty_node(&node).await,
         Repair::RemoveRequestLock { request, before_ms } => store.remove_request_lock(&request, before_ms).await,
     }
 }

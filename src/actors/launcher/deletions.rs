@@ -57,7 +57,7 @@ impl CleanupWorker {
             |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
         let violation = store
             .mirror()
-            .look(|snapshot| is_unchanged(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
+            .with_snapshot(|snapshot| is_unchanged(snapshot).then(|| check_node_deletion(&node, snapshot)).flatten());
         if let Err(error) = invariant_guard::enforce(violation) {
             return self.on_repaired(key, &log_context, Err(error), ctx);
         }

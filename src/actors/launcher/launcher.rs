@@ -60,7 +60,7 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedCon
         biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
-        () = mirror.gone_back() => SessionEnd::StoreRolledBack,
+        () = mirror.store_rolled_back() => SessionEnd::StoreRolledBack,
         _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
     };
     // Whatever the reason: nobody of this tree may act on the next session.

@@ -420,8 +420,8 @@ async fn retry_release(store: &Store, mut nodes: Vec<NodeChange>) {
         for node in nodes {
             let is_building = |stored: &&Versioned<Node>| stored.record.state == NodeState::Building;
             let mirror = store.mirror();
-            let version =
-                mirror.look(|snapshot| snapshot.node(&node.id).filter(is_building).map(|stored| stored.version));
+            let version = mirror
+                .with_snapshot(|snapshot| snapshot.node(&node.id).filter(is_building).map(|stored| stored.version));
             let Some(version) = version else { continue };
             let written = store.save(NodeChange { version, ..node.clone() }).await;
             remaining.extend(matches!(written, Err(ref error) if *error != WriteError::SessionOver).then_some(node));

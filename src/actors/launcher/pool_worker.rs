@@ -170,7 +170,7 @@ impl PoolWorker {
     /// thousands of launches it would be most of the work.
     pub(crate) fn handle_event_on_latest(&mut self, event: Event, ctx: &mut Context<Self>) {
         let mirror = self.deps.store.mirror().clone();
-        let effects = mirror.look(|snapshot| self.decide(snapshot, event));
+        let effects = mirror.with_snapshot(|snapshot| self.decide(snapshot, event));
         self.perform_all(effects, ctx);
         self.publish_pending_usage();
     }
@@ -267,7 +267,7 @@ impl PoolWorker {
             }
             Effect::Retire { node, version } => {
                 let id = node.clone();
-                let writing = async move { store.retire(&id, version).await };
+                let writing = async move { store.remove_node(&id, version).await };
                 self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
                     act.handle_write_result(Event::Retired(node, result), ctx);

@@ -41,7 +41,7 @@ use nodepool_drivers::common::process_group;
 use nodepool_model::metrics::statsd_metrics::StatsdAddress;
 use nodepool_zk::Zk;
 use nodepool_zk::client::{
-    ConnectError, ConnectOptions, RealConnection, Server, connect_until, install_crypto_provider,
+    ConnectError, ConnectOptions, RealConnection, ServerAddress, connect_until, install_crypto_provider,
 };
 use python_logging::config::LogConfigError;
 use python_logging::{LineFormat, LogError, LogPlan, Verbosity};
@@ -547,7 +547,10 @@ async fn follow_servers(
         connection.set_servers(
             moved
                 .into_iter()
-                .map(|server| Server { host: server.host.trim_matches(['[', ']']).to_owned(), port: server.port })
+                .map(|server| ServerAddress {
+                    host: server.host.trim_matches(['[', ']']).to_owned(),
+                    port: server.port,
+                })
                 .collect(),
         );
     }

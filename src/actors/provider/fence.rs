@@ -47,6 +47,6 @@ impl Fence {
 
     /// It asks nobody.
     pub fn is_session_confirmed(&self) -> bool {
-        self.0.lives_until().is_some_and(|until| Instant::now() + MIN_SESSION_REMAINING < until)
+        self.0.session_valid_until().is_some_and(|until| Instant::now() + MIN_SESSION_REMAINING < until)
     }
 }

@@ -20,7 +20,7 @@ use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription};
-use nodepool_zk::mirror::wake_signal::Bell;
+use nodepool_zk::mirror::wake_signal::WakeSignal;
 
 /// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
 /// takes in all of them.
@@ -47,7 +47,7 @@ pub struct Triggers {
     /// What the pools show each other, for those who mind.
     shared_pools: Option<watch::Receiver<SharedPoolState>>,
     /// Rung by each publication, and by whoever nudges.
-    bell: Arc<Bell>,
+    wake_signal: Arc<WakeSignal>,
     /// End when one of the facts or the board has changed.
     sources: FuturesUnordered<LocalBoxFuture<'static, Option<TriggerSource>>>,
     is_requeued: bool,
@@ -74,14 +74,14 @@ impl TriggerSource {
 
 impl Triggers {
     pub fn new(mirror: Arc<Mirror>) -> Self {
-        let bell = Arc::new(Bell::default());
-        mirror.ring(&bell);
+        let wake_signal = Arc::new(WakeSignal::default());
+        mirror.wake_on_publish(&wake_signal);
         Self {
             snapshots: mirror.subscribe(),
             mirror,
             facts: Vec::new(),
             shared_pools: None,
-            bell,
+            wake_signal,
             sources: FuturesUnordered::new(),
             is_requeued: false,
             timer: None,
@@ -142,7 +142,7 @@ impl Triggers {
     /// An answer came, which may have freed something.
     pub fn requeue_now(&mut self) {
         self.is_requeued = true;
-        self.bell.ring();
+        self.wake_signal.wake();
     }
 
     /// There will be something to look at then, whatever there was to be before.
@@ -158,13 +158,13 @@ impl Triggers {
             Some(timer) => timer.as_mut().reset(at),
             None => self.timer = Some(Box::pin(sleep_until(at))),
         }
-        self.bell.ring();
+        self.wake_signal.wake();
     }
 
     /// Ready when there is something to look at that was not marked as seen. A source that has ended is silent.
     fn poll(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
         // First, or what comes between would be heard by nobody.
-        self.bell.register(task.waker());
+        self.wake_signal.register(task.waker());
         while let Poll::Ready(Some(source)) = self.sources.poll_next_unpin(task) {
             self.sources.extend(source.map(|source| source.changed().boxed_local()));
         }

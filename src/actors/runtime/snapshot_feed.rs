@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::snapshot::Snapshot;
-use nodepool_zk::mirror::mirror::{Frame, Mirror, Subscription, TransitionBatch};
+use nodepool_zk::mirror::mirror::{Mirror, Subscription, TransitionBatch};
 
 /// Frames that who watches closely may be behind.
 const MAX_TRANSITION_BATCHES: usize = 4096;
@@ -17,7 +17,7 @@ const MAX_TRANSITION_BATCHES: usize = 4096;
 #[derive(Clone)]
 pub struct SnapshotFeed {
     published: watch::Sender<Option<Subscription>>,
-    transitions: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
+    transitions: Arc<Mutex<Option<mpsc::Sender<TransitionBatch>>>>,
     facts: Arc<Mutex<FactsReceivers>>,
 }
 
@@ -33,7 +33,7 @@ impl SnapshotFeed {
     /// A session has begun.
     pub fn attach_session(&self, mirror: &Mirror) {
         if let Some(sender) = &*self.transitions.lock().unwrap_or_else(PoisonError::into_inner) {
-            mirror.film(sender.clone());
+            mirror.stream_transitions(sender.clone());
         }
         self.publish(mirror.subscribe());
     }
@@ -43,7 +43,7 @@ impl SnapshotFeed {
     }
 
     /// Every step of every session that begins from now on, for the one who asked last.
-    pub fn subscribe_transitions(&self) -> mpsc::Receiver<Frame> {
+    pub fn subscribe_transitions(&self) -> mpsc::Receiver<TransitionBatch> {
         let (sender, receiver) = mpsc::channel(MAX_TRANSITION_BATCHES);
         *self.transitions.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver

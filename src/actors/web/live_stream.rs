@@ -31,7 +31,7 @@ use nodepool_model::report::event_history::{COUNT_INTERVAL, EventHistory};
 use nodepool_model::report::list::Object;
 use nodepool_model::report::status::{self, NODE_COLUMNS, PoolVerdict, REQUEST_COLUMNS};
 use nodepool_model::snapshot::Snapshot;
-use nodepool_zk::mirror::mirror::Frame;
+use nodepool_zk::mirror::mirror::TransitionBatch;
 
 /// Changes are told at most this often: what happens meanwhile is told together.
 const PATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -85,24 +85,24 @@ impl Default for LiveView {
 
 /// Follows what is seen of ZooKeeper as long as the process lives. Nobody waits for another: not who remembers for who tells,
 /// and neither of them for pools that are asked.
-pub async fn run(live: Arc<LiveView>, context: Arc<ProcessContext>, film: mpsc::Receiver<Frame>) {
+pub async fn run(live: Arc<LiveView>, context: Arc<ProcessContext>, transitions: mpsc::Receiver<TransitionBatch>) {
     tokio::join!(
-        record_history(&live, film),
+        record_history(&live, transitions),
         sample_counts(&live, &context),
         send_patches(&live, &context),
         send_metrics(&live, &context)
     );
 }
 
-async fn record_history(live: &LiveView, mut film: mpsc::Receiver<Frame>) {
+async fn record_history(live: &LiveView, mut transitions: mpsc::Receiver<TransitionBatch>) {
     let mut last = Arc::<Snapshot>::default();
-    while let Some(frame) = film.recv().await {
+    while let Some(batch) = transitions.recv().await {
         let (mut history, now) = (lock(&live.history), clock::now());
-        match frame.steps {
+        match batch.transitions {
             Some(steps) => steps.into_iter().for_each(|step| history.record(step, now)),
-            None => history.record_differences(&last, &frame.picture, now),
+            None => history.record_differences(&last, &batch.snapshot, now),
         }
-        last = frame.picture;
+        last = batch.snapshot;
     }
 }
 

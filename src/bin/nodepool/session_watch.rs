@@ -17,8 +17,9 @@ const SAFE_FRACTION: (u32, u32) = (5, 12);
 pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
     let mut session = zk.session();
     // Without a connection: they were taken a moment ago.
-    let mut deadline =
-        zk.lives_until().unwrap_or_else(|| Instant::now() + session_timeout * SAFE_FRACTION.0 / SAFE_FRACTION.1);
+    let mut deadline = zk
+        .session_valid_until()
+        .unwrap_or_else(|| Instant::now() + session_timeout * SAFE_FRACTION.0 / SAFE_FRACTION.1);
     loop {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let sync = async {
@@ -33,7 +34,7 @@ pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
             () = sync => {}
             () = sleep_until(deadline) => {}
         }
-        deadline = zk.lives_until().map_or(deadline, |newer| newer.max(deadline));
+        deadline = zk.session_valid_until().map_or(deadline, |newer| newer.max(deadline));
         if deadline <= Instant::now() {
             return;
         }
@@ -130,7 +131,7 @@ mod tests {
             *self.until.lock().unwrap() = Instant::now() + SESSION_EXTENSION;
             futures::future::ready(Ok(())).boxed()
         }
-        fn lives_until(&self) -> Option<Instant> {
+        fn session_valid_until(&self) -> Option<Instant> {
             Some(*self.until.lock().unwrap())
         }
         fn session_id(&self) -> i64 {

@@ -19,17 +19,17 @@ use zookeeper_client::{AddWatchMode, Client, EventType, OneshotWatcher, Persiste
 use super::errors;
 use super::options::{ConnectError, ConnectOptions};
 use super::rewatch::Events;
-use super::tls::Material;
+use super::tls::TlsPem;
 use crate::Reply;
 use zookeeper_server::types::{CreateMode, ZkError};
 
 /// The part of its timeout for which a session surely lives after a leader has answered; why is told in
 /// `doc/decisions/0025-fence.md`.
-const SAFE: (u32, u32) = (5, 12);
+const SAFE_TIMEOUT_FRACTION: (u32, u32) = (5, 12);
 
 /// Why a connection did not come about.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum ConnectFailure {
     /// The server says that the session to resume is over.
     Expired,
     /// Named precisely enough for the operator.
@@ -38,9 +38,9 @@ pub enum Refusal {
     Unclear(String),
 }
 
-impl From<ConnectError> for Refusal {
+impl From<ConnectError> for ConnectFailure {
     fn from(error: ConnectError) -> Self {
-        Refusal::Known(error)
+        ConnectFailure::Known(error)
     }
 }
 
@@ -63,15 +63,15 @@ pub struct Connected {
 
 impl SessionConnection {
     /// Connects, for a new session or to resume one.
-    pub async fn open(options: &ConnectOptions, session: Option<SessionInfo>) -> Result<Self, Refusal> {
+    pub async fn open(options: &ConnectOptions, session: Option<SessionInfo>) -> Result<Self, ConnectFailure> {
         let is_new = session.is_none();
         let mut connector = Client::connector().with_session_timeout(options.session_timeout).with_fail_eagerly();
         if let Some(session) = session {
             connector = connector.with_session(session);
         }
         if let Some(tls) = &options.tls {
-            let material = Material::read(tls).map_err(ConnectError::from)?;
-            connector = connector.with_tls(material.client_options().map_err(ConnectError::from)?);
+            let pem = TlsPem::read(tls).map_err(ConnectError::from)?;
+            connector = connector.with_tls(pem.client_options().map_err(ConnectError::from)?);
         }
         let (tasks, stop) = start_thread()?;
         let servers = options.addresses().await;
@@ -81,19 +81,23 @@ impl SessionConnection {
             let connected =
                 if secure { connector.secure_connect(&servers).await } else { connector.connect(&servers).await };
             let client = connected.map_err(|error| match error {
-                zookeeper_client::Error::SessionExpired => Refusal::Expired,
-                zookeeper_client::Error::NoHosts => Refusal::Unclear(String::new()),
-                other => Refusal::Unclear(other.to_string()),
+                zookeeper_client::Error::SessionExpired => ConnectFailure::Expired,
+                zookeeper_client::Error::NoHosts => ConnectFailure::Unclear(String::new()),
+                other => ConnectFailure::Unclear(other.to_string()),
             })?;
             enter_chroot(client, chroot, is_new).await
         };
         let client = match tasks.spawn(opening).await {
             Ok(result) => result?,
-            Err(error) => return Err(Refusal::Unclear(error.to_string())),
+            Err(error) => return Err(ConnectFailure::Unclear(error.to_string())),
         };
         let state = client.state_watcher();
-        let connected =
-            Arc::new(Connected { client: Arc::new(client), tasks, maybe_lost: Notify::new(), confirmed: Mutex::default() ,});
+        let connected = Arc::new(Connected {
+            client: Arc::new(client),
+            tasks,
+            maybe_lost: Notify::new(),
+            confirmed: Mutex::default(),
+        });
         Ok(Self { connected: Some(connected), state, stop: Some(stop) })
     }
 
@@ -107,19 +111,19 @@ impl SessionConnection {
 
     /// Brings a resumed connection up to date: nothing older than the leader's state is read from here on, and the
     /// watches stand before any other request is sent.
-    pub async fn restore(&self, watches: Vec<Events>) -> Result<(), Refusal> {
+    pub async fn restore(&self, watches: Vec<Events>) -> Result<(), ConnectFailure> {
         let connected = self.connected().clone();
         let restoring = async move {
-            connected.client.sync("/").await.map_err(|error| Refusal::Unclear(error.to_string()))?;
+            connected.client.sync("/").await.map_err(|error| ConnectFailure::Unclear(error.to_string()))?;
             let adding = watches.into_iter().map(|events| connected.clone().watch(events));
             for added in futures::future::join_all(adding).await {
-                added.map_err(|error| Refusal::Unclear(error.to_string()))?;
+                added.map_err(|error| ConnectFailure::Unclear(error.to_string()))?;
             }
             Ok(())
         };
         match self.connected().tasks.spawn(restoring).await {
             Ok(result) => result,
-            Err(error) => Err(Refusal::Unclear(error.to_string())),
+            Err(error) => Err(ConnectFailure::Unclear(error.to_string())),
         }
     }
 
@@ -166,9 +170,9 @@ impl Connected {
         Ok(reply)
     }
 
-    pub fn lives_until(&self) -> Option<Instant> {
+    pub fn session_valid_until(&self) -> Option<Instant> {
         let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(confirmed? + self.client.session_timeout() * SAFE.0 / SAFE.1)
+        Some(confirmed? + self.client.session_timeout() * SAFE_TIMEOUT_FRACTION.0 / SAFE_TIMEOUT_FRACTION.1)
     }
 
     /// Sends a request now; the answer comes when it is awaited.
@@ -202,7 +206,7 @@ impl Connected {
     /// Adds a persistent recursive watch and passes its events on until the connection or the reader is gone.
     pub async fn watch(self: Arc<Self>, events: Events) -> Result<(), zookeeper_client::Error> {
         let watcher = self.client.watch(events.path(), AddWatchMode::PersistentRecursive).await?;
-        events.set_standing();
+        events.set_established();
         self.tasks.spawn(forward(watcher, events));
         Ok(())
     }
@@ -239,7 +243,7 @@ async fn forward(mut watcher: PersistentWatcher, events: Events) {
 }
 
 /// Of a new session the chroot is created if need be, but not its parent: a mistyped one must not take root.
-async fn enter_chroot(client: Client, chroot: String, is_new: bool) -> Result<Client, Refusal> {
+async fn enter_chroot(client: Client, chroot: String, is_new: bool) -> Result<Client, ConnectFailure> {
     if chroot.is_empty() {
         return Ok(client);
     }
@@ -256,7 +260,7 @@ async fn enter_chroot(client: Client, chroot: String, is_new: bool) -> Result<Cl
             Err(error @ (zookeeper_client::Error::NoAuth | zookeeper_client::Error::NotReadOnly)) => {
                 return Err(ConnectError::ChrootRefused { chroot, reason: error.to_string() }.into());
             }
-            Err(error) => return Err(Refusal::Unclear(error.to_string())),
+            Err(error) => return Err(ConnectFailure::Unclear(error.to_string())),
         }
     }
     client.chroot(chroot.clone()).map_err(|_| ConnectError::BadChroot(chroot).into())

@@ -164,7 +164,7 @@ mod tests {
 
     // crates.md §2 trap 4
     #[test]
-    fn every_shape_of_a_broken_connection_is_an_unknown_outcome() {
+    fn every_connection_error_is_an_unknown_outcome() {
         for shape in [client::Error::ConnectionLoss, client::Error::Timeout, client::Error::SessionExpired] {
             assert!(matches!(error(shape), ZkError::Unknown(_)));
         }

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tracing::warn;
 use zookeeper_client::SessionInfo;
 
-use crate::client::connection::{ConnectFailure, Refusal};
-use crate::client::reconnect::{Command, Complaint, Keeper, Shared};
+use crate::client::connection::{ConnectFailure, SessionConnection};
+use crate::client::reconnect::{Command, Reconnector, SharedSession, WarningLimiter};
 use crate::client::rewatch::Events;
 use crate::{Connection, Reply, SessionState};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
@@ -31,7 +31,7 @@ mod probe;
 mod rewatch;
 mod tls;
 
-pub use crate::client::options::{ConnectError, ConnectOptions, Server};
+pub use crate::client::options::{ConnectError, ConnectOptions, ServerAddress};
 pub use crate::client::tls::{Tls, TlsError, install_crypto_provider};
 pub use nodepool_model::config::HostNames;
 
@@ -41,7 +41,7 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A session with a ZooKeeper ensemble. Dropping it ends the session at once, in the background; `close` waits for it.
 pub struct RealConnection {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
     session: SessionInfo,
     chroot: String,
     /// One closing and the reloads of the configuration, so nothing piles up.
@@ -52,8 +52,8 @@ pub struct RealConnection {
 pub async fn connect(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
     match attempt(&options).await {
         Ok(connection) => Ok(connection),
-        Err(Refusal::Known(error)) => Err(error),
-        Err(refusal) => Err(ConnectError::Unreachable(reconnect::reason(&options, refusal).await)),
+        Err(ConnectFailure::Known(error)) => Err(error),
+        Err(failure) => Err(ConnectError::Unreachable(reconnect::describe_failure(&options, failure).await)),
     }
 }
 
@@ -73,15 +73,15 @@ pub async fn connect_until(
 
 async fn connect_with_retry(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
     let mut retry_interval = MIN_RETRY_INTERVAL;
-    let mut complaint = Complaint::default();
+    let mut warning_limiter = WarningLimiter::default();
     loop {
-        let refusal = match attempt(&options).await {
+        let failure = match attempt(&options).await {
             Ok(connection) => return Ok(connection),
-            Err(Refusal::Known(error)) if error.is_final() => return Err(error),
-            Err(refusal) => refusal,
+            Err(ConnectFailure::Known(error)) if error.is_final() => return Err(error),
+            Err(failure) => failure,
         };
-        if complaint.is_due() {
-            let reason = reconnect::reason(&options, refusal).await;
+        if warning_limiter.is_due() {
+            let reason = reconnect::describe_failure(&options, failure).await;
             warn!(%reason, "no connection to ZooKeeper, trying again");
         }
         tokio::time::sleep(retry_interval).await;
@@ -89,7 +89,7 @@ async fn connect_with_retry(options: ConnectOptions) -> Result<Arc<RealConnectio
     }
 }
 
-async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Refusal> {
+async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, ConnectFailure> {
     options.check()?;
     install_crypto_provider();
     let connection = reconnect::with_timeout(options, SessionConnection::open(options, None)).await?;
@@ -101,12 +101,13 @@ impl RealConnection {
     fn start(options: ConnectOptions, connection: SessionConnection) -> Result<Self, ConnectError> {
         let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
-        let shared = Arc::new(Shared::new(&connection, options.request_deadline()));
+        let shared = Arc::new(SharedSession::new(&connection, options.request_deadline()));
         let session = connection.session().clone();
         let chroot = options.chroot.clone();
-        let (commands, orders) = mpsc::unbounded_channel();
-        let keeper = Keeper { options, shared: shared.clone(), session: session.clone(), commands: orders };
-        let body = move || runtime.block_on(keeper.run(connection));
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let reconnector =
+            Reconnector { options, shared: shared.clone(), session: session.clone(), commands: command_receiver };
+        let body = move || runtime.block_on(reconnector.run(connection));
         std::thread::Builder::new().name("zookeeper".to_owned()).spawn(body).map_err(no_thread)?;
         Ok(Self { shared, session, chroot, commands })
     }
@@ -121,7 +122,7 @@ impl RealConnection {
     }
 
     /// Moves the session to other servers of the same ensemble, as a reload of the configuration asks.
-    pub fn set_servers(&self, servers: Vec<Server>) {
+    pub fn set_servers(&self, servers: Vec<ServerAddress>) {
         // Without a keeper the session is over, which its state says already.
         let _ = self.commands.send(Command::Servers(servers));
     }
@@ -192,8 +193,10 @@ impl Connection for RealConnection {
         }
         let path = path.to_owned();
         self.shared.submit(move |connected| async move {
-            let stat =
-                connected.by_leader(connected.client().set_data(&path, &data, Some(version))).await.map_err(errors::error)?;
+            let stat = connected
+                .by_leader(connected.client().set_data(&path, &data, Some(version)))
+                .await
+                .map_err(errors::error)?;
             Ok(errors::stat(stat))
         })
     }
@@ -227,7 +230,7 @@ impl Connection for RealConnection {
         self.shared.watches.add(events.clone());
         self.shared.submit(|connected| async move {
             // A request that waited for a connection finds that the connection has brought the watch along.
-            if !events.is_standing() {
+            if !events.is_established() {
                 connected.watch(events).await.map_err(errors::error)?;
             }
             Ok(stream)
@@ -245,11 +248,13 @@ impl Connection for RealConnection {
 
     fn sync(&self, path: &str) -> Reply<()> {
         let path = path.to_owned();
-        self.shared.submit(|connected| async move { connected.by_leader(connected.client().sync(&path)).await.map_err(errors::error) })
+        self.shared.submit(|connected| async move {
+            connected.by_leader(connected.client().sync(&path)).await.map_err(errors::error)
+        })
     }
 
-    fn lives_until(&self) -> Option<Instant> {
-        self.shared.lives_until()
+    fn session_valid_until(&self) -> Option<Instant> {
+        self.shared.session_valid_until()
     }
 
     fn session_id(&self) -> i64 {

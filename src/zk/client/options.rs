@@ -8,7 +8,7 @@ use nodepool_model::config::{HostNames, ZooKeeperConfig};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerAddress>,
     /// Put before every path; empty for none. Its parent must exist, its last element is created.
     pub chroot: String,
     pub tls: Option<Tls>,
@@ -19,12 +19,12 @@ pub struct ConnectOptions {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerAddress {
     pub host: String,
     pub port: u16,
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -84,7 +84,7 @@ impl ConnectOptions {
     /// Plain, without a chroot, with the reference's session timeout.
     pub fn plain(host: impl Into<String>, port: u16) -> Self {
         Self {
-            servers: vec![Server { host: host.into(), port }],
+            servers: vec![ServerAddress { host: host.into(), port }],
             chroot: String::new(),
             tls: None,
             session_timeout: Duration::from_secs(10),
@@ -98,7 +98,7 @@ impl ConnectOptions {
             servers: config
                 .servers
                 .iter()
-                .map(|server| Server { host: unbracketed(&server.host).to_owned(), port: server.port })
+                .map(|server| ServerAddress { host: unbracketed(&server.host).to_owned(), port: server.port })
                 .collect(),
             chroot: common_chroot(&chroots)?,
             tls: config.tls.clone().map(|files| Tls { files, host_names: config.host_names }),
@@ -153,7 +153,7 @@ impl ConnectOptions {
 
     /// As the client crate wants it. The chroot is left out, because it may have to be created first.
     pub fn connect_string(&self) -> String {
-        self.servers.iter().map(Server::to_string).collect::<Vec<_>>().join(",")
+        self.servers.iter().map(ServerAddress::to_string).collect::<Vec<_>>().join(",")
     }
 }
 

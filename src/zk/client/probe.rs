@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::options::{ConnectOptions, Server};
-use super::tls::{self, Material, Tls};
+use super::options::{ConnectOptions, ServerAddress};
+use super::tls::{self, Tls, TlsPem};
 
 /// Enough for a server on another continent; a probe delays only a message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub async fn explain(options: &ConnectOptions) -> String {
     futures::future::join_all(answers).await.join("; ")
 }
 
-async fn probe_server(server: &Server, tls: Option<&Tls>) -> String {
+async fn probe_server(server: &ServerAddress, tls: Option<&Tls>) -> String {
     let stream = match open(server).await {
         Ok(stream) => stream,
         Err(reason) => return reason,
@@ -36,7 +36,7 @@ async fn probe_server(server: &Server, tls: Option<&Tls>) -> String {
     }
 }
 
-async fn open(server: &Server) -> Result<TcpStream, String> {
+async fn open(server: &ServerAddress) -> Result<TcpStream, String> {
     let addresses = match timeout(STEP_TIMEOUT, tokio::net::lookup_host((server.host.as_str(), server.port))).await {
         Err(_) => return Err("no answer from the name service".to_owned()),
         Ok(Err(error)) => return Err(format!("host name not found ({error})")),
@@ -56,8 +56,8 @@ async fn open(server: &Server) -> Result<TcpStream, String> {
     Err(reason)
 }
 
-async fn handshake(server: &Server, stream: TcpStream, tls: &Tls) -> String {
-    let config = match Material::read(tls).and_then(|material| material.probe_config()) {
+async fn handshake(server: &ServerAddress, stream: TcpStream, tls: &Tls) -> String {
+    let config = match TlsPem::read(tls).and_then(|pem| pem.probe_config()) {
         Ok(config) => config,
         Err(error) => return error.to_string(),
     };

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use zookeeper_client::SessionInfo;
 
-use super::connection::{ConnectFailure, Connected, Refusal};
-use super::options::{ConnectOptions, Server};
+use super::connection::{ConnectFailure, Connected, SessionConnection};
+use super::options::{ConnectOptions, ServerAddress};
 use super::probe;
 use super::rewatch::Watches;
 use crate::{Reply, SessionState};
@@ -33,25 +33,25 @@ const MAX_WAITING_REQUESTS: usize = 50_000;
 
 pub enum Command {
     Close(oneshot::Sender<()>),
-    Servers(Vec<Server>),
+    Servers(Vec<ServerAddress>),
 }
 
 /// A request that waits for a connection, or for the reason why there will be none.
-type Job = Box<dyn FnOnce(Result<&Arc<Connected>, ZkError>) + Send>;
+type QueuedRequest = Box<dyn FnOnce(Result<&Arc<Connected>, ZkError>) + Send>;
 
-struct Waiting {
+struct WaitingRequest {
     until: Instant,
-    job: Job,
+    send: QueuedRequest,
 }
 
 enum Slot {
     Connected(Arc<Connected>),
-    Suspended(VecDeque<Waiting>),
+    Suspended(VecDeque<WaitingRequest>),
     Ended,
 }
 
 /// What the senders of requests and the keeper share.
-pub struct Shared {
+pub struct SharedSession {
     slot: Mutex<Slot>,
     state: watch::Sender<SessionState>,
     pub watches: Watches,
@@ -59,7 +59,7 @@ pub struct Shared {
     deadline: Duration,
 }
 
-impl Shared {
+impl SharedSession {
     pub fn new(connection: &SessionConnection, deadline: Duration) -> Self {
         Self {
             slot: Mutex::new(Slot::Connected(connection.connected().clone())),
@@ -92,7 +92,7 @@ impl Shared {
             Slot::Ended => return failed(ZkError::SessionExpired),
         };
         let (answer, started) = oneshot::channel();
-        let job = move |connected: Result<&Arc<Connected>, ZkError>| {
+        let send = move |connected: Result<&Arc<Connected>, ZkError>| {
             let reply = match connected {
                 Ok(connected) => connected.start(request(connected.clone())),
                 Err(error) => failed(error),
@@ -100,7 +100,7 @@ impl Shared {
             // Nobody may be waiting for the answer; the request stands all the same.
             drop(answer.send(reply));
         };
-        waiting.push_back(Waiting { until: Instant::now() + self.deadline, job: Box::new(job) });
+        waiting.push_back(WaitingRequest { until: Instant::now() + self.deadline, send: Box::new(send) });
         async move {
             match started.await {
                 Ok(reply) => reply.await,
@@ -111,9 +111,9 @@ impl Shared {
     }
 
     /// `None` while there is no connection.
-    pub fn lives_until(&self) -> Option<Instant> {
+    pub fn session_valid_until(&self) -> Option<Instant> {
         match &*self.lock() {
-            Slot::Connected(connected) => connected.lives_until(),
+            Slot::Connected(connected) => connected.session_valid_until(),
             Slot::Suspended(_) | Slot::Ended => None,
         }
     }
@@ -130,7 +130,7 @@ impl Shared {
             let now = Instant::now();
             for request in waiting {
                 // Sending under the lock keeps newer requests behind those that waited.
-                (request.job)(if request.until > now { Ok(connected) } else { Err(self.too_late()) });
+                (request.send)(if request.until > now { Ok(connected) } else { Err(self.too_late()) });
             }
         }
         drop(slot);
@@ -149,7 +149,7 @@ impl Shared {
             }
         }
         for request in late {
-            (request.job)(Err(self.too_late()));
+            (request.send)(Err(self.too_late()));
         }
     }
 
@@ -161,7 +161,7 @@ impl Shared {
         let before = std::mem::replace(&mut *self.lock(), Slot::Ended);
         if let Slot::Suspended(waiting) = before {
             for request in waiting {
-                (request.job)(Err(ZkError::SessionExpired));
+                (request.send)(Err(ZkError::SessionExpired));
             }
         }
         self.watches.clear();
@@ -174,31 +174,31 @@ impl Shared {
     }
 }
 
-pub struct Keeper {
+pub struct Reconnector {
     pub options: ConnectOptions,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedSession>,
     pub session: SessionInfo,
     /// Ends when the last holder of the session has gone, which closes it.
     pub commands: mpsc::UnboundedReceiver<Command>,
 }
 
 /// What ends a connection.
-enum Turn {
+enum ConnectionEnd {
     Lost,
     Close(Option<oneshot::Sender<()>>),
 }
 
 /// What comes after it.
-enum Next {
+enum ReconnectOutcome {
     Resumed(SessionConnection),
     Expired,
     Closed(Option<oneshot::Sender<()>>),
 }
 
-impl Keeper {
+impl Reconnector {
     pub async fn run(mut self, mut connection: SessionConnection) {
         loop {
-            if let Turn::Close(done) = self.attend(&mut connection).await {
+            if let ConnectionEnd::Close(done) = self.wait_for_end(&mut connection).await {
                 self.shared.end();
                 if !connection.close(CLOSE_TIMEOUT).await {
                     self.close_on_another_connection().await;
@@ -207,17 +207,17 @@ impl Keeper {
             }
             self.shared.suspend();
             drop(connection);
-            match self.find_server().await {
-                Next::Resumed(next) => {
+            match self.reconnect().await {
+                ReconnectOutcome::Resumed(next) => {
                     info!(session = %self.session.id(), "connected to ZooKeeper again, session kept");
                     connection = next;
                     self.shared.resume(connection.connected());
                 }
-                Next::Expired => {
+                ReconnectOutcome::Expired => {
                     warn!(session = %self.session.id(), "ZooKeeper session expired");
                     return self.shared.end();
                 }
-                Next::Closed(done) => {
+                ReconnectOutcome::Closed(done) => {
                     self.shared.end();
                     self.close_on_another_connection().await;
                     return acknowledge(done);
@@ -226,29 +226,29 @@ impl Keeper {
         }
     }
 
-    async fn attend(&mut self, connection: &mut SessionConnection) -> Turn {
+    async fn wait_for_end(&mut self, connection: &mut SessionConnection) -> ConnectionEnd {
         loop {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
-                    None => return Turn::Close(None),
-                    Some(Command::Close(done)) => return Turn::Close(Some(done)),
+                    None => return ConnectionEnd::Close(None),
+                    Some(Command::Close(done)) => return ConnectionEnd::Close(Some(done)),
                     Some(Command::Servers(servers)) if servers == self.options.servers => {}
                     Some(Command::Servers(servers)) => {
                         info!("the list of ZooKeeper servers changed, connecting anew");
                         self.options.servers = servers;
-                        return Turn::Lost;
+                        return ConnectionEnd::Lost;
                     }
                 },
                 () = connection.lost() => {
                     warn!(session = %self.session.id(), "connection to ZooKeeper lost");
-                    return Turn::Lost;
+                    return ConnectionEnd::Lost;
                 }
             }
         }
     }
 
-    async fn find_server(&mut self) -> Next {
+    async fn reconnect(&mut self) -> ReconnectOutcome {
         let mut tick = tokio::time::interval(EXPIRY_CHECK_INTERVAL);
         loop {
             let attempts = attempts(self.options.clone(), self.session.clone(), self.shared.clone());
@@ -257,11 +257,11 @@ impl Keeper {
                 tokio::select! {
                     biased;
                     command = self.commands.recv() => match command {
-                        None => return Next::Closed(None),
-                        Some(Command::Close(done)) => return Next::Closed(Some(done)),
+                        None => return ReconnectOutcome::Closed(None),
+                        Some(Command::Close(done)) => return ReconnectOutcome::Closed(Some(done)),
                         Some(Command::Servers(servers)) => break servers,
                     },
-                    found = &mut attempts => return found.map_or(Next::Expired, Next::Resumed),
+                    found = &mut attempts => return found.map_or(ReconnectOutcome::Expired, ReconnectOutcome::Resumed),
                     _ = tick.tick() => self.shared.expire_waiting(),
                 }
             };
@@ -280,20 +280,24 @@ impl Keeper {
 }
 
 /// Tries until the session is resumed, or `None` when the server says that it is over.
-async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Shared>) -> Option<SessionConnection> {
+async fn attempts(
+    options: ConnectOptions,
+    session: SessionInfo,
+    shared: Arc<SharedSession>,
+) -> Option<SessionConnection> {
     let mut retry_interval = MIN_RETRY_INTERVAL;
-    let mut complaint = Complaint::default();
+    let mut warning_limiter = WarningLimiter::default();
     loop {
-        let refusal = match attempt(&options, &session, &shared).await {
+        let failure = match attempt(&options, &session, &shared).await {
             Ok(connection) => return Some(connection),
-            Err(Refusal::Expired) => return None,
-            Err(refusal) => refusal,
+            Err(ConnectFailure::Expired) => return None,
+            Err(failure) => failure,
         };
-        if complaint.is_due() {
+        if warning_limiter.is_due() {
             // Finding out takes seconds where a server hangs: meanwhile it is tried again.
             let (options, session) = (options.clone(), session.id());
             tokio::spawn(async move {
-                let reason = reason(&options, refusal).await;
+                let reason = describe_failure(&options, failure).await;
                 warn!(%session, %reason, "no connection to ZooKeeper, trying again");
             });
         }
@@ -303,7 +307,11 @@ async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Sha
     }
 }
 
-async fn attempt(options: &ConnectOptions, session: &SessionInfo, shared: &Shared) -> Result<SessionConnection, Refusal> {
+async fn attempt(
+    options: &ConnectOptions,
+    session: &SessionInfo,
+    shared: &SharedSession,
+) -> Result<SessionConnection, ConnectFailure> {
     let attempt = async {
         let connection = SessionConnection::open(options, Some(session.clone())).await?;
         connection.restore(shared.watches.current()).await?;
@@ -315,21 +323,21 @@ async fn attempt(options: &ConnectOptions, session: &SessionInfo, shared: &Share
 /// Two session timeouts: more than the crate's own limits for connecting, which do not cover everything.
 pub async fn with_timeout<T>(
     options: &ConnectOptions,
-    attempt: impl Future<Output = Result<T, Refusal>>,
-) -> Result<T, Refusal> {
+    attempt: impl Future<Output = Result<T, ConnectFailure>>,
+) -> Result<T, ConnectFailure> {
     match tokio::time::timeout(options.session_timeout * 2, attempt).await {
         Ok(result) => result,
-        Err(_) => Err(Refusal::Unclear("no server was done in time".to_owned())),
+        Err(_) => Err(ConnectFailure::Unclear("no server was done in time".to_owned())),
     }
 }
 
 /// What to tell the operator.
-pub async fn reason(options: &ConnectOptions, refusal: Refusal) -> String {
-    match refusal {
-        Refusal::Known(error) => error.to_string(),
-        Refusal::Expired => "the session expired".to_owned(),
-        Refusal::Unclear(words) if words.is_empty() => probe::explain(options).await,
-        Refusal::Unclear(words) => format!("{} ({words})", probe::explain(options).await),
+pub async fn describe_failure(options: &ConnectOptions, failure: ConnectFailure) -> String {
+    match failure {
+        ConnectFailure::Known(error) => error.to_string(),
+        ConnectFailure::Expired => "the session expired".to_owned(),
+        ConnectFailure::Unclear(text) if text.is_empty() => probe::explain(options).await,
+        ConnectFailure::Unclear(text) => format!("{} ({text})", probe::explain(options).await),
     }
 }
 
@@ -346,11 +354,11 @@ fn acknowledge(done: Option<oneshot::Sender<()>>) {
 
 /// Says when it is time for another warning of the same kind.
 #[derive(Default)]
-pub struct Complaint {
+pub struct WarningLimiter {
     last: Option<Instant>,
 }
 
-impl Complaint {
+impl WarningLimiter {
     pub fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = self.last.is_none_or(|last| now.duration_since(last) >= WARNING_INTERVAL);

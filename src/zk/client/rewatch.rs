@@ -17,7 +17,7 @@ pub struct Events {
     path: Arc<str>,
     sender: mpsc::Sender<WatchEvent>,
     missed: Arc<AtomicBool>,
-    standing: Arc<AtomicBool>,
+    established: Arc<AtomicBool>,
 }
 
 impl Events {
@@ -28,7 +28,7 @@ impl Events {
     fn with_limit(path: &str, limit: usize) -> (Events, BoxStream<'static, WatchEvent>) {
         let (sender, mut receiver) = mpsc::channel(limit);
         let missed = Arc::new(AtomicBool::new(false));
-        let events = Events { path: path.into(), sender, missed: missed.clone(), standing: Arc::default() };
+        let events = Events { path: path.into(), sender, missed: missed.clone(), established: Arc::default() };
         let path = path.to_owned();
         let stream = futures::stream::poll_fn(move |context| {
             if missed.swap(false, Ordering::AcqRel) {
@@ -53,12 +53,12 @@ impl Events {
     }
 
     /// The server has the watch. A next connection adds it before any other request, so it stands from here on.
-    pub fn set_standing(&self) {
-        self.standing.store(true, Ordering::Release);
+    pub fn set_established(&self) {
+        self.established.store(true, Ordering::Release);
     }
 
-    pub fn is_standing(&self) -> bool {
-        self.standing.load(Ordering::Acquire)
+    pub fn is_established(&self) -> bool {
+        self.established.load(Ordering::Acquire)
     }
 
     pub fn resync(&self) {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_falls_behind_is_told_to_read_again() {
+    async fn a_slow_reader_receives_a_resync() {
         let (events, mut stream) = Events::with_limit("/w", 2);
         for name in ["/w/1", "/w/2", "/w/3"] {
             events.push(created(name));

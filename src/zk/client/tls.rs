@@ -22,28 +22,28 @@ pub struct Tls {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read the {role} {path}, named in zookeeper-tls: {reason}")]
-    Unreadable { role: Role, path: PathBuf, reason: String },
+    Unreadable { role: PemRole, path: PathBuf, reason: String },
     #[error("the {role} {path}, named in zookeeper-tls, holds no {wanted} in PEM form")]
-    Missing { role: Role, path: PathBuf, wanted: &'static str },
+    Missing { role: PemRole, path: PathBuf, wanted: &'static str },
     #[error("the {role} {path}, named in zookeeper-tls, cannot be used: {reason}")]
-    Unusable { role: Role, path: PathBuf, reason: String },
+    Unusable { role: PemRole, path: PathBuf, reason: String },
     #[error("the client key {key} does not belong to the client certificate {cert}, both named in zookeeper-tls")]
     Mismatch { cert: PathBuf, key: PathBuf },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum PemRole {
     Authority,
     Certificate,
     Key,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for PemRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Role::Authority => "CA file",
-            Role::Certificate => "client certificate",
-            Role::Key => "client key",
+            PemRole::Authority => "CA file",
+            PemRole::Certificate => "client certificate",
+            PemRole::Key => "client key",
         })
     }
 }
@@ -57,18 +57,18 @@ pub fn install_crypto_provider() {
 }
 
 /// The text of the three files. Read anew for every connection, so that renewed certificates are picked up.
-pub struct Material<'a> {
+pub struct TlsPem<'a> {
     tls: &'a Tls,
     authority: String,
     certificate: String,
     key: String,
 }
 
-impl<'a> Material<'a> {
+impl<'a> TlsPem<'a> {
     pub fn read(tls: &'a Tls) -> Result<Self, TlsError> {
-        let authority = read_text(Role::Authority, &tls.files.ca)?;
-        let certificate = read_text(Role::Certificate, &tls.files.cert)?;
-        let key = read_text(Role::Key, &tls.files.key)?;
+        let authority = read_text(PemRole::Authority, &tls.files.ca)?;
+        let certificate = read_text(PemRole::Certificate, &tls.files.cert)?;
+        let key = read_text(PemRole::Key, &tls.files.key)?;
         Ok(Self { tls, authority, certificate, key })
     }
 
@@ -83,9 +83,9 @@ impl<'a> Material<'a> {
         };
         let options = zookeeper_client::TlsOptions::new()
             .with_pem_ca(&self.authority)
-            .map_err(|error| unusable(Role::Authority, &files.ca, error))?
+            .map_err(|error| unusable(PemRole::Authority, &files.ca, error))?
             .with_pem_identity(&self.certificate, &self.key)
-            .map_err(|error| unusable(Role::Certificate, &files.cert, error))?;
+            .map_err(|error| unusable(PemRole::Certificate, &files.cert, error))?;
         Ok(match self.tls.host_names {
             HostNames::Checked => options,
             HostNames::Ignored => without_host_names(options),
@@ -97,7 +97,7 @@ impl<'a> Material<'a> {
         install_crypto_provider();
         let files = &self.tls.files;
         let inner = WebPkiServerVerifier::builder(Arc::new(self.roots()?)).build().map_err(|error| {
-            TlsError::Unusable { role: Role::Authority, path: files.ca.clone(), reason: error.to_string() }
+            TlsError::Unusable { role: PemRole::Authority, path: files.ca.clone(), reason: error.to_string() }
         })?;
         let verifier = Verifier { inner, host_names: self.tls.host_names };
         let (chain, key) = self.identity()?;
@@ -109,7 +109,7 @@ impl<'a> Material<'a> {
                 rustls::Error::InconsistentKeys(_) => {
                     TlsError::Mismatch { cert: files.cert.clone(), key: files.key.clone() }
                 }
-                other => TlsError::Unusable { role: Role::Key, path: files.key.clone(), reason: other.to_string() },
+                other => TlsError::Unusable { role: PemRole::Key, path: files.key.clone(), reason: other.to_string() },
             })?;
         Ok(Arc::new(config))
     }
@@ -118,14 +118,14 @@ impl<'a> Material<'a> {
         let path = &self.tls.files.ca;
         let mut roots = RootCertStore::empty();
         let mut refused = None;
-        for certificate in certificates(Role::Authority, path, &self.authority)? {
+        for certificate in certificates(PemRole::Authority, path, &self.authority)? {
             if let Err(error) = roots.add(certificate) {
                 refused = Some(certificate_reason_of(&error));
             }
         }
         match refused {
             Some(reason) if roots.is_empty() => {
-                Err(TlsError::Unusable { role: Role::Authority, path: path.clone(), reason })
+                Err(TlsError::Unusable { role: PemRole::Authority, path: path.clone(), reason })
             }
             _ => Ok(roots),
         }
@@ -133,9 +133,9 @@ impl<'a> Material<'a> {
 
     fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
         let files = &self.tls.files;
-        let chain = certificates(Role::Certificate, &files.cert, &self.certificate)?;
+        let chain = certificates(PemRole::Certificate, &files.cert, &self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| TlsError::Missing {
-            role: Role::Key,
+            role: PemRole::Key,
             path: files.key.clone(),
             wanted: "unencrypted private key",
         })?;
@@ -144,14 +144,14 @@ impl<'a> Material<'a> {
 }
 
 /// Comments around the PEM blocks may be in any encoding.
-fn read_text(role: Role, path: &Path) -> Result<String, TlsError> {
+fn read_text(role: PemRole, path: &Path) -> Result<String, TlsError> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) => Err(TlsError::Unreadable { role, path: path.to_owned(), reason: error.to_string() }),
     }
 }
 
-fn certificates(role: Role, path: &Path, text: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(role: PemRole, path: &Path, text: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     match found {
         Ok(found) if found.is_empty() => Err(TlsError::Missing { role, path: path.to_owned(), wanted: "certificate" }),

@@ -25,7 +25,7 @@ impl Lock {
     pub fn path(&self) -> &str {
         match &self.contender.state {
             State::Created(path) => path,
-            State::Requested | State::Gone => unreachable!("a lock is made of a contender that was seen"),
+            State::Requested | State::Absent => unreachable!("a lock is made of a contender that was seen"),
         }
     }
 
@@ -46,8 +46,8 @@ impl Lock {
     }
 
     /// The contender went away in a transaction, so there is nothing to give back.
-    pub fn spent(mut self) {
-        self.contender.state = State::Gone;
+    pub fn mark_released(mut self) {
+        self.contender.state = State::Absent;
     }
 
     /// Gives the lock back. After an error the attempt goes on in the background.
@@ -77,14 +77,14 @@ impl PlannedLock {
     }
 
     /// The transaction went through and made this znode.
-    pub fn taken(mut self, path: String) -> Lock {
+    pub fn acquired(mut self, path: String) -> Lock {
         self.contender.state = State::Created(path);
         Lock { contender: self.contender }
     }
 
     /// The transaction did not go through, so nothing is there.
-    pub fn refused(mut self) {
-        self.contender.state = State::Gone;
+    pub fn aborted(mut self) {
+        self.contender.state = State::Absent;
     }
 }
 
@@ -102,7 +102,7 @@ pub async fn try_lock_persistent(zk: &Zk, directory: &str, identifier: &str) -> 
     Ok(contender.map(|contender| {
         let lock = Lock { contender };
         let path = lock.path().to_owned();
-        lock.spent();
+        lock.mark_released();
         path
     }))
 }
@@ -181,14 +181,14 @@ async fn try_enter(zk: &Zk, directory: &str, identifier: &str, mode: CreateMode)
     for _ in 0..MAX_ATTEMPTS {
         let mut contender = Contender::new(zk, directory, mode);
         contender.enter(identifier).await?;
-        match contender.standing().await? {
-            Standing::Holds => return Ok(Some(contender)),
-            Standing::Behind(_) => {
+        match contender.queue_position().await? {
+            QueuePosition::Holds => return Ok(Some(contender)),
+            QueuePosition::Behind(_) => {
                 // What cannot be taken back now is taken back in the background.
                 let _ = contender.leave().await;
                 return Ok(None);
             }
-            Standing::Missing => contender.state = State::Gone,
+            QueuePosition::Missing => contender.state = State::Absent,
         }
     }
     // Somebody removes contenders as fast as we make them, so the lock is not ours.
@@ -196,7 +196,7 @@ async fn try_enter(zk: &Zk, directory: &str, identifier: &str, mode: CreateMode)
 }
 
 /// Where a contender stands.
-enum Standing {
+enum QueuePosition {
     Holds,
     /// Behind this one, the nearest.
     Behind(String),
@@ -209,7 +209,7 @@ enum State {
     /// Its creation may be under way; it can be found by its unique name.
     Requested,
     Created(String),
-    Gone,
+    Absent,
 }
 
 /// A znode of ours in a lock directory, or the intention of one. Does not stay behind when dropped.
@@ -231,7 +231,7 @@ impl std::fmt::Debug for Contender {
 impl Contender {
     fn new(zk: &Zk, directory: &str, mode: CreateMode) -> Self {
         let unique = nodepool_rng::uuid().simple().to_string();
-        Self { zk: zk.clone(), directory: directory.to_owned(), unique, mode, state: State::Gone }
+        Self { zk: zk.clone(), directory: directory.to_owned(), unique, mode, state: State::Absent }
     }
 
     /// Creates the contender's znode, once and only once.
@@ -246,7 +246,7 @@ impl Contender {
                     return Ok(());
                 }
                 Err(ZkError::NoNode) => {
-                    self.state = State::Gone;
+                    self.state = State::Absent;
                     make_path(&self.zk, &self.directory).await?;
                 }
                 Err(error @ ZkError::Unknown(_)) => {
@@ -256,13 +256,13 @@ impl Contender {
                         return Err(error);
                     }
                     self.locate().await?;
-                    if self.state != State::Gone {
+                    if self.state != State::Absent {
                         return Ok(());
                     }
                     unknown = error;
                 }
                 Err(error) => {
-                    self.state = State::Gone;
+                    self.state = State::Absent;
                     return Err(error);
                 }
             }
@@ -270,15 +270,15 @@ impl Contender {
         Err(unknown)
     }
 
-    async fn standing(&self) -> Result<Standing, ZkError> {
+    async fn queue_position(&self) -> Result<QueuePosition, ZkError> {
         let mut ahead = None;
         for name in contenders(&self.zk, &self.directory).await? {
             if name.starts_with(&self.unique) {
-                return Ok(ahead.map_or(Standing::Holds, Standing::Behind));
+                return Ok(ahead.map_or(QueuePosition::Holds, QueuePosition::Behind));
             }
             ahead = Some(format!("{}/{name}", self.directory));
         }
-        Ok(Standing::Missing)
+        Ok(QueuePosition::Missing)
     }
 
     /// Enters and waits until it holds the lock. A lost connection is waited out; its place in the queue remains.
@@ -303,13 +303,13 @@ impl Contender {
         if self.state == State::Requested {
             self.locate().await?;
         }
-        if self.state == State::Gone {
+        if self.state == State::Absent {
             self.enter(identifier).await?;
         }
-        match self.standing().await? {
-            Standing::Holds => return Ok(true),
-            Standing::Missing => self.state = State::Gone,
-            Standing::Behind(predecessor) => {
+        match self.queue_position().await? {
+            QueuePosition::Holds => return Ok(true),
+            QueuePosition::Missing => self.state = State::Absent,
+            QueuePosition::Behind(predecessor) => {
                 if let (Some(_), changed) = self.zk.exists_and_watch(&predecessor).await? {
                     changed.await;
                 }
@@ -322,7 +322,7 @@ impl Contender {
     async fn locate(&mut self) -> Result<(), ZkError> {
         self.state = match find(&self.zk, &self.directory, &self.unique).await? {
             Some(name) => State::Created(format!("{}/{name}", self.directory)),
-            None => State::Gone,
+            None => State::Absent,
         };
         Ok(())
     }
@@ -336,7 +336,7 @@ impl Contender {
         match self.zk.delete(path, -1).await {
             // An expired session takes its contenders along.
             Ok(()) | Err(ZkError::NoNode | ZkError::SessionExpired) => {
-                self.state = State::Gone;
+                self.state = State::Absent;
                 Ok(())
             }
             Err(error) => Err(error),
@@ -350,8 +350,8 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        let path = match std::mem::replace(&mut self.state, State::Gone) {
-            State::Gone => return,
+        let path = match std::mem::replace(&mut self.state, State::Absent) {
+            State::Absent => return,
             State::Created(path) => Some(path),
             State::Requested => None,
         };

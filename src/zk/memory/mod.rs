@@ -12,9 +12,9 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::memory::replica::{LogEntry, Step};
+use crate::memory::replica::{LogEntry, Replica};
 use crate::{Connection, MAX_TRANSACTION_BYTES, Reply, SessionState};
-use zookeeper_server::tree::{Applied, DirtyKey,Fired, Session, Touched, Tree, WatchKind, Write, Written};
+use zookeeper_server::tree::{Applied, DirtyKey, Fired, Session, Tree, WatchKind, Write, WriteResult};
 use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEvent, ZkError};
 
 mod replica;
@@ -35,10 +35,10 @@ pub enum Fault {
 /// One ZooKeeper for any number of sessions. Clones share it.
 #[derive(Clone)]
 pub struct MemoryZooKeeper {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ServerState>>,
 }
 
-struct Shared {
+struct ServerState {
     tree: Tree,
     observer: Option<Observer>,
     clients: BTreeMap<i64, Client>,
@@ -53,7 +53,7 @@ struct Shared {
 pub type Observer = Box<dyn FnMut(&str, Option<&Bytes>) + Send>;
 
 /// A request that waits for the session to come back.
-type Request = Box<dyn FnOnce(&mut Shared) + Send>;
+type QueuedRequest = Box<dyn FnOnce(&mut ServerState) + Send>;
 
 /// The client side of one session.
 struct Client {
@@ -63,7 +63,7 @@ struct Client {
     /// The server has ended the session, and the client has not heard of it.
     has_ended: bool,
     /// Requests made while suspended, in order. Bounded by what the test issues.
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<QueuedRequest>,
     streams: Vec<Stream>,
     one_shots: BTreeMap<String, Vec<oneshot::Sender<()>>>,
     faults: VecDeque<Fault>,
@@ -99,7 +99,7 @@ impl MemoryZooKeeper {
 
     /// A fresh store that stamps znodes with the milliseconds this function gives.
     pub fn with_clock(clock: impl Fn() -> i64 + Send + 'static) -> Self {
-        let shared = Shared {
+        let shared = ServerState {
             tree: Tree::new(),
             observer: None,
             clients: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl MemoryZooKeeper {
         let mut shared = self.lock();
         let id = shared.tree.last_session() + 1;
         let session = Session { id, password: [0; 16], timeout_ms: SESSION_TIMEOUT.as_millis() as i32 };
-        shared.replicate(|| Step::Opened(session.clone()));
+        shared.replicate(|| LogEntry::Opened(session.clone()));
         let applied = shared.tree.open_session(session);
         shared.deliver(applied.events);
         let (state, receiver) = watch::channel(SessionState::Connected);
@@ -161,7 +161,7 @@ impl MemoryZooKeeper {
         let mut shared = self.lock();
         match lag.filter(|_| shared.clients.contains_key(&session_id)) {
             Some(lag) => {
-                let replica = Replica::of(&shared.tree, lag);
+                let replica = Replica::new(&shared.tree, lag);
                 shared.replicas.insert(session_id, replica);
             }
             None => drop(shared.replicas.remove(&session_id)),
@@ -224,29 +224,29 @@ impl MemoryZooKeeper {
         self.lock().now_ms()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         // Every step under the lock either completes or asserts; after a failed assertion the test is over anyway.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl ServerState {
     fn now_ms(&self) -> i64 {
         (self.clock)() + self.advanced_ms
     }
 
-    fn write(&mut self, session: i64, write: Write) -> Result<Written, ZkError> {
+    fn write(&mut self, session: i64, write: Write) -> Result<WriteResult, ZkError> {
         let now_ms = self.now_ms();
-        self.replicate(|| Step::Written { session, now_ms, write: write.clone() });
-        let Applied { result, events, touched, .. } = self.tree.apply(session, now_ms, write);
-        self.notify_observer(&touched);
+        self.replicate(|| LogEntry::Written { session, now_ms, write: write.clone() });
+        let Applied { result, events, dirty_keys, .. } = self.tree.apply(session, now_ms, write);
+        self.notify_observer(&dirty_keys);
         self.deliver(events);
         result.map_err(ZkError::from)
     }
 
     /// Whoever is behind does the same later.
-    fn replicate(&mut self, step: impl Fn() -> Step) {
-        self.replicas.values_mut().for_each(|replica| replica.note(step()));
+    fn replicate(&mut self, step: impl Fn() -> LogEntry) {
+        self.replicas.values_mut().for_each(|replica| replica.append(step()));
     }
 
     /// What this session sees of the tree.
@@ -258,19 +258,19 @@ impl Shared {
     }
 
     fn close_session(&mut self, id: i64) {
-        self.replicate(|| Step::Closed(id));
+        self.replicate(|| LogEntry::Closed(id));
         let applied = self.tree.close_session(id);
-        self.notify_observer(&applied.touched);
+        self.notify_observer(&applied.dirty_keys);
         self.deliver(applied.events);
     }
 
-    fn notify_observer(&mut self, touched: &[Touched]) {
+    fn notify_observer(&mut self, dirty_keys: &[DirtyKey]) {
         let Some(observer) = &mut self.observer else { return };
         // A transaction touches few.
-        let mut notified: Vec<&str> = Vec::with_capacity(touched.len());
-        for path in touched.iter().filter_map(|touched| match touched {
-            Touched::Znode(path) => Some(path),
-            Touched::Session(_) => None,
+        let mut notified: Vec<&str> = Vec::with_capacity(dirty_keys.len());
+        for path in dirty_keys.iter().filter_map(|dirty_key| match dirty_key {
+            DirtyKey::Znode(path) => Some(path),
+            DirtyKey::Session(_) => None,
         }) {
             if notified.contains(&&**path) {
                 continue;
@@ -332,11 +332,11 @@ impl MemoryConnection {
     /// before the caller has let go.
     fn submit<T: Send + 'static>(
         &self,
-        request: impl FnOnce(&mut Shared) -> Result<T, ZkError> + Send + 'static,
+        request: impl FnOnce(&mut ServerState) -> Result<T, ZkError> + Send + 'static,
     ) -> Reply<T> {
         let (answer, answered) = oneshot::channel();
         let id = self.id;
-        let run = move |shared: &mut Shared| {
+        let run = move |shared: &mut ServerState| {
             let result = match shared.clients.get_mut(&id).map(|client| client.faults.pop_front()) {
                 None => Err(ZkError::SessionExpired),
                 Some(None) => request(shared),
@@ -365,7 +365,7 @@ impl MemoryConnection {
     fn write<T: Send + 'static>(
         &self,
         write: Write,
-        reply: impl FnOnce(Written) -> Option<T> + Send + 'static,
+        reply: impl FnOnce(WriteResult) -> Option<T> + Send + 'static,
     ) -> Reply<T> {
         let id = self.id;
         self.submit(move |shared| {
@@ -396,14 +396,14 @@ impl Connection for MemoryConnection {
 
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
         self.write(Op::create(path, data, mode).into(), |written| match written {
-            Written::Created { path, stat } => Some((path, stat)),
+            WriteResult::Created { path, stat } => Some((path, stat)),
             _ => None,
         })
     }
 
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
         self.write(Op::set(path, data, version).into(), |written| match written {
-            Written::Set(stat) => Some(stat),
+            WriteResult::Set(stat) => Some(stat),
             _ => None,
         })
     }
@@ -415,7 +415,7 @@ impl Connection for MemoryConnection {
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
         let writes = ops.into_iter().map(Write::from).collect();
         self.write(Write::Multi(writes), |written| match written {
-            Written::Multi(all) => all.into_iter().map(reply_of).collect(),
+            WriteResult::Multi(all) => all.into_iter().map(reply_of).collect(),
             _ => None,
         })
     }
@@ -451,7 +451,7 @@ impl Connection for MemoryConnection {
     }
 
     /// Nobody ends a session here that has not lost its connection, and then no sooner than a server may.
-    fn lives_until(&self) -> Option<Instant> {
+    fn session_valid_until(&self) -> Option<Instant> {
         let shared = self.zookeeper.lock();
         let client = shared.clients.get(&self.id)?;
         Some(client.disconnected_since.unwrap_or_else(Instant::now) + SESSION_TIMEOUT)
@@ -474,12 +474,12 @@ fn stat(tree: &Tree, path: &str) -> Result<Option<Stat>, ZkError> {
     }
 }
 
-fn reply_of(written: Written) -> Option<OpReply> {
+fn reply_of(written: WriteResult) -> Option<OpReply> {
     match written {
-        Written::Created { path, .. } => Some(OpReply::Created { path }),
-        Written::Set(stat) => Some(OpReply::Set(stat)),
-        Written::Deleted => Some(OpReply::Deleted),
-        Written::Checked(_) => Some(OpReply::Checked),
-        Written::AclSet(_) | Written::Multi(_) => None,
+        WriteResult::Created { path, .. } => Some(OpReply::Created { path }),
+        WriteResult::Set(stat) => Some(OpReply::Set(stat)),
+        WriteResult::Deleted => Some(OpReply::Deleted),
+        WriteResult::Checked(_) => Some(OpReply::Checked),
+        WriteResult::AclSet(_) | WriteResult::Multi(_) => None,
     }
 }

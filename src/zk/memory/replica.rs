@@ -9,7 +9,7 @@ use zookeeper_server::tree::{Session, Tree, Write};
 
 /// A step of the tree, as it is repeated by who is behind.
 #[derive(Clone)]
-pub enum Step {
+pub enum LogEntry {
     Opened(Session),
     Closed(i64),
     Written { session: i64, now_ms: i64, write: Write },
@@ -19,42 +19,42 @@ pub enum Step {
 pub struct Replica {
     tree: Tree,
     lag: Duration,
-    ahead: VecDeque<(Instant, Step)>,
+    pending: VecDeque<(Instant, LogEntry)>,
 }
 
 impl Replica {
-    pub fn of(tree: &Tree, lag: Duration) -> Self {
-        Self { tree: tree.clone(), lag, ahead: VecDeque::new() }
+    pub fn new(tree: &Tree, lag: Duration) -> Self {
+        Self { tree: tree.clone(), lag, pending: VecDeque::new() }
     }
 
     /// It happened now, so it shows later.
-    pub fn note(&mut self, step: Step) {
-        self.ahead.push_back((Instant::now(), step));
+    pub fn append(&mut self, entry: LogEntry) {
+        self.pending.push_back((Instant::now(), entry));
     }
 
     /// It catches up with the leader.
     pub fn sync(&mut self) {
-        while let Some((_, step)) = self.ahead.pop_front() {
-            self.repeat(step);
+        while let Some((_, entry)) = self.pending.pop_front() {
+            self.apply(entry);
         }
     }
 
-    fn repeat(&mut self, step: Step) {
+    fn apply(&mut self, entry: LogEntry) {
         // Whoever asked was told by the leader.
-        match step {
-            Step::Opened(session) => drop(self.tree.open_session(session)),
-            Step::Closed(session) => drop(self.tree.close_session(session)),
-            Step::Written { session, now_ms, write } => drop(self.tree.apply(session, now_ms, write)),
+        match entry {
+            LogEntry::Opened(session) => drop(self.tree.open_session(session)),
+            LogEntry::Closed(session) => drop(self.tree.close_session(session)),
+            LogEntry::Written { session, now_ms, write } => drop(self.tree.apply(session, now_ms, write)),
         }
     }
 
     /// What it shows now: all that happened longer ago than it is behind.
     pub fn view(&mut self) -> &Tree {
         let now = Instant::now();
-        while self.ahead.front().is_some_and(|(at, _)| *at + self.lag < now)
-            && let Some((_, step)) = self.ahead.pop_front()
+        while self.pending.front().is_some_and(|(at, _)| *at + self.lag < now)
+            && let Some((_, entry)) = self.pending.pop_front()
         {
-            self.repeat(step);
+            self.apply(entry);
         }
         &self.tree
     }
@@ -70,7 +70,7 @@ mod tests {
     use zookeeper_server::types::{CreateMode, ZkError};
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_behind_reads_what_was() {
+    async fn a_lagging_server_shows_earlier_state() {
         let zookeeper = MemoryZooKeeper::new();
         let (behind, other) = (zookeeper.connect(), zookeeper.connect());
         let lag = Duration::from_secs(1);

@@ -239,7 +239,9 @@ impl Subtree {
     pub fn is_older_than(&self, known: &Snapshot) -> bool {
         // What is not there any more has gone before the listing, which has seen that.
         let disappeared_unlisted = |path: String, known: i64| {
-            self.is_newer_than_listing(known) && !self.deleted_while_reading.contains(&path) && !self.unreadable.contains_key(&path)
+            self.is_newer_than_listing(known)
+                && !self.deleted_while_reading.contains(&path)
+                && !self.unreadable.contains_key(&path)
         };
         match self.root.as_str() {
             paths::NODES => known.nodes().any(|(id, known)| match self.nodes.get(id) {
@@ -377,17 +379,18 @@ impl Subtree {
     fn replace_nodes(&self, snapshot: &mut Snapshot) {
         let records = snapshot.nodes().map(|(id, known)| (id, known.mzxid));
         let known = records.chain(snapshot.empty_nodes().map(|id| (id, 0)));
-        let is_gone = |id: &NodeId, written: i64| {
+        let is_removed = |id: &NodeId, written: i64| {
             let was_read = self.nodes.contains_key(id) || self.empty_nodes.contains(id);
             !was_read && !self.is_newer_than_listing(written) && !self.created_by_us.contains(id)
         };
-        let gone: Vec<NodeId> = known.filter(|(id, written)| is_gone(id, *written)).map(|(id, _)| id.clone()).collect();
-        for id in gone {
+        let removed: Vec<NodeId> =
+            known.filter(|(id, written)| is_removed(id, *written)).map(|(id, _)| id.clone()).collect();
+        for id in removed {
             snapshot.remove_node(&id);
         }
-        let is_free =
-            |(id, lock_state): &(&NodeId, &LockState)| {
-            *lock_state != LockState::absent() && !self.node_locks.contains_key(*id)};
+        let is_free = |(id, lock_state): &(&NodeId, &LockState)| {
+            *lock_state != LockState::absent() && !self.node_locks.contains_key(*id)
+        };
         let free: Vec<NodeId> = snapshot.node_locks().filter(is_free).map(|(id, _)| id.clone()).collect();
         for id in free {
             snapshot.set_node_lock(id, LockState::default());
@@ -428,7 +431,7 @@ mod tests {
 
     // Seed 6697 of the simulated hours: a pool did not see its own new node for half a minute after a reconnect.
     #[tokio::test]
-    async fn what_is_written_while_all_is_read_stays_and_what_had_gone_before_goes() {
+    async fn own_writes_during_a_bulk_read_survive_and_earlier_deletions_apply() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         lock::make_path(&zk, paths::NODES).await.unwrap();
         let bytes = || Bytes::from(json::to_bytes(&*versioned_node(0).record));
@@ -436,11 +439,11 @@ mod tests {
             async || zk.create(&paths::node_prefix(), bytes(), CreateMode::PersistentSequential).await.unwrap();
         let id = |path: &str| NodeId::from(paths::name(path));
         let (old, _) = create().await;
-        let (gone, stat) = create().await;
+        let (deleted, stat) = create().await;
         let mut snapshot = Snapshot::default();
         read(&zk, paths::NODES).await.unwrap().replace_in(&mut snapshot);
-        snapshot.put_node(id(&gone), versioned_node(stat.mzxid));
-        zk.delete(&gone, -1).await.unwrap();
+        snapshot.put_node(id(&deleted), versioned_node(stat.mzxid));
+        zk.delete(&deleted, -1).await.unwrap();
 
         let (subtree, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
         let (new, _) = create().await;
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn locks_that_we_take_while_all_is_read_are_ours_and_those_of_others_are_as_they_were_read() {
+    async fn own_locks_taken_during_a_bulk_read_survive_and_foreign_locks_are_as_read() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         let request = RequestId::from("100-0000000001");
         let directory = paths::request_lock(&request);
@@ -483,7 +486,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_read_is_forgotten_once_it_has_gone() {
+    async fn an_unreadable_record_is_forgotten_once_deleted() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         lock::make_path(&zk, paths::REQUESTS).await.unwrap();
         let path = paths::request(&"100-0000000001".into());

@@ -120,7 +120,7 @@ impl ImagesSubtree {
         self.paused.iter().for_each(|name| images.set_paused(name, true));
         self.requested.iter().for_each(|(name, since)| images.set_requested(name, Some(*since)));
         self.locks.into_iter().for_each(|(name, lock_state)| images.set_lock(&name, lock_state));
-        self.upload_locks.into_iter().for_each(|(place, lock_state)| images.set_upload_lock(place, lock_state));
+        self.upload_locks.into_iter().for_each(|(key, lock_state)| images.set_upload_lock(key, lock_state));
         for (key, stored) in self.builds {
             match stored {
                 Some(stored) => images.put_build(&key, stored),

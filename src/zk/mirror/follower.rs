@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::bulk::{self, Subtree};
-use super::mirror::{Read, State, lock, report_unreadable};
+use super::mirror::{PendingRead, State, lock, report_unreadable};
 use super::records::{Decoded, decode_versioned};
 use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
@@ -35,7 +35,7 @@ pub(crate) struct Follower {
     /// Something was folded in.
     own_write_applied: Arc<Notify>,
     /// ZooKeeper shows an earlier time than before.
-    gone_back: Arc<Notify>,
+    rolled_back: Arc<Notify>,
 }
 
 /// What came of reading something again.
@@ -43,7 +43,7 @@ pub(crate) struct Follower {
 enum Reread {
     Done,
     Failed,
-    WentBack,
+    StoreRolledBack,
 }
 
 impl Follower {
@@ -53,9 +53,9 @@ impl Follower {
         state: Arc<Mutex<State>>,
         to_read: mpsc::UnboundedReceiver<String>,
         own_write_applied: Arc<Notify>,
-        gone_back: Arc<Notify>,
+        rolled_back: Arc<Notify>,
     ) -> Self {
-        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, own_write_applied, gone_back }
+        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, own_write_applied, rolled_back }
     }
 
     pub(crate) async fn run(
@@ -92,7 +92,7 @@ impl Follower {
             while let Some(Some(answer)) = self.reads.next().now_or_never() {
                 answers.push(answer);
             }
-            if self.process_batch(batch, answers, foreign_writes, is_reconnected).await == Reread::WentBack {
+            if self.process_batch(batch, answers, foreign_writes, is_reconnected).await == Reread::StoreRolledBack {
                 break;
             }
         }
@@ -107,19 +107,19 @@ impl Follower {
         is_reconnected: bool,
     ) -> Reread {
         let has_gap = is_reconnected || batch.iter().any(|event| event.kind == EventKind::Resync);
-        let follows = lock(&self.state).apply_batch(batch, answers, foreign_writes);
-        for after in follows {
-            match after {
-                After::Read(path, ticket) => {
+        let follow_ups = lock(&self.state).apply_batch(batch, answers, foreign_writes);
+        for follow_up in follow_ups {
+            match follow_up {
+                FollowUp::Read(path, generation) => {
                     let reply = self.zk.get(&path);
-                    self.reads.push(async move { (path, ticket, reply.await) }.boxed());
+                    self.reads.push(async move { (path, generation, reply.await) }.boxed());
                 }
-                After::Retry(path, ticket) => {
+                FollowUp::Retry(path, generation) => {
                     let zk = self.zk.clone();
                     let retry = async move {
                         tokio::time::sleep(RETRY_READ).await;
                         let answer = zk.get(&path).await;
-                        (path, ticket, answer)
+                        (path, generation, answer)
                     };
                     self.reads.push(retry.boxed());
                 }
@@ -148,9 +148,9 @@ impl Follower {
                 match self.reread_root(root).await {
                     Reread::Done => break,
                     Reread::Failed => {}
-                    Reread::WentBack => {
-                        self.gone_back.notify_one();
-                        return Reread::WentBack;
+                    Reread::StoreRolledBack => {
+                        self.rolled_back.notify_one();
+                        return Reread::StoreRolledBack;
                     }
                 }
                 self.publish_disconnected();
@@ -186,7 +186,7 @@ impl Follower {
         if subtree.is_older_than(&known) {
             tracing::error!(target: "nodepool.zk.ZooKeeper", root, "ZooKeeper shows an earlier time than before, as when it was restored from a copy; \
                  beginning anew with another session");
-            return Reread::WentBack;
+            return Reread::StoreRolledBack;
         }
         let mut state = lock(&self.state);
         // What was written meanwhile may be newer than what was read: its event has to be heard.
@@ -220,7 +220,7 @@ fn notifications(notify: Arc<Notify>) -> impl Stream<Item = ()> {
 }
 
 /// What follows from what was taken in.
-enum After {
+enum FollowUp {
     Read(String, u64),
     /// The answer to the last try was lost.
     Retry(String, u64),
@@ -228,15 +228,20 @@ enum After {
 
 impl State {
     /// Events first: an answer to a read of what is gone is worth nothing.
-    fn apply_batch(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, foreign_writes: Vec<String>,) -> Vec<After> {
-        let mut follows: Vec<After> =
+    fn apply_batch(
+        &mut self,
+        batch: Vec<WatchEvent>,
+        answers: Vec<ReadDone>,
+        foreign_writes: Vec<String>,
+    ) -> Vec<FollowUp> {
+        let mut follow_ups: Vec<FollowUp> =
             foreign_writes.iter().filter_map(|path| self.begin_read(path, &paths::parse(path))).collect();
-        follows.extend(batch.iter().filter_map(|event| self.on_event(event)));
-        follows.extend(answers.into_iter().filter_map(|answer| self.on_read(answer)));
-        follows
+        follow_ups.extend(batch.iter().filter_map(|event| self.on_event(event)));
+        follow_ups.extend(answers.into_iter().filter_map(|answer| self.on_read(answer)));
+        follow_ups
     }
 
-    fn on_event(&mut self, event: &WatchEvent) -> Option<After> {
+    fn on_event(&mut self, event: &WatchEvent) -> Option<FollowUp> {
         match event.kind {
             EventKind::Created => self.on_created(&event.path),
             EventKind::DataChanged if self.own_writes.on_event(&event.path) => None,
@@ -252,19 +257,23 @@ impl State {
         }
     }
 
-    fn on_created(&mut self, path: &str) -> Option<After> {
+    fn on_created(&mut self, path: &str) -> Option<FollowUp> {
         match paths::parse(path) {
             // We made it ourselves, and whatever has changed it since has an event of its own.
             ZnodePath::Node(id) if self.snapshot.node(&id).is_some() => {}
             ZnodePath::Request(id) if self.snapshot.request(&id).is_some() => {}
             parsed if is_tracked_record(&parsed) => return self.begin_read(path, &parsed),
-            ZnodePath::NodeLock(id) => {self.change_node_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))}
+            ZnodePath::NodeLock(id) => {
+                self.change_node_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))
+            }
             ZnodePath::NodeContender(id, name) => self.change_node_lock(id, |lock_state| {
                 lock_state.exists = true;
                 lock_state.contenders.insert(name)
             }),
             // Contenders of ours may be known already.
-            ZnodePath::RequestLock(id) => {self.change_request_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))}
+            ZnodePath::RequestLock(id) => {
+                self.change_request_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))
+            }
             ZnodePath::RequestContender(id, name) => self.change_request_lock(id, |lock_state| {
                 lock_state.exists = true;
                 lock_state.contenders.insert(name)
@@ -278,27 +287,31 @@ impl State {
         match parsed {
             ZnodePath::Image(name) => self.snapshot_mut().images.add_image(name),
             ZnodePath::ImageBuildsContender(name, contender) => {
-                self.snapshot_mut().images.set_contender(&name, &contender, true)}
+                self.snapshot_mut().images.set_contender(&name, &contender, true)
+            }
             ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
-                let place = UploadLockKey { build: BuildKey { image, build }, provider };
-                self.snapshot_mut().images.set_upload_contender(place, &contender, true);
+                let key = UploadLockKey { build: BuildKey { image, build }, provider };
+                self.snapshot_mut().images.set_upload_contender(key, &contender, true);
             }
             _ => {}
         }
     }
 
     /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
-    fn begin_read(&mut self, path: &str, parsed: &ZnodePath) -> Option<After> {
+    fn begin_read(&mut self, path: &str, parsed: &ZnodePath) -> Option<FollowUp> {
         if !is_tracked_record(parsed) {
             return None;
         }
         if let Some(read) = self.reads.get_mut(path) {
-            read.again = true;
+            read.needs_reread = true;
             return None;
         }
-        self.next_ticket += 1;
-        self.reads.insert(path.to_owned(), Read { ticket: self.next_ticket, again: false, unlocks: Vec::new() });
-        Some(After::Read(path.to_owned(), self.next_ticket))
+        self.next_generation += 1;
+        self.reads.insert(
+            path.to_owned(),
+            PendingRead { generation: self.next_generation, needs_reread: false, unlocks: Vec::new() },
+        );
+        Some(FollowUp::Read(path.to_owned(), self.next_generation))
     }
 
     /// Who unlocks a node has written it just before. Until that is read the picture shows it locked, or we would
@@ -310,14 +323,14 @@ impl State {
         true
     }
 
-    fn on_read(&mut self, (path, ticket, answer): ReadDone) -> Option<After> {
+    fn on_read(&mut self, (path, generation, answer): ReadDone) -> Option<FollowUp> {
         match self.reads.get_mut(&path) {
-            Some(read) if read.ticket == ticket => match &answer {
+            Some(read) if read.generation == generation => match &answer {
                 Ok(_) | Err(ZkError::NoNode | ZkError::SessionExpired | ZkError::NotPermitted(_)) => {}
                 Err(error) => {
                     tracing::debug!(%path, %error, "cannot read a changed record, trying again");
-                    read.again = false;
-                    return Some(After::Retry(path, ticket));
+                    read.needs_reread = false;
+                    return Some(FollowUp::Retry(path, generation));
                 }
             },
             _ => return None, // Removed meanwhile.
@@ -339,10 +352,10 @@ impl State {
             Err(_) => {} // The session is over.
         }
         let read = self.reads.get_mut(&path)?;
-        if std::mem::take(&mut read.again) {
-            self.next_ticket += 1;
-            read.ticket = self.next_ticket;
-            return Some(After::Read(path, self.next_ticket));
+        if std::mem::take(&mut read.needs_reread) {
+            self.next_generation += 1;
+            read.generation = self.next_generation;
+            return Some(FollowUp::Read(path, self.next_generation));
         }
         for contender in self.reads.remove(&path).map(|read| read.unlocks).unwrap_or_default() {
             self.remove(&contender);
@@ -367,7 +380,10 @@ fn is_tracked_record(parsed: &ZnodePath) -> bool {
     is_of_nodes
         || matches!(
             parsed,
-            ZnodePath::ImagePause(_) | ZnodePath::ImageBuildRequest(_) | ZnodePath::ImageBuild(..) | ZnodePath::ImageUpload(_)
+            ZnodePath::ImagePause(_)
+                | ZnodePath::ImageBuildRequest(_)
+                | ZnodePath::ImageBuild(..)
+                | ZnodePath::ImageUpload(_)
         )
 }
 

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::bulk;
 use super::follower::Follower;
 use super::own_writes::{OwnWriteTracker, PendingWrite};
-use super::wake_signal::Bell;
+use super::wake_signal::WakeSignal;
 use crate::Zk;
 use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -36,7 +36,7 @@ pub struct Mirror {
     state: Arc<Mutex<State>>,
     /// Something was folded in that nobody has looked at yet.
     own_write_applied: Arc<Notify>,
-    gone_back: Arc<Notify>,
+    rolled_back: Arc<Notify>,
     follower: JoinHandle<()>,
 }
 
@@ -50,12 +50,12 @@ pub struct Subscription {
 /// The mirror is gone: there will be no other picture.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("nothing more is heard of ZooKeeper")]
-pub struct Ended;
+pub struct MirrorStopped;
 
 impl Subscription {
     /// Waits for a picture that was not seen yet; many of them together are one.
-    pub async fn changed(&mut self) -> Result<(), Ended> {
-        self.revisions.changed().await.map_err(|_| Ended)
+    pub async fn changed(&mut self) -> Result<(), MirrorStopped> {
+        self.revisions.changed().await.map_err(|_| MirrorStopped)
     }
 
     pub fn has_changed(&self) -> bool {
@@ -77,7 +77,7 @@ impl Subscription {
     }
 
     /// Waits for a picture that is like that.
-    pub async fn wait_for(&mut self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Arc<Snapshot>, Ended> {
+    pub async fn wait_for(&mut self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Arc<Snapshot>, MirrorStopped> {
         loop {
             let snapshot = self.latest_and_mark_seen();
             if is_wanted(&snapshot) {
@@ -92,41 +92,41 @@ impl Subscription {
 pub(super) struct State {
     /// Changed in place as long as nobody looks at it; who does keeps the one that he looks at.
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) reads: FxHashMap<String, Read>,
-    pub(super) next_ticket: u64,
-    pub(super) gone: Gone,
+    pub(super) reads: FxHashMap<String, PendingRead>,
+    pub(super) next_generation: u64,
+    pub(super) tombstones: Tombstones,
     pub(super) own_writes: OwnWriteTracker,
     /// Paths for the follower to read, at most one per write that just ended.
     pub(super) foreign_writes: mpsc::UnboundedSender<String>,
     /// Of what was published; none when the mirror is gone.
     pub(super) revisions: Option<watch::Sender<u64>>,
     /// Rung at each publication, as long as somebody has them.
-    pub(super) bells: Vec<Weak<Bell>>,
-    pub(super) film: Option<Film>,
+    pub(super) wake_signals: Vec<Weak<WakeSignal>>,
+    pub(super) transition_stream: Option<TransitionStream>,
     /// Whether the picture differs from the published one.
     pub(super) is_dirty: bool,
 }
 
 /// A published picture, with every step that led to it from the one before.
-pub struct Frame {
-    pub picture: Arc<Snapshot>,
+pub struct TransitionBatch {
+    pub snapshot: Arc<Snapshot>,
     /// `None` where nobody knows the steps: at the beginning, and after frames that were lost.
-    pub steps: Option<Vec<Transition>>,
+    pub transitions: Option<Vec<Transition>>,
 }
 
 /// For somebody who wants to see every step. Pictures go at the pace of who looks at them, and then steps are lost, not memory.
-pub(super) struct Film {
-    frames: mpsc::Sender<Frame>,
-    is_torn: bool,
+pub(super) struct TransitionStream {
+    batches: mpsc::Sender<TransitionBatch>,
+    has_gap: bool,
 }
 
-impl Film {
+impl TransitionStream {
     /// Returns whether there is still somebody who watches.
-    fn show(&mut self, picture: &Arc<Snapshot>, steps: Option<Vec<Transition>>) -> bool {
-        let steps = steps.filter(|_| !self.is_torn);
-        match self.frames.try_send(Frame { picture: picture.clone(), steps }) {
-            Ok(()) => self.is_torn = false,
-            Err(mpsc::error::TrySendError::Full(_)) => self.is_torn = true,
+    fn send(&mut self, snapshot: &Arc<Snapshot>, transitions: Option<Vec<Transition>>) -> bool {
+        let transitions = transitions.filter(|_| !self.has_gap);
+        match self.batches.try_send(TransitionBatch { snapshot: snapshot.clone(), transitions }) {
+            Ok(()) => self.has_gap = false,
+            Err(mpsc::error::TrySendError::Full(_)) => self.has_gap = true,
             Err(mpsc::error::TrySendError::Closed(_)) => return false,
         }
         true
@@ -135,20 +135,20 @@ impl Film {
 
 /// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
 #[derive(Default)]
-pub(super) struct Gone {
+pub(super) struct Tombstones {
     paths: FxHashSet<String>,
     order: VecDeque<String>,
 }
 
-impl Gone {
+impl Tombstones {
     /// Far more than go while an answer is on its way.
-    const MOST: usize = 2000;
+    const MAX_PATHS: usize = 2000;
 
-    fn note(&mut self, path: &str) {
+    fn insert(&mut self, path: &str) {
         if self.paths.insert(path.to_owned()) {
             self.order.push_back(path.to_owned());
         }
-        if self.order.len() > Self::MOST
+        if self.order.len() > Self::MAX_PATHS
             && let Some(oldest) = self.order.pop_front()
         {
             self.paths.remove(&oldest);
@@ -189,9 +189,9 @@ impl Drop for OwnWrite {
 }
 
 /// A read under way, and whether its path changed again since it was sent.
-pub(super) struct Read {
-    pub(super) ticket: u64,
-    pub(super) again: bool,
+pub(super) struct PendingRead {
+    pub(super) generation: u64,
+    pub(super) needs_reread: bool,
     /// Contenders of a node that have gone since.
     pub(super) unlocks: Vec<String>,
 }
@@ -228,27 +228,27 @@ impl Mirror {
         let state = Arc::new(Mutex::new(State {
             snapshot: Arc::new(snapshot),
             reads: FxHashMap::default(),
-            next_ticket: 0,
-            gone: Gone::default(),
+            next_generation: 0,
+            tombstones: Tombstones::default(),
             own_writes: OwnWriteTracker::default(),
             foreign_writes,
             revisions: Some(watch::Sender::new(0)),
-            bells: Vec::new(),
-            film: None,
+            wake_signals: Vec::new(),
+            transition_stream: None,
             is_dirty: false,
         }));
         let session = zk.session();
         let own_write_applied = Arc::new(Notify::new());
-        let gone_back = Arc::new(Notify::new());
-        let follower = Follower::new(zk, roots, state.clone(), to_read, own_write_applied.clone(), gone_back.clone());
+        let rolled_back = Arc::new(Notify::new());
+        let follower = Follower::new(zk, roots, state.clone(), to_read, own_write_applied.clone(), rolled_back.clone());
         let follower = runtime.spawn(follower.run(events, session));
-        Ok(Self { state, own_write_applied, gone_back, follower })
+        Ok(Self { state, own_write_applied, rolled_back, follower })
     }
 
     /// Resolves, for one who waits for it, when ZooKeeper shows an earlier time than before. Nothing more is followed then: who knows
     /// the future can only begin anew, with another session.
-    pub async fn gone_back(&self) {
-        self.gone_back.notified().await;
+    pub async fn store_rolled_back(&self) {
+        self.rolled_back.notified().await;
     }
 
     /// The picture as it is now, with all that was folded in.
@@ -260,8 +260,8 @@ impl Mirror {
 
     /// Shows the picture as it is now, without publishing it: nobody else needs to look at it.
     /// Nothing is heard of ZooKeeper meanwhile, so this is for short looks.
-    pub fn look<T>(&self, at: impl FnOnce(&Snapshot) -> T) -> T {
-        at(&lock(&self.state).snapshot)
+    pub fn with_snapshot<T>(&self, read: impl FnOnce(&Snapshot) -> T) -> T {
+        read(&lock(&self.state).snapshot)
     }
 
     pub fn node_lock(&self, id: &NodeId) -> LockState {
@@ -282,18 +282,18 @@ impl Mirror {
     }
 
     /// From now on this is rung at each publication.
-    pub fn ring(&self, bell: &Arc<Bell>) {
-        lock(&self.state).bells.push(Arc::downgrade(bell));
+    pub fn wake_on_publish(&self, signal: &Arc<WakeSignal>) {
+        lock(&self.state).wake_signals.push(Arc::downgrade(signal));
     }
 
     /// From now on each published picture goes there as well, with the steps that led to it.
-    pub fn film(&self, frames: mpsc::Sender<Frame>) {
+    pub fn stream_transitions(&self, batches: mpsc::Sender<TransitionBatch>) {
         let mut state = lock(&self.state);
         state.publish();
-        let mut film = Film { frames, is_torn: false };
-        if film.show(&state.snapshot, None) {
+        let mut stream = TransitionStream { batches, has_gap: false };
+        if stream.send(&state.snapshot, None) {
             state.snapshot_mut().transitions = Some(Vec::new());
-            state.film = Some(film);
+            state.transition_stream = Some(stream);
         }
     }
 
@@ -345,14 +345,14 @@ impl SnapshotUpdate<'_> {
 
     /// A new node, unless it has gone again already.
     pub fn add_node(&mut self, id: NodeId, stored: Versioned<Node>) {
-        if !self.state.gone.contains(&paths::node(&id)) {
+        if !self.state.tombstones.contains(&paths::node(&id)) {
             self.state.snapshot_mut().put_node(id, stored);
         }
     }
 
     /// As for nodes.
     pub fn add_request(&mut self, id: RequestId, stored: Versioned<NodeRequest>) {
-        if !self.state.gone.contains(&paths::request(&id)) {
+        if !self.state.tombstones.contains(&paths::request(&id)) {
             self.state.snapshot_mut().put_request(id, stored);
         }
     }
@@ -375,16 +375,16 @@ impl State {
         }
         let snapshot = Arc::make_mut(&mut self.snapshot);
         snapshot.revision += 1;
-        let steps = snapshot.transitions.as_mut().map(std::mem::take);
+        let transitions = snapshot.transitions.as_mut().map(std::mem::take);
         let revision = snapshot.revision;
-        if self.film.as_mut().is_some_and(|film| !film.show(&self.snapshot, steps)) {
-            self.film = None;
+        if self.transition_stream.as_mut().is_some_and(|stream| !stream.send(&self.snapshot, transitions)) {
+            self.transition_stream = None;
             Arc::make_mut(&mut self.snapshot).transitions = None;
         }
         if let Some(revisions) = &self.revisions {
             revisions.send_replace(revision);
         }
-        self.bells.retain(|bell| bell.upgrade().inspect(|bell| bell.ring()).is_some());
+        self.wake_signals.retain(|signal| signal.upgrade().inspect(|signal| signal.wake()).is_some());
     }
 
     fn request_reads(&self, paths: Vec<String>) {
@@ -403,7 +403,7 @@ impl State {
         self.reads.remove(path);
         self.own_writes.forget(path);
         if matches!(parsed, ZnodePath::Node(_) | ZnodePath::Request(_)) {
-            self.gone.note(path);
+            self.tombstones.insert(path);
         }
         if self.snapshot.is_unreadable(path) {
             self.snapshot_mut().clear_unreadable(path);
@@ -415,10 +415,14 @@ impl State {
         match parsed {
             ZnodePath::Node(id) => self.snapshot_mut().remove_node(&id),
             ZnodePath::NodeLock(id) => self.snapshot_mut().set_node_lock(id, LockState::default()),
-            ZnodePath::NodeContender(id, name) => {self.change_node_lock(id, |lock_state| lock_state.contenders.remove(&name))}
+            ZnodePath::NodeContender(id, name) => {
+                self.change_node_lock(id, |lock_state| lock_state.contenders.remove(&name))
+            }
             ZnodePath::Request(id) => self.snapshot_mut().remove_request(&id),
             ZnodePath::RequestLock(id) => self.snapshot_mut().remove_request_lock(&id),
-            ZnodePath::RequestContender(id, name) => {self.change_request_lock(id, |lock_state| lock_state.contenders.remove(&name))}
+            ZnodePath::RequestContender(id, name) => {
+                self.change_request_lock(id, |lock_state| lock_state.contenders.remove(&name))
+            }
             ZnodePath::Component { kind, name } => self.snapshot_mut().remove_component(kind, &name),
             parsed => self.remove_image_znode(parsed),
         }
@@ -449,12 +453,12 @@ impl State {
             ZnodePath::ImageBuildsContender(name, contender) => images.set_contender(&name, &contender, false),
             ZnodePath::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
             ZnodePath::ImageUploadsLock(image, build, provider) => {
-                let place = UploadLockKey { build: BuildKey { image, build }, provider };
-                images.set_upload_lock(place, LockState::default());
+                let key = UploadLockKey { build: BuildKey { image, build }, provider };
+                images.set_upload_lock(key, LockState::default());
             }
             ZnodePath::ImageUploadsContender(image, build, provider, contender) => {
-                let place = UploadLockKey { build: BuildKey { image, build }, provider };
-                images.set_upload_contender(place, &contender, false);
+                let key = UploadLockKey { build: BuildKey { image, build }, provider };
+                images.set_upload_contender(key, &contender, false);
             }
             ZnodePath::ImageUpload(key) => images.remove_upload(&key),
             _ => {}

@@ -99,7 +99,8 @@ impl OwnWriteTracker {
     }
 
     fn remove_if_idle(&mut self, path: &str) {
-        let is_idle = |count: &WriteCount| count.in_flight == 0 && count.early_events == 0 && count.expected_events == 0;
+        let is_idle =
+            |count: &WriteCount| count.in_flight == 0 && count.early_events == 0 && count.expected_events == 0;
         if self.paths.get(path).is_some_and(is_idle) {
             self.paths.remove(path);
         }
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_before_the_answer_is_an_echo() {
+    fn an_event_before_the_reply_is_of_the_own_write() {
         let mut tracker = OwnWriteTracker::default();
         let write = begin_write(&mut tracker);
         assert!(tracker.on_event(PATH));
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_after_the_answer_is_an_echo_once() {
+    fn one_event_after_the_reply_is_of_the_own_write() {
         let mut tracker = OwnWriteTracker::default();
         let write = begin_write(&mut tracker);
         assert_eq!(tracker.done(write), Vec::<String>::new());
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_event_means_that_somebody_else_wrote() {
+    fn a_second_event_is_a_foreign_write() {
         let mut tracker = OwnWriteTracker::default();
         let write = begin_write(&mut tracker);
         assert!(tracker.on_event(PATH) && tracker.on_event(PATH));
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_during_a_write_that_failed_was_somebody_elses() {
+    fn an_event_during_a_failed_write_is_a_foreign_write() {
         let mut tracker = OwnWriteTracker::default();
         let write = begin_write(&mut tracker);
         assert!(tracker.on_event(PATH));
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_owed_over_a_gap_in_the_events() {
+    fn no_event_is_expected_after_a_gap() {
         let mut tracker = OwnWriteTracker::default();
         let (lost, open) = (begin_write(&mut tracker), begin_write(&mut tracker));
         assert_eq!(tracker.done(lost), Vec::<String>::new());
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writes_at_once_each_has_its_echo() {
+    fn concurrent_writes_each_have_their_own_event() {
         let mut tracker = OwnWriteTracker::default();
         let (first, second) = (begin_write(&mut tracker), begin_write(&mut tracker));
         assert!(tracker.on_event(PATH) && tracker.on_event(PATH));

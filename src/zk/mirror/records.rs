@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_foreign_and_binary_data_are_told_apart() {
+    fn empty_foreign_and_binary_data_are_distinguished() {
         assert_eq!(decode::<Node>(b""), Decoded::Empty);
         assert!(matches!(decode::<Node>(b"{\"state\": 5}"), Decoded::Unreadable(_)));
         let Decoded::Unreadable(reason) = decode::<Node>(b"\xff\xfe") else { panic!("binary data is no record") };

@@ -5,15 +5,15 @@ use std::task::Waker;
 use futures::task::AtomicWaker;
 
 #[derive(Debug, Default)]
-pub struct Bell(AtomicWaker);
+pub struct WakeSignal(AtomicWaker);
 
-impl Bell {
+impl WakeSignal {
     /// Whoever listens looks after this, and before it sleeps again.
     pub fn register(&self, waker: &Waker) {
         self.0.register(waker);
     }
 
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         self.0.wake();
     }
 }

@@ -22,7 +22,7 @@ const MAX_IN_FLIGHT: usize = WINDOW * BATCH;
 
 /// What was found, sorted by id, and what was found but is no record.
 #[derive(Clone, Debug)]
-pub struct Scan<T> {
+pub struct ScanResult<T> {
     pub found: Vec<T>,
     pub unreadable: Vec<Unreadable>,
 }
@@ -57,31 +57,31 @@ pub struct ProviderBuild {
 }
 
 /// What lies at one path.
-enum Read<T> {
+enum ReadOutcome<T> {
     Found(T),
     Unreadable(Unreadable),
     /// A place without a record: worth a word in a list, and nothing to whoever asks for it.
     Empty(Unreadable),
     /// Removed since it was listed.
-    Gone,
+    Removed,
 }
 
-impl<T> Read<T> {
-    fn map<U>(self, make: impl FnOnce(T) -> U) -> Read<U> {
+impl<T> ReadOutcome<T> {
+    fn map<U>(self, make: impl FnOnce(T) -> U) -> ReadOutcome<U> {
         match self {
-            Read::Found(found) => Read::Found(make(found)),
-            Read::Unreadable(unreadable) => Read::Unreadable(unreadable),
-            Read::Empty(unreadable) => Read::Empty(unreadable),
-            Read::Gone => Read::Gone,
+            ReadOutcome::Found(found) => ReadOutcome::Found(make(found)),
+            ReadOutcome::Unreadable(unreadable) => ReadOutcome::Unreadable(unreadable),
+            ReadOutcome::Empty(unreadable) => ReadOutcome::Empty(unreadable),
+            ReadOutcome::Removed => ReadOutcome::Removed,
         }
     }
 }
 
 /// All nodes. Locks are looked at only where a lock directory can exist.
-pub async fn nodes(zk: &dyn Connection) -> Result<Scan<NodeEntry>, ZkError> {
+pub async fn nodes(zk: &dyn Connection) -> Result<ScanResult<NodeEntry>, ZkError> {
     let mut found = Vec::new();
     let unreadable = each_node(zk, |entry| found.push(entry)).await?;
-    Ok(Scan { found, unreadable })
+    Ok(ScanResult { found, unreadable })
 }
 
 /// All nodes in order of their ids, each as soon as it is read; what is no record is returned at the end.
@@ -92,9 +92,9 @@ pub async fn each_node(zk: &dyn Connection, mut visit: impl FnMut(NodeEntry)) ->
     while let Some(batch) = reads.try_next().await? {
         for read in batch {
             match read {
-                Read::Found(entry) => visit(entry),
-                Read::Unreadable(reason) | Read::Empty(reason) => unreadable.push(reason),
-                Read::Gone => {}
+                ReadOutcome::Found(entry) => visit(entry),
+                ReadOutcome::Unreadable(reason) | ReadOutcome::Empty(reason) => unreadable.push(reason),
+                ReadOutcome::Removed => {}
             }
         }
     }
@@ -103,11 +103,11 @@ pub async fn each_node(zk: &dyn Connection, mut visit: impl FnMut(NodeEntry)) ->
 
 /// One node; `None` where there is none.
 pub async fn node(zk: &dyn Connection, id: &NodeId) -> Result<Option<Result<NodeEntry, Unreadable>>, ZkError> {
-    optional(read_nodes(zk, std::slice::from_ref(id)).await?.pop().unwrap_or(Read::Gone))
+    optional(read_nodes(zk, std::slice::from_ref(id)).await?.pop().unwrap_or(ReadOutcome::Removed))
 }
 
 /// All requests.
-pub async fn requests(zk: &dyn Connection) -> Result<Scan<RequestEntry>, ZkError> {
+pub async fn requests(zk: &dyn Connection) -> Result<ScanResult<RequestEntry>, ZkError> {
     let ids = sorted_children(zk, paths::REQUESTS).await?;
     let entry = |id, stored| RequestEntry { id: RequestId::from(id), stored };
     collect(zk, ids, |id| paths::request(&RequestId::from(id)), entry).await
@@ -118,18 +118,18 @@ pub async fn request(zk: &dyn Connection, id: &RequestId) -> Result<Option<Resul
     let path = paths::request(id);
     optional(match zk.get(&path).await {
         Ok((data, stat)) => classify(path, &data, &stat).map(|stored| RequestEntry { id: id.clone(), stored }),
-        Err(ZkError::NoNode) => Read::Gone,
+        Err(ZkError::NoNode) => ReadOutcome::Removed,
         Err(error) => return Err(error),
     })
 }
 
 /// All registered pools.
-pub async fn pools(zk: &dyn Connection) -> Result<Scan<Versioned<PoolComponent>>, ZkError> {
+pub async fn pools(zk: &dyn Connection) -> Result<ScanResult<Versioned<PoolComponent>>, ZkError> {
     components_of(zk, ComponentKind::Pool).await
 }
 
 /// All registered launchers.
-pub async fn launchers(zk: &dyn Connection) -> Result<Scan<Versioned<Component>>, ZkError> {
+pub async fn launchers(zk: &dyn Connection) -> Result<ScanResult<Versioned<Component>>, ZkError> {
     components_of(zk, ComponentKind::Launcher).await
 }
 
@@ -166,7 +166,10 @@ async fn uploads_of_build(
     Ok(provider_stat.map(|_| ProviderBuild { image, build, uploads }))
 }
 
-async fn components_of<T: Record>(zk: &dyn Connection, kind: ComponentKind,) -> Result<Scan<Versioned<T>>, ZkError> {
+async fn components_of<T: Record>(
+    zk: &dyn Connection,
+    kind: ComponentKind,
+) -> Result<ScanResult<Versioned<T>>, ZkError> {
     let names = sorted_children(zk, &paths::components(kind)).await?;
     collect(zk, names, |name| paths::component(kind, name), |_, stored| stored).await
 }
@@ -189,8 +192,8 @@ async fn collect<R: Record, T>(
     names: Vec<String>,
     path: impl Fn(&str) -> String,
     make: impl Fn(String, Versioned<R>) -> T,
-) -> Result<Scan<T>, ZkError> {
-    let mut scan = Scan { found: Vec::with_capacity(names.len()), unreadable: Vec::new() };
+) -> Result<ScanResult<T>, ZkError> {
+    let mut scan = ScanResult { found: Vec::with_capacity(names.len()), unreadable: Vec::new() };
     let mut reads = pin!(bulk::read_all(zk, names.iter().map(|name| path(name)).collect()));
     let mut names = names.into_iter();
     while let Some(batch) = reads.try_next().await? {
@@ -201,20 +204,20 @@ async fn collect<R: Record, T>(
                 Err(error) => return Err(error),
             };
             match classify(path, &data, &stat) {
-                Read::Found(stored) => scan.found.push(make(name, stored)),
-                Read::Unreadable(reason) | Read::Empty(reason) => scan.unreadable.push(reason),
-                Read::Gone => {}
+                ReadOutcome::Found(stored) => scan.found.push(make(name, stored)),
+                ReadOutcome::Unreadable(reason) | ReadOutcome::Empty(reason) => scan.unreadable.push(reason),
+                ReadOutcome::Removed => {}
             }
         }
     }
     Ok(scan)
 }
 
-fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> {
+fn optional<T>(read: ReadOutcome<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> {
     match read {
-        Read::Found(entry) => Ok(Some(Ok(entry))),
-        Read::Unreadable(unreadable) => Ok(Some(Err(unreadable))),
-        Read::Empty(_) | Read::Gone => Ok(None),
+        ReadOutcome::Found(entry) => Ok(Some(Ok(entry))),
+        ReadOutcome::Unreadable(unreadable) => Ok(Some(Err(unreadable))),
+        ReadOutcome::Empty(_) | ReadOutcome::Removed => Ok(None),
     }
 }
 
@@ -222,7 +225,7 @@ fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> 
 fn read_nodes<'a>(
     zk: &'a dyn Connection,
     ids: &'a [NodeId],
-) -> impl Future<Output = Result<Vec<Read<NodeEntry>>, ZkError>> + 'a {
+) -> impl Future<Output = Result<Vec<ReadOutcome<NodeEntry>>, ZkError>> + 'a {
     let reply = read_batch(zk, ids.iter().map(paths::node).collect());
     async move {
         // A node's only child is its lock directory; most of the idle ones never had any.
@@ -236,7 +239,7 @@ fn read_nodes<'a>(
             let (data, stat) = match answer {
                 Ok(answer) => answer,
                 Err(ZkError::NoNode) => {
-                    read.push(Read::Gone);
+                    read.push(ReadOutcome::Removed);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -259,13 +262,13 @@ fn contenders(children: Result<(Vec<String>, Stat), ZkError>) -> Result<Contende
     }
 }
 
-fn classify<T: Record>(path: String, data: &Bytes, stat: &Stat) -> Read<Versioned<T>> {
+fn classify<T: Record>(path: String, data: &Bytes, stat: &Stat) -> ReadOutcome<Versioned<T>> {
     match decode_versioned(data, stat) {
-        Decoded::Record(stored) => Read::Found(stored),
-        Decoded::Unreadable(reason) => Read::Unreadable(Unreadable { path, reason }),
+        Decoded::Record(stored) => ReadOutcome::Found(stored),
+        Decoded::Unreadable(reason) => ReadOutcome::Unreadable(Unreadable { path, reason }),
         Decoded::Empty => {
             let reason = "no data; a lock attempt left it after its record was removed".to_owned();
-            Read::Empty(Unreadable { path, reason })
+            ReadOutcome::Empty(Unreadable { path, reason })
         }
     }
 }
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_record_is_told_with_its_path_and_the_rest_is_read() {
+    async fn unreadable_records_are_reported_and_the_others_read() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         put(&zk, "/nodepool/nodes/0000000003", br#"{"state": "ready"}"#).await;
         put(&zk, "/nodepool/nodes/0000000001", br#"{"state": "used"}"#).await;
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn builds_of_a_provider_come_with_their_uploads_and_without_locks() {
+    async fn builds_of_a_provider_include_uploads_and_no_locks() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         let builds = "/nodepool/images/debian/builds";
         put(&zk, &format!("{builds}/lock"), b"").await;

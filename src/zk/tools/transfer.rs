@@ -159,7 +159,7 @@ mod tests {
     const UPLOADS: &str = "/nodepool/images/debian/builds/b1/providers/rax/images";
 
     #[tokio::test]
-    async fn an_import_that_is_killed_leaves_no_placeholder_and_the_next_one_goes_on_counting() {
+    async fn a_killed_import_leaves_no_placeholder_and_the_next_one_continues_the_sequence() {
         let server = MemoryZooKeeper::new();
         let (killed, later): (Zk, Zk) = (server.connect(), server.connect());
         let path = format!("{UPLOADS}/0000000003");
@@ -167,7 +167,7 @@ mod tests {
         write(&later, &path, &record).await.unwrap();
         server.fail_next(killed.session_id(), 1, Fault::AfterApplying);
         let numbers = BTreeSet::from(["0000000003".to_owned()]);
-        assert!(use_up(&killed, UPLOADS, &numbers).await.is_err());
+        assert!(advance_sequence(&killed, UPLOADS, &numbers).await.is_err());
         assert_eq!(later.children(UPLOADS).await.unwrap().0.len(), 2, "the placeholder is there");
         server.expire(killed.session_id());
         import(&later, &BTreeMap::from([(path, record)])).await.unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_whose_numbers_zookeeper_would_not_give_are_refused() {
+    fn uploads_with_numbers_zookeeper_would_not_issue_are_refused() {
         for (name, expected) in [
             ("placeholder-0000000001", "ten digits"),
             ("3", "ten digits"),

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::store::{Store, refusal, release};
+use super::store::{Store, release, write_error_of};
 use crate::locks::lock::{self, Lock};
 use crate::paths;
 use nodepool_model::records::json;
@@ -15,7 +15,7 @@ use nodepool_model::snapshot::{NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{CreateMode, Op};
 
 /// Nodes per transaction, as long as they fit: records are about 1 kB, and ZooKeeper takes 1 MiB.
-const STEP: usize = 200;
+const MAX_CHUNK_NODES: usize = 200;
 /// Between two attempts. What a picture lacks is read again within a part of that.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// What a node's lock, the proof that it is free, and paths take beside the record, in bytes: 300, and four times the chroot.
@@ -59,7 +59,7 @@ async fn fulfill_locked(
     pending.record.nodes.clear();
     request.version = store.set_request(lock, &[], pending).await?.version;
     let unchanged = unchanged_checks(nodes.iter().map(|(_, node)| node));
-    in_steps(store, lock, &request, nodes).await?;
+    write_in_chunks(store, lock, &request, nodes).await?;
     store.set_request(lock, &unchanged, request).await.map(drop)
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn unchanged_checks<'a>(nodes: impl IntoIterator<Item = &'a NodeChang
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
 pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<NodeChange>) -> Result<(), WriteError> {
     let lock = lock_request(store, &request).await?;
-    let result = match in_steps(store, &lock, &request, nodes).await {
+    let result = match write_in_chunks(store, &lock, &request, nodes).await {
         Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
         Err(error) => Err(error),
     };
@@ -93,15 +93,15 @@ pub(crate) async fn release_and_back_off<T>(lock: Lock, result: Result<T, WriteE
 
 /// Each step carries what was decided on: the lock is ours, and the request is as it was. A request that somebody fulfilled between
 /// the decision and the lock would lose its nodes otherwise, as their records need not have changed since.
-async fn in_steps(
+async fn write_in_chunks(
     store: &Store,
     lock: &Lock,
     request: &RequestChange,
     nodes: Writes<NodeChange>,
 ) -> Result<(), WriteError> {
     let conditions = [lock.fence(), Op::check(paths::request(&request.id), request.version)];
-    for step in store.portions(nodes) {
-        store.write_all(&conditions, None, step).await?;
+    for chunk in store.chunks(nodes) {
+        store.write_all(&conditions, None, chunk).await?;
     }
     Ok(())
 }
@@ -111,25 +111,25 @@ impl Store {
         bytes > self.zk().max_transaction_bytes()
     }
 
-    pub(crate) fn portions<T>(&self, writes: Writes<T>) -> Vec<Writes<T>> {
-        portions(writes, self.zk().max_transaction_bytes(), |(op, _)| bytes(op))
+    pub(crate) fn chunks<T>(&self, writes: Writes<T>) -> Vec<Writes<T>> {
+        chunks(writes, self.zk().max_transaction_bytes(), |(op, _)| bytes(op))
     }
 }
 
 /// As many of these at a time as fit a transaction of so many bytes, and one at least.
-pub(crate) fn portions<T>(items: Vec<T>, most: usize, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
-    let (mut portions, mut portion, mut size) = (Vec::new(), Vec::new(), 0);
+pub(crate) fn chunks<T>(items: Vec<T>, max_bytes: usize, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut chunks, mut chunk, mut size) = (Vec::new(), Vec::new(), 0);
     for item in items {
         let bytes = bytes(&item);
-        if portion.len() == STEP || (size + bytes > most && !portion.is_empty()) {
-            portions.push(std::mem::take(&mut portion));
+        if chunk.len() == MAX_CHUNK_NODES || (size + bytes > max_bytes && !chunk.is_empty()) {
+            chunks.push(std::mem::take(&mut chunk));
             size = 0;
         }
-        portion.push(item);
+        chunk.push(item);
         size += bytes;
     }
-    portions.extend((!portion.is_empty()).then_some(portion));
-    portions
+    chunks.extend((!chunk.is_empty()).then_some(chunk));
+    chunks
 }
 
 /// What these take in a transaction, in bytes.
@@ -146,6 +146,6 @@ async fn lock_request(store: &Store, request: &RequestChange) -> Result<Lock, Wr
     match lock::try_lock(store.zk(), &paths::request_lock(&request.id), "").await {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(WriteError::Contended),
-        Err(error) => Err(refusal(&error)),
+        Err(error) => Err(write_error_of(&error)),
     }
 }

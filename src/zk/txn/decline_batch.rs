@@ -14,53 +14,53 @@ use nodepool_model::snapshot::{RequestChange, WriteError};
 
 /// Who waits until the write is done that is under way for its request.
 #[derive(Default)]
-pub struct Declines(Mutex<HashMap<RequestId, Vec<Waiting>>>);
+pub struct DeclineBatcher(Mutex<HashMap<RequestId, Vec<WaitingDecline>>>);
 
-struct Waiting {
+struct WaitingDecline {
     change: RequestChange,
     answer: oneshot::Sender<Result<(), WriteError>>,
 }
 
-impl Declines {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Waiting>>> {
+impl DeclineBatcher {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<WaitingDecline>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 enum Role {
-    Writer(Turn),
+    Writer(BatchWriter),
     Waiting(oneshot::Receiver<Result<(), WriteError>>),
 }
 
 /// Of who writes. Where it is dropped before it is over, who waits is told to decide anew.
-struct Turn {
-    declines: Arc<Declines>,
+struct BatchWriter {
+    batcher: Arc<DeclineBatcher>,
     id: RequestId,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl Turn {
+impl BatchWriter {
     /// Who came meanwhile; where nobody did, the turn is over.
-    fn next(&mut self) -> Option<Vec<Waiting>> {
-        let mut under_way = self.declines.lock();
-        let waiting = under_way.get_mut(&self.id).map(std::mem::take).filter(|waiting| !waiting.is_empty());
+    fn next(&mut self) -> Option<Vec<WaitingDecline>> {
+        let mut in_progress = self.batcher.lock();
+        let waiting = in_progress.get_mut(&self.id).map(std::mem::take).filter(|waiting| !waiting.is_empty());
         if waiting.is_none() {
-            under_way.remove(&self.id);
-            self.is_over = true;
+            in_progress.remove(&self.id);
+            self.is_finished = true;
         }
         waiting
     }
 }
 
-impl Drop for Turn {
+impl Drop for BatchWriter {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.declines.lock().remove(&self.id);
+        if !self.is_finished {
+            self.batcher.lock().remove(&self.id);
         }
     }
 }
 
-impl Declines {
+impl DeclineBatcher {
     /// Writes it, together with what others have to say meanwhile.
     pub async fn decline<F>(
         self: &Arc<Self>,
@@ -70,25 +70,25 @@ impl Declines {
     where
         F: Future<Output = Result<(), WriteError>>,
     {
-        let mut turn = match self.role(&request) {
-            Role::Writer(turn) => turn,
+        let mut writer = match self.role(&request) {
+            Role::Writer(writer) => writer,
             Role::Waiting(answer) => return answer.await.unwrap_or(Err(WriteError::Conflict)),
         };
         let mut last = request;
         let mut result = write(last.clone()).await;
         let own = result.clone();
-        while let Some(waiting) = turn.next() {
+        while let Some(waiting) = writer.next() {
             let (fit, outdated): (Vec<_>, Vec<_>) =
                 waiting.into_iter().partition(|waiting| waiting.change.version == last.version);
             // Nobody may be waiting for an answer any more.
-            let notify = |waiting: Vec<Waiting>, result: &Result<(), WriteError>| {
+            let notify = |waiting: Vec<WaitingDecline>, result: &Result<(), WriteError>| {
                 waiting.into_iter().for_each(|waiting| drop(waiting.answer.send(result.clone())));
             };
             notify(outdated, &Err(WriteError::Conflict));
             match result {
                 Ok(()) if fit.is_empty() => {}
                 Ok(()) if last.record.state == RequestState::Requested => {
-                    last = joined(last, &fit);
+                    last = merged(last, &fit);
                     result = write(last.clone()).await;
                     notify(fit, &result);
                 }
@@ -100,21 +100,21 @@ impl Declines {
     }
 
     fn role(self: &Arc<Self>, request: &RequestChange) -> Role {
-        let mut under_way = self.lock();
-        if let Some(waiting) = under_way.get_mut(&request.id) {
+        let mut in_progress = self.lock();
+        if let Some(waiting) = in_progress.get_mut(&request.id) {
             let (answer, answered) = oneshot::channel();
-            waiting.push(Waiting { change: request.clone(), answer });
+            waiting.push(WaitingDecline { change: request.clone(), answer });
             return Role::Waiting(answered);
         }
-        under_way.insert(request.id.clone(), Vec::new());
-        Role::Writer(Turn { declines: self.clone(), id: request.id.clone(), is_over: false })
+        in_progress.insert(request.id.clone(), Vec::new());
+        Role::Writer(BatchWriter { batcher: self.clone(), id: request.id.clone(), is_finished: false })
     }
 }
 
 /// What all of them want, after this has been written. All were made of the same record as this.
-fn joined(written: RequestChange, others: &[Waiting]) -> RequestChange {
+fn merged(written: RequestChange, others: &[WaitingDecline]) -> RequestChange {
     let mut next = RequestChange { version: written.version + 1, ..written };
-    for Waiting { change, .. } in others {
+    for WaitingDecline { change, .. } in others {
         for name in &change.record.declined_by {
             if !next.record.declined_by.contains(name) {
                 next.record.declined_by.push(name.clone());
@@ -149,7 +149,7 @@ mod tests {
         written: &[&[&str]],
         expected_results: &[Result<(), WriteError>],
     ) {
-        let (declines, seen) = (Arc::new(Declines::default()), RefCell::new(Vec::new()));
+        let (declines, seen) = (Arc::new(DeclineBatcher::default()), RefCell::new(Vec::new()));
         let write = |change: RequestChange| {
             seen.borrow_mut().push((change.version, change.record.declined_by));
             let answer = answer.clone();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_declines_at_the_same_time_shares_a_write() {
+    async fn concurrent_declines_share_a_write() {
         check(vec![change(3, "a")], Ok(()), &[&["a"]], &[Ok(())]).await;
         let three = || ["a", "b", "c"].map(|pool| change(3, pool)).into();
         check(three(), Ok(()), &[&["a"], &["a", "b", "c"]], &[Ok(()), Ok(()), Ok(())]).await;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_end_nobody_declines() {
+    async fn a_decline_after_the_request_failed_conflicts() {
         let mut last = change(3, "a");
         last.record.set_state(RequestState::Failed, Timestamp(1.0));
         let expected_results = [Ok(()), Err(WriteError::Conflict)];

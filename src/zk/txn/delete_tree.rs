@@ -11,14 +11,14 @@ const MAX_DELETES_PER_TRANSACTION: usize = 1000;
 const MAX_RETRIES: usize = 20;
 
 /// Removes the tree at a path; one that is gone already is as good.
-pub async fn remove_tree(zk: &dyn Connection, path: &str) -> Result<(), ZkError> {
-    remove_tree_after(zk, path, &[]).await
+pub async fn delete_tree(zk: &dyn Connection, path: &str) -> Result<(), ZkError> {
+    delete_tree_after(zk, path, &[]).await
 }
 
 /// Removes the tree at a path in the same transaction as the given operations, which come first. What is written or
 /// checked by them decides whether anything is removed at all. (Of a tree with more than a thousand znodes the root
 /// goes in a later transaction.)
-pub async fn remove_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) -> Result<(), ZkError> {
+pub async fn delete_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) -> Result<(), ZkError> {
     let (mut before, mut failures) = (first, 0);
     loop {
         let mut removals = removals_of(zk, path).await?;
@@ -74,41 +74,41 @@ mod tests {
     use crate::memory::MemoryZooKeeper;
     use zookeeper_server::types::CreateMode;
 
-    async fn grow(zk: &Zk, paths: &[&str]) {
+    async fn create_all(zk: &Zk, paths: &[&str]) {
         for path in paths {
             zk.create(path, Vec::new().into(), CreateMode::Persistent).await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn a_tree_goes_with_everything_below_it_in_one_transaction() {
+    async fn a_tree_is_deleted_in_one_transaction() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
-        grow(&zk, &["/a", "/a/x", "/a/x/1", "/a/x/2", "/a/y", "/b"]).await;
+        create_all(&zk, &["/a", "/a/x", "/a/x/1", "/a/x/2", "/a/y", "/b"]).await;
         let before = server.last_zxid();
-        remove_tree(zk.as_ref(), "/a").await.unwrap();
+        delete_tree(zk.as_ref(), "/a").await.unwrap();
         assert_eq!(server.last_zxid(), before + 1);
         assert_eq!(zk.exists("/a").await, Ok(None));
         assert!(zk.exists("/b").await.unwrap().is_some());
-        remove_tree(zk.as_ref(), "/a").await.unwrap();
+        delete_tree(zk.as_ref(), "/a").await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_wide_tree_goes_in_several_transactions() {
+    async fn a_wide_tree_is_deleted_in_several_transactions() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
-        grow(&zk, &["/a"]).await;
+        create_all(&zk, &["/a"]).await;
         let children: Vec<String> = (0..2500).map(|number| format!("/a/{number}")).collect();
-        grow(&zk, &children.iter().map(String::as_str).collect::<Vec<_>>()).await;
-        remove_tree(zk.as_ref(), "/a").await.unwrap();
+        create_all(&zk, &children.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        delete_tree(zk.as_ref(), "/a").await.unwrap();
         assert_eq!(zk.exists("/a").await, Ok(None));
     }
 
     #[tokio::test]
-    async fn nothing_is_removed_when_what_comes_first_fails() {
+    async fn nothing_is_deleted_when_a_condition_fails() {
         let zk: Zk = MemoryZooKeeper::new().connect();
-        grow(&zk, &["/a", "/a/x"]).await;
-        let result = remove_tree_after(zk.as_ref(), "/a", &[Op::set("/a", "new", 7)]).await;
+        create_all(&zk, &["/a", "/a/x"]).await;
+        let result = delete_tree_after(zk.as_ref(), "/a", &[Op::set("/a", "new", 7)]).await;
         assert_eq!(result.unwrap_err().root(), &ZkError::BadVersion);
         assert!(zk.exists("/a/x").await.unwrap().is_some());
     }

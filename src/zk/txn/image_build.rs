@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::store::{Store, refusal, release, unfitting};
+use super::store::{Store, release, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
@@ -39,7 +39,7 @@ impl BuildGrant {
 
 /// Whether somebody waits for the build; their request goes when it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ManualRequest {
     Yes,
     No,
 }
@@ -52,11 +52,11 @@ impl Store {
         key: BuildKey,
         record: ImageBuild,
         newest: Option<&BuildId>,
-        asked: Asked,
+        manual_request: ManualRequest,
     ) -> Result<BuildGrant, WriteError> {
         let locked = lock::try_lock(self.zk(), &paths::image_builds_lock(&key.image), "").await;
-        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
-        match self.record_begun(&lock, &key, record, newest, asked).await {
+        let Some(lock) = locked.map_err(|error| write_error_of(&error))? else { return Err(WriteError::Contended) };
+        match self.record_begun(&lock, &key, record, newest, manual_request).await {
             Ok((version, newest)) => Ok(BuildGrant { key, lock: Some(lock), version, newest }),
             Err(error) => {
                 release(lock).await;
@@ -71,29 +71,30 @@ impl Store {
         key: &BuildKey,
         record: ImageBuild,
         newest: Option<&BuildId>,
-        asked: Asked,
+        manual_request: ManualRequest,
     ) -> Result<(i32, Option<Timestamp>), WriteError> {
         // The picture may be older than the lock.
-        let builds = self.read_builds(&key.image).await.map_err(|error| refusal(&error))?;
+        let builds = self.read_builds(&key.image).await.map_err(|error| write_error_of(&error))?;
         let ready = builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready);
         let found = ready.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid));
         if found.map(|(id, _)| id) != newest {
             return Err(WriteError::Conflict);
         }
-        if asked == Asked::Yes {
+        if manual_request == ManualRequest::Yes {
             let request = self.zk().exists(&paths::image_build_request(&key.image)).await;
-            request.map_err(|error| refusal(&error))?.ok_or(WriteError::Conflict)?;
+            request.map_err(|error| write_error_of(&error))?.ok_or(WriteError::Conflict)?;
         }
         let path = paths::image_build(&key.image, &key.build);
         let ops = vec![lock.fence(), Op::create(path, json::to_bytes(&record), CreateMode::Persistent)];
         match self.zk().multi(ops).await.as_deref() {
             Ok([_, OpReply::Created { .. }]) => {
                 let stat = Stat::of_new();
-                self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_build(key, versioned(record, &stat)));
+                self.mirror()
+                    .apply_own_write(|update| update.snapshot_mut().images.put_build(key, versioned(record, &stat)));
                 Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
             }
-            Ok(_) => Err(unfitting()),
-            Err(error) => Err(refusal(error)),
+            Ok(_) => Err(unexpected_reply()),
+            Err(error) => Err(write_error_of(error)),
         }
     }
 
@@ -126,12 +127,12 @@ impl Store {
         &self,
         grant: &mut BuildGrant,
         record: &ImageBuild,
-        asked: Asked,
+        manual_request: ManualRequest,
     ) -> Result<(), WriteError> {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
         let (path, request) =
             (paths::image_build(&grant.key.image, &grant.key.build), paths::image_build_request(&grant.key.image));
-        let mut ends_request = asked == Asked::Yes && record.state == BuildState::Ready;
+        let mut ends_request = manual_request == ManualRequest::Yes && record.state == BuildState::Ready;
         let data = Bytes::from(json::to_bytes(record));
         loop {
             let mut ops = vec![Op::set(&*path, data.clone(), grant.version), lock.release_op()];
@@ -141,7 +142,7 @@ impl Store {
             let own_write = self.mirror().begin_write(vec![path.clone()]);
             match self.zk().multi(ops).await {
                 Ok(replies) => {
-                    let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
+                    let Some(OpReply::Set(stat)) = replies.first() else { return Err(unexpected_reply()) };
                     self.mirror().apply_own_write(|update| {
                         update.snapshot_mut().images.put_build(&grant.key, versioned(record.clone(), stat));
                         if ends_request {
@@ -149,16 +150,17 @@ impl Store {
                         }
                     });
                     own_write.done();
-                    grant.lock.take().into_iter().for_each(Lock::spent);
+                    grant.lock.take().into_iter().for_each(Lock::mark_released);
                     return Ok(());
                 }
                 // Somebody took it back meanwhile.
                 Err(ZkError::Multi { index: 2, source }) if *source == ZkError::NoNode => ends_request = false,
-                Err(error) => return self.recover_lost_reply(&mut grant.lock, &path, &data, refusal(&error)).await,
+                Err(error) => {
+                    return self.recover_lost_reply(&mut grant.lock, &path, &data, write_error_of(&error)).await;
+                }
             }
         }
     }
-
     /// An answer may have been lost: then the record is as it shall be.
     pub(crate) async fn recover_lost_reply(
         &self,
@@ -173,7 +175,7 @@ impl Store {
         let found = match self.zk().get(path).await {
             Ok((data, _)) => Some(data),
             Err(ZkError::NoNode) => None,
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(write_error_of(&error)),
         };
         if let Some(lock) = lock.take() {
             release(lock).await;

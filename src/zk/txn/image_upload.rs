@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::delete_tree::remove_tree_after;
+use super::delete_tree::delete_tree_after;
 use super::image_build::TIMESTAMP_STEP;
-use super::store::{Store, refusal, release, unfitting};
+use super::store::{Store, release, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
@@ -41,18 +41,18 @@ impl Store {
             let newest = snapshot.images.newest_upload(&key.provider, &key.image);
             newest.map(|(_, upload)| upload.record.state_time)
         };
-        self.mirror().look(newest).map_or(now, |newest| now.max(newest + TIMESTAMP_STEP))
+        self.mirror().with_snapshot(newest).map_or(now, |newest| now.max(newest + TIMESTAMP_STEP))
     }
 
     /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone; or, where some have failed
     /// without an image, the last of those: while a cloud answers nothing there would be a new one every few seconds, none of which can
     /// be cleared away.
     /// `Contended`: somebody else uploads it. `Conflict`: it is there already, or the build is not to be had any more.
-    pub async fn begin_upload(&self, place: &UploadLockKey, record: ImageUpload) -> Result<UploadGrant, WriteError> {
-        let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
+    pub async fn begin_upload(&self, lock_key: &UploadLockKey, record: ImageUpload) -> Result<UploadGrant, WriteError> {
+        let directory = paths::image_uploads_lock(&lock_key.build.image, &lock_key.build.build, &lock_key.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await;
-        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
-        match self.record_upload(&lock, place, record).await {
+        let Some(lock) = locked.map_err(|error| write_error_of(&error))? else { return Err(WriteError::Contended) };
+        match self.record_upload(&lock, lock_key, record).await {
             Ok((key, version, prior_record)) => Ok(UploadGrant { key, prior_record, lock: Some(lock), version }),
             Err(error) => {
                 release(lock).await;
@@ -64,24 +64,24 @@ impl Store {
     async fn record_upload(
         &self,
         lock: &Lock,
-        place: &UploadLockKey,
+        lock_key: &UploadLockKey,
         record: ImageUpload,
     ) -> Result<(UploadKey, i32, Option<ImageUpload>), WriteError> {
         // The picture may be older than the lock.
-        let uploads = self.read_uploads(place).await.map_err(|error| refusal(&error))?;
+        let uploads = self.read_uploads(lock_key).await.map_err(|error| write_error_of(&error))?;
         if uploads.values().any(|upload| upload.record.state == UploadState::Ready) {
             return Err(WriteError::Conflict);
         }
-        let build_path = paths::image_build(&place.build.image, &place.build.build);
-        let (data, stat) = self.zk().get(&build_path).await.map_err(|error| refusal(&error))?;
+        let build_path = paths::image_build(&lock_key.build.image, &lock_key.build.build);
+        let (data, stat) = self.zk().get(&build_path).await.map_err(|error| write_error_of(&error))?;
         match decode_versioned::<ImageBuild>(&data, &stat) {
             Decoded::Record(build) if build.record.state == BuildState::Ready => {}
             _ => return Err(WriteError::Conflict),
         }
         let key = |upload: &UploadId| UploadKey {
-            provider: place.provider.clone(),
-            image: place.build.image.clone(),
-            build: place.build.build.clone(),
+            provider: lock_key.provider.clone(),
+            image: lock_key.build.image.clone(),
+            build: lock_key.build.build.clone(),
             upload: upload.clone(),
         };
         let data = json::to_bytes(&record);
@@ -93,11 +93,11 @@ impl Store {
             if let Some((id, _)) = resumable {
                 // Whoever clears it away has its own lock.
                 let lock = lock::try_lock(self.zk(), &paths::image_upload_lock(&key(id)), "").await;
-                reuse_lock = lock.map_err(|error| refusal(&error))?;
+                reuse_lock = lock.map_err(|error| write_error_of(&error))?;
                 resumable = resumable.filter(|_| reuse_lock.is_some());
             }
         }
-        let prefix = paths::image_upload_prefix(&place.build.image, &place.build.build, &place.provider);
+        let prefix = paths::image_upload_prefix(&lock_key.build.image, &lock_key.build.build, &lock_key.provider);
         let write = match resumable {
             Some((id, upload)) => Op::set(paths::image_upload(&key(id)), data, upload.version),
             None => Op::create(prefix, data, CreateMode::PersistentSequential),
@@ -109,17 +109,21 @@ impl Store {
             (Ok([_, _, OpReply::Set(stat), ..]), Some((id, upload))) => {
                 (key(id), *stat, Some(ImageUpload::clone(&upload.record)))
             }
-            (Ok(_), _) => return Err(unfitting()),
-            (Err(error), _) => return Err(refusal(error)),
+            (Ok(_), _) => return Err(unexpected_reply()),
+            (Err(error), _) => return Err(write_error_of(error)),
         };
-        reuse_lock.into_iter().for_each(Lock::spent);
-        self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
+        reuse_lock.into_iter().for_each(Lock::mark_released);
+        self.mirror()
+            .apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
         Ok((key, stat.version, before))
     }
 
     /// The uploads of a build to a provider as ZooKeeper has them now; what does not parse is left out.
-    pub async fn read_uploads(&self, lock_key: &UploadLockKey,) -> Result<BTreeMap<UploadId, Versioned<ImageUpload>>, ZkError> {
-        let UploadLockKey { build, provider } = place;
+    pub async fn read_uploads(
+        &self,
+        lock_key: &UploadLockKey,
+    ) -> Result<BTreeMap<UploadId, Versioned<ImageUpload>>, ZkError> {
+        let UploadLockKey { build, provider } = lock_key;
         let (names, _) = match self.zk().children(&paths::image_uploads(&build.image, &build.build, provider)).await {
             Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
             answer => answer?,
@@ -152,11 +156,11 @@ impl Store {
         let ops = vec![lock.fence(), Op::set(&*path, data.clone(), grant.version)];
         let stat = match self.zk().multi(ops).await.as_deref() {
             Ok([_, OpReply::Set(stat)]) => *stat,
-            Ok(_) => return Err(unfitting()),
+            Ok(_) => return Err(unexpected_reply()),
             // An answer may have been lost: then the record is as it shall be.
             Err(error) => match self.zk().get(&path).await {
                 Ok((found, stat)) if found == data => stat,
-                _ => return Err(refusal(error)),
+                _ => return Err(write_error_of(error)),
             },
         };
         grant.version = stat.version;
@@ -182,27 +186,29 @@ impl Store {
         let own_write = self.mirror().begin_write(vec![path.clone()]);
         match self.zk().multi(ops).await {
             Ok(replies) => {
-                let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
+                let Some(OpReply::Set(stat)) = replies.first() else { return Err(unexpected_reply()) };
                 let stored = versioned(record.clone(), stat);
-                self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(grant.key.clone(), stored));
+                self.mirror()
+                    .apply_own_write(|update| update.snapshot_mut().images.put_upload(grant.key.clone(), stored));
                 own_write.done();
-                grant.lock.take().into_iter().for_each(Lock::spent);
+                grant.lock.take().into_iter().for_each(Lock::mark_released);
                 Ok(())
             }
             Err(error) => {
-                self.recover_lost_reply(&mut grant.lock, &path, &json::to_bytes(record), refusal(&error)).await,
+                self.recover_lost_reply(&mut grant.lock, &path, &json::to_bytes(record), write_error_of(&error)).await
+            }
         }
     }
 
     /// Marks an upload as one that goes, and keeps its lock, so that no peer deletes it as well.
-    pub async fn retire_upload(
+    pub async fn mark_upload_deleting(
         &self,
         key: &UploadKey,
         version: i32,
         record: Option<ImageUpload>,
     ) -> Result<Lock, WriteError> {
         let locked = lock::try_lock(self.zk(), &paths::image_upload_lock(key), "").await;
-        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        let Some(lock) = locked.map_err(|error| write_error_of(&error))? else { return Err(WriteError::Contended) };
         let path = paths::image_upload(key);
         let write = match &record {
             Some(record) => Op::set(path, json::to_bytes(record), version),
@@ -212,13 +218,14 @@ impl Store {
             Ok([_, OpReply::Set(stat)]) => {
                 if let Some(record) = record {
                     let stored = versioned(record, stat);
-                    self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), stored));
+                    self.mirror()
+                        .apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), stored));
                 }
                 Ok(lock)
             }
             Ok(_) => Ok(lock),
             Err(error) => {
-                let error = refusal(error);
+                let error = write_error_of(error);
                 release(lock).await;
                 Err(error)
             }
@@ -227,42 +234,47 @@ impl Store {
 
     /// The last of an upload.
     pub async fn remove_upload(&self, lock: Lock, key: &UploadKey) -> Result<(), WriteError> {
-        match remove_tree_after(&**self.zk(), &paths::image_upload(key), &[lock.fence()]).await {
+        match delete_tree_after(&**self.zk(), &paths::image_upload(key), &[lock.fence()]).await {
             Ok(()) => {
-                lock.spent();
+                lock.mark_released();
                 self.mirror().apply_own_write(|update| update.snapshot_mut().images.remove_upload(key));
                 Ok(())
             }
             Err(error) => {
                 release(lock).await;
-                Err(refusal(&error))
+                Err(write_error_of(&error))
             }
         }
     }
 
     /// Nobody uploads a build to a provider while this is held.
-    pub async fn lock_uploads(&self, place: &UploadLockKey) -> Result<Lock, WriteError> {
-        let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
-        let locked = lock::try_lock(self.zk(), &directory, "").await.map_err(|error| refusal(&error))?;
+    pub async fn lock_uploads(&self, lock_key: &UploadLockKey) -> Result<Lock, WriteError> {
+        let directory = paths::image_uploads_lock(&lock_key.build.image, &lock_key.build.build, &lock_key.provider);
+        let locked = lock::try_lock(self.zk(), &directory, "").await.map_err(|error| write_error_of(&error))?;
         locked.ok_or(WriteError::Contended)
     }
 
     /// Marks a build as one that goes: its files may go before its uploads have.
-    pub async fn retire_build(&self, key: &BuildKey, version: i32, record: ImageBuild) -> Result<(), WriteError> {
+    pub async fn mark_build_deleting(
+        &self,
+        key: &BuildKey,
+        version: i32,
+        record: ImageBuild,
+    ) -> Result<(), WriteError> {
         let locked = lock::try_lock(self.zk(), &paths::image_build_lock(&key.image, &key.build), "").await;
-        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        let Some(lock) = locked.map_err(|error| write_error_of(&error))? else { return Err(WriteError::Contended) };
         let path = paths::image_build(&key.image, &key.build);
         let ops = vec![Op::set(path, json::to_bytes(&record), version), lock.release_op()];
         match self.zk().multi(ops).await.as_deref() {
             Ok([OpReply::Set(stat), _]) => {
-                lock.spent();
+                lock.mark_released();
                 let stored = versioned(record, stat);
                 self.mirror().apply_own_write(|update| update.snapshot_mut().images.put_build(key, stored));
                 Ok(())
             }
-            Ok(_) => Err(unfitting()),
+            Ok(_) => Err(unexpected_reply()),
             Err(error) => {
-                let error = refusal(error);
+                let error = write_error_of(error);
                 release(lock).await;
                 Err(error)
             }
@@ -284,14 +296,14 @@ impl Store {
         let names = match self.zk().children(&providers).await {
             Ok((names, _)) => names,
             Err(ZkError::NoNode) => Vec::new(),
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(write_error_of(&error)),
         };
         for provider in names.into_iter().map(ProviderName::from) {
             let directory = paths::image_uploads(&key.image, &key.build, &provider);
             let uploads = match self.zk().children(&directory).await {
                 Ok((uploads, _)) => uploads,
                 Err(ZkError::NoNode) => Vec::new(),
-                Err(error) => return Err(refusal(&error)),
+                Err(error) => return Err(write_error_of(&error)),
             };
             for upload in uploads.iter().filter(|name| *name != "lock") {
                 // A peer's lock on a record that was gone may have made it anew, without anything in it.
@@ -299,13 +311,13 @@ impl Store {
                     Ok((data, _)) if data.is_empty() => {}
                     Ok(_) => return Err(WriteError::Conflict),
                     Err(ZkError::NoNode) => {}
-                    Err(error) => return Err(refusal(&error)),
+                    Err(error) => return Err(write_error_of(&error)),
                 }
             }
         }
         let path = paths::image_build(&key.image, &key.build);
         let unchanged = Op::check(&*path, version);
-        remove_tree_after(&**self.zk(), &path, &[unchanged]).await.map_err(|error| refusal(&error))?;
+        delete_tree_after(&**self.zk(), &path, &[unchanged]).await.map_err(|error| write_error_of(&error))?;
         self.mirror().apply_own_write(|update| update.snapshot_mut().images.remove_build(key));
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::chunked_writes::{self, Writes};
 use super::delete_tree;
-use super::store::{After, Guard, Store, refusal, unfitting};
+use super::store::{LockDirAction, Store, UnlockedProof, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock, PlannedLock};
 use crate::mirror::mirror::SnapshotUpdate;
 use crate::mirror::records::{self, Decoded, versioned};
@@ -34,7 +34,7 @@ pub struct HeldNode {
 }
 
 /// Such a node, with what writes its record.
-type Returned = (Option<Op>, HeldNode);
+type ReleasedNode = (Option<Op>, HeldNode);
 
 impl Store {
     /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing where that fits
@@ -50,7 +50,7 @@ impl Store {
             return self.claim_at_once(request, reuse, nodes).await;
         }
         let lock = self.claim_at_once(request, Vec::new(), Vec::new()).await?.lock;
-        match self.extend_in_portions(&lock, reuse, nodes).await {
+        match self.extend_in_chunks(&lock, reuse, nodes).await {
             Ok(nodes) => Ok(Claimed { lock, nodes }),
             Err(error) => chunked_writes::release_and_back_off(lock, Err(error)).await,
         }
@@ -67,11 +67,12 @@ impl Store {
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
         ops.extend(written);
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
-        ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
+        ops.extend(reuse.iter().flat_map(|node| self.node_unlocked_proof(&node.id, LockDirAction::Keep).ops()));
         ops.extend(created);
-        let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
-        let lock = locks.pop().ok_or_else(unfitting)?;
-        let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
+        let (mut locks, replies) =
+            self.write_and_lock(ops, vec![self.request_unlocked_proof(&request.id, LockDirAction::Keep)]).await?;
+        let lock = locks.pop().ok_or_else(unexpected_reply)?;
+        let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unexpected_reply()) };
         self.mirror().apply_own_write(|update| {
             apply_contender(update, lock.path(), true);
             update.change_request(request.id, versioned(request.record, &stat));
@@ -92,23 +93,23 @@ impl Store {
     ) -> Result<Vec<NodeId>, WriteError> {
         let (reuse, nodes) = (chunked_writes::changes(reuse), chunked_writes::creations(nodes));
         if self.is_too_large(chunked_writes::size(&reuse) + chunked_writes::size(&nodes)) {
-            return self.extend_in_portions(request, reuse, nodes).await;
+            return self.extend_in_chunks(request, reuse, nodes).await;
         }
         self.extend_at_once(request, reuse, nodes).await
     }
 
-    async fn extend_in_portions(
+    async fn extend_in_chunks(
         &self,
         request: &Lock,
         reuse: Writes<NodeChange>,
         nodes: Writes<Node>,
     ) -> Result<Vec<NodeId>, WriteError> {
-        for part in self.portions(reuse) {
-            self.extend_at_once(request, part, Vec::new()).await?;
+        for chunk in self.chunks(reuse) {
+            self.extend_at_once(request, chunk, Vec::new()).await?;
         }
         let mut made = Vec::with_capacity(nodes.len());
-        for part in self.portions(nodes) {
-            made.extend(self.extend_at_once(request, Vec::new(), part).await?);
+        for chunk in self.chunks(nodes) {
+            made.extend(self.extend_at_once(request, Vec::new(), chunk).await?);
         }
         Ok(made)
     }
@@ -123,9 +124,9 @@ impl Store {
         let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(request.fence());
-        ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
+        ops.extend(reuse.iter().flat_map(|node| self.node_unlocked_proof(&node.id, LockDirAction::Keep).ops()));
         ops.extend(created);
-        let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
+        let replies = self.zk().multi(ops).await.map_err(|error| write_error_of(&error))?;
         let ids = self.apply_created_nodes(nodes, &replies)?;
         self.apply_written_nodes(reuse, replies);
         own_write.done();
@@ -140,7 +141,7 @@ impl Store {
             return self.adopt_at_once(request, nodes).await;
         }
         let (lock, _) = self.adopt_at_once(request, Vec::new()).await?;
-        match self.begin_in_portions(nodes).await {
+        match self.begin_in_chunks(nodes).await {
             Ok(locks) => Ok((lock, locks)),
             Err(error) => chunked_writes::release_and_back_off(lock, Err(error)).await,
         }
@@ -154,14 +155,14 @@ impl Store {
         let (written, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
         ops.extend(written);
-        let mut guards = vec![self.request_guard(&request.id, After::Keep)];
-        guards.extend(self.node_guards(&nodes));
+        let mut proofs = vec![self.request_unlocked_proof(&request.id, LockDirAction::Keep)];
+        proofs.extend(self.node_unlocked_proofs(&nodes));
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
-        let (mut locks, mut replies) = self.write_and_lock(ops, guards).await?;
+        let (mut locks, mut replies) = self.write_and_lock(ops, proofs).await?;
         if locks.is_empty() || replies.is_empty() {
-            return Err(unfitting());
+            return Err(unexpected_reply());
         }
-        let OpReply::Set(stat) = replies.remove(0) else { return Err(unfitting()) };
+        let OpReply::Set(stat) = replies.remove(0) else { return Err(unexpected_reply()) };
         self.mirror().apply_own_write(|update| {
             locks.iter().for_each(|lock| apply_contender(update, lock.path(), true));
             update.change_request(request.id, versioned(request.record, &stat));
@@ -177,26 +178,27 @@ impl Store {
     pub async fn begin(&self, nodes: Vec<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if self.is_too_large(chunked_writes::size(&nodes)) {
-            return self.begin_in_portions(nodes).await;
+            return self.begin_in_chunks(nodes).await;
         }
         self.begin_at_once(nodes).await
     }
 
-    async fn begin_in_portions(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+    async fn begin_in_chunks(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         // Where a portion fails the locks of those before it are given back: they are dropped.
         let mut locks = Vec::with_capacity(nodes.len());
-        for part in self.portions(nodes) {
-            locks.extend(self.begin_at_once(part).await?);
+        for chunk in self.chunks(nodes) {
+            locks.extend(self.begin_at_once(chunk).await?);
         }
         Ok(locks)
     }
 
     async fn begin_at_once(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         let (ops, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-        let guards = self.node_guards(&nodes);
+        let proofs = self.node_unlocked_proofs(&nodes);
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
-        let (locks, replies) = self.write_and_lock(ops, guards).await?;
-        self.mirror().apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), true)));
+        let (locks, replies) = self.write_and_lock(ops, proofs).await?;
+        self.mirror()
+            .apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), true)));
         self.apply_written_nodes(nodes, replies);
         own_write.done();
         Ok(locks)
@@ -206,7 +208,7 @@ impl Store {
     pub async fn save_held(&self, lock: &Lock, node: NodeChange) -> Result<(), WriteError> {
         let ops = vec![lock.fence(), chunked_writes::write(&node)];
         let own_write = self.mirror().begin_write(vec![paths::node(&node.id)]);
-        let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
+        let replies = self.zk().multi(ops).await.map_err(|error| write_error_of(&error))?;
         self.apply_written_nodes(vec![node], replies);
         own_write.done();
         Ok(())
@@ -219,16 +221,16 @@ impl Store {
         request: Option<(Lock, Option<RequestChange>)>,
         nodes: Vec<HeldNode>,
     ) -> Result<(), WriteError> {
-        let nodes: Vec<Returned> =
+        let nodes: Vec<ReleasedNode> =
             nodes.into_iter().map(|node| (node.change.as_ref().map(chunked_writes::write), node)).collect();
-        let bytes = |(op, _): &Returned| op.as_ref().map_or(chunked_writes::OVERHEAD_BYTES, chunked_writes::bytes);
+        let bytes = |(op, _): &ReleasedNode| op.as_ref().map_or(chunked_writes::OVERHEAD_BYTES, chunked_writes::bytes);
         if !self.is_too_large(nodes.iter().map(bytes).sum()) {
             return self.finish_at_once(&[], request, nodes).await;
         }
         // First all nodes, then the request: the order in which an interruption does no harm.
         let unchanged = chunked_writes::unchanged_checks(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
-        for part in chunked_writes::portions(nodes, self.zk().max_transaction_bytes(), bytes) {
-            self.finish_at_once(&[], None, part).await?;
+        for chunk in chunked_writes::chunks(nodes, self.zk().max_transaction_bytes(), bytes) {
+            self.finish_at_once(&[], None, chunk).await?;
         }
         self.finish_at_once(&unchanged, request, Vec::new()).await
     }
@@ -237,7 +239,7 @@ impl Store {
         &self,
         conditions: &[Op],
         request: Option<(Lock, Option<RequestChange>)>,
-        nodes: Vec<Returned>,
+        nodes: Vec<ReleasedNode>,
     ) -> Result<(), WriteError> {
         let (request_lock, request) = request.unzip();
         let request = request.flatten();
@@ -254,12 +256,13 @@ impl Store {
         releases.extend(request_lock.iter().map(Lock::release_op));
         let is_requeued = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
         let directory = request_lock.as_ref().filter(|_| !is_requeued).map(|lock| Op::delete(lock.directory(), -1));
-        let replies = self.release_and_write(releases, directory, ops).await.map_err(|error| refusal(&error))?;
+        let replies = self.release_and_write(releases, directory, ops).await.map_err(|error| write_error_of(&error))?;
         let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
             nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
         let locks: Vec<Lock> = locks.into_iter().chain(request_lock).collect();
-        self.mirror().apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), false)));
-        locks.into_iter().for_each(Lock::spent);
+        self.mirror()
+            .apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), false)));
+        locks.into_iter().for_each(Lock::mark_released);
         let changes: Vec<NodeChange> = changes.into_iter().flatten().collect();
         let request_stat = match (&request, replies.last()) {
             (Some(_), Some(OpReply::Set(stat))) => Some(*stat),
@@ -295,11 +298,11 @@ impl Store {
     /// The end of a request of our own for an idle node: its nodes belong to nobody, and it is gone, in one transaction.
     pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let path = paths::request(request);
-        let guards = self.node_guards(&nodes);
+        let proofs = self.node_unlocked_proofs(&nodes);
         let mut ops: Vec<Op> = nodes.iter().map(chunked_writes::write).collect();
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(Op::delete(&*path, -1));
-        let replies = self.commit(guards, ops).await?;
+        let replies = self.commit(proofs, ops).await?;
         self.apply_written_nodes(nodes, replies);
         self.mirror().apply_own_write(|update| update.remove(&path));
         own_write.done();
@@ -341,16 +344,16 @@ impl Store {
         let path = paths::node(id);
         let ops = vec![lock.release_op(), Op::delete(lock.directory(), -1), Op::delete(&*path, -1)];
         match self.zk().multi(ops).await {
-            Ok(_) => lock.spent(),
+            Ok(_) => lock.mark_released(),
             // Somebody waits for the lock, or left something beside it: all of it goes with the record.
             Err(ZkError::Multi { index, .. }) if index > 0 => {
                 let conditions = [lock.fence()];
-                match delete_tree::remove_tree_after(&**self.zk(), &path, &conditions).await {
-                    Ok(()) => lock.spent(),
-                    Err(error) => return Err(refusal(&error)),
+                match delete_tree::delete_tree_after(&**self.zk(), &path, &conditions).await {
+                    Ok(()) => lock.mark_released(),
+                    Err(error) => return Err(write_error_of(&error)),
                 }
             }
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(write_error_of(&error)),
         }
         self.mirror().apply_own_write(|update| update.remove(&path));
         Ok(())
@@ -358,11 +361,15 @@ impl Store {
 
     /// Runs operations and takes the guarded locks, each in a directory that is proven to be empty and stays. Where the tree has
     /// another shape than the mirror knew, the locks are taken first, as peers take them.
-    async fn write_and_lock(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
+    async fn write_and_lock(
+        &self,
+        ops: Vec<Op>,
+        proofs: Vec<UnlockedProof>,
+    ) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
         let planned: Vec<PlannedLock> =
-            guards.iter().map(|guard| PlannedLock::new(self.zk(), &guard.directory)).collect();
+            proofs.iter().map(|proof| PlannedLock::new(self.zk(), &proof.directory)).collect();
         let mut all = ops.clone();
-        all.extend(guards.iter().flat_map(Guard::proof));
+        all.extend(proofs.iter().flat_map(UnlockedProof::ops));
         let before = all.len();
         all.extend(planned.iter().map(PlannedLock::op));
         match self.zk().multi(all).await {
@@ -373,34 +380,38 @@ impl Store {
                     OpReply::Created { path } => Some(path),
                     _ => None,
                 });
-                let locks = planned.into_iter().zip(paths).map(|(planned, path)| planned.taken(path)).collect();
+                let locks = planned.into_iter().zip(paths).map(|(planned, path)| planned.acquired(path)).collect();
                 Ok((locks, replies))
             }
             Err(ZkError::Multi { index, source }) => {
-                planned.into_iter().for_each(PlannedLock::refused);
+                planned.into_iter().for_each(PlannedLock::aborted);
                 if index < ops.len() {
-                    return Err(refusal(&source));
+                    return Err(write_error_of(&source));
                 }
-                self.lock_and_write(ops, guards).await
+                self.lock_and_write(ops, proofs).await
             }
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(write_error_of(&error)),
         }
     }
 
-    async fn lock_and_write(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
-        let mut locks: Vec<Lock> = Vec::with_capacity(guards.len());
-        for guard in &guards {
+    async fn lock_and_write(
+        &self,
+        ops: Vec<Op>,
+        proofs: Vec<UnlockedProof>,
+    ) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
+        let mut locks: Vec<Lock> = Vec::with_capacity(proofs.len());
+        for proof in &proofs {
             // Those taken so far are given back where they are dropped.
-            match lock::try_lock(self.zk(), &guard.directory, "").await {
+            match lock::try_lock(self.zk(), &proof.directory, "").await {
                 Ok(Some(lock)) => locks.push(lock),
                 Ok(None) => return Err(WriteError::Contended),
-                Err(error) => return Err(refusal(&error)),
+                Err(error) => return Err(write_error_of(&error)),
             }
         }
         let mut all = ops;
         let op_count = all.len();
         all.extend(locks.iter().map(Lock::fence));
-        let mut replies = self.zk().multi(all).await.map_err(|error| refusal(&error))?;
+        let mut replies = self.zk().multi(all).await.map_err(|error| write_error_of(&error))?;
         replies.truncate(op_count);
         Ok((locks, replies))
     }
@@ -416,7 +427,7 @@ impl Store {
         });
         let created: Vec<_> = created.collect();
         if created.len() != nodes.len() {
-            return Err(unfitting());
+            return Err(unexpected_reply());
         }
         self.mirror().apply_own_write(|update| {
             for (id, node) in created.iter().zip(nodes) {

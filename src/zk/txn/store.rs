@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::chunked_writes::{self, Writes};
-use super::decline_batch::Declines;
+use super::decline_batch::DeclineBatcher;
 use super::{delete_tree, launch};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::mirror::Mirror;
@@ -28,18 +28,18 @@ use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 pub struct Store {
     zk: Zk,
     mirror: Arc<Mirror>,
-    declines: Arc<Declines>,
+    decline_batcher: Arc<DeclineBatcher>,
 }
 
 /// A lock directory that nobody may hold while the transaction runs.
-pub(crate) struct Guard {
+pub(crate) struct UnlockedProof {
     pub(crate) directory: String,
     lock_state: LockState,
-    after: After,
+    action: LockDirAction,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum After {
+pub(crate) enum LockDirAction {
     /// The directory stays, or is there from now on: its next user need not create it.
     Keep,
     /// As it was: a directory that was not there is not there afterwards.
@@ -50,7 +50,7 @@ pub(crate) enum After {
 
 impl Store {
     pub fn new(zk: Zk, mirror: Arc<Mirror>) -> Self {
-        Self { zk, mirror, declines: Arc::default() }
+        Self { zk, mirror, decline_batcher: Arc::default() }
     }
 
     pub fn zk(&self) -> &Zk {
@@ -73,7 +73,7 @@ impl Store {
     /// Our name among those who declined, or the failure of the request.
     pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
         let write = |request: RequestChange| async { self.write_all(&[], Some(request), Vec::new()).await };
-        self.declines.decline(request, write).await
+        self.decline_batcher.decline(request, write).await
     }
 
     /// A lost request and the nodes that were allocated to it.
@@ -96,45 +96,45 @@ impl Store {
         match self.zk.exists(&paths::request(request)).await {
             Ok(None) => self.save(node).await,
             Ok(Some(_)) => Err(WriteError::Conflict),
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(write_error_of(&error)),
         }
     }
 
     /// A node whose use is over, with its lock directory.
-    pub async fn retire(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+    pub async fn remove_node(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
         let path = paths::node(id);
         // The version first: where the decision was made on an old record, nobody's lock is touched.
         let mut ops = vec![Op::check(&*path, version)];
-        ops.extend(self.node_guard(id, After::Remove).proof());
+        ops.extend(self.node_unlocked_proof(id, LockDirAction::Remove).ops());
         ops.push(Op::delete(&*path, version));
         match self.zk.multi(ops).await {
             Ok(_) => {}
             // Something is below the record that the mirror does not know, or not yet.
             Err(ZkError::Multi { index, .. }) if index > 0 => {
-                self.retire_locked(id, version).await?;
+                self.remove_node_locked(id, version).await?;
             }
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(write_error_of(&error)),
         }
         self.mirror.apply_own_write(|update| update.remove(&path));
         Ok(())
     }
 
     /// The slow path: under the lock, the record goes with whatever else lies below it.
-    async fn retire_locked(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+    async fn remove_node_locked(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
         let lock = match lock::try_lock(&self.zk, &paths::node_lock(id), "").await {
             Ok(Some(lock)) => lock,
             Ok(None) => return Err(WriteError::Contended),
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(write_error_of(&error)),
         };
         let conditions = [lock.fence(), Op::check(paths::node(id), version)];
-        match delete_tree::remove_tree_after(&*self.zk, &paths::node(id), &conditions).await {
+        match delete_tree::delete_tree_after(&*self.zk, &paths::node(id), &conditions).await {
             Ok(()) => {
-                lock.spent();
+                lock.mark_released();
                 Ok(())
             }
             Err(error) => {
                 release(lock).await;
-                Err(refusal(&error))
+                Err(write_error_of(&error))
             }
         }
     }
@@ -143,7 +143,7 @@ impl Store {
     pub async fn register(&self, node: Node) -> Result<NodeId, WriteError> {
         let data = Bytes::from(json::to_bytes(&node));
         let created = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await;
-        let (path, stat) = created.map_err(|error| refusal(&error))?;
+        let (path, stat) = created.map_err(|error| write_error_of(&error))?;
         let id = NodeId::from(paths::name(&path));
         self.mirror.apply_own_write(|update| {
             update.add_node(id.clone(), versioned(node, &stat));
@@ -156,7 +156,7 @@ impl Store {
         let data = Bytes::from(json::to_bytes(&request));
         let prefix = paths::request_prefix(MIN_READY_PRIORITY);
         let created = self.zk.create(&prefix, data, CreateMode::EphemeralSequential).await;
-        let (path, stat) = created.map_err(|error| refusal(&error))?;
+        let (path, stat) = created.map_err(|error| write_error_of(&error))?;
         let id = RequestId::from(paths::name(&path));
         self.mirror.apply_own_write(|update| {
             update.add_request(id.clone(), versioned(request, &stat));
@@ -170,18 +170,20 @@ impl Store {
                 self.mirror.apply_own_write(|update| update.remove(&paths::request(request)));
                 Ok(())
             }
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(write_error_of(&error)),
         }
     }
 
     /// A node znode without data, locked or not: nothing is there that a lock could protect.
-    pub async fn remove_empty(&self, id: &NodeId) -> Result<(), WriteError> {
+    pub async fn remove_empty_node(&self, id: &NodeId) -> Result<(), WriteError> {
         let path = paths::node(id);
         match self.zk.get(&path).await {
             Ok((data, stat)) if data.is_empty() => {
                 // Whoever fills it meanwhile changes its version.
                 let unchanged = [Op::check(&*path, stat.version)];
-                delete_tree::remove_tree_after(&*self.zk, &path, &unchanged).await.map_err(|error| refusal(&error))?;
+                delete_tree::delete_tree_after(&*self.zk, &path, &unchanged)
+                    .await
+                    .map_err(|error| write_error_of(&error))?;
                 self.mirror.apply_own_write(|update| update.remove(&path));
                 Ok(())
             }
@@ -190,7 +192,7 @@ impl Store {
                 self.mirror.apply_own_write(|update| update.remove(&path));
                 Ok(())
             }
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(write_error_of(&error)),
         }
     }
 
@@ -199,10 +201,10 @@ impl Store {
     pub async fn remove_request_lock(&self, request: &RequestId, before_ms: i64) -> Result<(), WriteError> {
         let path = paths::request_lock(request);
         let (directory, owner) = (self.zk.exists(&path), self.zk.exists(&paths::request(request)));
-        let (directory, owner) = futures::try_join!(directory, owner).map_err(|error| refusal(&error))?;
+        let (directory, owner) = futures::try_join!(directory, owner).map_err(|error| write_error_of(&error))?;
         match directory {
             Some(stat) if owner.is_none() && stat.mtime < before_ms => {
-                delete_tree::remove_tree(&*self.zk, &path).await.map_err(|error| refusal(&error))?;
+                delete_tree::delete_tree(&*self.zk, &path).await.map_err(|error| write_error_of(&error))?;
             }
             Some(stat) => {
                 self.mirror.apply_own_write(|update| {
@@ -233,7 +235,7 @@ impl Store {
         }
         let prefix = paths::component_prefix(kind, hostname);
         let created = self.zk.create(&prefix, Bytes::from(record), CreateMode::EphemeralSequential).await;
-        created.map(|(path, _)| path).map_err(|error| refusal(&error))
+        created.map(|(path, _)| path).map_err(|error| write_error_of(&error))
     }
 
     /// The znode of this session that says this `id`; launchers and builders have none, and one znode.
@@ -246,7 +248,7 @@ impl Store {
         let root = paths::components(kind);
         let names = match self.zk.children(&root).await {
             Err(ZkError::NoNode) => return Ok(None),
-            names => names.map_err(|error| refusal(&error))?.0,
+            names => names.map_err(|error| write_error_of(&error))?.0,
         };
         for name in names.iter().filter(|name| name.starts_with(hostname)) {
             let path = format!("{root}/{name}");
@@ -255,14 +257,14 @@ impl Store {
                     return Ok(Some(path));
                 }
                 Ok(_) | Err(ZkError::NoNode) => {}
-                Err(error) => return Err(refusal(&error)),
+                Err(error) => return Err(write_error_of(&error)),
             }
         }
         Ok(None)
     }
 
     pub async fn update_component(&self, path: &str, record: Vec<u8>) -> Result<(), WriteError> {
-        self.zk.set(path, Bytes::from(record), -1).await.map(drop).map_err(|error| refusal(&error))
+        self.zk.set(path, Bytes::from(record), -1).await.map(drop).map_err(|error| write_error_of(&error))
     }
 
     /// As `remove_component`, for who does not know whether its registration was made.
@@ -276,7 +278,7 @@ impl Store {
     pub async fn remove_component(&self, path: &str) -> Result<(), WriteError> {
         match self.zk.delete(path, -1).await {
             Ok(()) | Err(ZkError::NoNode) => Ok(()),
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(write_error_of(&error)),
         }
     }
 
@@ -288,15 +290,15 @@ impl Store {
         nodes: Writes<NodeChange>,
     ) -> Result<(), WriteError> {
         let (mut ops, nodes): (Vec<Op>, Vec<NodeChange>) = nodes.into_iter().unzip();
-        let mut guards: Vec<Guard> =
-            request.iter().map(|request| self.request_guard(&request.id, After::Restore)).collect();
-        guards.extend(self.node_guards(&nodes));
+        let mut proofs: Vec<UnlockedProof> =
+            request.iter().map(|request| self.request_unlocked_proof(&request.id, LockDirAction::Restore)).collect();
+        proofs.extend(self.node_unlocked_proofs(&nodes));
         if let Some(request) = &request {
             ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
         }
         let own_write = self.mirror.begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.extend_from_slice(conditions);
-        let replies = self.commit(guards, ops).await?;
+        let replies = self.commit(proofs, ops).await?;
         let mut stats = replies.into_iter().filter_map(|reply| match reply {
             OpReply::Set(stat) => Some(stat),
             _ => None,
@@ -314,31 +316,31 @@ impl Store {
     }
 
     /// Runs the operations while nobody holds the guarded locks; returns the answers to the operations alone.
-    pub(crate) async fn commit(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+    pub(crate) async fn commit(&self, proofs: Vec<UnlockedProof>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
         // The writes first: where one was decided on an old record, nobody's lock is touched.
         let mut all = ops.clone();
-        all.extend(guards.iter().flat_map(Guard::proof));
+        all.extend(proofs.iter().flat_map(UnlockedProof::ops));
         match self.zk.multi(all).await {
             Ok(mut replies) => {
                 replies.truncate(ops.len());
                 Ok(replies)
             }
-            Err(ZkError::Multi { index, .. }) if index >= ops.len() => self.commit_locked(guards, ops).await,
-            Err(error) => Err(refusal(&error)),
+            Err(ZkError::Multi { index, .. }) if index >= ops.len() => self.commit_locked(proofs, ops).await,
+            Err(error) => Err(write_error_of(&error)),
         }
     }
 
     /// The slow path, for lock directories of a shape that the mirror did not know: takes the locks as peers do.
-    async fn commit_locked(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
-        let mut locks: Vec<Lock> = Vec::with_capacity(guards.len());
-        for guard in &guards {
-            match lock::try_lock(&self.zk, &guard.directory, "").await {
+    async fn commit_locked(&self, proofs: Vec<UnlockedProof>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+        let mut locks: Vec<Lock> = Vec::with_capacity(proofs.len());
+        for proof in &proofs {
+            match lock::try_lock(&self.zk, &proof.directory, "").await {
                 Ok(Some(lock)) => locks.push(lock),
                 taken => {
                     for lock in locks {
                         release(lock).await;
                     }
-                    return Err(taken.map_or_else(|error| refusal(&error), |_| WriteError::Contended));
+                    return Err(taken.map_or_else(|error| write_error_of(&error), |_| WriteError::Contended));
                 }
             }
         }
@@ -349,43 +351,43 @@ impl Store {
         all.extend(ops);
         match self.zk.multi(all).await {
             Ok(mut replies) => {
-                locks.into_iter().for_each(Lock::spent);
+                locks.into_iter().for_each(Lock::mark_released);
                 Ok(replies.split_off(before))
             }
             Err(error) => {
                 for lock in locks {
                     release(lock).await;
                 }
-                Err(refusal(&error))
+                Err(write_error_of(&error))
             }
         }
     }
 
-    pub(crate) fn node_guard(&self, id: &NodeId, after: After) -> Guard {
-        Guard { directory: paths::node_lock(id), lock_state: self.mirror.node_lock(id), after }
+    pub(crate) fn node_unlocked_proof(&self, id: &NodeId, action: LockDirAction) -> UnlockedProof {
+        UnlockedProof { directory: paths::node_lock(id), lock_state: self.mirror.node_lock(id), action }
     }
 
     /// Of nodes that stay, and will be locked again.
-    pub(crate) fn node_guards(&self, nodes: &[NodeChange]) -> Vec<Guard> {
-        nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect()
+    pub(crate) fn node_unlocked_proofs(&self, nodes: &[NodeChange]) -> Vec<UnlockedProof> {
+        nodes.iter().map(|node| self.node_unlocked_proof(&node.id, LockDirAction::Keep)).collect()
     }
 
-    pub(crate) fn request_guard(&self, id: &RequestId, after: After) -> Guard {
-        Guard { directory: paths::request_lock(id), lock_state: self.mirror.request_lock(id), after }
+    pub(crate) fn request_unlocked_proof(&self, id: &RequestId, action: LockDirAction) -> UnlockedProof {
+        UnlockedProof { directory: paths::request_lock(id), lock_state: self.mirror.request_lock(id), action }
     }
 }
 
-impl Guard {
-    pub(crate) fn proof(&self) -> Vec<Op> {
+impl UnlockedProof {
+    pub(crate) fn ops(&self) -> Vec<Op> {
         let create = || Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
         let delete = || Op::delete(&*self.directory, -1);
-        match (self.lock_state.exists, self.after) {
-            (true, After::Keep | After::Restore) => vec![delete(), create()],
-            (true, After::Remove) => vec![delete()],
-            (false, After::Keep) => vec![create()],
-            (false, After::Restore) => vec![create(), delete()],
+        match (self.lock_state.exists, self.action) {
+            (true, LockDirAction::Keep | LockDirAction::Restore) => vec![delete(), create()],
+            (true, LockDirAction::Remove) => vec![delete()],
+            (false, LockDirAction::Keep) => vec![create()],
+            (false, LockDirAction::Restore) => vec![create(), delete()],
             // The removal of the record itself proves that nothing is below it.
-            (false, After::Remove) => Vec::new(),
+            (false, LockDirAction::Remove) => Vec::new(),
         }
     }
 }
@@ -397,7 +399,7 @@ pub(crate) async fn release(lock: Lock) {
     }
 }
 
-pub(crate) fn unfitting() -> WriteError {
+pub(crate) fn unexpected_reply() -> WriteError {
     WriteError::Failed("an answer that does not fit the question".to_owned())
 }
 
@@ -408,7 +410,7 @@ fn id_of(record: &[u8]) -> Option<String> {
 }
 
 /// What a failure means to whoever decided on the write.
-pub(crate) fn refusal(error: &ZkError) -> WriteError {
+pub(crate) fn write_error_of(error: &ZkError) -> WriteError {
     match error.root() {
         ZkError::BadVersion | ZkError::NoNode | ZkError::NotEmpty | ZkError::NodeExists => WriteError::Conflict,
         ZkError::SessionExpired => WriteError::SessionOver,
@@ -436,8 +438,8 @@ impl Store {
                 });
                 Ok(stat)
             }
-            Ok(_) => Err(unfitting()),
-            Err(error) => Err(refusal(error)),
+            Ok(_) => Err(unexpected_reply()),
+            Err(error) => Err(write_error_of(error)),
         }
     }
 }

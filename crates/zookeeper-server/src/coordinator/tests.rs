@@ -5,22 +5,22 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::protocol::{decode_call, decode_hello};
+use crate::protocol::{decode_call, decode_connect_request};
 
 const LINK: LinkId = LinkId(1);
 
-fn at(passed_ms: u64) -> Moment {
-    Moment { wall_ms: 1_700_000_000_000, passed_ms }
+fn at(passed_ms: u64) -> OpTime {
+    OpTime { wall_ms: 1_700_000_000_000, passed_ms }
 }
 
-fn hello(timeout_ms: i32) -> Hello {
-    Hello { seen: 0, timeout_ms, session: 0, password: [0; 16], reads_flag: true }
+fn connect_request(timeout_ms: i32) -> ConnectRequest {
+    ConnectRequest { last_zxid_seen: 0, timeout_ms, session: 0, password: [0; 16], reads_flag: true }
 }
 
 /// A server with one session of two seconds.
 fn connected_coordinator() -> Coordinator {
     let mut coordinator = Coordinator::new(Tree::new(), at(0));
-    coordinator.handle(Input::Hello { link: LINK, hello: hello(2_000), new_password: [1; 16] }, at(0));
+    coordinator.handle(Input::Connect { link: LINK, request: connect_request(2_000), new_password: [1; 16] }, at(0));
     assert!(matches!(coordinator.take_outputs()[..], [Output { action: Action::Reply(_), .. }]));
     coordinator
 }
@@ -31,7 +31,7 @@ fn tick(coordinator: &mut Coordinator, passed_ms: u64) -> usize {
 }
 
 #[test]
-fn a_session_ends_when_its_timeout_has_passed_without_a_word() {
+fn an_idle_session_expires_after_its_timeout() {
     let mut coordinator = connected_coordinator();
     let ping = || Input::Call { link: LINK, call: Call { xid: -2, request: Request::Ping } };
     for passed_ms in (250..=1_500).step_by(250) {
@@ -43,13 +43,13 @@ fn a_session_ends_when_its_timeout_has_passed_without_a_word() {
     }
     coordinator.take_outputs();
     assert_eq!(tick(&mut coordinator, 3_500), 0);
-    assert_eq!(coordinator.take_outputs(), [Output { link: LINK, action: Action::HangUp("its session expired") }]);
+    assert_eq!(coordinator.take_outputs(), [Output { link: LINK, action: Action::Disconnect("its session expired") }]);
     coordinator.handle(ping(), at(3_600));
     assert_eq!(coordinator.take_outputs(), [], "what arrives later is not answered");
 }
 
 #[test]
-fn time_in_which_the_server_stood_still_does_not_count_against_sessions() {
+fn a_server_stall_does_not_expire_sessions() {
     let mut coordinator = connected_coordinator();
     assert_eq!(tick(&mut coordinator, 250), 1);
     assert_eq!(tick(&mut coordinator, 60_250), 1, "a minute without ticks: the machine slept or the disk hung");
@@ -60,9 +60,9 @@ fn time_in_which_the_server_stood_still_does_not_count_against_sessions() {
 }
 
 #[test]
-fn who_has_gone_is_missed_even_where_the_server_stands_still_all_the_time() {
+fn a_disconnected_session_expires_even_if_the_server_stalls_repeatedly() {
     let mut coordinator = connected_coordinator();
-    coordinator.handle(Input::Gone { link: LINK }, at(100));
+    coordinator.handle(Input::Disconnected { link: LINK }, at(100));
     assert_eq!(
         tick(&mut coordinator, 3_000),
         1,
@@ -72,7 +72,7 @@ fn who_has_gone_is_missed_even_where_the_server_stands_still_all_the_time() {
 }
 
 #[test]
-fn who_has_a_connection_and_says_nothing_is_missed_all_the_same() {
+fn a_silent_connected_session_expires_too() {
     let mut coordinator = connected_coordinator();
     for passed_ms in [3_000, 6_000, 9_000] {
         assert_eq!(tick(&mut coordinator, passed_ms), 1, "it may have said something");
@@ -120,7 +120,7 @@ fn no_bytes_make_the_server_panic_or_leave_the_tree_inconsistent() {
             frame[position] = random.r#gen();
         }
         frame.truncate(random.gen_range(8..=frame.len()));
-        let _ = decode_hello(&frame);
+        let _ = decode_connect_request(&frame);
         let Ok(call) = decode_call(&frame) else { continue };
         understood += 1;
         coordinator.handle(Input::Call { link, call }, at(round));
@@ -132,8 +132,8 @@ fn no_bytes_make_the_server_panic_or_leave_the_tree_inconsistent() {
         }
         if !coordinator.links.contains_key(&link) {
             link = LinkId(round + 2);
-            let greeting = Input::Hello { link, hello: hello(40_000), new_password: [1; 16] };
-            coordinator.handle(greeting, at(round));
+            let connect = Input::Connect { link, request: connect_request(40_000), new_password: [1; 16] };
+            coordinator.handle(connect, at(round));
         }
     }
     assert!(understood > 5_000, "only {understood} frames were understood");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::path::{self, split, validate};
-use super::{Acl, Applied, DATA_LIMIT, DirtyKey, Failure, Record, Session, Touched, Tree, Write, Written, Znode};
+use super::{Acl, Applied, DATA_LIMIT, DirtyKey, Failure, Record, Session, Tree, Write, WriteResult, Znode};
 use crate::types::{CreateMode, EventKind};
 
 /// One transaction under way: what it is stamped with, how to take it back, and what it will have done.
@@ -16,7 +16,7 @@ struct Transaction {
     now_ms: i64,
     undo: Vec<Undo>,
     events: Vec<(EventKind, Arc<str>)>,
-    touched: Vec<Touched>,
+    dirty_keys: Vec<DirtyKey>,
 }
 
 /// The way back from one step. Steps are taken back newest first.
@@ -50,11 +50,11 @@ impl Tree {
     /// Starts a session. Its id must be new.
     pub fn open_session(&mut self, session: Session) -> Applied {
         let mut transaction = self.begin(session.id, 0);
-        transaction.touched.push(Touched::Session(session.id));
+        transaction.dirty_keys.push(DirtyKey::Session(session.id));
         self.last_session = self.last_session.max(session.id);
         let former = self.sessions.insert(session.id, session);
         assert!(former.is_none(), "session id given out twice");
-        self.end(transaction, Ok(Written::Multi(Vec::new())))
+        self.end(transaction, Ok(WriteResult::Multi(Vec::new())))
     }
 
     /// Ends a session: its ephemeral znodes and its watches go, in one transaction.
@@ -64,28 +64,28 @@ impl Tree {
             return self.end(transaction, Err(Failure::SessionExpired));
         }
         self.watches.remove_all_of(id);
-        transaction.touched.push(Touched::Session(id));
+        transaction.dirty_keys.push(DirtyKey::Session(id));
         for path in self.ephemerals.get(&id).cloned().unwrap_or_default() {
             self.delete(&mut transaction, &path, -1).expect("an ephemeral znode is a leaf with a parent");
         }
-        self.end(transaction, Ok(Written::Multi(Vec::new())))
+        self.end(transaction, Ok(WriteResult::Multi(Vec::new())))
     }
 
     /// A resumed session may ask for another timeout. Takes no transaction id.
-    pub fn set_timeout(&mut self, id: i64, timeout_ms: i32) -> Option<Touched> {
+    pub fn set_timeout(&mut self, id: i64, timeout_ms: i32) -> Option<DirtyKey> {
         let session = self.sessions.get_mut(&id).filter(|session| session.timeout_ms != timeout_ms)?;
         session.timeout_ms = timeout_ms;
-        Some(Touched::Session(id))
+        Some(DirtyKey::Session(id))
     }
 
     fn begin(&mut self, session: i64, now_ms: i64) -> Transaction {
         self.zxid += 1;
         let zxid = self.zxid;
-        Transaction { zxid, session, now_ms, undo: Vec::new(), events: Vec::new(), touched: Vec::new() }
+        Transaction { zxid, session, now_ms, undo: Vec::new(), events: Vec::new(), dirty_keys: Vec::new() }
     }
 
-    fn end(&mut self, transaction: Transaction, result: Result<Written, Failure>) -> Applied {
-        let mut applied = Applied { zxid: transaction.zxid, result, touched: Vec::new(), events: Vec::new() };
+    fn end(&mut self, transaction: Transaction, result: Result<WriteResult, Failure>) -> Applied {
+        let mut applied = Applied { zxid: transaction.zxid, result, dirty_keys: Vec::new(), events: Vec::new() };
         if applied.result.is_err() {
             self.roll_back(transaction.undo);
             return applied;
@@ -93,11 +93,11 @@ impl Tree {
         for (kind, path) in transaction.events {
             self.watches.fire(kind, &path, &mut applied.events);
         }
-        applied.touched = transaction.touched;
+        applied.dirty_keys = transaction.dirty_keys;
         applied
     }
 
-    fn multi(&mut self, transaction: &mut Transaction, writes: Vec<Write>) -> Result<Written, Failure> {
+    fn multi(&mut self, transaction: &mut Transaction, writes: Vec<Write>) -> Result<WriteResult, Failure> {
         let mut written = Vec::with_capacity(writes.len());
         for (index, write) in writes.into_iter().enumerate() {
             let done = match write {
@@ -106,10 +106,10 @@ impl Tree {
             };
             written.push(done.map_err(|source| Failure::Multi { index, source: Box::new(source) })?);
         }
-        Ok(Written::Multi(written))
+        Ok(WriteResult::Multi(written))
     }
 
-    fn apply_one(&mut self, transaction: &mut Transaction, write: Write) -> Result<Written, Failure> {
+    fn apply_one(&mut self, transaction: &mut Transaction, write: Write) -> Result<WriteResult, Failure> {
         match write {
             Write::Create { path, data, acl, mode } => self.create(transaction, &path, data, acl, mode),
             Write::Set { path, data, version } => self.set(transaction, &path, data, version),
@@ -124,7 +124,7 @@ impl Tree {
                 validate(&path)?;
                 let znode = self.find(&path)?;
                 require(znode.record.version, version)?;
-                Ok(Written::Checked(znode.stat()))
+                Ok(WriteResult::Checked(znode.stat()))
             }
             Write::SetAcl { path, acl, version } => self.set_acl(transaction, &path, acl, version),
             Write::Multi(_) => Err(Failure::BadArguments("transactions do not nest".into())),
@@ -138,7 +138,7 @@ impl Tree {
         data: Bytes,
         acl: Arc<[Acl]>,
         mode: CreateMode,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteResult, Failure> {
         let (parent_path, _) = split(path)?;
         let parent_path = path::key(parent_path).to_owned();
         let acl = valid_acl(acl)?;
@@ -178,7 +178,7 @@ impl Tree {
         parent.record.pzxid = zxid;
         let shared_path = transaction.record_child_change(EventKind::Created, &path, &parent_path);
         transaction.undo.push(Undo::Create { path: shared_path, parent: counters });
-        Ok(Written::Created { path, stat })
+        Ok(WriteResult::Created { path, stat })
     }
 
     fn set(
@@ -187,7 +187,7 @@ impl Tree {
         path: &str,
         data: Bytes,
         version: i32,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteResult, Failure> {
         validate(path)?;
         fits(&data)?;
         require(self.find(path)?.record.version, version)?;
@@ -199,9 +199,9 @@ impl Tree {
         record.version = record.version.wrapping_add(1);
         record.mzxid = transaction.zxid;
         record.mtime = transaction.now_ms;
-        transaction.touched.push(Touched::Znode(shared_path.clone()));
+        transaction.dirty_keys.push(DirtyKey::Znode(shared_path.clone()));
         transaction.events.push((EventKind::DataChanged, shared_path));
-        Ok(Written::Set(znode.stat()))
+        Ok(WriteResult::Set(znode.stat()))
     }
 
     fn set_acl(
@@ -210,7 +210,7 @@ impl Tree {
         path: &str,
         acl: Arc<[Acl]>,
         version: i32,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteResult, Failure> {
         validate(path)?;
         let acl = valid_acl(acl)?;
         require(self.find(path)?.record.aversion, version)?;
@@ -219,11 +219,11 @@ impl Tree {
         transaction.undo.push(Undo::Replace { path: shared_path.clone(), record: Box::new(znode.record.clone()) });
         znode.record.acl = acl;
         znode.record.aversion = znode.record.aversion.wrapping_add(1);
-        transaction.touched.push(Touched::Znode(shared_path));
-        Ok(Written::AclSet(znode.stat()))
+        transaction.dirty_keys.push(DirtyKey::Znode(shared_path));
+        Ok(WriteResult::AclSet(znode.stat()))
     }
 
-    fn delete(&mut self, transaction: &mut Transaction, path: &str, version: i32) -> Result<Written, Failure> {
+    fn delete(&mut self, transaction: &mut Transaction, path: &str, version: i32) -> Result<WriteResult, Failure> {
         let (parent_path, _) = split(path)?;
         let parent_path = path::key(parent_path).to_owned();
         self.find(&parent_path)?;
@@ -236,7 +236,7 @@ impl Tree {
         self.znodes.get_mut(&parent_path).expect("the parent was found above").record.pzxid = transaction.zxid;
         let shared_path = transaction.record_child_change(EventKind::Deleted, path, &parent_path);
         transaction.undo.push(Undo::Delete { path: shared_path, znode: Box::new(znode), parent: counters });
-        Ok(Written::Deleted)
+        Ok(WriteResult::Deleted)
     }
 
     /// Puts a znode in its place, with its entries in the indexes. Returns the parent's counters, which are unchanged.
@@ -295,7 +295,7 @@ impl Transaction {
     /// A child came or went. Returns its path, to be shared.
     fn record_child_change(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
         let (path, parent): (Arc<str>, Arc<str>) = (path.into(), parent.into());
-        self.touched.extend([&path, &parent].map(|path| Touched::Znode(path.clone())));
+        self.dirty_keys.extend([&path, &parent].map(|path| DirtyKey::Znode(path.clone())));
         self.events.extend([(kind, path.clone()), (EventKind::ChildrenChanged, parent)]);
         path
     }

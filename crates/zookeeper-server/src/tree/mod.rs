@@ -60,13 +60,13 @@ impl From<Op> for Write {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteResult {
     Created { path: String, stat: Stat },
     Set(Stat),
     Deleted,
     Checked(Stat),
     AclSet(Stat),
-    Multi(Vec<Written>),
+    Multi(Vec<WriteResult>),
 }
 
 /// What a write did. A failed one takes a transaction id too, as in ZooKeeper, and changes nothing else.
@@ -74,15 +74,15 @@ pub enum Written {
 #[must_use]
 pub struct Applied {
     pub zxid: i64,
-    pub result: Result<Written, Failure>,
+    pub result: Result<WriteResult, Failure>,
     /// The change for durable storage: what is here now is in the tree, what is not is gone.
-    pub touched: Vec<Touched>,
+    pub dirty_keys: Vec<DirtyKey>,
     /// In the order in which they happened.
     pub events: Vec<Fired>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Touched {
+pub enum DirtyKey {
     Znode(Arc<str>),
     Session(i64),
 }
@@ -135,7 +135,7 @@ impl From<Failure> for ZkError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchList {
     /// The newest transaction the client has seen: what changed later fires at once.
-    pub seen: i64,
+    pub last_zxid_seen: i64,
     pub data: Vec<String>,
     /// Data watches on znodes that did not exist.
     pub exist: Vec<String>,
@@ -245,7 +245,7 @@ impl Tree {
         for path in list.data {
             match self.znodes.get(&path) {
                 None => fire(EventKind::Deleted, path),
-                Some(znode) if znode.record.mzxid > list.seen => fire(EventKind::DataChanged, path),
+                Some(znode) if znode.record.mzxid > list.last_zxid_seen => fire(EventKind::DataChanged, path),
                 Some(_) => self.watches.add(session, &path, WatchKind::Data),
             }
         }
@@ -258,7 +258,7 @@ impl Tree {
         for path in list.children {
             match self.znodes.get(&path) {
                 None => fire(EventKind::Deleted, path),
-                Some(znode) if znode.record.pzxid > list.seen => fire(EventKind::ChildrenChanged, path),
+                Some(znode) if znode.record.pzxid > list.last_zxid_seen => fire(EventKind::ChildrenChanged, path),
                 Some(_) => self.watches.add(session, &path, WatchKind::Children),
             }
         }

@@ -29,14 +29,14 @@ fn must(tree: &mut Tree, write: Write) -> Applied {
 
 fn make(tree: &mut Tree, path: &str) -> String {
     match must(tree, create(path, CreateMode::Persistent)).result {
-        Ok(Written::Created { path, .. }) => path,
+        Ok(WriteResult::Created { path, .. }) => path,
         other => panic!("{other:?}"),
     }
 }
 
 fn make_sequential(tree: &mut Tree, path: &str) -> String {
     match must(tree, create(path, CreateMode::PersistentSequential)).result {
-        Ok(Written::Created { path, .. }) => path,
+        Ok(WriteResult::Created { path, .. }) => path,
         other => panic!("{other:?}"),
     }
 }
@@ -148,7 +148,7 @@ fn a_transaction_sees_its_own_steps() {
     let applied = must(&mut tree, Write::Multi(writes));
     let stat = tree.stat("/a").unwrap();
     assert_eq!((stat.czxid, stat.version, stat.ephemeral_owner), (applied.zxid, 0, 1));
-    assert!(applied.touched.contains(&Touched::Znode("/a/n0000000000".into())));
+    assert!(applied.dirty_keys.contains(&DirtyKey::Znode("/a/n0000000000".into())));
     assert_eq!(tree.record("/a/n0000000000"), None);
 }
 
@@ -174,13 +174,13 @@ fn a_transaction_that_fails_names_the_operation_and_leaves_no_trace() {
     let applied = tree.apply(1, NOW, Write::Multi(writes));
     let expected = Failure::Multi { index: 6, source: Box::new(Failure::BadVersion) };
     assert_eq!(applied.result, Err(expected));
-    assert_eq!((applied.events, applied.touched), (vec![], vec![]));
+    assert_eq!((applied.events, applied.dirty_keys), (vec![], vec![]));
     assert_eq!(dump(&tree), before);
     assert_eq!(tree.has_watch(2, "/a", WatchFilter::Only(WatchKind::Data)), Ok(()));
 }
 
 #[test]
-fn an_ended_session_takes_its_ephemerals_and_watches_along_in_one_transaction() {
+fn closing_a_session_removes_its_ephemerals_and_watches_in_one_transaction() {
     let mut tree = tree();
     make(&mut tree, "/a");
     must(&mut tree, create("/a/one", CreateMode::Ephemeral));
@@ -201,7 +201,7 @@ fn summarize(fired: &[Fired]) -> Vec<(i64, EventKind, &str)> {
 }
 
 #[test]
-fn each_kind_of_watch_hears_what_zookeeper_tells_it() {
+fn each_kind_of_watch_receives_the_events_zookeeper_sends() {
     use WatchKind::{Children, Data, Persistent, Recursive};
     // What session 2 hears of create, set, child create, child set, child delete, delete; it watches /a in one way.
     let all: [(WatchKind, Vec<(EventKind, &str)>); 4] = [
@@ -249,7 +249,7 @@ fn each_kind_of_watch_hears_what_zookeeper_tells_it() {
 }
 
 #[test]
-fn a_session_hears_of_one_thing_once_whatever_it_watches() {
+fn a_session_receives_each_event_once_whatever_it_watches() {
     let mut tree = tree();
     make(&mut tree, "/a");
     for kind in [WatchKind::Data, WatchKind::Children, WatchKind::Persistent, WatchKind::Recursive] {
@@ -262,7 +262,7 @@ fn a_session_hears_of_one_thing_once_whatever_it_watches() {
 }
 
 #[test]
-fn a_watch_on_a_name_does_not_hear_of_longer_names() {
+fn a_watch_on_a_name_ignores_longer_names() {
     let mut tree = tree();
     tree.add_watch(2, "/a", WatchKind::Recursive);
     let applied = must(&mut tree, create("/ab", CreateMode::Persistent));
@@ -297,7 +297,7 @@ fn watches_set_after_a_reconnect_fire_what_one_shot_ones_missed() {
     let fired = tree.set_watches(
         2,
         WatchList {
-            seen: seen_zxid,
+            last_zxid_seen: seen_zxid,
             data: paths(&["/same", "/changed", "/gone"]),
             exist: paths(&["/new", "/still-missing"]),
             children: paths(&["/parent", "/quiet", "/gone"]),

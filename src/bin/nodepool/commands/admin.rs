@@ -85,12 +85,12 @@ pub async fn erase(
     output.print(format_args!("Erasing build data for {provider}..."))?;
     for ProviderBuild { image, build, .. } in &builds {
         let path = paths::image_provider(image, build, provider);
-        delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
+        delete_tree::delete_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
     }
     output.print(format_args!("Erasing node data for {provider}..."))?;
     for node in &nodes {
         let path = paths::node(&node.id);
-        delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
+        delete_tree::delete_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
     }
     Ok(output.outcome(document("erased", provider, &builds, &nodes))?)
 }

@@ -73,7 +73,7 @@ pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &
     };
     match &done {
         // The lock went with the node.
-        Ok(Deletion::Done) => lock.spent(),
+        Ok(Deletion::Done) => lock.mark_released(),
         _ => release(lock, output).await?,
     }
     match done? {
@@ -198,7 +198,7 @@ async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result
         let mut node = (*entry.stored.record).clone();
         node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
         let mark = Op::set(&path, json::to_bytes(&node), entry.stored.version);
-        match delete_tree::remove_tree_after(zk, &path, &[lock.fence(), mark]).await {
+        match delete_tree::delete_tree_after(zk, &path, &[lock.fence(), mark]).await {
             Ok(()) => return Ok(()),
             Err(error) if matches!(error.root(), ZkError::BadVersion) => {}
             Err(error) => return Err(error).with_context(|| format!("cannot remove {path}")),

@@ -90,7 +90,7 @@ async fn forward_snapshots(session: &Arc<RealConnection>, mirror: &Mirror, publi
                 publish.send_replace(snapshots.latest_and_mark_seen());
             }
             // What there is now is for another session.
-            () = mirror.gone_back() => return session.close().await,
+            () = mirror.store_rolled_back() => return session.close().await,
         }
     }
 }
