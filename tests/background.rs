@@ -62,7 +62,7 @@ impl Drop for BackgroundDaemon {
 }
 
 #[tokio::test]
-async fn the_daemon_is_on_its_own_when_the_starter_ends() {
+async fn the_daemon_is_detached_when_the_starter_exits() {
     let (work_dir, _coordinator) = start_coordinator().await;
     let (daemon, starter) = BackgroundDaemon::start(&work_dir).await;
     assert_eq!((text(&starter.stdout), text(&starter.stderr)), (String::new(), String::new()));
@@ -88,7 +88,7 @@ async fn the_daemon_is_on_its_own_when_the_starter_ends() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
+async fn startup_errors_are_reported_to_the_starter() {
     let (work_dir, _coordinator) = start_coordinator().await;
     work_dir.write("broken.yaml", "labels: [");
     let cases: [(&[&str], &str); 4] = [
@@ -107,7 +107,7 @@ async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
 }
 
 #[tokio::test]
-async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
+async fn a_second_daemon_waits_for_the_pid_file_and_then_fails() {
     let (work_dir, _coordinator) = start_coordinator().await;
     let (first, _) = BackgroundDaemon::start(&work_dir).await;
     let command = work_dir.command(LAUNCHER, &ARGUMENTS);
@@ -120,7 +120,7 @@ async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
 
 // operations.md check 54
 #[tokio::test]
-async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
+async fn the_pid_file_of_a_killed_daemon_is_replaced() {
     let (work_dir, _coordinator) = start_coordinator().await;
     let (killed, _) = BackgroundDaemon::start(&work_dir).await;
     kill(killed.pid, Signal::SIGKILL).unwrap();
@@ -131,7 +131,7 @@ async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
 }
 
 #[tokio::test]
-async fn the_pid_file_goes_with_the_daemon_whichever_signal_ends_it() {
+async fn the_pid_file_is_removed_whichever_signal_stops_the_daemon() {
     let (place, _coordinator) = start_coordinator().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let (daemon, _) = BackgroundDaemon::start(&place).await;

@@ -154,7 +154,7 @@ fn signal(child: &Child, signal: nix::sys::signal::Signal) {
 
 // operations.md checks 1 and 2
 #[tokio::test]
-async fn help_version_and_mistakes_have_their_statuses() {
+async fn help_version_and_usage_errors_have_exit_statuses() {
     let help = output_of(nodepool(&[])).await;
     assert_eq!((help.status, help.stderr.as_str()), (Some(1), ""));
     assert!(help.stdout.contains("Usage: nodepool"), "{}", help.stdout);
@@ -167,7 +167,7 @@ async fn help_version_and_mistakes_have_their_statuses() {
 
 // operations.md check 3
 #[tokio::test]
-async fn odd_records_of_others_are_shown_or_named_and_never_in_the_way() {
+async fn unreadable_records_are_shown_or_named_and_never_fatal() {
     let harness = CliHarness::new().await;
     let node = r#"{"state": "ready", "state_time": 99999999999, "type": ["标签", "x"], "comment": "two\nlines\u001b[2J",
         "external_id": {"pod": true}, "connection_port": {"token": "secret"}, "provider": "p"}"#;
@@ -287,7 +287,7 @@ async fn a_failed_export_keeps_the_previous_file() {
 }
 
 #[tokio::test]
-async fn who_stops_reading_a_long_list_is_not_shouted_at() {
+async fn a_closed_output_pipe_is_no_error() {
     let harness = CliHarness::new().await;
     harness.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;
     let record = bytes::Bytes::from_static(br#"{"state": "ready"}"#);
@@ -303,7 +303,7 @@ async fn who_stops_reading_a_long_list_is_not_shouted_at() {
 }
 
 #[tokio::test]
-async fn a_command_finds_its_nodes_described_and_its_status_is_ours() {
+async fn the_run_command_gets_its_nodes_and_its_status_is_returned() {
     let harness = CliHarness::new().await;
     let script = r#"
         cp "$NODEPOOL_NODES" nodes.json; cp "$NODEPOOL_INVENTORY" inventory.yaml; cp "$NODEPOOL_KNOWN_HOSTS" known_hosts
@@ -391,7 +391,7 @@ async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
 }
 
 #[tokio::test]
-async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
+async fn a_sigint_not_from_the_terminal_is_forwarded() {
     let harness = CliHarness::new().await;
     let terminal = nix::pty::openpty(None, None).unwrap();
     let mut command =
@@ -413,7 +413,7 @@ async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
 }
 
 #[tokio::test]
-async fn an_interrupted_wait_takes_its_request_back() {
+async fn an_interrupted_wait_withdraws_its_request() {
     let harness = CliHarness::new().await;
     for (kind, status) in [(nix::sys::signal::Signal::SIGINT, 130), (nix::sys::signal::Signal::SIGTERM, 143)] {
         let child = harness.spawn(&["request", "--label", "a"]);
@@ -454,7 +454,7 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
 }
 
 #[tokio::test]
-async fn our_launcher_serves_the_command_and_tells_why_others_wait() {
+async fn the_launcher_serves_the_command_and_explains_waiting_requests() {
     let harness = CliHarness::new().await;
     let configuration = format!(
         "{{zookeeper-servers: [{{host: 127.0.0.1, port: {}}}], webapp: {{port: 0, listen_address: 127.0.0.1}}, \

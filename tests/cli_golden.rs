@@ -98,7 +98,7 @@ fn configuration(port: u16) -> String {
 }
 
 #[tokio::test]
-async fn every_command_prints_and_changes_what_nodepool_11_did() {
+async fn every_command_matches_the_output_and_writes_of_nodepool_11() {
     let home = tempfile::tempdir().unwrap();
     let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
     let server = EmbeddedServer::start(options).await.unwrap();
@@ -109,7 +109,7 @@ async fn every_command_prints_and_changes_what_nodepool_11_did() {
 }
 
 #[tokio::test]
-async fn nodepool_11_still_does_what_is_written_down() {
+async fn nodepool_11_still_matches_the_golden_files() {
     if support::real::skipped() {
         return;
     }
@@ -133,7 +133,7 @@ async fn nodepool_11_still_does_what_is_written_down() {
 
 /// Lists are arrays; everything else is an object whose `outcome` says how it went.
 #[tokio::test]
-async fn every_command_prints_one_document_where_json_is_asked_for() {
+async fn every_command_prints_one_json_document() {
     let home = tempfile::tempdir().unwrap();
     let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
     let server = EmbeddedServer::start(options).await.unwrap();

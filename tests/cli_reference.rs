@@ -136,7 +136,7 @@ fn node() -> Node {
 
 // zookeeper.md check 87, operations.md checks 3, 18, 19 and 22
 #[tokio::test]
-async fn both_show_the_same_of_the_same_tree() {
+async fn both_programs_print_the_same_lists() {
     if support::real::skipped() {
         return;
     }
@@ -171,7 +171,7 @@ async fn both_show_the_same_of_the_same_tree() {
 
 // zookeeper.md checks 85 and 86, operations.md checks 14, 15, 16 and 19
 #[tokio::test]
-async fn each_holds_deletes_and_erases_nodes_of_the_other() {
+async fn each_program_holds_and_deletes_nodes_of_the_other() {
     if support::real::skipped() {
         return;
     }

@@ -148,7 +148,7 @@ fn assert_row(out: &str, cells: &[&str]) {
 }
 
 #[tokio::test]
-async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why() {
+async fn info_and_the_launcher_log_name_unavailable_labels_and_reasons() {
     let harness = CloudCommandHarness::new().await;
     let mut provider = harness.cloud.provider("p");
     let image = json!({"name": "lost", "image-name": "no-such-image", "username": "zuul"});
@@ -207,7 +207,7 @@ async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
+async fn a_wrong_password_is_reported_by_info_log_and_delete_now() {
     let harness = CloudCommandHarness::new().await;
     harness.configure(&[harness.cloud.provider("p")], &Value::Null);
     let server = harness.server("p", "0000000001").await;
@@ -243,7 +243,7 @@ async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
 
 // drivers.md 1.7.3 and 2.1.9
 #[tokio::test]
-async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_by_line() {
+async fn the_console_of_a_server_without_host_keys_is_logged_by_line() {
     let (harness, port) = (CloudCommandHarness::new().await, ports::reserve());
     let mut provider = harness.cloud.provider("p");
     (provider["boot-timeout"], provider["launch-retries"]) = (json!(1), json!(1));
@@ -274,7 +274,7 @@ async fn delete_now_deletes_the_instance_with_its_node() {
 }
 
 #[tokio::test]
-async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
+async fn alien_list_shows_what_a_launcher_would_delete() {
     let harness = CloudCommandHarness::new().await;
     let mut provider = harness.cloud.provider("p");
     harness.configure(&[provider.clone(), harness.cloud.provider("q")], &Value::Null);
@@ -371,7 +371,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
 
 // operations.md check 7
 #[tokio::test]
-async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_ready() {
+async fn alien_image_list_shows_images_without_a_ready_upload() {
     let harness = CloudCommandHarness::new().await;
     let mut provider = harness.cloud.provider("p");
     provider["diskimages"] = json!([{"name": "debian"}]);

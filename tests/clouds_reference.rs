@@ -111,7 +111,7 @@ fn sdk() -> python::Script {
 }
 
 #[tokio::test]
-async fn every_case_comes_to_the_same() {
+async fn every_case_resolves_as_openstacksdk_does() {
     if real::skipped() {
         return;
     }
@@ -127,7 +127,7 @@ async fn every_case_comes_to_the_same() {
 }
 
 #[tokio::test]
-async fn every_built_in_profile_comes_to_the_same() {
+async fn every_built_in_profile_resolves_as_openstacksdk_does() {
     if real::skipped() {
         return;
     }

@@ -51,7 +51,7 @@ fn replay(target: &str) {
 }
 
 #[test]
-fn every_target_has_a_corpus_that_is_tried_here() {
+fn every_fuzz_target_has_a_replayed_corpus() {
     let tried = BTreeSet::from(CHECKS.map(|(name, _)| name.to_owned()));
     assert_eq!(names(&fuzz("corpus")), tried);
     let targets = names(&fuzz("fuzz_targets")).into_iter().map(|file| file.trim_end_matches(".rs").to_owned());
@@ -69,7 +69,7 @@ fn configurations() {
 }
 
 #[test]
-fn frames_and_streams_of_the_coordinators_clients() {
+fn zookeeper_frames_and_streams() {
     replay("frames");
 }
 

@@ -48,7 +48,7 @@ fn begins_with(file: &Path, magic: &[u8]) -> bool {
 
 // operations.md §5.4; the sums of diskimage-builder are taken as they are
 #[test]
-fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
+fn a_real_image_is_built_in_two_formats_and_uploaded_intact() {
     if real::skipped() || !has_loop_devices() {
         return;
     }

@@ -338,7 +338,7 @@ fn names_exist(command: &str) -> Result<(), String> {
 
 /// Issue 5, 8: all commands in README and doc are executed by a test.
 #[tokio::test]
-async fn what_the_documents_tell_to_type_works() {
+async fn documented_commands_work() {
     if real::skipped() {
         return;
     }

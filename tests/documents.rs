@@ -43,7 +43,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let mut broken = Vec::new();
     for (path, text) in pages() {
         for link in links(&text).into_iter().filter(|link| !link.contains("://") && !link.contains(' ')) {
@@ -101,7 +101,7 @@ fn command_lines(text: &str) -> Vec<Vec<String>> {
 
 /// Each command that a page tells one to type is one that the program knows, and so are its options.
 #[test]
-fn commands_that_are_named_exist() {
+fn named_commands_exist() {
     let (mut unknown, mut checked) = (Vec::new(), 0);
     for (path, text) in pages() {
         if path.ends_with("changelog.md") || path.components().any(|part| part.as_os_str() == "decisions") {
@@ -130,7 +130,7 @@ fn commands_that_are_named_exist() {
 }
 
 #[test]
-fn no_figure_is_still_to_be_filled_in() {
+fn no_number_placeholder_is_left_in_the_documents() {
     let text = std::fs::read_to_string(root().join("doc/benchmarks.md")).unwrap();
     let cells = text.lines().filter(|line| line.starts_with("| ")).flat_map(|line| line.split('|').map(str::trim));
     let is_placeholder = |cell: &&str| cell.len() > 3 && cell.chars().all(|c| c.is_ascii_uppercase());

@@ -188,7 +188,7 @@ fn jobs(case: &Case) -> Vec<Job> {
 }
 
 #[test]
-fn every_built_driver_is_held_to_the_contract() {
+fn the_contract_covers_every_built_driver() {
     let tested: Vec<&str> = drivers_under_test().iter().map(|case| case.driver).collect();
     assert_eq!(tested, nodepool_drivers::BUILT_IN_DRIVERS);
     for case in drivers_under_test() {
@@ -197,7 +197,7 @@ fn every_built_driver_is_held_to_the_contract() {
 }
 
 #[test]
-fn every_job_ends_exactly_once_and_soon() {
+fn every_job_finishes_exactly_once_and_in_time() {
     for case in drivers_under_test() {
         on_real_time(async move {
             let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
@@ -214,7 +214,7 @@ fn every_job_ends_exactly_once_and_soon() {
 }
 
 #[test]
-fn deleting_what_is_not_there_is_no_failure_and_needs_only_the_id() {
+fn deleting_a_missing_instance_succeeds_with_the_id_alone() {
     for case in drivers_under_test() {
         on_real_time(async move {
             let ContractHarness { mut provider, cloud: _cloud } = case.start().await;

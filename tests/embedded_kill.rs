@@ -101,7 +101,7 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
 }
 
 #[tokio::test]
-async fn a_server_whose_standard_input_closes_stops_in_order() {
+async fn a_server_stops_gracefully_when_stdin_closes() {
     let directory = tempfile::tempdir().unwrap();
     let (mut child, address) = start(directory.path(), "").await;
     let mut client = Raw::open(address, 40_000).await;
@@ -114,7 +114,7 @@ async fn a_server_whose_standard_input_closes_stops_in_order() {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_the_server_and_loses_nothing_acknowledged() {
+async fn a_full_disk_stops_the_server_and_loses_no_acknowledged_write() {
     let directory = tempfile::tempdir().unwrap();
     let (mut first, _) = start(directory.path(), "").await; // the store must exist before the disk is full
     first.start_kill().unwrap();

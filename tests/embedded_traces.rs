@@ -50,7 +50,7 @@ impl std::fmt::Display for Step {
 }
 
 #[tokio::test]
-async fn replies_and_events_are_those_of_apache_zookeeper() {
+async fn replies_and_events_match_apache_zookeeper() {
     if real::skipped() {
         return;
     }

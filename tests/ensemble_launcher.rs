@@ -105,7 +105,7 @@ async fn server_of_session(ensemble: &Ensemble, session: i64) -> usize {
 
 // zookeeper.md checks 24, 80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_die_under_a_launcher_cost_neither_nodes_nor_requests() {
+async fn zookeeper_server_crashes_lose_neither_nodes_nor_requests() {
     if real::skipped() {
         return;
     }
@@ -132,7 +132,7 @@ async fn servers_that_die_under_a_launcher_cost_neither_nodes_nor_requests() {
 
 // zookeeper.md checks 24, 64, 80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
+async fn a_launcher_whose_session_expires_under_load_gets_a_new_one() {
     if real::skipped() {
         return;
     }
@@ -156,7 +156,7 @@ async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
 
 // zookeeper.md checks 24, 64, 80
 #[test]
-fn a_session_that_somebody_else_ends_is_followed_by_another() {
+fn a_session_closed_by_others_is_replaced() {
     if real::skipped() {
         return;
     }

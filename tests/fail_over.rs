@@ -40,7 +40,7 @@ const TICK: Duration = Duration::from_millis(50);
 const SESSION: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_launcher_goes_on_with_what_boots_and_makes_nothing_anew() {
+async fn a_second_launcher_adopts_booting_servers_without_duplicates() {
     if real::skipped() {
         return;
     }

@@ -55,7 +55,7 @@ fn number_of_faults() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_fails_no_node_is_lost_or_given_twice() {
+async fn under_faults_no_node_is_lost_or_assigned_twice() {
     if real::skipped() {
         return;
     }
@@ -226,7 +226,7 @@ fn now_ms() -> i64 {
 
 /// What was refused is in the logs of ZooKeeper as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_logs_of_servers_tell_what_was_done_and_not_what_was_refused() {
+async fn the_history_checker_ignores_rejected_transactions() {
     if real::skipped() {
         return;
     }
@@ -282,7 +282,7 @@ async fn the_logs_of_servers_tell_what_was_done_and_not_what_was_refused() {
 
 /// A checker that notices nothing shows nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_given_twice_and_a_server_that_is_left_are_noticed() {
+async fn the_history_checker_detects_double_assignment_and_leaks() {
     if real::skipped() {
         return;
     }

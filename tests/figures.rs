@@ -38,7 +38,7 @@ fn series() -> BTreeSet<String> {
 }
 
 #[test]
-fn rules_and_dashboard_ask_for_what_there_is() {
+fn alert_rules_and_dashboard_query_existing_metrics() {
     let known = series();
     for file in ["prometheus/nodepool-alerts.yml", "grafana/nodepool.json"] {
         let text = std::fs::read_to_string(contrib(file)).unwrap();
@@ -109,7 +109,7 @@ async fn wait_until_scraped(work_dir: &WorkDir, line: &str) {
 }
 
 #[tokio::test]
-async fn a_request_is_seen_in_the_figures() {
+async fn a_request_is_counted_in_the_metrics() {
     let (work_dir, _coordinator, _launcher) = launcher().await;
     serve_one_request(&work_dir).await;
     for line in [
@@ -135,7 +135,7 @@ async fn a_request_is_seen_in_the_figures() {
 }
 
 #[tokio::test]
-async fn prometheus_scrapes_what_is_shown() {
+async fn prometheus_scrapes_the_metrics() {
     if support::real::skipped() {
         return;
     }
@@ -192,7 +192,7 @@ fn keys(datagram: &str) -> Vec<String> {
 
 // operations.md 4.3, checks 56 and 57
 #[tokio::test]
-async fn statsd_hears_every_key_of_a_launcher() {
+async fn statsd_receives_every_key_of_a_launcher() {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let (work_dir, _coordinator, _launcher) = launcher_for(Some(statsd.local_addr().unwrap().port())).await;
     serve_one_request(&work_dir).await;
@@ -249,7 +249,7 @@ async fn received_keys(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
 
 // operations.md 4.3: global gauges are sent by one elected launcher, limits by each
 #[tokio::test]
-async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
+async fn one_launcher_at_a_time_sends_global_gauges() {
     let (first_ear, second_ear) =
         (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
@@ -279,7 +279,7 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
 
 /// However fast it goes: nothing of it lasts as long as the page's beat.
 #[tokio::test]
-async fn the_history_of_a_request_and_its_node_has_every_step() {
+async fn the_event_history_of_a_request_has_every_step() {
     let (work_dir, _coordinator, _launcher) = launcher().await;
     serve_one_request(&work_dir).await;
     let states = |document: &str| -> Vec<String> {

@@ -61,7 +61,7 @@ impl Coordinator {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coordinator_whose_disk_is_full_says_so_and_loses_nothing() {
+async fn a_zookeeper_server_reports_a_full_disk_and_loses_nothing() {
     let Some(disk) = SmallDisk::mount(64) else { return };
     let home = tempfile::tempdir().unwrap();
     let data_dir = disk.path().join("data");
@@ -97,7 +97,7 @@ async fn a_coordinator_whose_disk_is_full_says_so_and_loses_nothing() {
 }
 
 #[test]
-fn a_pid_file_that_finds_no_room_is_not_left_behind() {
+fn a_pid_file_that_cannot_be_written_is_removed() {
     let Some(disk) = SmallDisk::mount(1) else { return };
     let path = disk.path().join("nodepool.pid");
     disk.fill(0);
@@ -109,7 +109,7 @@ fn a_pid_file_that_finds_no_room_is_not_left_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room() {
+async fn builds_fail_on_a_full_disk_and_succeed_afterwards() {
     if real::skipped() {
         return;
     }

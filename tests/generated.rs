@@ -92,7 +92,7 @@ fn every_command_has_a_manual_page_without_groff_warnings() {
 }
 
 #[test]
-fn programs_get_objects() {
+fn json_format_prints_objects() {
     let folder = tempfile::tempdir().unwrap();
     let json = |words: &[&str]| serde_json::from_slice::<serde_json::Value>(&nodepool(words).stdout).unwrap();
     let written = json(&["-o", "json", "man", folder.path().to_str().unwrap()]);
@@ -104,7 +104,7 @@ fn programs_get_objects() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_in_the_format_that_was_asked_for() {
+fn write_errors_use_the_requested_format() {
     let words = ["-o", "json", "man", "/proc/nowhere"];
     let output = Command::new(env!("CARGO_BIN_EXE_nodepool")).args(words).output().unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

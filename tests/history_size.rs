@@ -65,7 +65,7 @@ impl HistoryRecorder {
 
 /// Issue 5, 2: history is a bounded ring in memory, at most 20 MB at 10,000 nodes.
 #[test]
-fn history_takes_at_most_20_mb_at_10_000_nodes() {
+fn event_history_uses_at_most_20_mb_at_10_000_nodes() {
     let mut recorder =
         HistoryRecorder { snapshot: Snapshot::default(), history: EventHistory::new(Timestamp(0.0)), zxid: 0 };
     for number in 0..NODES {

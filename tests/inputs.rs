@@ -67,7 +67,7 @@ async fn why(work_dir: &WorkDir, id: &nodepool_model::records::ids::RequestId) -
 }
 
 #[tokio::test]
-async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
+async fn labels_with_any_text_are_served_and_named_in_verdicts() {
     let work_dir = WorkDir::new("");
     let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
     work_dir.configure(&configuration(coordinator.port));
@@ -117,7 +117,7 @@ const NUMBERS: [&str; 12] = [
 ];
 
 #[test]
-fn absurd_numbers_in_the_records_of_others_stop_nobody() {
+fn extreme_numbers_in_records_stop_no_launcher() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -149,10 +149,10 @@ fn absurd_numbers_in_the_records_of_others_stop_nobody() {
         let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3", "name: fake-h2, labels: [c]"], "");
         let limits = "max-hold-age: 1000\ntenant-resource-limits: [{tenant-name: t, max-servers: 2}]\n";
         let text = text.replacen("  - name: a\n", "  - name: a\n    max-ready-age: 1000\n", 1) + limits;
-        let mut process = Process::new(&text);
+        let mut process = InProcessDaemon::new(&text);
         let running = process.run(&zookeeper);
-        let id = consumer.ask(&["c"]).await;
-        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        let id = consumer.submit_labels(&["c"]).await;
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         tokio::time::sleep(Duration::from_secs(300)).await;
         assert!(!running.is_finished(), "no panic, and the session goes on");
         for name in consumer.zk.children("/nodepool/nodes").await.unwrap().0 {
@@ -174,11 +174,12 @@ fn a_request_for_ten_thousand_nodes_is_served() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 10000"], ""));
+        let mut process =
+            InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 10000"], ""));
         process.run(&zookeeper);
         until("10,000 nodes", async || consumer.count("/nodepool/nodes").await == 10_000).await;
-        let id = consumer.ask(&vec!["a"; 10_000]).await;
-        let ended = consumer.ended(&id).await;
+        let id = consumer.submit_labels(&vec!["a"; 10_000]).await;
+        let ended = consumer.wait_for_end(&id).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 10_000));
         let given: std::collections::BTreeSet<&NodeId> = ended.nodes.iter().collect();
         assert_eq!(given.len(), 10_000, "each only once");

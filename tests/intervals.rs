@@ -48,7 +48,7 @@ async fn seconds_until_deleted(zk: &Zk, path: &str) -> f64 {
 
 // zookeeper.md checks 25, 74, rule C1
 #[test]
-fn the_lock_of_a_request_that_is_gone_goes_when_it_is_old_with_its_contender() {
+fn an_old_lock_of_a_deleted_request_is_deleted_with_its_contender() {
     on_paused_time(async {
         let (zookeeper, consumer, _process) = launcher(|options| options.lock_cleanup = Seconds(1000.0)).await;
         let peer: Zk = zookeeper.connect();
@@ -69,7 +69,7 @@ fn the_lock_of_a_request_that_is_gone_goes_when_it_is_old_with_its_contender() {
 
 // operations.md: --lock-cleanup
 #[test]
-fn lock_cleanup_is_the_age_at_which_locks_of_requests_that_are_gone_go() {
+fn lock_cleanup_is_the_age_of_locks_to_delete() {
     for age in [2.5, 30.25] {
         on_paused_time(async {
             let tune = |options: &mut LauncherOptions| {
@@ -86,7 +86,7 @@ fn lock_cleanup_is_the_age_at_which_locks_of_requests_that_are_gone_go() {
 
 // operations.md: --cleanup-interval
 #[test]
-fn cleanup_interval_is_the_longest_that_an_empty_node_stays() {
+fn cleanup_interval_bounds_the_age_of_empty_nodes() {
     for interval in [0.5, 100.25] {
         on_paused_time(async {
             let (_zookeeper, consumer, _process) =
@@ -103,7 +103,7 @@ fn cleanup_interval_is_the_longest_that_an_empty_node_stays() {
 
 // operations.md: --delete-interval
 #[test]
-fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
+fn delete_interval_is_the_retry_delay_of_deletions() {
     for interval in [0.75, 40.5] {
         on_paused_time(async {
             let tune = |options: &mut LauncherOptions| {
@@ -131,7 +131,7 @@ fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
 
 // operations.md: --lock-cleanup, --delete-interval and --cleanup-interval, as a process is given them
 #[tokio::test]
-async fn the_flags_for_cleaning_up_take_decimals_and_act() {
+async fn cleanup_flags_accept_decimals() {
     let work_dir = WorkDir::new("");
     let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
     work_dir.configure(&coordinator.configuration());

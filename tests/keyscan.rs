@@ -65,7 +65,7 @@ async fn every_curve_is_asked_for_and_missing_types_are_skipped() {
 
 // drivers.md 1.7.8
 #[tokio::test]
-async fn a_host_that_comes_up_late_is_waited_for() {
+async fn a_scan_retries_until_a_late_host_is_up() {
     if skipped() {
         return;
     }
@@ -79,7 +79,7 @@ async fn a_host_that_comes_up_late_is_waited_for() {
 }
 
 #[tokio::test]
-async fn many_hosts_are_scanned_at_a_time() {
+async fn many_hosts_are_scanned_concurrently() {
     if skipped() {
         return;
     }
@@ -97,7 +97,7 @@ async fn many_hosts_are_scanned_at_a_time() {
 
 // drivers.md 1.7.8
 #[tokio::test]
-async fn a_port_where_nothing_listens_ends_by_the_deadline() {
+async fn a_scan_of_a_closed_port_ends_by_the_deadline() {
     let address = free_address("127.0.0.1");
     let began = Instant::now();
     let error = scan(address, 0.5).await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_port_where_nothing_listens_ends_by_the_deadline() {
 }
 
 #[tokio::test]
-async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behind() {
+async fn no_listener_behavior_outlives_the_deadline_or_leaks_a_connection() {
     for behavior in [
         ListenerBehavior::Silent,
         ListenerBehavior::BannerOnly,
@@ -127,7 +127,7 @@ async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behin
 
 // drivers.md 1.7.8
 #[tokio::test]
-async fn a_connection_is_enough_where_no_keys_are_wanted() {
+async fn a_connection_suffices_if_no_keys_are_requested() {
     let (gone, _hears) = std::sync::mpsc::channel();
     let address = listen(ListenerBehavior::Silent, gone);
     let target = ScanTarget { mode: ScanMode::ConnectOnly, ..target(address, 5.0) };
@@ -149,7 +149,7 @@ async fn a_fake_host_has_a_fake_key_and_is_never_connected_to() {
 }
 
 #[tokio::test]
-async fn a_name_that_means_nothing_fails_at_once_and_says_so() {
+async fn an_unresolvable_name_fails_at_once_with_a_reason() {
     let mut target = target(free_address("127.0.0.1"), 30.0);
     target.host = String::from("unresolvable.invalid");
     let error = Scanner::default().scan(&target).await.unwrap_err();

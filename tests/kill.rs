@@ -40,7 +40,7 @@ fn wishes() -> Wishes {
 
 // zookeeper.md checks 64, 72, 80, 100
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
+async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
     if real::skipped() {
         return;
     }

@@ -26,7 +26,7 @@ const ROUND: usize = 5;
 
 // operations.md §5.9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() {
+async fn a_crashed_builder_leaks_nothing_and_touches_no_foreign_images() {
     if real::skipped() {
         return;
     }
@@ -81,7 +81,7 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
 
 // Whoever stops a service ends all that it has started as soon as its first process is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_builder_that_is_stopped_ends_after_its_builds_have_tidied_up() {
+async fn a_stopped_builder_exits_after_its_builds_cleaned_up() {
     if real::skipped() {
         return;
     }

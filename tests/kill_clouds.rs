@@ -87,7 +87,7 @@ fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> Nodepool {
 
 // drivers.md 1.7.5: a restart; what is created is in a record or carries its node's number
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice() {
+async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
     if real::skipped() {
         return;
     }

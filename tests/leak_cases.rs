@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const CASES: u64 = 600;
 
 #[test]
-fn no_instance_that_is_wanted_is_deleted_and_what_is_forgotten_goes() {
+fn only_leaked_instances_are_deleted() {
     if let Ok(seed) = std::env::var("NODEPOOL_SEED") {
         let stats =
             History::live(seed.parse().expect("NODEPOOL_SEED is a number"), Some(&mut |line| println!("{line}")));

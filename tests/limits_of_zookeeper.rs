@@ -38,7 +38,7 @@ const STALL_TIME: Duration = Duration::from_secs(1);
 const MIN_EVENTS_PER_SECOND: f64 = 10_000.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
+async fn a_full_request_queue_rejects_more_and_drains_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let server = coordinator::start(directory.path()).await;
     let mut options = coordinator::options(directory.path());
@@ -70,7 +70,7 @@ async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_holds_up_nobody() {
+async fn a_client_that_does_not_read_delays_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let server = coordinator::start(directory.path()).await;
     let zk = connect(coordinator::client(server.address().port())).await.unwrap();

@@ -104,7 +104,7 @@ async fn check_all_views(harness: &LivePageHarness, screen: Screen) {
 }
 
 #[tokio::test]
-async fn every_view_fits_desk_night_and_phone() {
+async fn every_view_fits_desktop_dark_mode_and_phone() {
     if support::real::skipped() {
         return;
     }

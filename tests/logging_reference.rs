@@ -137,7 +137,7 @@ fn the_child() {
 }
 
 #[test]
-fn no_file_makes_us_panic() {
+fn no_logging_file_causes_a_panic() {
     let folder = tempfile::tempdir().unwrap();
     for case in &READ {
         let path = folder.path().join(case.file);
@@ -158,7 +158,7 @@ fn no_file_makes_us_panic() {
 }
 
 #[tokio::test]
-async fn the_same_lines_are_in_the_same_files() {
+async fn the_same_lines_are_written_to_the_same_files() {
     if real::skipped() {
         return;
     }
@@ -174,7 +174,7 @@ async fn the_same_lines_are_in_the_same_files() {
 }
 
 #[tokio::test]
-async fn what_python_refuses_is_refused_with_its_place() {
+async fn files_that_python_rejects_are_rejected_with_the_position() {
     if real::skipped() {
         return;
     }

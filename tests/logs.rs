@@ -42,7 +42,7 @@ fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str
 }
 
 #[tokio::test]
-async fn one_search_for_a_request_shows_its_life() {
+async fn searching_the_log_for_a_request_shows_its_lifecycle() {
     let Life { request, nodes, record, log } = life::of_one_request(&["-d"], &[]).await;
     assert!(record.contains(&life::requestor_data()), "Zuul gets its own data back unchanged: {record}");
     let mark = format!("[node_request: {request}] ");
@@ -95,7 +95,7 @@ async fn each_worker_of_the_builder_logs_under_its_number() {
 }
 
 #[tokio::test]
-async fn json_has_each_id_under_a_key_of_its_own() {
+async fn json_log_records_have_a_key_per_id() {
     let Life { request, nodes, log, .. } = life::of_one_request(&["-d", "--log-format", "json"], &[]).await;
     let lines: Vec<Value> =
         log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();

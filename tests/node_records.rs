@@ -25,7 +25,7 @@ async fn times(consumer: &Consumer, id: &NodeId) -> (Value, Value) {
 
 // zookeeper.md check 11
 #[test]
-fn a_new_node_has_an_id_of_ten_digits_and_was_made_when_it_became_ready() {
+fn a_new_node_has_a_ten_digit_id_and_a_creation_time() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
@@ -42,7 +42,7 @@ fn a_new_node_has_an_id_of_ten_digits_and_was_made_when_it_became_ready() {
 
 // zookeeper.md check 12
 #[test]
-fn only_a_change_of_the_state_moves_its_time_and_nothing_moves_that_of_the_creation() {
+fn only_state_changes_update_state_time() {
     on_paused_time(async {
         let (_zookeeper, consumer, process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;

@@ -38,7 +38,7 @@ fn assert_matches_nova(node: &Node, server: &Value, cloud: &Cloud) {
 
 // zookeeper.md checks 26 and 48, drivers.md 2.1.3 and 2.1.6
 #[test]
-fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
+fn a_node_matches_its_label_and_its_record_matches_the_cloud() {
     on_real_time(async {
         for cloud in clouds(&["--zones", "z1,z2"]).await {
             let configure = |name: &str| {
@@ -85,7 +85,7 @@ fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
 
 // zookeeper.md check 53, config.md check 29, drivers.md 2.1.2
 #[test]
-fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_one_zone() {
+fn flavors_images_and_networks_resolve_by_name_and_id() {
     on_real_time(async {
         for cloud in clouds(&["--zones", "z1,z2,z3"]).await {
             let client = cloud.client().await;
@@ -130,7 +130,7 @@ fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_o
 
 // zookeeper.md check 53, drivers.md 1.7.3
 #[test]
-fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
+fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--zones", "z1,z2,z3"]).await;
         let configure = |name: &str| {
@@ -159,7 +159,7 @@ fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
 
 // config.md check 33, drivers.md 2.1.6
 #[test]
-fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
+fn key_and_second_ipv6_network_are_recorded() {
     on_real_time(async {
         for cloud in clouds(&["--networks", "private,dual", "--ipv6"]).await {
             let client = cloud.client().await;
@@ -226,7 +226,7 @@ fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
 
 // drivers.md 2.1.4, 2.1.5 and 2.1.7
 #[test]
-fn a_server_that_boots_from_a_volume_takes_the_volume_along() {
+fn a_boot_volume_is_deleted_with_its_server() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let client = cloud.client().await;
@@ -263,7 +263,7 @@ fn a_server_that_boots_from_a_volume_takes_the_volume_along() {
 
 // drivers.md 2.1.4 and 2.1.5
 #[test]
-fn a_floating_address_makes_a_server_public_and_goes_before_it() {
+fn a_floating_ip_is_deleted_before_its_server() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let client = cloud.client().await;
@@ -295,7 +295,7 @@ fn a_floating_address_makes_a_server_public_and_goes_before_it() {
 
 // drivers.md 1.7.8
 #[test]
-fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
+fn host_keys_are_scanned_at_the_servers_address() {
     if real::skipped() {
         return;
     }
@@ -339,7 +339,7 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
 
 // architecture.md 6, drivers.md 1.7.5
 #[test]
-fn servers_that_boot_while_the_launcher_is_restarted_are_gone_on_with() {
+fn booting_servers_are_adopted_after_a_restart() {
     on_real_time(async {
         for cloud in clouds(&["--boot-time-s", "3"]).await {
             with_launcher(

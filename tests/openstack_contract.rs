@@ -33,7 +33,7 @@ async fn check_contract(clouds_yaml: &Path, name: &str) {
 }
 
 #[tokio::test]
-async fn the_simulated_cloud_keeps_the_contract() {
+async fn the_simulated_cloud_fulfils_the_contract() {
     let simulated = SimulatedOpenStack::start(&["--networks", "private,dual", "--boot-time-s", "0.3"]).await;
     check_contract(&simulated.clouds_yaml(), "simulated").await;
     let state = simulated.state().await;
@@ -41,14 +41,14 @@ async fn the_simulated_cloud_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn an_application_credential_does_as_well_as_a_password() {
+async fn the_contract_holds_with_an_application_credential() {
     let simulated = SimulatedOpenStack::start(&["--boot-time-s", "0.1"]).await;
     check_contract(&simulated.clouds_yaml(), "simulated-appcred").await;
 }
 
 /// Only where somebody has a cloud to offer: there is none that a test could install.
 #[tokio::test]
-async fn a_real_cloud_keeps_the_contract() {
+async fn a_real_cloud_fulfils_the_contract() {
     let (Some(file), Ok(name)) = (std::env::var_os("OS_CLIENT_CONFIG_FILE"), std::env::var("OS_CLOUD")) else {
         // To the stream itself: the test harness swallows what a test prints that passes.
         let line = "SKIPPED: no real OpenStack (set OS_CLIENT_CONFIG_FILE and OS_CLOUD)\n";
@@ -60,7 +60,7 @@ async fn a_real_cloud_keeps_the_contract() {
 
 /// Not every reader of YAML takes an id of digits only for a text.
 #[tokio::test]
-async fn the_clouds_yaml_is_read_as_it_is_meant() {
+async fn the_clouds_yaml_of_the_contract_is_parsed() {
     let simulated = SimulatedOpenStack::start(&["--region", "elsewhere", "--without", "cinder"]).await;
     let cloud = Cloud::connect(&simulated.clouds_yaml(), "simulated-appcred").await;
     assert!(cloud.auth_url.starts_with(simulated.base()));

@@ -121,7 +121,7 @@ fn errors_of_every_call_are_survived() {
 }
 
 #[test]
-fn answers_that_are_none_are_survived() {
+fn invalid_replies_are_survived() {
     on_real_time(async {
         let kinds = ["html", "truncated", "redirect", "closed", "hang", "lost-answer"];
         run_all(kinds.map(|kind| fault_case(all_calls(), kind, 1))).await;
@@ -129,7 +129,7 @@ fn answers_that_are_none_are_survived() {
 }
 
 #[test]
-fn answers_that_are_odd_are_survived() {
+fn unusual_replies_are_survived() {
     on_real_time(async {
         // An image without a state is none that could be used, and a port without an address none to be public.
         let calls = || all_calls().filter(|call| !call.contains("/images") && !call.contains("/ports"));
@@ -143,7 +143,7 @@ fn answers_that_are_odd_are_survived() {
 }
 
 #[test]
-fn a_cloud_that_is_slow_busy_or_forgetful_is_survived() {
+fn a_slow_busy_or_inconsistent_cloud_is_survived() {
     on_real_time(async {
         let cases = [
             ("throttled with 429", json!({"throttle_every": 5, "retry_after_s": 1})),
@@ -210,7 +210,7 @@ async fn assert_declined(what: &str, knobs: Value) {
 
 // zookeeper.md checks 43, 44 and 45
 #[test]
-fn a_cloud_that_does_not_recover_fails_the_request_and_no_other() {
+fn a_cloud_that_never_recovers_fails_only_its_request() {
     on_real_time(async {
         let kinds = ["500", "503", "400", "html", "closed", "redirect", "hang"];
         let refused =
@@ -229,7 +229,7 @@ fn a_cloud_that_does_not_recover_fails_the_request_and_no_other() {
 
 // zookeeper.md check 69, drivers.md 2.1.5
 #[test]
-fn a_server_that_stays_though_it_was_deleted_holds_up_nobody_else() {
+fn an_undeletable_server_blocks_no_other_node() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--delete-sticks-every", "2"]).await;
         with_launcher(
@@ -256,7 +256,7 @@ fn a_server_that_stays_though_it_was_deleted_holds_up_nobody_else() {
 
 /// What lost its way at the worst moment: the creation happened, its answer did not come, and lists are behind.
 #[test]
-fn a_creation_whose_answer_is_lost_is_found_in_a_list_of_the_past() {
+fn a_server_with_a_lost_create_reply_is_found_in_stale_lists() {
     on_real_time(async {
         let knobs =
             json!({"stale_lists_s": 1.5, "faults": ["lost-answer every=2 method=POST path=^/compute/v2.1/servers$"]});
@@ -265,7 +265,7 @@ fn a_creation_whose_answer_is_lost_is_found_in_a_list_of_the_past() {
 }
 
 #[test]
-fn who_takes_over_looks_for_a_server_that_lists_do_not_show_yet() {
+fn adoption_waits_for_a_server_that_lists_do_not_show_yet() {
     on_real_time(async {
         let cloud = Cloud::simulated(&[]).await;
         let lost = "lost-answer times=1 method=POST path=^/compute/v2.1/servers$";

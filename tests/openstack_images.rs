@@ -101,7 +101,7 @@ fn provider_yaml(name: &str, cloud: &Cloud, images: &str) -> String {
 
 // drivers.md 2.1.9, operations.md checks 38 and 48
 #[test]
-fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() {
+fn an_image_is_uploaded_with_its_metadata_and_later_deleted() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let harness = ImageHarness::new(&cloud, "formats: [raw], metadata: {os_distro: debian, min_disk: 1}").await;
@@ -143,7 +143,7 @@ fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() 
 
 // operations.md §5.9; drivers.md 2.1.9: on failure the record is deleted
 #[test]
-fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() {
+fn an_upload_survives_call_failures_and_creates_one_image() {
     on_real_time(async {
         let faults = [
             "lost-answer method=POST path=/images$ times=1",
@@ -172,7 +172,7 @@ fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() 
 }
 
 #[test]
-fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_image() {
+fn an_interrupted_upload_leaves_a_failed_record_and_no_image() {
     on_real_time(async {
         let size = 3_000_000;
         let cloud = Cloud::simulated(&["--uploads-break-at", "1"]).await;
@@ -205,7 +205,7 @@ fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_i
 
 // operations.md checks 37 and 47
 #[test]
-fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
+fn image_deletion_is_retried_until_it_succeeds() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--fault", "500 method=DELETE path=/images/ times=6"]).await;
         let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
@@ -227,7 +227,7 @@ fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
 
 // zookeeper.md check 53; operations.md §5.8: launches use the newest upload that is ready, and fall back when it is deleted
 #[test]
-fn a_server_boots_from_the_newest_upload_and_from_the_one_before_when_that_goes() {
+fn a_server_boots_from_the_newest_upload_that_exists() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
@@ -288,7 +288,7 @@ impl ImageHarness {
 
 // Snapshots inherit the properties of the image that a server was booted from, and are somebody's own.
 #[test]
-fn what_somebody_has_made_of_a_server_is_left_alone_whatever_marks_it_has() {
+fn a_user_snapshot_of_a_server_is_never_deleted() {
     on_real_time(async {
         let cloud = Cloud::simulated(&[]).await;
         let harness = ImageHarness::new(&cloud, "formats: [raw]").await;

@@ -160,7 +160,7 @@ fn order(folder: &std::path::Path, may_exist: bool) -> Job {
 
 // drivers.md 2.1.9: task-based clouds
 #[test]
-fn an_image_goes_over_the_object_store_and_is_described_when_it_is_there() {
+fn an_image_is_imported_through_the_object_store() {
     on_real_time(async {
         let folder = tempfile::tempdir().unwrap();
         let (cloud, mut provider) = start("success", folder.path());
@@ -180,7 +180,7 @@ fn an_image_goes_over_the_object_store_and_is_described_when_it_is_there() {
 }
 
 #[test]
-fn an_import_that_fails_says_why_and_what_an_earlier_attempt_left_goes_first() {
+fn a_failed_import_has_a_reason_and_is_cleaned_up_on_retry() {
     on_real_time(async {
         let folder = tempfile::tempdir().unwrap();
         let (cloud, mut provider) = start("failure", folder.path());

@@ -96,7 +96,7 @@ async fn with_short_cleanup_interval(
 
 // zookeeper.md check 78, drivers.md 1.7.6, 2.1.8
 #[test]
-fn a_forgotten_server_goes_and_those_of_others_stay() {
+fn a_leaked_server_is_deleted_and_foreign_ones_stay() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let test = async |harness: &mut OpenStackHarness| {
@@ -117,7 +117,7 @@ fn a_forgotten_server_goes_and_those_of_others_stay() {
 
 // drivers.md 2.1.8
 #[test]
-fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
+fn unattached_floating_ips_are_deleted_if_configured() {
     on_real_time(async {
         for cloud in clouds_without_other_users(&[]).await {
             let change = |provider: &mut Value| {
@@ -141,7 +141,7 @@ fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
 
 // drivers.md 2.1.8
 #[test]
-fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
+fn leaked_ports_are_deleted_and_ports_in_use_stay() {
     on_real_time(async {
         // The port of a server that boots is down, for several looks here.
         for cloud in clouds_without_other_users(&["--port-stays-every", "1", "--boot-time-s", "4"]).await {
@@ -165,7 +165,7 @@ fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
 }
 
 #[test]
-fn ports_go_though_floating_ips_cannot_be_listed_and_one_of_the_ports_may_not_go() {
+fn port_cleanup_survives_other_cleanup_failures() {
     on_real_time(async {
         let faults = ["404 path=/floatingips$", "403 times=1 method=DELETE path=/ports/"];
         let flags = ["--port-stays-every", "1", "--fault", faults[0], "--fault", faults[1]];

@@ -130,7 +130,7 @@ async fn run_consumer(consumer: Consumer, checker: Arc<Mutex<ConsistencyChecker>
 
 // zookeeper.md check 63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_python_launcher_and_ours_share_a_cloud_and_its_requests() {
+async fn a_mixed_fleet_shares_a_cloud_and_its_requests() {
     if real::skipped() {
         return;
     }

@@ -92,7 +92,7 @@ fn attribute(of: &Value, key: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_is_a_part_of_zuuls_trace() {
+async fn request_spans_belong_to_zuuls_trace() {
     let collector = Collector::default();
     let endpoint = collector.clone().start().await;
     let environment =
@@ -127,7 +127,7 @@ async fn a_request_is_a_part_of_zuuls_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_behind_tls_is_known_by_its_authority() {
+async fn a_tls_collector_is_verified_by_its_authority() {
     let collector = Collector::default();
     let (endpoint, authority) = collector.clone().start_tls().await;
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn a_collector_behind_tls_is_known_by_its_authority() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_away_or_silent_costs_traces_and_nothing_else() {
+async fn an_unreachable_collector_only_loses_traces() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoints = [&silent, &gone].map(|listener| format!("http://{}", listener.local_addr().unwrap()));
@@ -167,7 +167,7 @@ async fn a_collector_that_is_away_or_silent_costs_traces_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_address_is_not_shown() {
+async fn an_invalid_endpoint_is_not_printed() {
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:pass word@collector.example.org")];
     let log = life::of_one_request(&["-f"], &environment).await.log;
     let expected = "no traces are sent error=OTEL_EXPORTER_OTLP_ENDPOINT holds no address";

@@ -106,7 +106,7 @@ fn start() -> (Arc<Mutex<Engine>>, gce::GceDriver, ServerHandle) {
 }
 
 #[test]
-fn a_driver_of_another_crate_launches_and_deletes_nodes() {
+fn an_out_of_tree_driver_launches_and_deletes_nodes() {
     on_real_time(async {
         let (engine, drivers, handle) = start();
         let mut process = InProcessDaemon::with(CONFIG, |options| options.extra_drivers = vec!["gce"]);
@@ -169,7 +169,7 @@ impl ExtraDrivers for AcmeDrivers {
 
 // A driver could only take the place of one of Nodepool 11's own.
 #[test]
-fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
+fn an_out_of_tree_driver_adds_its_name_and_keys() {
     on_real_time(async {
         let (_engine, drivers, handle) = start();
         let config = CONFIG.replace("driver: gce", "driver: acme\n    warp-factor: 9");

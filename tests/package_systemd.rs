@@ -49,7 +49,7 @@ fn skipped(why: &str) {
 
 /// Issue 5, 8: it is installed, starts, stops and is upgraded; doc/migration.md is followed, there and back.
 #[test]
-fn the_package_serves_under_systemd_and_takes_the_place_of_a_python_nodepool() {
+fn the_package_runs_under_systemd_and_replaces_python_nodepool() {
     if real::skipped() {
         return;
     }

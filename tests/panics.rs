@@ -100,7 +100,7 @@ async fn launcher(
 }
 
 #[test]
-fn after_a_panic_a_new_tree_on_a_new_session_serves_on() {
+fn after_a_panic_actors_restart_on_a_new_session() {
     on_real_time(async {
         let (server, process, running, _directory) = launcher(1).await;
         let zk = connect(coordinator::client(server.address().port())).await.unwrap();
@@ -120,7 +120,7 @@ fn after_a_panic_a_new_tree_on_a_new_session_serves_on() {
 }
 
 #[test]
-fn five_panics_in_ten_minutes_end_the_process_with_the_reason() {
+fn five_panics_in_ten_minutes_end_the_process() {
     on_real_time(async {
         let (server, process, running, _directory) = launcher(usize::MAX).await;
         let end = running.await.unwrap().expect_err("it cannot work");

@@ -85,7 +85,7 @@ const OURS_AND_THEIRS: &[Host] = &[
 
 // zookeeper.md checks 27, 60, 63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_python_launcher_and_ours_split_the_requests() {
+async fn a_mixed_fleet_splits_the_requests() {
     if real::skipped() {
         return;
     }
@@ -151,7 +151,7 @@ async fn ended(zk: &Zk, id: &RequestId, within: Duration) -> NodeRequest {
 
 // zookeeper.md check 57
 #[tokio::test]
-async fn a_request_that_kazoo_has_locked_waits_and_others_do_not() {
+async fn a_request_locked_by_kazoo_waits_and_others_do_not() {
     if real::skipped() {
         return;
     }
@@ -291,7 +291,7 @@ async fn zuul_13_is_served() {
 
 // zookeeper.md check 100: an executor that dies with its nodes in use
 #[tokio::test]
-async fn nodes_of_a_zuul_that_died_come_back() {
+async fn nodes_of_a_dead_zuul_are_released() {
     if real::skipped() {
         return;
     }
@@ -310,7 +310,7 @@ async fn nodes_of_a_zuul_that_died_come_back() {
 
 // zookeeper.md checks 1, 20 and 102
 #[tokio::test]
-async fn python_reads_our_records_and_would_write_the_same_bytes() {
+async fn python_reads_our_records_and_writes_the_same_bytes() {
     if real::skipped() {
         return;
     }

@@ -25,7 +25,7 @@ async fn coordinator(work_dir: &WorkDir) -> Coordinator {
 
 // operations.md check 2
 #[test]
-fn the_version_is_told_in_the_words_of_the_reference() {
+fn the_version_text_matches_the_reference() {
     let work_dir = WorkDir::new("");
     for arguments in [["--version"], ["--vers"]] {
         let ended = work_dir.run(LAUNCHER, &arguments);
@@ -35,7 +35,7 @@ fn the_version_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn wrong_options_end_with_status_2_and_their_reason() {
+fn wrong_options_exit_with_status_2_and_a_reason() {
     let work_dir = WorkDir::new("");
     let cases: [(&[&str], &str); 5] = [
         (&["--frobnicate"], "--frobnicate"),
@@ -52,7 +52,7 @@ fn wrong_options_end_with_status_2_and_their_reason() {
 }
 
 #[test]
-fn what_cannot_be_loaded_ends_the_start_with_the_message_last() {
+fn a_load_failure_at_startup_is_logged_last() {
     let work_dir = WorkDir::new("labels: [");
     work_dir.write("no-servers.yaml", "labels: []\nproviders: []\n");
     work_dir.write("odd-server.yaml", "zookeeper-servers: [{host: 'a b'}]\nlabels: []\nproviders: []\n");
@@ -72,7 +72,7 @@ fn what_cannot_be_loaded_ends_the_start_with_the_message_last() {
 }
 
 #[tokio::test]
-async fn a_web_port_that_is_taken_is_a_reason_not_to_start() {
+async fn a_web_port_in_use_prevents_startup() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let _taken = TcpListener::bind(("127.0.0.1", work_dir.web_port.number)).unwrap();
@@ -89,7 +89,7 @@ async fn a_web_port_that_is_taken_is_a_reason_not_to_start() {
 
 // operations.md check 29
 #[tokio::test]
-async fn the_launcher_is_ready_once_it_has_seen_zookeeper() {
+async fn the_launcher_is_ready_after_the_first_snapshot() {
     let work_dir = WorkDir::new("");
     let mut coordinator = coordinator(&work_dir).await;
     coordinator.stop().await;
@@ -103,7 +103,7 @@ async fn the_launcher_is_ready_once_it_has_seen_zookeeper() {
 
 // operations.md checks 30 and 31, as far as this page goes
 #[tokio::test]
-async fn answers_carry_the_headers_of_the_reference() {
+async fn responses_carry_the_headers_of_the_reference() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let _launcher = work_dir.launcher(&["-f"]);
@@ -130,7 +130,7 @@ async fn answers_carry_the_headers_of_the_reference() {
 }
 
 #[tokio::test]
-async fn odd_requests_are_answered_and_harm_nobody() {
+async fn unusual_http_requests_are_answered_and_do_no_harm() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let _launcher = work_dir.launcher(&["-f"]);
@@ -185,7 +185,7 @@ async fn every_stopping_signal_releases_the_registration_at_once() {
 }
 
 #[tokio::test]
-async fn who_waits_for_zookeeper_can_be_stopped() {
+async fn a_process_waiting_for_zookeeper_can_be_stopped() {
     let nobody = ports::reserve();
     let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
     let mut launcher = work_dir.launcher(&["-f"]);
@@ -197,7 +197,7 @@ async fn who_waits_for_zookeeper_can_be_stopped() {
 
 // operations.md check 54
 #[tokio::test]
-async fn a_coordinator_that_hangs_delays_the_end_by_ten_seconds_at_most() {
+async fn a_hanging_zookeeper_delays_exit_by_at_most_ten_seconds() {
     let other = WorkDir::new("labels: []\nproviders: []\n");
     let standalone = other.start(NODEPOOL, &["-c", "nodepool.yaml", "standalone"]);
     standalone.logs("Coordinator 127.0.0.1:").await;
@@ -215,7 +215,7 @@ async fn a_coordinator_that_hangs_delays_the_end_by_ten_seconds_at_most() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_does_not_keep_us_from_ending() {
+async fn an_unread_log_pipe_does_not_prevent_exit() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let mut command = work_dir.command(LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
@@ -271,7 +271,7 @@ async fn sigusr2_writes_the_state_of_every_actor() {
 }
 
 #[tokio::test]
-async fn an_expired_session_is_followed_by_a_new_tree() {
+async fn an_expired_session_restarts_all_actors() {
     let work_dir = WorkDir::new("");
     let mut coordinator = coordinator(&work_dir).await;
     let mut launcher = work_dir.launcher(&["-f"]);
@@ -302,7 +302,7 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
 }
 
 #[tokio::test]
-async fn who_finds_no_zookeeper_looks_where_the_configuration_says_by_then() {
+async fn an_unreachable_zookeeper_is_retried_with_the_current_configuration() {
     let nobody = ports::reserve();
     let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
     let mut launcher = work_dir.launcher(&["-f"]);
@@ -315,7 +315,7 @@ async fn who_finds_no_zookeeper_looks_where_the_configuration_says_by_then() {
 
 // operations.md check 56
 #[tokio::test]
-async fn statistics_are_sent_where_the_environment_says() {
+async fn statsd_metrics_are_sent_to_the_configured_address() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -338,7 +338,7 @@ async fn statistics_are_sent_where_the_environment_says() {
 }
 
 #[tokio::test]
-async fn a_logging_file_decides_what_is_logged_and_where() {
+async fn a_logging_file_sets_levels_and_destinations() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let yaml = "version: 1\nformatters: {short: {format: '%(levelname)s|%(name)s|%(message)s'}}\n\

@@ -43,7 +43,7 @@ async fn record(session: &RealConnection, kind: ComponentKind) -> Value {
 
 // zookeeper.md check 20
 #[tokio::test]
-async fn our_components_are_listed_with_their_web_port_until_they_are_unregistered() {
+async fn components_are_listed_with_their_web_port_while_registered() {
     if real::skipped() {
         return;
     }

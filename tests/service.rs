@@ -73,12 +73,12 @@ fn with_coordinator(rest: &str, test: impl FnOnce(&WorkDir)) {
 }
 
 #[test]
-fn the_launcher_says_when_it_is_ready_that_it_lives_and_that_it_stops() {
+fn the_launcher_notifies_systemd_of_ready_watchdog_and_stopping() {
     with_coordinator("", |work_dir| assert_lifecycle_notified(LAUNCHER, work_dir));
 }
 
 #[test]
-fn the_builder_says_the_same() {
+fn the_builder_notifies_systemd_of_ready_watchdog_and_stopping() {
     let images = "images-dir: images\n";
     with_coordinator(images, |work_dir| {
         std::fs::create_dir(work_dir.path("images")).unwrap();
@@ -87,7 +87,7 @@ fn the_builder_says_the_same() {
 }
 
 #[test]
-fn who_waits_for_zookeeper_lives_but_is_not_ready() {
+fn while_zookeeper_is_unreachable_only_the_watchdog_is_notified() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let work_dir = WorkDir::new(&daemon::configuration(free));
     let mut manager = ServiceManager::listen(&work_dir);
@@ -129,7 +129,7 @@ fn analyze(words: &[&str], unit: &str) -> Option<(bool, String)> {
 
 /// Exposure in tenths: 100 is none of systemd's walls, 0 is all of them.
 #[test]
-fn the_units_are_sound_and_let_the_daemons_do_little() {
+fn the_systemd_units_are_valid_and_sandboxed() {
     for (unit, exposure) in [("nodepool-launcher.service", "20"), ("nodepool-builder.service", "90")] {
         let Some((_, text)) = analyze(&["verify", "--man=no", "--recursive-errors=no"], unit) else { return };
         // The programs are not installed here, and what other units of this machine are is not our business.

@@ -62,7 +62,7 @@ struct Sample {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launcher_at_work_takes_no_more_and_more() {
+async fn a_launcher_under_load_does_not_leak_resources() {
     if real::skipped() {
         return;
     }

@@ -38,7 +38,7 @@ async fn has_ready_nodes(work_dir: &WorkDir, count: usize) {
 }
 
 #[tokio::test]
-async fn one_command_serves_and_the_next_one_gets_nodes() {
+async fn standalone_serves_node_requests_of_the_cli() {
     let work_dir = WorkDir::new("");
     let mut daemon = standalone(&work_dir, &[]).await;
     let hint = "for this one machine only; to serve more, use an Apache ZooKeeper ensemble";
@@ -61,7 +61,7 @@ async fn one_command_serves_and_the_next_one_gets_nodes() {
 }
 
 #[tokio::test]
-async fn images_are_built_uploaded_and_booted_in_one_process_unless_the_builder_is_left_out() {
+async fn standalone_builds_uploads_and_boots_images_unless_disabled() {
     let work_dir = WorkDir::new("");
     let mut daemon = standalone(&work_dir, &[]).await;
     let asked = work_dir.run(NODEPOOL, &["image-build", "--wait", "--uploads", "demo"]);
@@ -79,7 +79,7 @@ async fn images_are_built_uploaded_and_booted_in_one_process_unless_the_builder_
 }
 
 #[tokio::test]
-async fn what_was_kept_before_a_kill_is_there_afterwards() {
+async fn standalone_data_survives_a_kill() {
     let work_dir = WorkDir::new("");
     let mut daemon = standalone(&work_dir, &["--data-dir", "nodepool-data"]).await;
     has_ready_nodes(&work_dir, 2).await;
@@ -95,7 +95,7 @@ async fn what_was_kept_before_a_kill_is_there_afterwards() {
 }
 
 #[tokio::test]
-async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
+async fn configured_zookeeper_servers_are_ignored_with_a_warning() {
     let provider = "labels: [{name: own}]\nproviders:\n  - name: here\n    driver: static\n    pools:\n      - name: main\n\
                     \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
     let work_dir = WorkDir::new(&format!("zookeeper-servers: [{{host: zk.invalid, port: 1}}]\n{provider}"));
@@ -121,7 +121,7 @@ async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
 }
 
 #[tokio::test]
-async fn variables_are_replaced_and_what_is_written_is_for_its_owner() {
+async fn variables_are_expanded_and_files_are_private() {
     let work_dir = WorkDir::new("");
     let text = "webapp: {port: %(NODEPOOL_TEST_WEB_PORT), listen_address: 127.0.0.1}\nlabels: []\nproviders: []\n";
     work_dir.write("with-variable.yaml", text);
@@ -137,7 +137,7 @@ async fn variables_are_replaced_and_what_is_written_is_for_its_owner() {
 }
 
 #[tokio::test]
-async fn why_a_request_waits_is_told_on_the_web_port() {
+async fn the_web_port_explains_why_a_request_waits() {
     let provider = "labels: [{name: own}]\nproviders:\n  - name: here\n    driver: static\n    pools:\n      - name: main\n\
                     \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
     let work_dir = WorkDir::new(provider);
@@ -160,7 +160,7 @@ async fn why_a_request_waits_is_told_on_the_web_port() {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason() {
+async fn an_embedded_zookeeper_write_failure_ends_the_process() {
     let work_dir = WorkDir::new("");
     let mut first = standalone(&work_dir, &[]).await; // the store must exist before the disk is full
     has_ready_nodes(&work_dir, 2).await;
@@ -196,7 +196,7 @@ async fn a_data_directory_is_used_by_one_process_at_a_time() {
 }
 
 #[test]
-fn what_is_in_the_way_is_named() {
+fn startup_errors_name_the_conflicting_path() {
     let work_dir = WorkDir::new("labels: [");
     work_dir.write("file", "not a directory");
     let cases: [(&[&str], &str); 4] = [

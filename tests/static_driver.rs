@@ -64,7 +64,7 @@ fn reason(facts: &ProviderFacts, identity: &HostIdentity) -> String {
 }
 
 #[test]
-fn what_a_node_does_not_say_has_nodepools_defaults() {
+fn omitted_keys_of_a_static_node_have_nodepool_defaults() {
     // config.md §10.3, and check 30: the port is 22 for winrm too.
     let host = &hosts_of("- {name: host-1, labels: [a], connection-type: winrm}")[0];
     let expected = StaticHost {
@@ -85,7 +85,7 @@ fn what_a_node_does_not_say_has_nodepools_defaults() {
 }
 
 #[test]
-fn everything_a_node_says_is_read_as_the_loader_reads_it() {
+fn keys_of_a_static_node_are_read_as_the_loader_does() {
     let hosts = hosts_of(
         "- {name: host-1, labels: a b, username: root, connection-port: '2022', ssh-port: 1, timeout: '13',
             host-key: ssh-rsa AAAA, host-key-checking: 0, connection-type: network_cli, shell-type: cmd,
@@ -123,7 +123,7 @@ fn one_machine_may_be_several_hosts_by_user_or_port() {
 }
 
 #[test]
-fn every_problem_is_reported_with_its_place_and_remedy() {
+fn every_diagnostic_has_a_position_and_a_remedy() {
     let problems = diagnostics_of(
         "- {name: host-1, labels: a}
          - {name: host-1, labels: b}
@@ -145,7 +145,7 @@ fn every_problem_is_reported_with_its_place_and_remedy() {
 }
 
 #[test]
-fn a_driver_of_a_later_version_is_refused_by_name() {
+fn a_driver_that_is_not_built_is_rejected_by_name() {
     let section = provider_section(&config("- {name: host-1, labels: a}"));
     let section = ProviderConfig { driver: String::from("aws"), ..(*section).clone() };
     struct NoOpVisitor;
@@ -158,7 +158,7 @@ fn a_driver_of_a_later_version_is_refused_by_name() {
 }
 
 #[test]
-fn the_configuration_alone_says_which_hosts_there_are() {
+fn static_hosts_come_from_the_configuration_alone() {
     on_paused_time(async {
         let provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
         let facts = provider.facts();
@@ -214,7 +214,7 @@ fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
 }
 
 #[test]
-fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
+fn a_refresh_checks_hosts_independently() {
     if skipped() {
         return;
     }
@@ -291,7 +291,7 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
 }
 
 #[test]
-fn an_inspection_notices_changed_keys_and_their_return() {
+fn a_host_check_detects_changed_keys() {
     if skipped() {
         return;
     }
@@ -320,7 +320,7 @@ fn an_inspection_notices_changed_keys_and_their_return() {
 }
 
 #[test]
-fn a_probe_notes_a_host_that_died_and_changes_nothing_for_one_that_lives() {
+fn a_liveness_check_records_only_dead_hosts() {
     on_real_time(async {
         let address = free_address("127.0.0.1");
         let listener = std::net::TcpListener::bind(address).unwrap();
@@ -344,7 +344,7 @@ fn a_probe_notes_a_host_that_died_and_changes_nothing_for_one_that_lives() {
 }
 
 #[test]
-fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
+fn a_liveness_check_does_not_wait_for_a_refresh() {
     on_real_time(async {
         let (gone, _hears) = std::sync::mpsc::channel();
         let silent = listen(ListenerBehavior::Silent, gone);
@@ -369,7 +369,7 @@ fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
 }
 
 #[test]
-fn ten_thousand_hosts_are_surveyed_in_seconds() {
+fn ten_thousand_hosts_are_refreshed_in_seconds() {
     on_real_time(async {
         let nodes: String = (0..10_000).map(|number| format!("- {{name: fake-{number}, labels: a}}\n")).collect();
         let provider = Provider::of_config(&config(&nodes));
@@ -381,7 +381,7 @@ fn ten_thousand_hosts_are_surveyed_in_seconds() {
 }
 
 #[test]
-fn what_a_static_provider_cannot_do_is_answered() {
+fn jobs_a_static_provider_cannot_do_fail() {
     on_paused_time(async {
         let mut provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
         assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))));

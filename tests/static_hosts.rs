@@ -37,7 +37,7 @@ async fn ask(consumer: &Consumer, label: &str) -> (RequestState, Vec<String>) {
 }
 
 #[test]
-fn a_node_carries_what_its_host_says_and_what_the_pool_adds() {
+fn a_node_record_combines_host_and_pool_settings() {
     if skipped() {
         return;
     }
@@ -61,7 +61,7 @@ fn a_node_carries_what_its_host_says_and_what_the_pool_adds() {
 
 // zookeeper.md check 92
 #[test]
-fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
+fn a_dead_host_is_skipped_until_it_answers() {
     if skipped() {
         return;
     }
@@ -91,7 +91,7 @@ fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
 }
 
 #[test]
-fn a_host_that_hangs_delays_nobody_else() {
+fn a_hanging_host_does_not_delay_others() {
     if skipped() {
         return;
     }
@@ -105,7 +105,7 @@ fn a_host_that_hangs_delays_nobody_else() {
 }
 
 #[test]
-fn changed_keys_are_taken_over_unless_the_configuration_names_others() {
+fn changed_host_keys_are_accepted_unless_configured() {
     if skipped() {
         return;
     }

@@ -34,18 +34,18 @@ fn persistent() -> zookeeper_client::CreateOptions<'static> {
 
 #[tokio::test]
 #[should_panic(expected = "waited 30ms in vain for the impossible")]
-async fn waiting_in_vain_names_what_was_awaited() {
+async fn a_wait_timeout_names_the_condition() {
     wait::until("the impossible", Duration::from_millis(30), async || false).await;
 }
 
 #[tokio::test]
 #[should_panic(expected = "in vain for an answer")]
-async fn waiting_ends_although_the_condition_hangs() {
+async fn a_wait_times_out_although_the_condition_hangs() {
     wait::until("an answer", Duration::from_millis(30), std::future::pending).await;
 }
 
 #[test]
-fn a_reserved_port_is_given_out_once() {
+fn a_reserved_port_is_assigned_once() {
     let ports: Vec<_> = (0..50).map(|_| ports::reserve()).collect();
     let numbers: std::collections::BTreeSet<u16> = ports.iter().map(|port| port.number).collect();
     assert_eq!(numbers.len(), 50);
@@ -159,7 +159,7 @@ fn scanned(host: &sshd::Host) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn sshd_shows_its_keys_and_after_a_change_the_new_ones() {
+async fn sshd_presents_its_current_keys() {
     if real::skipped() {
         return;
     }
@@ -175,7 +175,7 @@ async fn sshd_shows_its_keys_and_after_a_change_the_new_ones() {
 }
 
 #[tokio::test]
-async fn sshd_shows_only_the_chosen_kind_of_key() {
+async fn sshd_presents_only_the_chosen_key_type() {
     if real::skipped() {
         return;
     }
@@ -203,7 +203,7 @@ async fn a_program_gets_its_configuration_and_its_log_is_kept() {
 
 /// A test that notices nothing shows nothing.
 #[tokio::test]
-async fn a_program_that_writes_of_a_defect_or_ends_by_itself_fails_its_test() {
+async fn a_program_that_logs_a_defect_or_exits_fails_its_test() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("program");
     let killed = async |lines: &str| {

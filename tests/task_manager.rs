@@ -96,7 +96,7 @@ fn assert_cancelled(result: &Result<Outcome, CloudError>) {
 }
 
 #[test]
-fn a_launch_tells_its_id_first_and_its_instance_last() {
+fn a_launch_reports_its_id_first_and_its_instance_last() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("one"));
@@ -122,7 +122,7 @@ fn calls_start_at_the_rate_of_the_provider() {
 }
 
 #[test]
-fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
+fn calls_in_flight_respect_the_configured_maximum() {
     for (in_flight, expected) in
         [(InFlightLimit::Fixed(1), 1), (InFlightLimit::Fixed(3), 3), (InFlightLimit::Configurable, 10)]
     {
@@ -138,7 +138,7 @@ fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
 }
 
 #[test]
-fn a_call_that_hangs_ends_by_its_deadline() {
+fn a_hanging_call_ends_by_its_deadline() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         let began = Instant::now();
@@ -149,7 +149,7 @@ fn a_call_that_hangs_ends_by_its_deadline() {
 }
 
 #[test]
-fn a_throttled_call_is_repeated_and_nobody_is_told() {
+fn a_throttled_call_is_retried_silently() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("busy-3"));
@@ -162,7 +162,7 @@ fn a_throttled_call_is_repeated_and_nobody_is_told() {
 }
 
 #[test]
-fn a_cloud_that_throttles_for_long_fails_no_job() {
+fn long_throttling_fails_no_job() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("busy-50"));
@@ -172,7 +172,7 @@ fn a_cloud_that_throttles_for_long_fails_no_job() {
 }
 
 #[test]
-fn a_job_that_is_throttled_for_ever_ends_when_its_submitter_gives_it_up() {
+fn a_throttled_job_ends_when_its_submitter_cancels_it() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, delete("always-busy"));
@@ -215,7 +215,7 @@ fn a_failed_listing_is_repeated_for_those_who_wait() {
 }
 
 #[test]
-fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
+fn the_initial_refresh_is_retried_until_it_succeeds() {
     on_paused_time(async {
         let harness =
             TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
@@ -232,7 +232,7 @@ fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
 }
 
 #[test]
-fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
+fn concurrent_refresh_jobs_share_one_refresh() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::started(UNLIMITED, CloudState::default());
         (1..4).for_each(|job_id| harness.submit(job_id, Job::Refresh));
@@ -250,7 +250,7 @@ fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
 }
 
 #[test]
-fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
+fn a_refresh_replaces_provider_facts_only_if_it_succeeds() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.state.lock().unwrap().instances.insert(String::from("old"), 1);
@@ -268,7 +268,7 @@ fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
 }
 
 #[test]
-fn after_a_drain_a_provider_serves_whom_it_has_and_ends_when_they_let_go() {
+fn a_draining_provider_finishes_its_jobs_and_stops() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("one"));
@@ -296,7 +296,7 @@ fn after_a_drain_a_provider_serves_whom_it_has_and_ends_when_they_let_go() {
 }
 
 #[test]
-fn after_a_drain_there_are_surveys_as_long_as_a_launch_may_wait_for_one() {
+fn a_draining_provider_refreshes_while_launches_may_need_it() {
     on_paused_time(async {
         let mut harness =
             TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
@@ -310,7 +310,7 @@ fn after_a_drain_there_are_surveys_as_long_as_a_launch_may_wait_for_one() {
 }
 
 #[test]
-fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
+fn a_cancelled_job_ends_at_once_unless_its_call_is_in_flight() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         harness.submit(1, launch("slow"));
@@ -333,7 +333,7 @@ fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
 }
 
 #[test]
-fn an_abandoned_job_that_waits_for_its_server_ends_at_once() {
+fn a_cancelled_job_that_waits_for_its_server_ends_at_once() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("one"));
@@ -405,7 +405,7 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
 }
 
 #[test]
-fn a_driver_from_outside_is_tried_first() {
+fn an_out_of_tree_driver_takes_precedence() {
     struct OutOfTreeDriver {
         state: Arc<Mutex<CloudState>>,
     }
@@ -433,7 +433,7 @@ providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fak
 
 // A process that stood still for long does not know that others go on with its work.
 #[test]
-fn what_changes_something_waits_until_the_session_is_known_to_live() {
+fn mutating_calls_wait_until_the_session_is_known_alive() {
     on_paused_time(async {
         let zookeeper = MemoryZooKeeper::new();
         let session = zookeeper.connect();

@@ -117,7 +117,7 @@ fn long_functions(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn every_file_says_its_idea_and_is_short() {
+fn every_file_has_a_module_doc_and_is_short() {
     check(sources().iter().flat_map(shape).collect());
 }
 
@@ -127,7 +127,7 @@ fn no_file_contains_a_forbidden_word() {
 }
 
 #[test]
-fn every_function_fits_a_screen() {
+fn every_function_is_short() {
     check(sources().iter().flat_map(long_functions).collect());
 }
 
@@ -173,7 +173,7 @@ fn files_that_only_tests_include_may_unwrap() {
 }
 
 #[test]
-fn files_without_an_idea_and_long_files_are_found() {
+fn files_without_a_module_doc_and_long_files_are_found() {
     assert_eq!(shape(&Source::new("src/a.rs", "//! What a node is.\n")), [""; 0]);
     assert_eq!(shape(&Source::new("src/a.rs", "use x;\n")).len(), 1);
     assert_eq!(shape(&Source::new("src/a.rs", "//!\n")).len(), 1);
@@ -215,7 +215,7 @@ fn failing_hunks(patch: &str, text_of: impl Fn(&str) -> String) -> Vec<String> {
 
 // They are applied one by one, and all of them seldom.
 #[test]
-fn every_mistake_of_the_mutants_fits_the_code() {
+fn every_mutant_patch_applies() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text_of = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let mut complaints = Vec::new();

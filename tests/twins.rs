@@ -19,7 +19,7 @@ const HOSTS: &[Host] =
 
 // zookeeper.md section 7.3, 10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
+async fn two_launchers_of_one_provider_assign_no_node_twice() {
     if real::skipped() {
         return;
     }

@@ -52,7 +52,7 @@ fn resident(daemon: &Daemon) -> u64 {
 }
 
 #[tokio::test]
-async fn wild_requests_have_clear_answers() {
+async fn malformed_http_requests_get_clear_errors() {
     let (work_dir, _coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let long = "a".repeat(20_000);
@@ -99,7 +99,7 @@ async fn wild_requests_have_clear_answers() {
 }
 
 #[tokio::test]
-async fn pages_carry_headers_that_keep_strangers_out() {
+async fn pages_carry_security_headers() {
     let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
     let page = reqwest::get(format!("http://127.0.0.1:{}/", work_dir.web_port.number)).await.unwrap();
     let header = |name: &str| page.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
@@ -124,7 +124,7 @@ async fn pages_carry_headers_that_keep_strangers_out() {
 }
 
 #[tokio::test]
-async fn slow_clients_and_a_crowd_of_streams_cost_little() {
+async fn slow_clients_and_many_streams_use_little_memory() {
     let (work_dir, coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
     let zk = coordinator.session().await;
     let comment = "x".repeat(2000);
@@ -278,7 +278,7 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
 }
 
 #[tokio::test]
-async fn dumps_are_for_who_is_on_this_machine() {
+async fn dumps_are_served_to_local_users_only() {
     let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
     let words = ["-c", "nodepool.yaml", "-o", "json", "dump", "--profile", "0.5"];
     let output =

@@ -302,7 +302,7 @@ async fn unchanged_lists_are_answered_with_not_modified() {
 
 // nothing is asked of ZooKeeper for an answer
 #[tokio::test]
-async fn lists_stay_while_zookeeper_is_away_and_readiness_tells() {
+async fn lists_stay_during_an_outage_and_readiness_reports_it() {
     if support::real::skipped() {
         return;
     }

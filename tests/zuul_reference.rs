@@ -107,7 +107,7 @@ async fn zuul_13_and_the_python_launcher_pass_nodes() {
 
 /// A revision before any launcher runs must be in the record; Zuul does not say so when it fails.
 #[tokio::test]
-async fn zuul_revises_a_request_that_nobody_serves_yet() {
+async fn zuul_revises_a_request_that_is_not_served_yet() {
     if real::skipped() {
         return;
     }

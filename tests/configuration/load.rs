@@ -88,7 +88,7 @@ fn a_child_adds_elements_and_variables_and_overrides_what_is_truthy() {
 
 // config.md check 21
 #[test]
-fn abstract_images_are_only_inherited_from() {
+fn abstract_images_are_not_built() {
     let config = load(
         "diskimages:
 - {name: top, parent: middle, elements: [d]}
@@ -113,7 +113,7 @@ fn an_image_has_the_defaults_of_the_reference() {
 }
 
 #[test]
-fn parents_that_do_not_exist_or_go_in_circles_are_errors() {
+fn missing_and_cyclic_parents_are_errors() {
     check_error(
         "diskimages: [{name: a, parent: bse}, {name: base}]",
         "KeyError: 'bse' (np.yaml:1:32): diskimage a has a parent that does not exist, did you mean base?",
@@ -128,7 +128,7 @@ fn parents_that_do_not_exist_or_go_in_circles_are_errors() {
 
 // config.md check 36, as far as the configuration alone says
 #[test]
-fn providers_add_the_formats_they_want() {
+fn providers_add_the_formats_they_require() {
     let config = load(
         "labels: []
 diskimages: [{name: a, formats: [tar]}, {name: b}, {name: c}]
@@ -266,7 +266,7 @@ fn rules_of_a_drivers_own_section_are_load_failures() {
 }
 
 #[test]
-fn names_that_refer_to_nothing_are_load_failures() {
+fn unresolved_names_are_load_failures() {
     let label = |pool: &str| format!("labels: [{{name: small}}]\nproviders: [{{name: p, driver: {pool}}}]");
     check_error(&label("static, pools: [{name: m, nodes: [{name: h, labels: smal}]}]"), "KeyError: 'smal' (np.yaml:2:");
     check_error(&label("test, pools: [{name: m, labels: [big]}]"), "KeyError: 'big'");
@@ -291,7 +291,7 @@ fn names_that_refer_to_nothing_are_load_failures() {
 }
 
 #[test]
-fn what_only_the_validator_rejects_loads_with_a_warning_each() {
+fn findings_of_the_validator_alone_are_load_warnings() {
     let text = file("conversions");
     let config = load(&text);
     assert_eq!(config.zookeeper.session_timeout.0, 12.0);
@@ -308,7 +308,7 @@ fn what_only_the_validator_rejects_loads_with_a_warning_each() {
 }
 
 #[test]
-fn of_things_with_one_name_the_last_counts() {
+fn the_last_of_duplicate_names_wins() {
     let config = load(
         "labels: [{name: a}, {name: b}]
 tenant-resource-limits: [{tenant-name: t, max-cores: 1}, {tenant-name: t, max-ram: 2}]
@@ -412,7 +412,7 @@ enum Equality {
 
 // config.md checks 45 and 46
 #[test]
-fn only_what_matters_to_a_provider_replaces_it() {
+fn only_relevant_changes_replace_a_provider() {
     use Equality::*;
     let fake = |image: &str, label: &str, rest: &str| {
         format!(
@@ -448,7 +448,7 @@ fn two_loads_of_one_file_are_equal() {
 }
 
 #[test]
-fn ten_thousand_static_hosts_load_in_a_moment() {
+fn ten_thousand_static_hosts_load_quickly() {
     let mut text =
         "labels: [{name: a}]\nproviders:\n- name: p\n  driver: static\n  pools:\n  - name: m\n    nodes:\n".to_owned();
     for host in 0..10_000 {

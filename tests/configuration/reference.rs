@@ -89,7 +89,7 @@ fn deliberately_stricter(file: &str) -> bool {
 }
 
 #[test]
-fn the_loader_loads_what_the_reference_loads_to_the_same_effect() {
+fn the_loader_resolves_files_as_the_reference_does() {
     let Some(verdicts) = reference() else { return };
     let mut differences = Vec::new();
     for verdict in verdicts {

@@ -134,12 +134,12 @@ fn check_with_mutants(files: &[(String, String)]) {
 }
 
 #[test]
-fn schema_and_validator_agree_on_our_files_and_on_each_change_of_them() {
+fn schema_and_validator_agree_on_files_and_their_mutations() {
     check_with_mutants(&files());
 }
 
 #[test]
-fn they_agree_on_what_nodepool_11_ships() {
+fn schema_and_validator_agree_on_nodepool_11_files() {
     if crate::support::real::skipped() {
         return;
     }
@@ -168,7 +168,7 @@ fn schema_names() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn the_command_prints_it() {
+fn the_command_prints_the_schema() {
     let output = Command::new(env!("CARGO_BIN_EXE_nodepool")).arg("config-schema").output().unwrap();
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && printed == configuration_schema());
@@ -201,7 +201,7 @@ fn documented_rows() -> Vec<String> {
 }
 
 #[test]
-fn defaults_fit_their_keys_and_are_those_of_the_documents() {
+fn schema_defaults_match_their_types_and_the_documents() {
     let rows = documented_rows();
     let mut found = Vec::new();
     properties(&configuration_schema(), &mut found);
@@ -222,7 +222,7 @@ fn defaults_fit_their_keys_and_are_those_of_the_documents() {
 }
 
 #[test]
-fn editors_are_told_what_keys_are_for() {
+fn the_schema_describes_every_key() {
     let document = configuration_schema();
     let of_server = &document["properties"]["zookeeper-servers"]["items"]["properties"];
     assert!(of_server["port"]["description"].as_str().unwrap().contains("2181"));

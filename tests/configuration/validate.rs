@@ -36,7 +36,7 @@ fn a_file_with_most_keys_is_valid_once_its_variable_is_set() {
 
 // config.md checks 3 to 9
 #[test]
-fn each_mistake_of_a_file_has_the_texts_of_the_reference() {
+fn each_error_has_the_text_of_the_reference() {
     check(&file("yaml-error"), &["YAML parsing failed"]);
     check(
         &file("missing-label"),
@@ -158,7 +158,7 @@ fn the_driver_decides_which_schema_counts() {
 }
 
 #[test]
-fn of_alternatives_the_first_missing_one_is_named() {
+fn the_first_missing_alternative_is_named() {
     check(
         &provider("openstack", "  cloud: c\n  pools: [{name: m, labels: [{name: a}]}]"),
         &[
@@ -169,7 +169,7 @@ fn of_alternatives_the_first_missing_one_is_named() {
 }
 
 #[test]
-fn what_only_the_loader_refuses_is_a_warning_here() {
+fn findings_of_the_loader_alone_are_validator_warnings() {
     let text = provider("static", "  pools: [{name: m, nodes: [{name: h, labels: [b]}]}]");
     check(&text, &[]);
     let warnings = lines(&validate(&text, "np.yaml", BUILT), Severity::Warning);
@@ -179,7 +179,7 @@ fn what_only_the_loader_refuses_is_a_warning_here() {
 }
 
 #[test]
-fn a_driver_that_is_not_built_is_named_without_failing() {
+fn a_driver_that_is_not_built_is_a_warning() {
     let problems = validate(&file("metastatic-ok"), "np.yaml", BUILT);
     let notices = lines(&problems, Severity::Notice);
     assert_eq!(notices.len(), 1, "{problems:#?}");
@@ -188,7 +188,7 @@ fn a_driver_that_is_not_built_is_named_without_failing() {
 }
 
 #[test]
-fn everything_is_reported_at_once_and_in_order() {
+fn all_diagnostics_are_reported_in_order() {
     let text = "zookeper-timeout: 1\nlabels: [{nam: a}]\ndiskimages: [{name: a}, {name: a, parent: b}]\n";
     let found = lines(&validate(text, "np.yaml", BUILT), Severity::Error);
     let starts = [
@@ -233,7 +233,7 @@ fn truncated_files_never_panic() {
 }
 
 #[test]
-fn shaken_files_never_panic() {
+fn randomly_mutated_files_never_panic() {
     let text = file("good").replace("%(NODEPOOL_PORT)", "8005");
     let lines: Vec<&str> = text.lines().collect();
     for (row, line) in lines.iter().enumerate() {

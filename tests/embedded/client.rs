@@ -39,7 +39,7 @@ async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String
 }
 
 #[tokio::test]
-async fn what_is_asked_for_during_an_outage_is_done_once_after_it() {
+async fn requests_during_an_outage_are_executed_once_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     let port = server.address().port();
@@ -88,7 +88,7 @@ async fn restarted(directory: &Path, port: u16) -> EmbeddedServer {
 
 // Sessions are part of a copy, so ours goes on: with a picture of what is to come, in which nodes are handed out that are not there.
 #[tokio::test]
-async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
+async fn a_zookeeper_restored_from_a_backup_is_detected() {
     for creates in [true, false] {
         let (directory, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let server = crate::coordinator::start(directory.path()).await;
@@ -120,7 +120,7 @@ async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
 
 // No launcher could start beside them: the coordinator refuses an answer of more than four megabytes.
 #[tokio::test]
-async fn records_that_together_are_more_than_one_answer_may_be_are_read_one_by_one() {
+async fn a_bulk_read_beyond_the_reply_limit_falls_back_to_single_reads() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     let zk: Zk = connect(crate::coordinator::client(server.address().port())).await.unwrap();
@@ -166,7 +166,7 @@ async fn count_under_lock(zk: Zk, turns: usize) -> RunStats {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
+async fn locks_survive_server_restarts_and_leave_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut server = crate::coordinator::start(directory.path()).await;
     let port = server.address().port();
@@ -218,7 +218,7 @@ async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
+async fn a_fulfilment_larger_than_a_packet_is_chunked() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     let zk = connect(crate::coordinator::client(server.address().port())).await.unwrap();

@@ -76,7 +76,7 @@ async fn kazoo_works_over_tls_with_the_certificates_of_the_data_directory() {
 
 /// The expectations above are ZooKeeper's own.
 #[tokio::test]
-async fn apache_zookeeper_gives_kazoo_the_same_answers() {
+async fn apache_zookeeper_gives_kazoo_the_same_replies() {
     if real::skipped() {
         return;
     }

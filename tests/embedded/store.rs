@@ -157,7 +157,7 @@ fn crashed(synced: &[u8], unsynced: &[Event], random: &mut StdRng) -> Vec<u8> {
 }
 
 #[test]
-fn a_power_cut_at_any_moment_leaves_every_acknowledged_group_and_no_half_of_one() {
+fn a_power_loss_keeps_acknowledged_groups_atomic() {
     let mut random = StdRng::seed_from_u64(1);
     let disk = Disk::default();
     let (mut store, mut tree) = Store::open_on(disk.clone()).unwrap();
@@ -201,7 +201,7 @@ fn a_power_cut_at_any_moment_leaves_every_acknowledged_group_and_no_half_of_one(
 }
 
 #[test]
-fn a_recovered_store_goes_on_and_recovers_again() {
+fn a_recovered_store_accepts_writes_and_recovers_again() {
     let mut random = StdRng::seed_from_u64(2);
     let mut image = Vec::new();
     let mut expected = None;
@@ -226,7 +226,7 @@ fn a_recovered_store_goes_on_and_recovers_again() {
 }
 
 #[tokio::test]
-async fn a_directory_in_use_is_named() {
+async fn a_data_directory_in_use_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     let refused = EmbeddedServer::start(crate::coordinator::options(directory.path())).await;
@@ -238,7 +238,7 @@ async fn a_directory_in_use_is_named() {
 }
 
 #[tokio::test]
-async fn an_impossible_directory_is_named() {
+async fn an_invalid_data_directory_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -248,7 +248,7 @@ async fn an_impossible_directory_is_named() {
 }
 
 #[tokio::test]
-async fn a_damaged_store_is_refused_or_unharmed_but_never_misread() {
+async fn a_damaged_store_is_rejected_or_intact_but_never_misread() {
     let directory = tempfile::tempdir().unwrap();
     let mut random = StdRng::seed_from_u64(3);
     let expected = {

@@ -56,7 +56,7 @@ async fn four_letter_words_are_answered() {
 }
 
 #[tokio::test]
-async fn garbage_closes_its_own_connection_and_no_other() {
+async fn garbage_closes_only_its_own_connection() {
     let harness = start_server().await;
     let mut neighbour = Raw::open(harness.address, 4_000).await;
     let frames: [&[u8]; 7] = [
@@ -93,7 +93,7 @@ async fn garbage_closes_its_own_connection_and_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_answered_so() {
+async fn unsupported_operations_are_answered_as_such() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 4_000).await;
     let path = |writer: &mut Writer| {
@@ -193,7 +193,7 @@ async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
 }
 
 #[tokio::test]
-async fn a_client_from_the_future_of_another_store_is_sent_away() {
+async fn a_client_with_a_newer_zxid_is_rejected() {
     let harness = start_server().await;
     let client = Raw::open(harness.address, 4_000).await;
     let mut stream = TcpStream::connect(harness.address).await.unwrap();
@@ -205,7 +205,7 @@ async fn a_client_from_the_future_of_another_store_is_sent_away() {
 }
 
 #[tokio::test]
-async fn watches_set_after_a_reconnect_tell_what_was_missed() {
+async fn watches_set_after_a_reconnect_fire_for_missed_changes() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 4_000).await;
     client.create("/a", 0).await;
@@ -284,7 +284,7 @@ async fn watches_are_found_and_removed_by_kind() {
 }
 
 #[tokio::test]
-async fn users_may_name_themselves_and_access_lists_are_kept() {
+async fn authentication_is_accepted_and_acls_are_stored() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 4_000).await;
     let auth = |scheme: &'static str| {
@@ -316,7 +316,7 @@ async fn users_may_name_themselves_and_access_lists_are_kept() {
 }
 
 #[tokio::test]
-async fn one_request_may_read_many_znodes_but_not_without_end() {
+async fn one_request_reads_many_znodes_up_to_a_limit() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 4_000).await;
     let data = vec![b'x'; 500_000];
@@ -340,7 +340,7 @@ async fn one_request_may_read_many_znodes_but_not_without_end() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let harness = start_server().await;
     let mut non_reading = Raw::open(harness.address, 40_000).await;
     non_reading
@@ -371,7 +371,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_flood_of_reads_that_nobody_collects_waits_in_the_clients_own_socket() {
+async fn unread_replies_exert_backpressure_on_the_client() {
     let harness = start_server().await;
     let mut client = Raw::open(harness.address, 40_000).await;
     client.request(op::CREATE, |writer| write_create(writer, "/big", &vec![b'x'; 900_000], 0)).await;

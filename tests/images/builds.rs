@@ -14,7 +14,7 @@ use zookeeper_server::types::CreateMode;
 
 // operations.md checks 42, 44, 51 and §5.4; zookeeper.md check 98
 #[test]
-fn an_image_without_a_build_is_built_as_the_original_does() {
+fn an_image_without_a_build_is_built() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = harness
@@ -42,7 +42,7 @@ fn an_image_without_a_build_is_built_as_the_original_does() {
 
 // operations.md checks 10, 52 and §5.3.3; zookeeper.md check 89
 #[test]
-fn a_request_is_served_and_goes_only_when_its_build_is_there() {
+fn a_build_request_is_deleted_only_when_its_build_exists() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.put_build("debian", 10.0, &["raw"]).await;
@@ -65,7 +65,7 @@ fn a_request_is_served_and_goes_only_when_its_build_is_there() {
 
 // operations.md §5.7, check 9; zookeeper.md check 89
 #[test]
-fn what_is_paused_is_not_built_until_it_is_let_go() {
+fn a_paused_image_is_not_built_until_resumed() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let pause = paths::image_pause(&"held".into());
@@ -88,7 +88,7 @@ fn what_is_paused_is_not_built_until_it_is_let_go() {
 
 // operations.md §5.3.2, check 38
 #[test]
-fn an_old_build_and_one_without_a_format_are_followed_by_another_one() {
+fn an_old_or_incomplete_build_is_rebuilt() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.put_build("fresh", 10.0, &["raw", "vhd"]).await;
@@ -106,7 +106,7 @@ fn an_old_build_and_one_without_a_format_are_followed_by_another_one() {
 }
 
 #[test]
-fn a_build_comes_of_age_without_anything_else_happening() {
+fn a_build_expires_without_any_other_event() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = harness.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
@@ -118,7 +118,7 @@ fn a_build_comes_of_age_without_anything_else_happening() {
 
 // operations.md §5.3.4
 #[test]
-fn nobody_builds_what_another_one_builds() {
+fn an_image_that_another_builder_builds_is_not_built() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let directory = paths::image_builds_lock(&"debian".into());
@@ -137,7 +137,7 @@ fn nobody_builds_what_another_one_builds() {
 
 // operations.md checks 41, 45 and §4.2
 #[test]
-fn builds_that_fail_time_out_or_leave_no_file_are_recorded_as_failed() {
+fn failed_builds_and_builds_without_a_file_are_recorded_as_failed() {
     on_real_time(async {
         for (mark, image) in [
             ("fail", "name: debian, formats: [raw]"),
@@ -157,7 +157,7 @@ fn builds_that_fail_time_out_or_leave_no_file_are_recorded_as_failed() {
 
 // operations.md check 46
 #[test]
-fn a_build_whose_record_is_gone_leaves_no_file() {
+fn a_build_whose_record_was_deleted_leaves_no_file() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("hang");
@@ -178,7 +178,7 @@ fn a_build_whose_record_is_gone_leaves_no_file() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_fails_builds_until_it_can() {
+fn an_unwritable_directory_fails_builds_until_writable() {
     on_real_time(async {
         for folder in ["images", "logs"] {
             let harness = BuilderHarness::new();
@@ -195,7 +195,7 @@ fn a_folder_that_cannot_be_written_to_fails_builds_until_it_can() {
 }
 
 #[test]
-fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
+fn a_missing_build_command_fails_the_build_and_leaves_no_files() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         std::fs::remove_file(harness.path("dib")).unwrap();
@@ -212,7 +212,7 @@ fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
 }
 
 #[test]
-fn a_build_whose_record_is_gone_is_not_waited_for() {
+fn a_build_whose_record_was_deleted_is_cancelled() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("hang");
@@ -229,7 +229,7 @@ fn a_build_whose_record_is_gone_is_not_waited_for() {
 }
 
 #[test]
-fn a_build_ends_with_its_session_and_its_processes_with_it() {
+fn session_loss_cancels_a_build_and_kills_its_processes() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("hang");
@@ -245,7 +245,7 @@ fn a_build_ends_with_its_session_and_its_processes_with_it() {
 
 /// A build has gigabytes of temporary files, and file systems that it has mounted.
 #[test]
-fn a_build_that_ends_with_its_session_has_the_time_to_tidy_up() {
+fn a_build_cancelled_by_session_loss_may_clean_up() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("tidy");
@@ -261,7 +261,7 @@ fn a_build_that_ends_with_its_session_has_the_time_to_tidy_up() {
 }
 
 #[test]
-fn a_build_is_newer_than_one_that_is_dated_in_the_future() {
+fn a_build_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.put_build("debian", -3600.0, &["raw"]).await;
@@ -275,7 +275,7 @@ fn a_build_is_newer_than_one_that_is_dated_in_the_future() {
 
 // operations.md §2.3: SIGINT to a builder
 #[test]
-fn a_stop_with_time_waits_for_the_build_that_is_under_way_and_begins_none() {
+fn a_graceful_stop_finishes_the_running_build_and_starts_none() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("hang");

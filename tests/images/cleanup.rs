@@ -69,7 +69,7 @@ async fn build_again(harness: &BuilderHarness, providers: &[&str]) -> BuildId {
 
 // operations.md §5.6.6, check 38; zookeeper.md check 95
 #[test]
-fn the_current_and_the_previous_build_stay_and_older_ones_go_with_all_that_is_theirs() {
+fn only_the_current_and_the_previous_build_are_kept() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
@@ -89,7 +89,7 @@ fn the_current_and_the_previous_build_stay_and_older_ones_go_with_all_that_is_th
 
 // operations.md §5.6.6: providers that lag
 #[test]
-fn an_old_build_stays_as_long_as_a_provider_has_nothing_newer() {
+fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
@@ -111,7 +111,7 @@ fn an_old_build_stays_as_long_as_a_provider_has_nothing_newer() {
 
 // operations.md §5.8, check 34
 #[test]
-fn a_provider_that_takes_an_image_no_more_loses_its_uploads_and_others_do_not() {
+fn removing_an_image_from_a_provider_deletes_only_its_uploads() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
@@ -131,7 +131,7 @@ fn a_provider_that_takes_an_image_no_more_loses_its_uploads_and_others_do_not() 
 
 // operations.md check 35
 #[test]
-fn an_image_that_is_configured_no_more_goes_with_its_uploads_records_and_files() {
+fn an_unconfigured_image_is_deleted_completely() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let builder = start(&harness, &[DEBIAN], &[ONE]);
@@ -148,7 +148,7 @@ fn an_image_that_is_configured_no_more_goes_with_its_uploads_records_and_files()
 
 // operations.md check 36
 #[test]
-fn a_builder_without_the_provider_leaves_the_build_of_another_one_alone() {
+fn a_builder_without_the_provider_keeps_builds_of_others() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.put_build("debian", 10.0, &["raw"]).await;
@@ -169,7 +169,7 @@ fn a_builder_without_the_provider_leaves_the_build_of_another_one_alone() {
 
 // operations.md checks 37, 39, 47
 #[test]
-fn files_go_before_a_slow_cloud_and_its_deletion_is_tried_until_it_succeeds() {
+fn files_are_deleted_first_and_cloud_deletion_is_retried() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
@@ -187,7 +187,7 @@ fn files_go_before_a_slow_cloud_and_its_deletion_is_tried_until_it_succeeds() {
 
 // operations.md checks 6, 12 and §5.8
 #[test]
-fn an_upload_that_is_deleted_by_command_goes_at_once_and_is_uploaded_again() {
+fn an_upload_deleted_by_command_is_uploaded_again() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         // No look at everything comes along.
@@ -208,7 +208,7 @@ fn an_upload_that_is_deleted_by_command_goes_at_once_and_is_uploaded_again() {
 
 // operations.md check 40; zookeeper.md check 97; §5.9
 #[test]
-fn what_a_dead_builder_left_in_a_cloud_goes_before_its_record() {
+fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.put_build("debian", 10.0, &["qcow2"]).await;
@@ -239,7 +239,7 @@ fn what_a_dead_builder_left_in_a_cloud_goes_before_its_record() {
 
 // operations.md §5.6.5, check 41
 #[test]
-fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
+fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("fail");
@@ -267,7 +267,7 @@ fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
 
 // operations.md §5.9: a crash during a build
 #[test]
-fn a_build_whose_builder_died_goes_with_its_files() {
+fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("hang");
@@ -286,7 +286,7 @@ fn a_build_whose_builder_died_goes_with_its_files() {
 
 // operations.md §5.6.7: what the original deletes too much
 #[test]
-fn files_of_others_are_left_alone_whatever_their_names() {
+fn unrelated_files_are_never_deleted() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let foreign_files = ["notes-2024.txt", "debian-deadbeef.raw", "debian-11-abc.qcow2"];
@@ -302,7 +302,7 @@ fn files_of_others_are_left_alone_whatever_their_names() {
 
 // operations.md check 13: the owner of the files was away; and a builder of Nodepool 11 was there before
 #[test]
-fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_its_own() {
+fn a_restarted_builder_deletes_files_of_its_previous_process() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let builder = harness.start_for(&[DEBIAN], &[ONE], |_| {});
@@ -328,7 +328,7 @@ fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_
 
 // operations.md §5.6.9, check 49
 #[test]
-fn formats_that_are_uploaded_everywhere_go_and_those_to_be_kept_stay() {
+fn formats_uploaded_everywhere_are_deleted_unless_kept() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.cloud.state().upload_fails.insert("three", usize::MAX);
@@ -359,7 +359,7 @@ fn formats_that_are_uploaded_everywhere_go_and_those_to_be_kept_stay() {
 
 // operations.md check 12
 #[test]
-fn a_build_goes_whose_folder_is_missing() {
+fn a_build_without_its_directory_is_deleted() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
@@ -389,7 +389,7 @@ fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
 
 // A builder that died while a cloud stored its image: it was there when nobody looked for it any more.
 #[test]
-fn an_image_that_came_late_goes_with_the_upload_whose_marks_it_bears() {
+fn a_late_cloud_image_is_deleted_with_its_upload() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
@@ -408,7 +408,7 @@ fn an_image_that_came_late_goes_with_the_upload_whose_marks_it_bears() {
 }
 
 #[test]
-fn files_of_a_build_go_while_its_image_is_built_again() {
+fn files_of_an_old_build_are_deleted_during_a_rebuild() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.set("hang");
@@ -425,7 +425,7 @@ fn files_of_a_build_go_while_its_image_is_built_again() {
 
 /// Nobody knows whether the cloud has images of them, so each waits for its cloud: there may not be more and more of them.
 #[test]
-fn failed_uploads_do_not_pile_up_while_a_cloud_answers_nothing() {
+fn failed_uploads_do_not_accumulate_while_a_cloud_is_down() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         {

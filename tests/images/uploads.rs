@@ -25,7 +25,7 @@ const TAKES_DEBIAN: &str = "name: one, cloud: c, diskimages: [{name: debian, met
 
 // operations.md §5.5, check 43; zookeeper.md §1.6
 #[test]
-fn a_build_goes_to_every_provider_that_takes_it_in_its_format() {
+fn a_build_is_uploaded_to_every_provider_in_its_format() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let raw = "name: two, cloud: c, fake: {image-format: raw}, image-name-format: '{image_name}_{upload_id}', \
@@ -71,7 +71,7 @@ fn a_build_goes_to_every_provider_that_takes_it_in_its_format() {
 
 // operations.md §5.7, check 50
 #[test]
-fn a_provider_that_is_paused_gets_nothing_and_an_image_that_is_paused_goes_up() {
+fn paused_providers_get_no_uploads_but_paused_images_do() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let paused = "name: one, cloud: c, diskimages: [{name: debian, pause: true}, {name: held}]";
@@ -89,7 +89,7 @@ fn a_provider_that_is_paused_gets_nothing_and_an_image_that_is_paused_goes_up() 
 
 // operations.md check 33
 #[test]
-fn an_upload_that_fails_is_tried_again_after_the_others_had_their_turn() {
+fn a_failed_upload_is_retried_after_the_others() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.cloud.state().upload_fails.insert("one", 1);
@@ -114,7 +114,7 @@ fn hook(harness: &BuilderHarness, script: &str) -> String {
 
 // operations.md §5.5.7, check 48
 #[test]
-fn a_hook_is_called_for_each_image_and_what_it_refuses_is_deleted() {
+fn a_hook_runs_for_each_image_and_a_rejected_image_is_deleted() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let here = harness.folder.path().display().to_string();
@@ -135,7 +135,7 @@ fn a_hook_is_called_for_each_image_and_what_it_refuses_is_deleted() {
 }
 
 #[test]
-fn a_hook_that_hangs_has_a_deadline_and_an_image_that_cannot_be_deleted_is_remembered() {
+fn a_hanging_hook_times_out_and_failed_deletion_is_recorded() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let provider = hook(&harness, "sleep 1000");
@@ -152,7 +152,7 @@ fn a_hook_that_hangs_has_a_deadline_and_an_image_that_cannot_be_deleted_is_remem
 
 // operations.md §5.5.3, §5.5.9
 #[test]
-fn nobody_uploads_what_another_one_uploads_and_a_missing_file_makes_no_record() {
+fn an_upload_in_progress_elsewhere_is_not_repeated() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.put_build("debian", 10.0, &["qcow2"]).await;
@@ -176,7 +176,7 @@ fn nobody_uploads_what_another_one_uploads_and_a_missing_file_makes_no_record() 
 
 // config.md: image-name-format
 #[test]
-fn a_name_format_that_cannot_be_filled_in_makes_no_record() {
+fn an_invalid_image_name_format_creates_no_record() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let odd = "name: one, cloud: c, image-name-format: '{image_name}-{colour}', diskimages: [{name: debian}]";
@@ -190,7 +190,7 @@ fn a_name_format_that_cannot_be_filled_in_makes_no_record() {
 
 // operations.md §5.9: crash during an upload, or between the upload and its record
 #[test]
-fn an_upload_whose_builder_died_is_taken_up_with_what_it_has_left() {
+fn an_upload_of_a_dead_builder_is_resumed() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
@@ -215,7 +215,7 @@ fn an_upload_whose_builder_died_is_taken_up_with_what_it_has_left() {
 
 // operations.md check 34
 #[test]
-fn a_provider_that_is_added_gets_the_newest_build_without_another_one() {
+fn an_added_provider_gets_the_newest_build_without_a_rebuild() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
@@ -229,7 +229,7 @@ fn a_provider_that_is_added_gets_the_newest_build_without_another_one() {
 }
 
 #[test]
-fn uploads_of_one_worker_wait_for_each_other_and_those_of_several_do_not() {
+fn uploads_run_in_parallel_only_across_workers() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         harness.cloud.state().hangs.push("one");
@@ -260,7 +260,7 @@ impl ExtraDrivers for DelayedDrivers {
 }
 
 #[test]
-fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
+fn a_provider_that_starts_late_gets_its_uploads() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let is_there = Arc::<AtomicBool>::default();
@@ -274,7 +274,7 @@ fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
 
 // All launchers went on with the older image until the clock had come so far.
 #[test]
-fn an_upload_is_newer_than_one_that_is_dated_in_the_future() {
+fn an_upload_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});

@@ -27,7 +27,7 @@ providers:
 
 // drivers.md 2.12
 #[test]
-fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
+fn a_request_is_served_by_a_vm_that_is_deleted_after_use() {
     on_paused_time(async {
         let (sink, mut samples) = SampleSink::channel();
         let zookeeper = zookeeper();
@@ -61,7 +61,7 @@ fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
 }
 
 #[test]
-fn a_vm_is_known_before_it_is_created_and_no_longer_listed_when_it_is_deleted() {
+fn a_vm_id_is_known_before_creation_and_unlisted_after_deletion() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(YAML);
         provider.submit(1, launch("np0000000001"));
@@ -76,7 +76,7 @@ fn a_vm_is_known_before_it_is_created_and_no_longer_listed_when_it_is_deleted() 
 
 // config.md 10.12
 #[test]
-fn what_is_left_out_has_the_defaults_of_the_original() {
+fn omitted_keys_have_the_defaults_of_nodepool_11() {
     crate::provider::on_paused_time(async {
         let facts = Provider::of_config(YAML).facts();
         let launching = facts.launch_config.as_ref().unwrap();
@@ -91,7 +91,7 @@ fn what_is_left_out_has_the_defaults_of_the_original() {
 }
 
 #[test]
-fn what_a_section_lacks_is_told_at_once_with_place_and_remedy() {
+fn missing_keys_are_reported_with_position_and_remedy() {
     let lacking = YAML
         .replace("    project: ci\n", "")
         .replace("    region: north\n", "    rate-limit: 0\n")

@@ -32,7 +32,7 @@ async fn started(yaml: &str) -> (Consumer, InProcessDaemon) {
 
 // zookeeper.md check 26, drivers.md 1.7.3: what a launched node's record says
 #[test]
-fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
+fn a_used_node_is_deleted_with_its_server() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        node-attributes: {rack: r1}\n", "")).await;
         let id = consumer.submit_labels(&["a"]).await;
@@ -57,7 +57,7 @@ fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
 
 // zookeeper.md check 28
 #[test]
-fn nodes_come_in_the_order_of_the_wishes() {
+fn nodes_are_listed_in_the_order_of_the_requested_labels() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "")).await;
         let id = consumer.submit_labels(&["b", "a", "b"]).await;
@@ -72,7 +72,7 @@ fn nodes_come_in_the_order_of_the_wishes() {
 
 // zookeeper.md checks 32 and 33
 #[test]
-fn where_there_is_no_room_a_request_waits_for_it() {
+fn a_request_waits_for_capacity() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
         let first = consumer.submit_labels(&["a", "a"]).await;
@@ -91,7 +91,7 @@ fn where_there_is_no_room_a_request_waits_for_it() {
 
 // zookeeper.md check 40 and R38
 #[test]
-fn the_oldest_node_that_nobody_uses_makes_room() {
+fn the_oldest_idle_node_is_evicted_for_capacity() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 3\n", "")).await;
         let (mut requests, mut idle) = (Vec::new(), Vec::new());
@@ -114,7 +114,7 @@ fn the_oldest_node_that_nobody_uses_makes_room() {
 
 // zookeeper.md R38: not one that the request itself is going to take.
 #[test]
-fn a_node_that_the_request_will_use_stays() {
+fn a_node_that_the_request_will_reuse_is_not_evicted() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
         let busy = consumer.submit_labels(&["b"]).await;
@@ -135,7 +135,7 @@ fn a_node_that_the_request_will_use_stays() {
 
 // zookeeper.md check 43, drivers.md 1.7.3
 #[test]
-fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
+fn a_failed_server_is_replaced_until_attempts_are_exhausted() {
     on_paused_time(async {
         let every_second = "    fake: {boot-fails-every: 2}\n";
         let (consumer, _process) = started(&cloud("", every_second)).await;
@@ -156,7 +156,7 @@ fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
 
 // zookeeper.md check 55, as architecture.md has it: nobody waits for nodes that nobody wants
 #[test]
-fn a_request_that_vanishes_leaves_nothing_behind() {
+fn a_deleted_request_leaves_no_nodes_behind() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {boot-time: 20}\n")).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
@@ -176,7 +176,7 @@ fn a_request_that_vanishes_leaves_nothing_behind() {
 }
 
 #[test]
-fn throttling_fails_nobody() {
+fn throttling_fails_no_request() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {throttle-every: 2, retry-after: 1}\n")).await;
         let ids = [
@@ -192,7 +192,7 @@ fn throttling_fails_nobody() {
 
 // zookeeper.md check 27. The life of a node: claim, begin, id, ready and fulfilled; deleting, gone.
 #[test]
-fn a_life_cycle_takes_six_transactions() {
+fn a_node_lifecycle_takes_six_transactions() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -213,7 +213,7 @@ fn a_life_cycle_takes_six_transactions() {
 
 // zookeeper.md checks 35 and 37
 #[test]
-fn a_cloud_without_quota_fails_nobody() {
+fn an_exhausted_quota_fails_no_request() {
     on_paused_time(async {
         let yaml = cloud("        ignore-provider-quota: true\n", "    fake: {max-instances: 1}\n");
         let (consumer, _process) = started(&yaml).await;
@@ -231,7 +231,7 @@ fn a_cloud_without_quota_fails_nobody() {
 }
 
 #[test]
-fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() {
+fn an_unknown_flavor_declines_only_its_label() {
     on_paused_time(async {
         let yaml = cloud("", "").replace("Unreal Flavor", "No Such Flavor");
         let (consumer, process) = started(&yaml).await;
@@ -247,7 +247,7 @@ fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() 
 
 // zookeeper.md check 69
 #[test]
-fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
+fn server_deletion_is_retried_until_it_succeeds() {
     on_paused_time(async {
         let (consumer, process) = started(&cloud("", "    fake: {delete-fails-every: 2}\n")).await;
         let first = consumer.submit_labels(&["a", "a", "a"]).await;
@@ -261,7 +261,7 @@ fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
 
 // zookeeper.md checks 52, 53 and 81
 #[test]
-fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
+fn min_ready_nodes_are_created_and_new_ones_share_their_zone() {
     on_paused_time(async {
         let yaml = cloud("", "    fake: {boot-time: 5}\n").replace("{name: a}", "{name: a, min-ready: 2}");
         let (consumer, _process) = started(&yaml).await;
@@ -287,7 +287,7 @@ fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
 
 // zookeeper.md checks 32 and 34
 #[test]
-fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
+fn foreign_servers_reduce_the_available_capacity() {
     on_paused_time(async {
         let (consumer, _process) = started(&cloud("", "    fake: {max-cores: 12}\n")).await;
         let first = consumer.submit_labels(&["a", "a", "a"]).await;
@@ -307,7 +307,7 @@ fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
 
 // zookeeper.md checks 65 and 70
 #[test]
-fn nodes_of_a_provider_that_cannot_be_opened_are_kept_until_it_can() {
+fn nodes_of_a_provider_that_cannot_open_are_kept() {
     on_paused_time(async {
         let yaml = cloud("", "") + "  - {name: shut, driver: openstack, cloud: nobody-has-this-cloud, pools: []}\n";
         let (consumer, _process) = started(&yaml).await;

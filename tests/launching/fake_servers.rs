@@ -95,7 +95,7 @@ fn the_networks_of_a_label_replace_those_of_its_pool() {
 
 // drivers.md 2.11, config.md check 44
 #[test]
-fn a_label_whose_image_the_cloud_does_not_have_is_declined_with_the_reason() {
+fn a_label_with_a_missing_image_is_declined_with_a_reason() {
     on_paused_time(async {
         let missing = "          - {name: other, cloud-image: missing, min-ram: 8192}\n";
         let (consumer, process) = started(&(cloud("", "", "") + missing)).await;
@@ -131,7 +131,7 @@ fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
 
 // drivers.md 2.1.8 and 2.11
 #[test]
-fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
+fn leaked_ports_are_deleted_after_two_listings() {
     on_paused_time(async {
         let (sink, mut samples) = SampleSink::channel();
         let mut process = InProcessDaemon::new(&cloud("    port-cleanup-interval: 2\n", "", ""));
@@ -151,7 +151,7 @@ fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
 }
 
 #[test]
-fn ports_are_left_alone_by_one_look_and_where_they_are_too_many() {
+fn ports_are_kept_after_one_listing_or_if_too_many() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
         assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
@@ -176,7 +176,7 @@ fn ports_are_left_alone_by_one_look_and_where_they_are_too_many() {
 }
 
 #[test]
-fn a_creation_whose_answer_is_lost_leaves_a_server_that_is_found_again() {
+fn a_server_whose_create_reply_was_lost_is_found() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(&cloud("    fake: {create-answer-lost-every: 1}\n", "", ""));
         assert!(matches!(launched(&mut provider, "np1").await, Err(CloudError::Failed { .. })));
@@ -201,7 +201,7 @@ fn a_creation_whose_answer_is_lost_leaves_a_server_that_is_found_again() {
 
 // drivers.md 2.11: an error whose text speaks of a quota
 #[test]
-fn a_server_that_fails_for_want_of_quota_is_told_as_that() {
+fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(&cloud("    fake: {boot-quota-every: 2}\n", "", ""));
         assert!(launched(&mut provider, "np1").await.is_ok());
@@ -244,7 +244,7 @@ fn consoles_and_addresses_are_as_configured() {
 }
 
 #[test]
-fn the_console_of_a_server_whose_host_keys_cannot_be_read_is_asked_for() {
+fn the_console_is_fetched_if_host_keys_cannot_be_read() {
     on_real_time(async {
         let knobs = "    boot-timeout: 1\n    launch-retries: 1\n    fake: {address: 127.0.0.1, console: no network}\n";
         let yaml = cloud(knobs, "", ", console-log: true").replace("Precise}", "Precise, connection-port: 1}");
@@ -263,7 +263,7 @@ fn the_console_of_a_server_whose_host_keys_cannot_be_read_is_asked_for() {
 }
 
 #[test]
-fn what_a_label_lacks_and_unknown_knobs_are_told_with_their_place() {
+fn missing_and_unknown_keys_are_reported_with_position() {
     let config = crate::provider::config(
         &cloud("    fake: {boot-time: 1}\n", "", "").replace("cloud-image: image", "cloud-image: missing"),
     );

@@ -64,7 +64,7 @@ impl ExtraDrivers for UndeletableServer {
 }
 
 #[test]
-fn the_deletion_of_a_forgotten_server_is_given_up_after_ten_minutes_and_there_is_one_at_a_time() {
+fn deletion_of_a_leaked_server_times_out_and_runs_one_at_a_time() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);

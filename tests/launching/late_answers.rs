@@ -50,7 +50,7 @@ fn ready() -> Node {
 
 // A request withdrawn the moment it was fulfilled came back to life in the picture, and kept its nodes for ever.
 #[tokio::test]
-async fn what_went_before_the_answer_to_a_write_came_stays_gone() {
+async fn a_node_deleted_before_its_write_reply_stays_deleted() {
     let harness = start_harness().await;
     let (request, node) = (RequestId::from("200-0000000001"), NodeId::from("0000000001"));
     let record = NodeRequest::new(vec!["a".into()], "tester", Timestamp(1.0));
@@ -92,7 +92,7 @@ async fn what_went_before_the_answer_to_a_write_came_stays_gone() {
 }
 
 #[tokio::test]
-async fn a_new_node_that_was_removed_before_we_heard_of_its_id_stays_gone() {
+async fn a_node_deleted_before_its_create_reply_stays_deleted() {
     let harness = start_harness().await;
     let others = async {
         harness.wait_for_snapshot("the node", |snapshot| snapshot.node_count() == 1).await;

@@ -63,7 +63,7 @@ fn record(state: NodeState, request: Option<&RequestId>) -> Node {
 
 // zookeeper.md checks 67 and 79
 #[test]
-fn nodes_whose_use_is_over_go_with_their_instances_unless_they_are_locked() {
+fn used_nodes_are_deleted_with_instances_unless_locked() {
     use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
@@ -92,7 +92,7 @@ fn nodes_whose_use_is_over_go_with_their_instances_unless_they_are_locked() {
 
 // zookeeper.md check 69, drivers.md 1.7.4
 #[test]
-fn a_node_whose_instance_cannot_be_deleted_stays_deleting_and_unlocked_between_attempts() {
+fn an_undeletable_node_stays_deleting_and_unlocked() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
             started(&cloud(json!({"fake": {"delete-fails-every": 2}}), json!({}))).await;
@@ -109,7 +109,7 @@ fn a_node_whose_instance_cannot_be_deleted_stays_deleting_and_unlocked_between_a
 
 // drivers.md 1.7.4: a deletion is given up after ten minutes, and another one is begun
 #[test]
-fn a_deletion_that_takes_too_long_is_given_up_and_begun_anew() {
+fn a_deletion_that_times_out_is_restarted() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"delete-time": 900}}), json!({}))).await;
         let nodes = taken(&consumer, 1).await;
@@ -131,7 +131,7 @@ fn a_deletion_that_takes_too_long_is_given_up_and_begun_anew() {
 
 // zookeeper.md checks 72 and 73
 #[test]
-fn a_request_that_was_left_with_too_few_nodes_is_begun_anew_with_those_that_are_ready() {
+fn a_partly_fulfilled_request_restarts_with_its_ready_nodes() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -174,7 +174,7 @@ fn a_node_that_was_ready_for_too_long_is_replaced() {
 
 // zookeeper.md checks 76 and 88, config.md check 50
 #[test]
-fn a_held_node_is_nobody_elses_until_its_time_is_over_and_it_goes() {
+fn a_held_node_is_reserved_until_it_expires_and_is_deleted() {
     for (limit, own, expected) in [(2.0, None, 2.0), (10.0, Some(3), 3.0), (3.0, Some(10), 3.0), (0.0, Some(4), 4.0)] {
         on_paused_time(async {
             let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
@@ -197,7 +197,7 @@ fn a_held_node_is_nobody_elses_until_its_time_is_over_and_it_goes() {
 
 // zookeeper.md check 88
 #[test]
-fn a_node_that_is_held_for_ever_is_never_given_to_others() {
+fn a_node_held_without_limit_is_never_assigned() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
         let (id, held) = taken(&consumer, 1).await.remove(0);
@@ -212,7 +212,7 @@ fn a_node_that_is_held_for_ever_is_never_given_to_others() {
 
 // zookeeper.md check 80
 #[test]
-fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_it() {
+fn a_session_lost_during_a_launch_is_recovered_by_another() {
     on_paused_time(async {
         let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
         let zookeeper = zookeeper();
@@ -241,7 +241,7 @@ fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_i
 
 // zookeeper.md check 80
 #[test]
-fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs() {
+fn booting_nodes_of_a_dead_launcher_are_adopted_at_once() {
     on_paused_time(async {
         let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
         let zookeeper = zookeeper();
@@ -285,7 +285,7 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
 
 // zookeeper.md check 100
 #[test]
-fn nodes_of_who_died_go_and_those_that_nobody_accepted_are_kept_for_the_request() {
+fn unaccepted_nodes_of_a_dead_consumer_are_kept_for_the_request() {
     on_paused_time(async {
         let (zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
         let dying = Consumer::of(&zookeeper);
@@ -307,7 +307,7 @@ fn nodes_of_who_died_go_and_those_that_nobody_accepted_are_kept_for_the_request(
 
 // zookeeper.md check 59
 #[test]
-fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
+fn nodes_without_a_pool_or_label_block_no_request() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -337,7 +337,7 @@ async fn booting() -> (MemoryZooKeeper, Consumer, InProcessDaemon, RequestId, No
 
 // zookeeper.md check 58
 #[test]
-fn who_minds_no_locks_is_left_what_he_took_and_the_request_gets_another() {
+fn a_node_taken_without_a_lock_is_replaced_for_the_request() {
     for taken in [NodeState::Hold, NodeState::Used, NodeState::Deleting, NodeState::Deleted] {
         on_paused_time(async {
             let (_zookeeper, consumer, process, id, node) = booting().await;
@@ -356,7 +356,7 @@ fn who_minds_no_locks_is_left_what_he_took_and_the_request_gets_another() {
 
 // zookeeper.md check 58
 #[test]
-fn a_request_that_somebody_else_ends_stays_ended_and_its_node_is_free() {
+fn a_request_finished_by_others_stays_finished_and_frees_its_node() {
     for state in [RequestState::Failed, RequestState::Fulfilled] {
         on_paused_time(async {
             let (_zookeeper, consumer, process, id, node) = booting().await;

@@ -44,7 +44,7 @@ async fn idle(consumer: &Consumer, label: &str) -> NodeId {
 
 // zookeeper.md checks 26 and 27: each state a watcher sees, and what is true of the nodes the moment the end is visible
 #[test]
-fn a_request_becomes_pending_then_fulfilled_with_all_its_nodes_ready_and_unlocked() {
+fn a_request_becomes_pending_then_fulfilled_with_ready_unlocked_nodes() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
         let mut request = wanting(&["a", "b"]);
@@ -75,7 +75,7 @@ fn a_request_becomes_pending_then_fulfilled_with_all_its_nodes_ready_and_unlocke
 
 // zookeeper.md checks 28, 52 and 54: what is idle is taken, what is somebody's or of another pool is not, and the order is that of the wishes
 #[test]
-fn idle_nodes_are_taken_in_the_order_of_the_wishes_unless_new_ones_are_wanted() {
+fn idle_nodes_are_assigned_in_order_of_the_requested_labels() {
     on_paused_time(async {
         // Nodes of one request are of one zone.
         let mut both = cloud(json!({"fake": {"zones": ["az1"]}}), json!({}));
@@ -113,7 +113,7 @@ fn idle_nodes_are_taken_in_the_order_of_the_wishes_unless_new_ones_are_wanted() 
 
 // zookeeper.md check 53
 #[test]
-fn all_nodes_of_a_request_are_in_one_zone_that_of_an_idle_one_where_there_is_one() {
+fn all_nodes_of_a_request_share_the_zone_of_a_reused_idle_node() {
     on_paused_time(async {
         let pool = json!({"availability-zones": ["az1", "az2"]});
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool)).await;
@@ -141,7 +141,7 @@ fn all_nodes_of_a_request_are_in_one_zone_that_of_an_idle_one_where_there_is_one
 
 // zookeeper.md checks 29, 31 and 32, config.md check 47
 #[test]
-fn what_a_pool_can_never_serve_is_declined_without_a_node() {
+fn a_request_that_a_pool_can_never_serve_is_declined() {
     let cases = [
         (json!({}), vec!["unheard-of"]),
         (json!({"max-servers": 0}), vec!["a"]),
@@ -204,7 +204,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
 
 // zookeeper.md check 61
 #[test]
-fn a_preferred_provider_serves_where_it_can_and_is_no_obstacle_where_it_cannot() {
+fn a_preferred_provider_serves_first_and_blocks_nothing() {
     on_paused_time(async {
         let label = json!([{"name": "a", "cloud-image": "image", "flavor-name": "Fake Flavor"}]);
         let [one, two] = ["one", "two"].map(|name| fake::provider(name, json!({}), json!({})));
@@ -257,7 +257,7 @@ fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
 
 // zookeeper.md check 46: the good node is freed while the request is still there
 #[test]
-fn of_two_nodes_of_which_one_fails_the_other_is_free_at_once() {
+fn if_one_of_two_nodes_fails_the_other_is_released_at_once() {
     on_paused_time(async {
         let provider = json!({"launch-retries": 1, "fake": {"boot-fails-every": 2}});
         let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
@@ -274,7 +274,7 @@ fn of_two_nodes_of_which_one_fails_the_other_is_free_at_once() {
 
 // zookeeper.md checks 48 and 49, config.md checks 28 and 32: who is connected to, and how
 #[test]
-fn host_keys_are_those_that_connection_and_switches_ask_for() {
+fn host_keys_follow_connection_type_and_settings() {
     on_paused_time(async {
         let image = |name: &str, more: Value| {
             let mut image = json!({"name": name, "image-name": "Fake Precise"});
@@ -320,7 +320,7 @@ fn host_keys_are_those_that_connection_and_switches_ask_for() {
 
 // zookeeper.md check 55, as architecture.md has it: what is ready is kept for others, and nobody waits for what is not
 #[test]
-fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_given_back() {
+fn a_deleted_request_frees_its_ready_nodes_and_its_lock() {
     on_paused_time(async {
         let provider =
             json!({"launch-retries": 2, "launch-timeout": 50, "fake": {"boot-time": 5, "boot-fails-every": 2}});
@@ -345,7 +345,7 @@ fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_gi
 }
 
 #[test]
-fn who_contends_for_the_lock_of_a_request_does_not_hold_up_its_end() {
+fn a_lock_contender_does_not_delay_the_end_of_a_request() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
@@ -362,7 +362,7 @@ fn who_contends_for_the_lock_of_a_request_does_not_hold_up_its_end() {
 
 // zookeeper.md check 57
 #[test]
-fn a_request_that_is_locked_is_left_alone_and_taken_with_what_was_changed_meanwhile() {
+fn a_locked_request_is_served_with_its_changes_after_unlocking() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
         let before = json::to_bytes(&wanting(&["unheard-of"]));

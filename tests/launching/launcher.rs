@@ -20,7 +20,7 @@ const TWO_HOSTS: &[&str] = &["name: fake-h1, labels: [a], max-parallel-jobs: 2",
 
 // zookeeper.md checks 26, 27, 90
 #[test]
-fn a_ready_node_is_handed_out_in_one_transaction() {
+fn a_ready_node_is_assigned_in_one_transaction() {
     on_paused_time(async {
         let (zookeeper, consumer, _process) = start_launcher(&yaml("lab", TWO_HOSTS, ""), 3).await;
 
@@ -49,7 +49,7 @@ fn a_ready_node_is_handed_out_in_one_transaction() {
 
 /// More than a pool takes up in one pass, and no tick helps.
 #[test]
-fn hundreds_of_requests_are_all_served_by_events_alone() {
+fn hundreds_of_requests_are_served_without_polling() {
     on_paused_time(async {
         let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 300"], "");
         let process = InProcessDaemon::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
@@ -65,7 +65,7 @@ fn hundreds_of_requests_are_all_served_by_events_alone() {
 
 // zookeeper.md checks 90 and 99
 #[test]
-fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
+fn a_used_static_node_is_reregistered_in_its_slot() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
@@ -85,7 +85,7 @@ fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
 
 // zookeeper.md checks 71, 100
 #[test]
-fn nodes_of_a_request_that_was_withdrawn_become_free() {
+fn nodes_of_a_withdrawn_request_are_released() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
@@ -101,7 +101,7 @@ fn nodes_of_a_request_that_was_withdrawn_become_free() {
 
 // zookeeper.md checks 64, 80
 #[test]
-fn after_an_expired_session_the_work_goes_on_under_the_same_name() {
+fn after_session_expiry_the_launcher_keeps_its_name() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -131,7 +131,7 @@ async fn registered(consumer: &Consumer) -> Vec<String> {
 
 // zookeeper.md checks 60, 63
 #[test]
-fn two_launchers_share_requests_and_fail_those_that_both_declined() {
+fn two_launchers_fail_requests_that_both_declined() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -151,7 +151,7 @@ fn two_launchers_share_requests_and_fail_those_that_both_declined() {
 }
 
 #[test]
-fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
+fn a_write_with_unknown_outcome_is_applied_exactly_once() {
     for fault in [Fault::BeforeApplying, Fault::AfterApplying] {
         on_paused_time(async {
             let (zookeeper, consumer, process) =
@@ -210,7 +210,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
 
 // config.md check 39, zookeeper.md check 84
 #[test]
-fn a_provider_that_leaves_the_file_is_unregistered_and_its_nodes_stay() {
+fn a_removed_provider_is_unregistered_and_its_nodes_stay() {
     on_paused_time(async {
         let (_zookeeper, consumer, process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
@@ -223,7 +223,7 @@ fn a_provider_that_leaves_the_file_is_unregistered_and_its_nodes_stay() {
 
 // zookeeper.md checks 74, 77
 #[test]
-fn empty_nodes_go_and_lock_directories_only_when_they_are_old() {
+fn empty_nodes_and_old_lock_directories_are_deleted() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
@@ -257,7 +257,7 @@ fn held_nodes_expire_at_the_moment_they_are_due() {
 
 // zookeeper.md check 59
 #[test]
-fn records_that_nobody_can_read_stop_nothing_and_stay() {
+fn unreadable_records_block_nothing_and_are_kept() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -285,7 +285,7 @@ fn records_that_nobody_can_read_stop_nothing_and_stay() {
 }
 
 #[test]
-fn a_request_larger_than_a_transaction_is_served_in_steps() {
+fn a_request_larger_than_a_transaction_is_served_in_chunks() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -304,7 +304,7 @@ fn a_request_larger_than_a_transaction_is_served_in_steps() {
 }
 
 #[test]
-fn stopping_gives_the_registration_back_with_the_session() {
+fn stopping_deletes_the_registration_with_the_session() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);

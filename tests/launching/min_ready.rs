@@ -79,7 +79,7 @@ fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
 
 // zookeeper.md checks 12, 81
 #[test]
-fn fulfilled_requests_go_and_their_nodes_become_free() {
+fn fulfilled_min_ready_requests_are_deleted_and_nodes_freed() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(2, "")).await;
         let mut given = Vec::new();
@@ -100,7 +100,7 @@ fn fulfilled_requests_go_and_their_nodes_become_free() {
 
 // Found by a simulated hour (seed 45544): nobody ended a request whose creation was not answered, and its node stayed given to it.
 #[test]
-fn a_request_whose_creation_was_not_answered_is_ended_as_well() {
+fn a_min_ready_request_with_a_lost_reply_is_finished_too() {
     on_paused_time(async {
         let (zookeeper, consumer, process, cloud) = beside_a_cloud(&wanting(1, "")).await;
         let node = cloud.fulfil(&asked(&consumer, 1).await[0]).await.pop().unwrap();
@@ -119,7 +119,7 @@ fn a_request_whose_creation_was_not_answered_is_ended_as_well() {
 
 // zookeeper.md check 81
 #[test]
-fn only_what_is_missing_is_asked_for_whoever_has_the_rest() {
+fn only_missing_nodes_are_requested_whoever_has_the_others() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let (consumer, label) = (Consumer::of(&zookeeper), LabelName::from("b"));
@@ -147,7 +147,7 @@ async fn min_ready(consumer: &Consumer) -> Vec<RequestId> {
 }
 
 #[test]
-fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
+fn a_label_of_static_hosts_alone_creates_no_requests() {
     on_paused_time(async {
         let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
         let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
@@ -169,7 +169,7 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
 
 // zookeeper.md checks 81, 82
 #[test]
-fn of_a_label_that_our_standing_hosts_have_too_new_nodes_are_left_to_others() {
+fn other_pools_launch_labels_that_our_static_hosts_have_too() {
     on_paused_time(async {
         let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
         let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
@@ -197,7 +197,7 @@ fn of_a_label_that_our_standing_hosts_have_too_new_nodes_are_left_to_others() {
 
 // zookeeper.md check 81
 #[test]
-fn after_each_failure_the_pause_doubles_up_to_a_minute_and_a_success_ends_it() {
+fn min_ready_backoff_doubles_up_to_a_minute_until_success() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, "")).await;
         for expected in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
@@ -229,7 +229,7 @@ async fn pause_after_failure_is(expected: f64, consumer: &Consumer, cloud: &Fore
 
 // zookeeper.md check 42
 #[test]
-fn a_tenant_at_its_limit_does_not_keep_min_ready_from_asking() {
+fn a_tenant_at_its_limit_does_not_block_min_ready() {
     on_paused_time(async {
         let limit = "tenant-resource-limits:\n  - tenant-name: small\n    max-servers: 0\n";
         let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, limit)).await;
@@ -242,7 +242,7 @@ fn a_tenant_at_its_limit_does_not_keep_min_ready_from_asking() {
 
 // zookeeper.md check 81
 #[test]
-fn requests_of_a_session_that_ended_are_asked_anew_by_the_next() {
+fn min_ready_requests_are_recreated_by_the_next_session() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -263,7 +263,7 @@ fn requests_of_a_session_that_ended_are_asked_anew_by_the_next() {
 
 // zookeeper.md check 81
 #[test]
-fn a_request_that_somebody_removed_is_made_again() {
+fn a_deleted_min_ready_request_is_recreated() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process, _cloud) = beside_a_cloud(&wanting(1, "")).await;
         let removed = next_request(&consumer).await;
@@ -275,7 +275,7 @@ fn a_request_that_somebody_removed_is_made_again() {
 
 /// Python unlocks its nodes before it says that a request is fulfilled; an operator may lock one at any time.
 #[test]
-fn a_node_that_is_locked_is_freed_when_it_is_unlocked_and_not_hammered_before() {
+fn a_locked_node_is_freed_on_unlock_without_retries_before() {
     on_paused_time(async {
         let (zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, "")).await;
         let id = next_request(&consumer).await;
@@ -300,7 +300,7 @@ fn a_node_that_is_locked_is_freed_when_it_is_unlocked_and_not_hammered_before() 
 
 // zookeeper.md M3
 #[test]
-fn nothing_is_asked_for_that_cannot_be_launched() {
+fn min_ready_requests_nothing_that_cannot_be_launched() {
     on_paused_time(async {
         let yaml = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a, min-ready: 1}, {name: b, min-ready: 1}]\nproviders:\n  \
                     - name: lab\n    driver: fake\n    cloud: fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      \

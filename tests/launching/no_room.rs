@@ -46,7 +46,7 @@ async fn wait_for_state(consumer: &Consumer, id: &RequestId, state: RequestState
 
 // zookeeper.md checks 33, 36 and 38
 #[test]
-fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_served() {
+fn the_first_request_lacking_capacity_pauses_the_pool() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 2)]).await;
         let first = consumer.submit_labels(&["a", "a"]).await;
@@ -75,7 +75,7 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
 
 // zookeeper.md checks 33 and 62, config.md check 49
 #[test]
-fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
+fn a_full_preferred_pool_leaves_requests_to_the_next() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("first", 1, 1), ("second", 100, 1)]).await;
         let mut in_use = Vec::new();
@@ -95,7 +95,7 @@ fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
 
 // Everybody who follows components would hear of it twice for each request.
 #[test]
-fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_paused() {
+fn a_full_pool_is_not_paused_if_another_pool_serves_at_once() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("one", 100, 1), ("other", 100, 1)]).await;
         let (mut pools, mut in_use) = (Vec::new(), Vec::new());
@@ -117,7 +117,7 @@ fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_pa
 
 // zookeeper.md check 56
 #[test]
-fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
+fn a_request_deleted_while_waiting_blocks_no_others() {
     on_paused_time(async {
         let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 1)]).await;
         let first = consumer.submit_labels(&["a"]).await;
@@ -135,7 +135,7 @@ fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
 }
 
 #[test]
-fn what_waits_when_a_launcher_stops_is_served_by_the_next() {
+fn a_waiting_request_is_served_by_the_next_launcher() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let (consumer, process, ended) = started(&zookeeper, &[("main", 100, 1)]).await;

@@ -96,7 +96,7 @@ impl ExtraDrivers for InstantDriver {
 
 // drivers.md 1.11
 #[test]
-fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
+fn a_driver_is_notified_of_reused_and_deleted_nodes() {
     on_paused_time(async {
         let (zookeeper, received) = (zookeeper(), Notifications::default());
         let consumer = Consumer::of(&zookeeper);

@@ -133,7 +133,7 @@ fn max_concurrency_counts_the_requests_of_all_pools_of_the_provider() {
 
 // zookeeper.md check 64
 #[test]
-fn a_label_of_a_dead_launcher_is_waited_for_until_its_registration_expires() {
+fn a_label_is_awaited_until_its_launchers_registration_expires() {
     on_paused_time(async {
         let (zookeeper, consumer, _process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
@@ -200,7 +200,7 @@ impl ExtraDrivers for DelayedDrivers {
 }
 
 #[test]
-fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() {
+fn a_failed_provider_start_is_retried_without_a_file_change() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -234,7 +234,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
 
 // zookeeper.md rule R26
 #[test]
-fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
+fn a_tenant_limited_request_keeps_its_rank_in_other_pools() {
     on_paused_time(async {
         let limits = "tenant-resource-limits: [{tenant-name: t, max-servers: 3}]\n";
         let zookeeper = zookeeper();

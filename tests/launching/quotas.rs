@@ -49,7 +49,7 @@ async fn assert_waits_for_capacity(configuration: &Value) {
 
 // zookeeper.md checks 32 and 33: servers, cores and memory of a pool
 #[test]
-fn a_request_beyond_what_its_pool_may_use_waits_for_it() {
+fn a_request_beyond_the_pool_limit_waits() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
         on_paused_time(async { assert_waits_for_capacity(&cloud(json!({}), limit)).await });
     }
@@ -57,7 +57,7 @@ fn a_request_beyond_what_its_pool_may_use_waits_for_it() {
 
 // zookeeper.md checks 34 and 35: the cloud's own limits count where nobody wants them ignored
 #[test]
-fn a_request_beyond_what_the_cloud_has_waits_for_it() {
+fn a_request_beyond_the_cloud_quota_waits() {
     for limit in [json!({"max-instances": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
         on_paused_time(async {
             let pool = json!({"ignore-provider-quota": false});
@@ -76,7 +76,7 @@ async fn ask_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, lab
 
 // zookeeper.md checks 38 and 50
 #[test]
-fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() {
+fn requests_lacking_capacity_are_served_by_rank() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
         let first = consumer.submit_labels(&["a"]).await;
@@ -99,7 +99,7 @@ fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() 
 
 // zookeeper.md check 39: nothing of ours raises, so the label becomes one that cannot be launched
 #[test]
-fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on() {
+fn a_waiting_request_is_declined_when_its_label_fails() {
     on_paused_time(async {
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         let (_zookeeper, consumer, process) = started(&configuration).await;
@@ -124,7 +124,7 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
 
 // drivers.md 1.3: the cloud's limits are those of all pools together, a pool's are its own
 #[test]
-fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
+fn pools_share_cloud_limits_but_not_pool_limits() {
     for (limit, is_shared) in [(json!({"max-servers": 1}), false), (json!({}), true)] {
         on_paused_time(async {
             let of_provider = if is_shared { json!({"fake": {"max-cores": 7}}) } else { json!({}) };
@@ -152,7 +152,7 @@ fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
 
 // zookeeper.md R5: whoever waits is told of the new limits
 #[test]
-fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
+fn a_waiting_request_is_served_when_its_pool_limit_rises() {
     on_paused_time(async {
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         let (_zookeeper, consumer, process) = started(&configuration).await;
@@ -170,7 +170,7 @@ fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
 
 // zookeeper.md R14 and K3: nodes that are ready do not count, those that boot do
 #[test]
-fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
+fn concurrent_launches_respect_max_concurrency() {
     on_paused_time(async {
         let slow = json!({"max-concurrency": 1, "fake": {"boot-time": 20}});
         let (_zookeeper, consumer, _process) = started(&cloud(slow, json!({}))).await;
@@ -200,7 +200,7 @@ fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
 
 // zookeeper.md check 41
 #[test]
-fn a_tenant_at_its_limit_waits_untouched_and_others_are_served() {
+fn a_tenant_at_its_limit_waits_and_others_are_served() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
         on_paused_time(async {
             let mut configuration = cloud(json!({}), json!({}));
@@ -226,7 +226,7 @@ fn a_tenant_at_its_limit_waits_untouched_and_others_are_served() {
 
 // zookeeper.md check 42
 #[test]
-fn a_label_is_kept_ready_whatever_tenants_may_not_have() {
+fn min_ready_is_independent_of_tenant_limits() {
     on_paused_time(async {
         let mut configuration = cloud(json!({}), json!({}));
         configuration["tenant-resource-limits"] = json!([{"tenant-name": "none", "max-servers": 0, "max-cores": 0}]);
@@ -242,7 +242,7 @@ fn a_label_is_kept_ready_whatever_tenants_may_not_have() {
 
 // zookeeper.md check 82
 #[test]
-fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
+fn min_ready_without_capacity_fails_and_pauses_no_pool() {
     on_paused_time(async {
         let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
         configuration["labels"][1]["min-ready"] = json!(1);
@@ -274,7 +274,7 @@ fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
 
 // What was given up stayed there as a node that is built, with the room that its request waited for.
 #[test]
-fn a_node_that_could_not_be_given_up_goes_all_the_same() {
+fn a_node_whose_eviction_failed_is_deleted_later() {
     on_paused_time(async {
         let faults = json!({"boot-time": 5, "boot-quota-every": 4});
         let (zookeeper, consumer, process) = started(&cloud(json!({"fake": faults}), json!({"max-servers": 2}))).await;

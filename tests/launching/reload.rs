@@ -50,7 +50,7 @@ async fn served(consumer: &Consumer, label: &str) -> RequestState {
 
 // config.md section 2.4, zookeeper.md check 65
 #[test]
-fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
+fn a_rejected_section_removes_only_its_own_pools() {
     on_paused_time(async {
         let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
         let (_zookeeper, consumer, process) = start_process(process, 2).await;
@@ -74,7 +74,7 @@ fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
 // Found by seed 46510: the pool registered itself once more while its registration was being taken back, and requests that all others
 // had declined waited for it.
 #[test]
-fn a_pool_that_has_gone_stays_away_though_its_connection_was_cut_when_it_left() {
+fn a_removed_pool_stays_unregistered_after_a_disconnection() {
     for lost in [0, 5] {
         on_paused_time(async {
             let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
@@ -96,7 +96,7 @@ fn a_pool_that_has_gone_stays_away_though_its_connection_was_cut_when_it_left() 
 
 // zookeeper.md check 65
 #[test]
-fn a_provider_that_cannot_start_leaves_the_others_alone() {
+fn a_failed_provider_start_does_not_affect_others() {
     on_paused_time(async {
         let twice = format!("{A}, {A}");
         let process = InProcessDaemon::new(&two_providers(SERVERS, &twice, B));
@@ -107,7 +107,7 @@ fn a_provider_that_cannot_start_leaves_the_others_alone() {
 }
 
 #[test]
-fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
+fn an_unusable_static_host_is_reported_and_affects_no_others() {
     on_paused_time(async {
         let odd = "{name: fake-0, labels: [a], max-parallel-jobs: 0, host-key-checking: false}, \
                    {name: fake-1, labels: [], host-key: nonsense, host-key-checking: false}, \
@@ -129,7 +129,7 @@ fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
 }
 
 #[test]
-fn servers_that_nobody_could_reach_keep_the_running_configuration() {
+fn unreachable_zookeeper_servers_keep_the_running_configuration() {
     on_paused_time(async {
         let (_zookeeper, consumer, process) =
             start_process(InProcessDaemon::new(&two_providers(SERVERS, A, B)), 2).await;
@@ -147,7 +147,7 @@ fn servers_that_nobody_could_reach_keep_the_running_configuration() {
 }
 
 #[test]
-fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then() {
+fn a_new_session_uses_the_last_valid_configuration() {
     on_paused_time(async {
         let process = InProcessDaemon::new(&two_providers(SERVERS, A, B));
         let first =
@@ -180,7 +180,7 @@ fn slow_cloud(more: &str) -> String {
 
 // drivers.md 1.9, zookeeper.md R5
 #[test]
-fn nodes_that_are_booting_are_finished_when_their_provider_is_replaced_or_removed() {
+fn booting_nodes_finish_when_their_provider_is_replaced_or_removed() {
     on_paused_time(async {
         let without = format!("zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders: []\n");
         for changed in [slow_cloud("    boot-timeout: 77\n"), without] {

@@ -66,7 +66,7 @@ fn replace(process: &InProcessDaemon, text: &str) {
 
 // config.md check 46
 #[test]
-fn a_file_that_is_touched_replaces_no_task_manager_and_no_registration() {
+fn a_touched_file_replaces_no_task_manager_or_registration() {
     on_paused_time(async {
         let text = yaml("lab", &["name: fake-h1, labels: [a]"], "");
         let (process, opened) = counted(&text);
@@ -87,7 +87,7 @@ fn a_file_that_is_touched_replaces_no_task_manager_and_no_registration() {
 
 // config.md check 38, zookeeper.md check 83
 #[test]
-fn a_label_that_is_added_is_written_into_the_registration_that_is_there() {
+fn an_added_label_updates_the_existing_registration() {
     on_paused_time(async {
         let (process, opened) = counted(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         let (_zookeeper, consumer, process) = start_process(process, 1).await;

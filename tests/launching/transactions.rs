@@ -84,7 +84,7 @@ impl TransactionHarness {
 }
 
 #[test]
-fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
+fn fulfilling_a_request_is_one_transaction() {
     for directories in [vec![], vec!["request"], vec!["node"], vec!["request", "node"]] {
         on_paused_time(async {
             let case = TransactionHarness::new().await;
@@ -109,7 +109,7 @@ fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
 }
 
 #[test]
-fn a_writer_sees_its_own_write_at_once() {
+fn a_writer_observes_its_own_write_at_once() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
@@ -121,7 +121,7 @@ fn a_writer_sees_its_own_write_at_once() {
 }
 
 #[test]
-fn a_picture_that_somebody_holds_stays_as_it_is() {
+fn a_held_snapshot_never_changes() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let held = case.store.mirror().snapshot();
@@ -132,7 +132,7 @@ fn a_picture_that_somebody_holds_stays_as_it_is() {
 }
 
 #[test]
-fn what_a_writer_knows_by_its_answer_is_no_news_when_its_event_comes() {
+fn the_event_of_an_own_write_publishes_no_second_snapshot() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let mirror = case.store.mirror();
@@ -150,7 +150,7 @@ fn what_a_writer_knows_by_its_answer_is_no_news_when_its_event_comes() {
 }
 
 #[test]
-fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
+fn a_foreign_lock_prevents_any_change() {
     for known in [true, false] {
         for what in ["node", "request"] {
             on_paused_time(async {
@@ -173,7 +173,7 @@ fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
 }
 
 #[test]
-fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
+fn lock_directories_with_foreign_children_use_the_slow_path() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let (node_lock, request_lock) = (paths::node_lock(&case.node), paths::request_lock(&case.request));
@@ -189,7 +189,7 @@ fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
 
 // zookeeper.md check 58
 #[test]
-fn a_request_that_ended_meanwhile_is_neither_handed_out_nor_claimed() {
+fn a_finished_request_is_neither_fulfilled_nor_claimed() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
@@ -226,7 +226,7 @@ fn a_record_that_changed_meanwhile_is_a_conflict() {
 }
 
 #[test]
-fn a_node_goes_with_everything_below_it_unless_it_is_locked() {
+fn a_node_is_deleted_recursively_unless_locked() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let lock_directory = paths::node_lock(&case.node);
@@ -245,7 +245,7 @@ fn a_node_goes_with_everything_below_it_unless_it_is_locked() {
 }
 
 #[test]
-fn a_node_is_released_only_when_its_request_is_really_gone() {
+fn a_node_is_released_only_if_its_request_was_deleted() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
@@ -263,7 +263,7 @@ fn a_node_is_released_only_when_its_request_is_really_gone() {
 
 // zookeeper.md check 18, quirk K9
 #[test]
-fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
+fn fulfilling_a_deleted_request_leaves_no_traces() {
     for (is_large, is_strange, is_known) in
         [(false, false, false), (false, true, false), (false, false, true), (true, false, false), (true, true, true)]
     {
@@ -305,7 +305,7 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
 
 // Found by tests/kill.rs: in steps a reset freed nodes of a request that had been fulfilled since somebody decided on it.
 #[test]
-fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
+fn a_stale_reset_after_fulfilment_frees_nothing() {
     for is_large in [false, true] {
         on_paused_time(async {
             let case = TransactionHarness::new().await;
@@ -336,7 +336,7 @@ fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
 
 // An operator deletes one of the nodes between two steps.
 #[test]
-fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
+fn a_chunked_fulfilment_fails_if_a_node_changed() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
@@ -372,7 +372,7 @@ fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
 
 // Before the first node of it can be taken for one that somebody left.
 #[test]
-fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
+fn a_chunked_fulfilment_is_locked_at_every_step() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
@@ -432,7 +432,7 @@ async fn locks_of_nodes(case: &TransactionHarness, nodes: &[NodeId]) -> usize {
 
 // One request for more nodes than fit a transaction.
 #[test]
-fn a_launch_in_portions_is_claimed_begun_and_gone_on_with_as_one_that_fits() {
+fn a_chunked_launch_is_claimed_started_and_resumed() {
     for most in [1, 3_000, 700_000] {
         on_paused_time(async {
             let case = TransactionHarness::new().await;
@@ -465,7 +465,7 @@ fn a_launch_in_portions_is_claimed_begun_and_gone_on_with_as_one_that_fits() {
 }
 
 #[test]
-fn a_portion_that_fails_leaves_no_lock() {
+fn a_failed_chunk_leaves_no_lock() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
@@ -506,7 +506,7 @@ fn a_portion_that_fails_leaves_no_lock() {
 
 // What it has freed in one portion is somebody else's before the last one.
 #[test]
-fn a_request_in_portions_that_fails_ends_though_its_nodes_are_given_to_others_meanwhile() {
+fn a_failed_chunked_request_ends_though_its_nodes_were_reassigned() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
@@ -540,7 +540,7 @@ fn a_request_in_portions_that_fails_ends_though_its_nodes_are_given_to_others_me
 
 // Found by tests/fault_runs.rs: a pool whose registration was made and not answered registered once more.
 #[test]
-fn a_component_is_registered_once_though_the_answer_was_lost() {
+fn a_component_is_registered_once_despite_a_lost_reply() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let zk: Zk = zookeeper.connect();

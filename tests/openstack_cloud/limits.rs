@@ -44,7 +44,7 @@ async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
 
 // zookeeper.md check 33, drivers.md 1.3: volumes of a pool, their size too
 #[test]
-fn a_pool_has_so_many_volumes_and_so_much_of_them() {
+fn a_pool_limits_number_and_size_of_volumes() {
     on_real_time(async {
         second_volume_waits(&[], json!({"max-volumes": 1}), "volumes").await;
         second_volume_waits(&[], json!({"max-volume-gb": 3}), "volume-gb").await;
@@ -53,7 +53,7 @@ fn a_pool_has_so_many_volumes_and_so_much_of_them() {
 
 // zookeeper.md check 34, drivers.md 2.1.7: those of the project
 #[test]
-fn a_project_has_so_many_volumes_and_so_much_of_them() {
+fn a_project_limits_number_and_size_of_volumes() {
     on_real_time(async {
         second_volume_waits(&["--quota-volumes", "1"], json!({}), "volumes").await;
         second_volume_waits(&["--quota-gigabytes", "3"], json!({}), "volume-gb").await;
@@ -62,7 +62,7 @@ fn a_project_has_so_many_volumes_and_so_much_of_them() {
 
 // zookeeper.md check 35
 #[test]
-fn a_limit_that_was_raised_unnoticed_stops_only_pools_that_heed_it() {
+fn a_stale_quota_blocks_only_pools_that_respect_it() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--quota-servers", "1"]).await;
         let configure = |name: &str| {
@@ -93,7 +93,7 @@ fn a_limit_that_was_raised_unnoticed_stops_only_pools_that_heed_it() {
 
 // drivers.md 1.3 and 1.7.7
 #[test]
-fn servers_of_others_in_the_project_take_their_part_of_its_limits() {
+fn foreign_servers_count_towards_the_project_limits() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--quota-servers", "2"]).await;
         let client = cloud.client().await;

@@ -10,7 +10,7 @@ use crate::stack::{Cloud, clouds};
 use crate::support::{real, wait};
 
 #[test]
-fn an_application_credential_is_as_good_as_a_password() {
+fn an_application_credential_works_like_a_password() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let Some(credential) = cloud.sibling(&format!("{}-appcred", cloud.name)) else {
@@ -31,7 +31,7 @@ fn an_application_credential_is_as_good_as_a_password() {
 }
 
 #[test]
-fn a_token_is_as_good_as_a_password_as_long_as_it_lasts() {
+fn a_token_works_like_a_password_until_it_expires() {
     on_real_time(async {
         let cloud = Cloud::simulated(&[]).await;
         let token = cloud.client().await.token();
@@ -57,7 +57,7 @@ fn a_token_is_as_good_as_a_password_as_long_as_it_lasts() {
 }
 
 #[test]
-fn a_region_that_the_catalogue_has_is_used_and_named_in_the_record() {
+fn the_region_is_used_and_recorded() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--region", "north"]).await;
         // The first one is that of a provider which names none.
@@ -78,7 +78,7 @@ fn a_region_that_the_catalogue_has_is_used_and_named_in_the_record() {
 }
 
 #[test]
-fn a_keystone_that_is_busy_is_asked_again_when_it_wants_to_be() {
+fn a_busy_keystone_is_retried_after_its_retry_after() {
     on_real_time(async {
         let fault = "429 times=1 path=^/identity/v3/auth/tokens$";
         let cloud = Cloud::simulated(&["--retry-after-s", "4", "--fault", fault]).await;
@@ -106,7 +106,7 @@ fn other_authority(folder: &std::path::Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_out_of_service() {
+fn tls_uses_the_authority_of_clouds_yaml() {
     if real::skipped() {
         return;
     }
@@ -172,7 +172,7 @@ fn with_unusable_clouds(cloud: &mut Cloud, folder: &std::path::Path) {
 }
 
 #[test]
-fn a_provider_that_cannot_log_in_says_so_and_others_work() {
+fn a_failed_login_is_reported_and_affects_no_other_provider() {
     on_real_time(async {
         for mut cloud in clouds(&[]).await {
             let folder = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId
 
 // config.md check 42 and section 3, rule 3
 #[test]
-fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
+fn a_changed_clouds_yaml_applies_at_the_next_reload() {
     on_real_time(async {
         let cloud = Cloud::simulated(&[]).await;
         let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();

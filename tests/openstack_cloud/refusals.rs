@@ -10,7 +10,7 @@ use nodepool_model::records::time::Seconds;
 
 // drivers.md 2.1.2
 #[test]
-fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_work() {
+fn unknown_flavors_and_networks_decline_only_their_labels() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let configure = |name: &str| {
@@ -46,7 +46,7 @@ fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_w
 
 // drivers.md 2.1.2
 #[test]
-fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
+fn a_missing_image_is_declined_until_it_exists() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let image = format!("test-{}", uuid::Uuid::new_v4().simple());
@@ -103,7 +103,7 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
 
 // The catalogue does not have it, or it is not for us.
 #[test]
-fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
+fn without_glance_images_named_by_id_still_boot() {
     on_real_time(async {
         // Each simulated cloud gives it the same id.
         let known = Cloud::simulated(&[]).await.client().await.id_of("image", "images", "raw-1M").await;
@@ -137,7 +137,7 @@ fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
 
 // zookeeper.md checks 43 and 45, drivers.md 1.7.3
 #[test]
-fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_removed() {
+fn failed_servers_are_replaced_and_all_are_deleted() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
             let client = cloud.client().await;
@@ -205,7 +205,7 @@ async fn assert_waits_for_quota(cloud: &Cloud, short: &str) {
 
 // zookeeper.md checks 32 and 34, drivers.md 2.1.7
 #[test]
-fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
+fn a_full_project_delays_requests_and_declines_oversized_ones() {
     on_real_time(async {
         for cloud in small_clouds().await {
             assert_waits_for_quota(&cloud, "cores").await;
@@ -216,7 +216,7 @@ fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
 // zookeeper.md check 34, drivers.md 2.1.7
 // drivers.md 2.1.4: what is known is outdated where a creation is answered by a 400
 #[test]
-fn an_image_that_is_replaced_by_another_of_its_name_fails_nobody() {
+fn a_replaced_image_of_the_same_name_fails_no_request() {
     on_real_time(async {
         for mut cloud in clouds(&[]).await {
             let client = cloud.client().await;
@@ -243,7 +243,7 @@ fn an_image_that_is_replaced_by_another_of_its_name_fails_nobody() {
 }
 
 #[test]
-fn a_zone_that_vanishes_fails_nobody() {
+fn a_removed_zone_fails_no_request() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--zones", "z1,z2"]).await;
         with_launcher(
@@ -266,7 +266,7 @@ fn a_zone_that_vanishes_fails_nobody() {
 }
 
 #[test]
-fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
+fn an_exhausted_network_delays_requests() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--quota-ports", "2"]).await;
         assert_waits_for_quota(&cloud, "ports").await;
@@ -276,7 +276,7 @@ fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
 
 // zookeeper.md check 37, drivers.md 2.1.4
 #[test]
-fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobody() {
+fn an_unexpected_quota_error_only_delays_the_request() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--quota-floating-ips", "1"]).await;
         let configure = |name: &str| {
@@ -303,7 +303,7 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
 
 // zookeeper.md check 37, drivers.md 2.1.4
 #[test]
-fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nobody() {
+fn a_server_fault_naming_the_quota_only_delays_the_request() {
     on_real_time(async {
         let fault = "Quota exceeded for cores: Requested 1, but already used 20 of 20 cores";
         let cloud = Cloud::simulated(&["--boot-fails-every", "1", "--boot-failure", fault]).await;
@@ -327,7 +327,7 @@ fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nob
 
 // drivers.md 2.1.7
 #[test]
-fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
+fn a_cloud_without_neutron_or_cinder_launches_nodes() {
     on_real_time(async {
         for missing in ["neutron", "cinder"] {
             let cloud = Cloud::simulated(&["--without", missing]).await;
@@ -358,7 +358,7 @@ fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
 
 /// What decides about floating addresses fails while the launcher starts: servers wait for it and are not given out without.
 #[test]
-fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floating_address() {
+fn a_server_with_several_ports_waits_for_the_port_list() {
     on_real_time(async {
         let flags = ["--networks", "private,second", "--fault", "500 times=2 service=network path=/subnets$"];
         let cloud = Cloud::simulated(&flags).await;
@@ -381,7 +381,7 @@ fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floa
 
 // zookeeper.md check 35, drivers.md 1.3
 #[test]
-fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
+fn unavailable_quotas_affect_only_pools_that_respect_them() {
     on_real_time(async {
         for status in ["403", "404", "500"] {
             let fault = format!("{status} service=compute path=/limits$");
@@ -424,7 +424,7 @@ fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
 
 // drivers.md 1.3: an old value is as good
 #[test]
-fn limits_that_were_known_stay_when_they_cannot_be_had_any_more() {
+fn known_quotas_are_kept_when_they_become_unavailable() {
     on_real_time(async {
         let faults = ["--fault", "403 after=1 service=compute path=/limits$"];
         let cloud =

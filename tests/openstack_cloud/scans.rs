@@ -20,7 +20,7 @@ fn checked(cloud: &Cloud, name: &str, port: u16, seconds: u64) -> Value {
 
 // zookeeper.md check 47, drivers.md 1.7.8: nobody answers
 #[test]
-fn servers_whose_keys_cannot_be_had_fail_the_request_and_go() {
+fn servers_without_host_keys_fail_the_request_and_are_deleted() {
     on_real_time(async {
         let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
         let configure = |name: &str| vec![checked(&cloud, name, port.number, 1)];
@@ -52,7 +52,7 @@ async fn address_of_another(
 
 // zookeeper.md check 47, drivers.md 1.7.8: nobody answers at the first server, and an sshd does at the second
 #[test]
-fn a_scan_that_failed_once_is_made_again_with_another_server() {
+fn a_failed_key_scan_is_retried_with_another_server() {
     if real::skipped() {
         return;
     }
@@ -81,7 +81,7 @@ fn a_scan_that_failed_once_is_made_again_with_another_server() {
 
 // zookeeper.md check 68, drivers.md 1.7.4
 #[test]
-fn a_node_whose_server_somebody_else_deleted_goes_as_well() {
+fn a_node_whose_server_was_deleted_elsewhere_is_deleted() {
     on_real_time(async {
         for cloud in crate::stack::clouds(&[]).await {
             with_launcher(

@@ -20,7 +20,7 @@ fn with_statsd(cloud: &mut Cloud, folder: &Path, statsd: &UdpSocket) {
 
 // operations.md 4.4
 #[test]
-fn the_statsd_of_a_cloud_hears_of_each_kind_of_request() {
+fn statsd_receives_timings_of_each_kind_of_call() {
     on_real_time(async {
         for mut cloud in clouds(&[]).await {
             let (folder, statsd) = (tempfile::tempdir().unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());

@@ -13,7 +13,7 @@ use nodepool_policy::pool::{Effect, Event};
 const BACK_AND_AHEAD: [Seconds; 2] = [Seconds(-3600.0), Seconds(3600.0)];
 
 #[test]
-fn a_boot_has_its_time_whatever_happens_to_the_clock() {
+fn the_boot_timeout_is_independent_of_clock_steps() {
     for by in BACK_AND_AHEAD {
         let mut harness = PoolHarness::new("a");
         harness.start_launches();
@@ -29,7 +29,7 @@ fn a_boot_has_its_time_whatever_happens_to_the_clock() {
 }
 
 #[test]
-fn a_request_that_found_no_quota_rests_as_long_as_ever() {
+fn quota_backoff_is_independent_of_clock_steps() {
     for by in BACK_AND_AHEAD {
         let mut harness = PoolHarness::new("a");
         harness.start_launches();
@@ -44,7 +44,7 @@ fn a_request_that_found_no_quota_rests_as_long_as_ever() {
 }
 
 #[test]
-fn what_could_not_be_deleted_rests_as_long_as_ever() {
+fn deletion_backoff_is_independent_of_clock_steps() {
     for by in BACK_AND_AHEAD {
         let nodes = vec!["1 labels=a used".to_owned()];
         let mut built =

@@ -160,7 +160,7 @@ impl PoolHarness {
 
 // Seed 76 of the simulated hours: the launcher tried without end and without a pause.
 #[test]
-fn an_eviction_that_failed_is_not_tried_again_on_the_same_picture() {
+fn a_failed_eviction_is_not_retried_on_the_same_snapshot() {
     let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["7 labels=b age=400"]);
     let evicts = |effects: Vec<Effect>| effects.iter().any(|effect| matches!(effect, Effect::Evict(_)));
     let woken = harness.step(Event::Wake);
@@ -185,7 +185,7 @@ fn evicted(room: f64, request: &str, nodes: &[&str]) -> Option<String> {
 
 // Seed 5947 of the simulated hours: four nodes of a label of which the request wanted one took the room of the others for ever.
 #[test]
-fn of_a_label_that_is_wanted_what_is_more_than_that_makes_room() {
+fn idle_nodes_beyond_the_demand_of_a_label_are_evicted() {
     let evicted = |request: &str, nodes: &[&str]| evicted(3.0, request, nodes);
     let three = ["7 labels=a age=400", "8 labels=a age=500", "9 labels=a age=450"];
     assert_eq!(evicted("200-1 a,b,b", &three).as_deref(), Some("0000000008"), "the oldest one");
@@ -196,7 +196,7 @@ fn of_a_label_that_is_wanted_what_is_more_than_that_makes_room() {
 
 // Both had their room for ever, and the request waited for as long.
 #[test]
-fn what_nobody_can_take_makes_room() {
+fn idle_nodes_that_no_request_can_use_are_evicted() {
     let evicted = |request: &str, nodes: &[&str]| evicted(2.0, request, nodes);
     let of_a_label_that_has_gone = ["7 labels=gone age=400", "8 labels=gone age=500"];
     assert_eq!(evicted("200-1 a", &of_a_label_that_has_gone).as_deref(), Some("0000000008"));
@@ -215,7 +215,7 @@ fn finish_of(effects: &[Effect]) -> &Finish {
 
 // zookeeper.md check 27
 #[test]
-fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
+fn a_node_whose_write_failed_is_ready_when_its_request_finishes() {
     let mut harness = PoolHarness::new("a,a");
     harness.start_launches();
     let [Effect::Save(first)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
@@ -232,7 +232,7 @@ fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
 }
 
 #[test]
-fn a_node_that_is_not_seen_to_be_ready_is_written_with_the_end_of_its_request() {
+fn an_unwritten_ready_node_is_written_with_the_finish() {
     let mut harness = PoolHarness::new("a,a");
     harness.start_launches();
     for node in 0..2 {
@@ -247,7 +247,7 @@ fn a_node_that_is_not_seen_to_be_ready_is_written_with_the_end_of_its_request() 
 
 // Seed 9987 of the simulated hours: servers were made for nodes that were gone before they were begun.
 #[test]
-fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
+fn a_request_whose_new_node_is_deleted_is_released() {
     let mut harness = PoolHarness::new("a,a");
     let claimed = harness.step(Event::Wake);
     let [Effect::Claim(claim)] = &claimed[..] else { panic!("the request is taken up: {claimed:?}") };
@@ -262,7 +262,7 @@ fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
 }
 
 #[test]
-fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
+fn a_node_reassigned_meanwhile_is_neither_assigned_nor_freed() {
     let mut harness = PoolHarness::with_capacity(3.0, "200-1 a,b", &["7 labels=a"]);
     let claimed = harness.step(Event::Wake);
     let [Effect::Claim(claim)] = &claimed[..] else { panic!("the request is taken up: {claimed:?}") };
@@ -287,7 +287,7 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
 
 // drivers.md 1.7.3: every attempt is prepared anew. A fault run showed it: twenty attempts with an image that was no more.
 #[test]
-fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
+fn each_attempt_boots_from_the_newest_upload() {
     let mut harness = PoolHarness::new("a");
     let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
     let mut launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
@@ -335,7 +335,7 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
 
 /// The zones are tried one after another, each once.
 #[test]
-fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
+fn a_request_whose_zones_were_removed_gets_others() {
     let mut harness = PoolHarness::new("a");
     let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
     let launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
@@ -363,7 +363,7 @@ fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
 
 // zookeeper.md check 37 and R45
 #[test]
-fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
+fn nodes_without_quota_are_deleted_and_the_others_wait() {
     let mut harness = PoolHarness::new("a,a");
     harness.start_launches();
     let [Effect::Save(first)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
@@ -393,7 +393,7 @@ fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
 }
 
 #[test]
-fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
+fn a_failed_extension_is_retried_on_the_next_snapshot() {
     let mut harness = PoolHarness::about_to_extend();
     let request = harness.request.clone();
     assert_eq!(harness.step(Event::Claimed(request, Err(WriteError::Conflict))), []);
@@ -404,7 +404,7 @@ fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
 
 // Seed 16220 of the simulated hours: more servers than a provider may have.
 #[test]
-fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
+fn nodes_of_a_claim_with_a_lost_reply_stay_reserved() {
     let refuse = |error: WriteError| {
         let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &[]);
         assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(_)]));
@@ -432,7 +432,7 @@ fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
 // Seed 23424 of the simulated hours: each failed attempt to wait for room had the pool say that it lacks none, and each time
 // that it was written there was another picture to try it on.
 #[test]
-fn who_lacks_room_lacks_it_still_when_a_write_failed() {
+fn a_failed_write_does_not_end_waiting_for_capacity() {
     let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
     let effects = harness.step(Event::Wake);
     assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.is_empty()), "{effects:?}");
@@ -456,7 +456,7 @@ fn who_lacks_room_lacks_it_still_when_a_write_failed() {
 
 // Seed 11995 of the simulated hours: a request waited for ever for the room that its own nodes took.
 #[test]
-fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
+fn nodes_of_an_extension_with_a_lost_reply_are_recovered() {
     let lost = Err(WriteError::Failed("the connection was lost".to_owned()));
     let mut harness = PoolHarness::with_capacity(
         3.0,

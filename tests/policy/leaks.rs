@@ -82,7 +82,7 @@ const GONE: &str = "0000000099";
 
 // zookeeper.md check 78, drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
 #[test]
-fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
+fn a_leak_needs_two_sightings_and_a_zookeeper_check() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     let first = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
@@ -105,7 +105,7 @@ fn ready_with(id: &str) -> Built {
 
 // The clock was put back by an hour, and for an hour longer there was no list.
 #[test]
-fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
+fn listings_run_every_ten_minutes_despite_clock_steps() {
     for by in [Seconds(-3600.0), Seconds(3600.0)] {
         let (mut leaks, mut built) = (LeakDetector::default(), ready_with("a"));
         let known = [instance("a", "lab", "0000000001")];
@@ -120,7 +120,7 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
 }
 
 #[test]
-fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
+fn without_candidates_only_ids_are_listed_until_one_is_new() {
     let (mut leaks, mut built) = (LeakDetector::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001"), instance("b", "other", GONE)];
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "nothing is known yet");
@@ -163,7 +163,7 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
 
 // A reload took the provider away between the two, and it was back before the next sweep.
 #[test]
-fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
+fn a_missed_listing_is_made_by_the_next_sweep() {
     let (mut leaks, built) = (LeakDetector::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001")];
     leaks.step(Event::Sweep, &built.inputs());
@@ -178,7 +178,7 @@ fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
 }
 
 #[test]
-fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
+fn instances_known_or_unconfirmed_by_zookeeper_are_kept() {
     let node = Node::new(NodeState::Ready, Timestamp(1.0));
     for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab_provider(), None)] {
         let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
@@ -191,7 +191,7 @@ fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
 }
 
 #[test]
-fn a_listing_that_failed_between_two_takes_the_proof_away() {
+fn a_failed_listing_discards_the_proof() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
@@ -202,7 +202,7 @@ fn a_listing_that_failed_between_two_takes_the_proof_away() {
 }
 
 #[test]
-fn nothing_is_done_while_zookeeper_is_out_of_reach() {
+fn nothing_is_decided_while_zookeeper_is_unreachable() {
     let (mut leaks, mut built) = (LeakDetector::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
@@ -214,7 +214,7 @@ fn nothing_is_done_while_zookeeper_is_out_of_reach() {
 
 // zookeeper.md check 78, drivers.md 1.7.6
 #[test]
-fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
+fn foreign_and_terminating_instances_are_no_leaks() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let mut going = instance("b", "lab", GONE);
     going.state = InstanceState::Stopping;
@@ -226,7 +226,7 @@ fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
 
 // drivers.md 1.7.7: what leaked instances take is no room; but the one of a node that has just gone may be seen once more
 #[test]
-fn leaked_instances_take_of_the_limits_until_they_are_gone() {
+fn leaked_instances_count_towards_limits_until_deleted() {
     let (mut leaks, mut built) = (LeakDetector::default(), inputs(&[]));
     let amounts = Resources::none().with("cores", 4.0).with("instances", 1.0);
     let mut leaked = Instance { resources: amounts.clone(), ..instance("a", "lab", GONE) };
@@ -250,7 +250,7 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
 }
 
 #[test]
-fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
+fn instances_with_unissued_node_ids_are_reported_and_kept() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     // One from before ZooKeeper was restored, one of a number that nobody gives, and a leak.
     let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
@@ -275,7 +275,7 @@ fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
+fn a_duplicate_instance_is_deleted_but_not_during_the_launch() {
     let mut node = Node::new(NodeState::Ready, Timestamp(1.0));
     node.external_id = "a".into();
     for (state, expected) in
@@ -298,7 +298,7 @@ fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
 }
 
 #[test]
-fn more_than_the_budget_is_told_and_left_alone() {
+fn leaks_beyond_the_budget_are_reported_and_kept() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let ids: Vec<String> = (100..120).map(|number| format!("{number:010}")).collect();
     let instances: Vec<Instance> = ids.iter().map(|id| instance(id, "lab", id)).collect();

@@ -31,7 +31,7 @@ fn is_ours(request: &RequestChange) -> bool {
 }
 
 #[test]
-fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
+fn a_request_resumable_elsewhere_is_reset_after_a_delay() {
     let mut built = inputs(Some("other provider=elsewhere labels=a version=12.0.0"));
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     assert!(!resets(&mut planner, &built));
@@ -42,7 +42,7 @@ fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
 }
 
 #[test]
-fn what_nobody_goes_on_with_begins_anew_at_once() {
+fn a_request_that_no_pool_can_resume_is_reset_at_once() {
     let of_python = "other provider=elsewhere labels=a version=11.0.0";
     let of_another = "other provider=beside labels=a version=12.0.0";
     for other in [None, Some(of_python), Some(of_another)] {
@@ -52,7 +52,7 @@ fn what_nobody_goes_on_with_begins_anew_at_once() {
 
 // A Nodepool 11 that deletes what boots for a request that its launcher left may take minutes over that, and so long nobody served it.
 #[test]
-fn nodes_that_go_keep_no_request() {
+fn nodes_being_deleted_do_not_delay_a_reset() {
     let going = "2 provider=elsewhere labels=a deleting allocated=200-1 locked";
     assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[going], None)));
     // Nor do they keep anybody from going on with what boots in their place.

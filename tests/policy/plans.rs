@@ -74,7 +74,7 @@ fn describe_cleanup_effect(effect: &planner::Effect) -> String {
 }
 
 #[test]
-fn every_plan_is_as_its_file_says() {
+fn every_plan_matches_its_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
     let update = std::env::var_os("UPDATE").is_some();
     let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -100,7 +100,7 @@ fn every_plan_is_as_its_file_says() {
 
 /// One of a process writes, and the others would be refused.
 #[test]
-fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
+fn a_request_leased_by_another_pool_is_skipped_until_it_fails() {
     let spec = "{hosts: [h1 labels=a check=not-needed], nodes: [1 host=h1 slot=0], requests: ['200-1 a'], expect: ''}";
     let mut built = build(&serde_yaml::from_str(spec).unwrap());
     let (id, other) = (RequestId::from("200-0000000001"), PoolId::new("lab", "another"));
@@ -122,7 +122,7 @@ fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
 
 /// Of pools that decline at the same time one writes first, and its write may end the request.
 #[test]
-fn a_decline_that_was_overtaken_keeps_its_reason() {
+fn a_superseded_decline_keeps_its_reason() {
     let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 zebra'], expect: ''}";
     let built = build(&serde_yaml::from_str(spec).unwrap());
     let (inputs, id) = (built.inputs(), RequestId::from("200-0000000001"));

@@ -284,7 +284,7 @@ proptest! {
 }
 
 #[test]
-fn a_waiting_request_keeps_every_label_it_was_ever_short_of() {
+fn a_waiting_request_keeps_every_label_it_ever_lacked() {
     // Short of b first; while it waits, a runs out as well. When b comes back, a must not be lost to others.
     let inputs = |nodes: &[&str]| Spec {
         hosts: vec!["h1 labels=a check=not-needed".to_owned(), "h2 labels=b check=not-needed".to_owned()],

@@ -17,7 +17,7 @@ fn repairs(effects: &[Effect]) -> Vec<String> {
 
 // A repair was refused after the lock that stood in its way had gone, and nobody looked again until the next tick.
 #[test]
-fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
+fn a_rejected_repair_is_retried_on_a_newer_snapshot() {
     let spec = "hosts: [h1 labels=a check=not-needed]\nnodes: [1 host=h1 slot=0 used]\nexpect: ''\n";
     let spec: Spec = serde_yaml::from_str(spec).unwrap();
     let mut built = build(&spec);

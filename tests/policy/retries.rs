@@ -10,7 +10,7 @@ use nodepool_model::records::time::Seconds;
 use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 
 #[test]
-fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
+fn checks_of_hundreds_of_dead_hosts_are_spread_out() {
     let hosts = (0..120).map(|number| format!("h{number} labels=a check=failed")).collect();
     let mut built = build(&Spec { hosts, ..Spec::default() });
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));

@@ -117,7 +117,7 @@ fn registered(checks: [&str; 2], node: &str) -> usize {
 }
 
 #[test]
-fn launchers_that_disagree_about_a_host_do_not_answer_each_other_without_a_pause() {
+fn launchers_that_disagree_about_a_host_back_off() {
     for checks in [["passed", "failed"], ["failed", "passed"], ["not-needed", "failed"]] {
         let count = registered(checks, "1 host=h1 slot=0 age=5");
         assert!((1..=3).contains(&count), "{checks:?}: {count} in 15 seconds");
@@ -125,14 +125,14 @@ fn launchers_that_disagree_about_a_host_do_not_answer_each_other_without_a_pause
 }
 
 #[test]
-fn of_two_launchers_the_one_that_emptied_a_slot_fills_it() {
+fn the_launcher_that_freed_a_slot_fills_it() {
     for check in ["passed", "not-needed"] {
         assert_eq!(registered([check, check], "1 host=h1 slot=0 used"), 1);
     }
 }
 
 #[test]
-fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled() {
+fn a_slot_freed_by_others_is_filled_after_backoff_and_a_check() {
     for check in ["passed", "not-needed"] {
         let mut launcher = Launcher::new("one", check, &["1 host=h1 slot=0"]);
         assert_eq!(launcher.wake(), []);
@@ -157,7 +157,7 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
 }
 
 #[test]
-fn a_slot_that_somebody_filled_meanwhile_is_left_alone() {
+fn a_slot_filled_meanwhile_is_not_filled_again() {
     let mut launcher = Launcher::new("one", "not-needed", &["1 host=h1 slot=0"]);
     launcher.wake();
     let stored = launcher.built.snapshot.node(&node_id("1")).unwrap().clone();
@@ -171,7 +171,7 @@ fn a_slot_that_somebody_filled_meanwhile_is_left_alone() {
 }
 
 #[test]
-fn a_slot_that_we_emptied_is_filled_at_once_though_its_end_is_seen_before_it_is_answered() {
+fn a_slot_is_refilled_at_once_after_an_own_deletion() {
     // Used, marked as deleted by an operator, and in a slot that its record does not name.
     for (slot, state) in [(0, "used"), (0, "deleting"), (7, "used")] {
         let node = format!("1 host=h1 slot={slot} {state}");
@@ -201,7 +201,7 @@ fn launcher_with_a_server(node: &str) -> Launcher {
 }
 
 #[test]
-fn servers_of_the_driver_that_a_provider_had_before_keep_their_records_and_are_told_of_once() {
+fn nodes_of_a_previous_driver_are_kept_and_reported_once() {
     for node in ["1 host=h1 slot=0", "1 host=h1 slot=0 used", "1 host=h1 slot=0 deleting", "1 host=h9 slot=0"] {
         let mut launcher = launcher_with_a_server(node);
         let effects = launcher.planner.step(Event::Sweep, &launcher.built.inputs());

@@ -41,7 +41,7 @@ fn is_released(effects: &[Effect]) -> bool {
 }
 
 #[test]
-fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
+fn a_draining_pool_releases_requests_waiting_for_capacity() {
     let mut harness = PoolHarness::about_to_extend();
     assert_eq!(harness.step(Event::Draining), [], "nobody knows yet what comes of it");
     let request = harness.request.clone();
@@ -52,7 +52,7 @@ fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
 }
 
 #[test]
-fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
+fn max_concurrency_zero_releases_waiting_requests() {
     let mut harness = PoolHarness::about_to_extend();
     harness.step(Event::Claimed(harness.request.clone(), Err(WriteError::Conflict)));
     let mut section = ProviderConfig::clone(&harness.built.config.providers["lab"]);
@@ -64,7 +64,7 @@ fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
 
 // Its pool waited for room for it, with a lock that was not its own any more, and nobody else could have it.
 #[test]
-fn a_request_that_waits_is_given_up_when_somebody_has_broken_its_lock() {
+fn a_waiting_request_with_a_broken_lock_is_abandoned() {
     let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
     assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(_)]));
     let request = harness.request.clone();
@@ -79,7 +79,7 @@ fn a_request_that_waits_is_given_up_when_somebody_has_broken_its_lock() {
 
 // What had begun to go in the future, by the clock of then, was waited for until then.
 #[test]
-fn what_goes_in_the_future_is_no_room_to_wait_for() {
+fn a_deletion_dated_in_the_future_is_no_pending_capacity() {
     let mut harness =
         PoolHarness::with_capacity(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
     let effects = harness.step(Event::Wake);
@@ -88,7 +88,7 @@ fn what_goes_in_the_future_is_no_room_to_wait_for() {
 
 // Refused at once, it was tried fifty times a second.
 #[test]
-fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
+fn a_rejected_min_ready_request_backs_off() {
     let (label, mut harness, mut min_ready) = with_one_min_ready();
     for pause in [1.0, 2.0, 4.0] {
         let plan = |min_ready: &mut MinReady, harness: &PoolHarness| {
@@ -104,7 +104,7 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
 }
 
 #[test]
-fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
+fn a_pool_its_cloud_rejects_delays_no_other_pool() {
     let mut harness = PoolHarness::new("a");
     let trouble = Some(Unavailable::Temporary("no answer".to_owned()));
     let facts = ProviderFacts {
@@ -119,7 +119,7 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
 
 // A cloud refused to delete one server for ever, and in that pool no idle node made room any more.
 #[test]
-fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
+fn a_repeatedly_failing_deletion_is_no_pending_capacity() {
     let deleting = "6 labels=b deleting age=400";
     let mut harness = PoolHarness::with_capacity(2.0, "200-1 a", &[deleting, "7 labels=b age=500"]);
     let wake = |harness: &mut PoolHarness| {
@@ -139,7 +139,7 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
 
 // The node of such a request stayed given to it as long as the session lived.
 #[test]
-fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
+fn a_min_ready_request_with_a_lost_reply_is_recognized() {
     let (label, mut harness, mut min_ready) = with_one_min_ready();
     let plan =
         |min_ready: &mut MinReady, harness: &PoolHarness| min_ready.plan(&Default::default(), &harness.built.inputs());
@@ -164,7 +164,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
 
 // One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
 #[test]
-fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
+fn duplicate_nodes_of_a_min_ready_request_are_deleted_with_it() {
     let spec = Spec {
         hosts: vec!["h1 labels=a".to_owned()],
         labels: vec!["a min-ready=1".to_owned()],
@@ -190,7 +190,7 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
 
 // Its last write did not fit what ZooKeeper takes, so it was served, and not fulfilled, again and again.
 #[test]
-fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
+fn a_request_exceeding_one_write_fails_at_once() {
     let ask = |nodes: usize| {
         let mut harness = PoolHarness::new(&vec!["a"; nodes].join(","));
         let effects = harness.step(Event::Wake);
@@ -207,7 +207,7 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
 
 // It got the room that came free before those that somebody waited for.
 #[test]
-fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room() {
+fn a_min_ready_request_without_quota_does_not_wait() {
     let mut harness = PoolHarness::new("a");
     let own = min_ready::request(&"a".into(), "event".to_owned(), NOW);
     let mzxid = harness.built.snapshot.request(&harness.request).unwrap().mzxid + 1;
@@ -222,7 +222,7 @@ fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room()
 
 // As many requests as somebody had typed were made, until the memory was full.
 #[test]
-fn nodes_to_be_kept_ready_are_asked_for_in_portions() {
+fn min_ready_nodes_are_requested_in_batches() {
     let (_, harness, mut min_ready) = with_min_ready("a min-ready=9e18");
     let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
     assert_eq!(actions.len(), 1000);
@@ -231,7 +231,7 @@ fn nodes_to_be_kept_ready_are_asked_for_in_portions() {
 
 // It was given to its request with labels that this had not asked for, and the write refused as a defect.
 #[test]
-fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out() {
+fn a_node_relabelled_during_its_host_check_is_not_assigned() {
     let nodes = ["1 host=h1 slot=0", "2 host=h1 slot=1"];
     let mut built = build(&Spec {
         hosts: vec!["h1 labels=a check=passed slots=2".to_owned()],
@@ -268,7 +268,7 @@ fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
 
 // Each of two waited for the room of the other's node.
 #[test]
-fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
+fn the_lowest_ranked_waiting_request_releases_its_nodes() {
     let mut harness = PoolHarness::new("a,a");
     partly_served(&mut harness, "200-1");
     let first = (harness.request.clone(), harness.nodes[0].clone());
@@ -295,7 +295,7 @@ fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
 
 // The other pool left the request to this one, which asked its cloud again every five seconds.
 #[test]
-fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
+fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
     let mut harness = PoolHarness::from_spec(&Spec {
         hosts: vec!["h1 labels=a".to_owned()],
         requests: vec!["200-1 a".to_owned()],
@@ -315,7 +315,7 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
 
 // Seed 74703 of the simulated hours: its old node counted as its own, and was given to it once more when it had become idle.
 #[test]
-fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
+fn a_node_of_a_previous_attempt_does_not_belong_to_the_request() {
     let mut harness =
         PoolHarness::with_capacity(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
     assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));

@@ -27,7 +27,7 @@ fn claims(effects: &[Effect]) -> usize {
 
 // As many as came at once were taken up, before the first of them counted.
 #[test]
-fn requests_that_come_at_once_do_not_exceed_the_limit_of_their_tenant() {
+fn simultaneous_requests_do_not_exceed_the_tenant_limit() {
     let mut harness = three_requests_for_two();
     assert_eq!(claims(&harness.step(Event::Wake)), 2);
     let why = harness.pool.last_verdict(&request_id("200-3"), &harness.built.snapshot).unwrap();
@@ -39,7 +39,7 @@ fn requests_that_come_at_once_do_not_exceed_the_limit_of_their_tenant() {
 }
 
 #[test]
-fn what_a_request_takes_counts_once_its_nodes_are_there() {
+fn pending_tenant_usage_ends_when_the_nodes_exist() {
     let mut harness = three_requests_for_two();
     harness.built.snapshot.remove_request(&request_id("200-3"));
     harness.built.snapshot.remove_request(&request_id("200-2"));
@@ -51,7 +51,7 @@ fn what_a_request_takes_counts_once_its_nodes_are_there() {
 
 // Two pools of one process looked at the same picture.
 #[test]
-fn pools_of_one_process_do_not_exceed_the_limit_together() {
+fn pools_of_one_process_share_the_tenant_limit() {
     let mut harness = three_requests_for_two();
     let other = LauncherId::from("launcher-other-main");
     let taking: PendingTenantUsage =
@@ -88,7 +88,7 @@ fn one_request_for_two(nodes: &[&str]) -> PoolHarness {
 
 // Nodes that were given back unused counted for who had had them, who could then never have another one.
 #[test]
-fn idle_nodes_are_nobodys_whoever_had_them_last() {
+fn idle_nodes_count_towards_no_tenant() {
     let used = |nodes: &[&str]| {
         one_request_for_two(nodes).built.snapshot.usage_totals.used_by_tenant(&"t".into()).get("instances")
     };
@@ -110,7 +110,7 @@ fn idle_nodes_are_nobodys_whoever_had_them_last() {
 
 // A request that was lost while its node booted, and was taken up again while that node went, seemed to have what it had yet to get.
 #[test]
-fn what_goes_is_no_part_of_what_its_request_takes() {
+fn nodes_being_deleted_do_not_count_as_pending_usage() {
     let mut harness = one_request_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
     assert_eq!(claims(&harness.step(Event::Wake)), 1, "one goes, one comes, and that is all that the tenant may have");
     let why = harness.pool.last_verdict(&request_id("200-2"), &harness.built.snapshot).unwrap();
@@ -119,7 +119,7 @@ fn what_goes_is_no_part_of_what_its_request_takes() {
 
 // It may have been carried out, and then no picture shows it for a moment.
 #[test]
-fn what_a_lost_answer_may_have_taken_counts_until_it_would_be_seen() {
+fn a_lost_reply_counts_as_usage_until_it_would_be_visible() {
     let mut harness = three_requests_for_two();
     assert_eq!(claims(&harness.step(Event::Wake)), 2);
     harness.step(Event::Claimed(request_id("200-1"), Err(WriteError::Failed("connection loss".to_owned()))));

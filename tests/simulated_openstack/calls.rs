@@ -21,7 +21,7 @@ async fn every_nth_call_of_a_pattern_fails_and_no_other() {
 }
 
 #[tokio::test]
-async fn errors_look_like_those_of_their_service() {
+async fn errors_match_the_format_of_their_service() {
     let (simulated, cloud) = start(&[]).await;
     fault(&simulated, "500").await;
     let body = cloud.get("compute", "/servers").await.expect(500).body;
@@ -35,7 +35,7 @@ async fn errors_look_like_those_of_their_service() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_to_the_answer() {
+async fn a_redirect_is_followed_to_the_reply() {
     let (simulated, cloud) = start(&[]).await;
     fault(&simulated, "redirect times=1 path=limits$").await;
     let answer = cloud.get("compute", "/limits").await.expect(307);
@@ -51,7 +51,7 @@ async fn cut(cloud: &Cloud, path: &str) -> bool {
 }
 
 #[tokio::test]
-async fn connections_are_closed_without_an_answer() {
+async fn connections_are_closed_without_a_reply() {
     let (simulated, cloud) = start(&[]).await;
     fault(&simulated, "closed times=1").await;
     assert!(cut(&cloud, "/servers").await);
@@ -70,7 +70,7 @@ async fn connections_hang_before_they_are_closed() {
 }
 
 #[tokio::test]
-async fn the_answer_of_a_create_is_lost_but_the_server_is_there() {
+async fn a_create_reply_is_lost_but_the_server_exists() {
     let (simulated, cloud) = start(&[]).await;
     let order = json!({"server": cloud.server_request("lost").await});
     fault(&simulated, "lost-answer method=POST path=/servers$ times=1").await;
@@ -90,7 +90,7 @@ async fn detail(cloud: &Cloud) -> Answer {
 }
 
 #[tokio::test]
-async fn answers_are_truncated_incomplete_or_strange() {
+async fn replies_are_truncated_incomplete_or_malformed() {
     let (simulated, cloud) = start(&["--boot-time-s", "0"]).await;
     server(&cloud, "one").await;
     fault(&simulated, "truncated path=/servers/").await;
@@ -104,7 +104,7 @@ async fn answers_are_truncated_incomplete_or_strange() {
 }
 
 #[tokio::test]
-async fn unknown_knobs_and_faults_are_refused_and_change_nothing() {
+async fn unknown_knobs_and_faults_are_rejected() {
     let simulated = SimulatedOpenStack::start(&[]).await;
     let url = format!("{}/sim/knobs", simulated.base());
     let http = reqwest::Client::new();
@@ -126,7 +126,7 @@ async fn unknown_knobs_and_faults_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn flags_that_cannot_be_are_refused_at_the_start() {
+fn invalid_flags_are_rejected_at_startup() {
     for flags in [["--boot-time-s", "-1"], ["--networks", "1,2,3,4,5,6,7,8,9,10"], ["--fault", "nonsense"]] {
         let ended = std::process::Command::new(executable()).args(flags).output().expect("the example is built");
         assert!(!ended.status.success() && ended.stdout.is_empty(), "{flags:?}: {ended:?}");

@@ -10,7 +10,7 @@ use crate::{fault, ids, listed, server, start};
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_stale_list_shows_what_was_a_while_ago() {
+async fn a_stale_list_shows_past_state() {
     let (simulated, cloud) = start(&["--boot-time-s", "0", "--delete-time-s", "0", "--stale-lists-s", "1.5"]).await;
     let id = server(&cloud, "stale").await;
     assert_eq!(cloud.server(&id).await["status"], "ACTIVE");
@@ -26,7 +26,7 @@ async fn a_stale_list_shows_what_was_a_while_ago() {
 }
 
 #[tokio::test]
-async fn a_partial_list_ends_early_and_does_not_say_so() {
+async fn a_partial_list_ends_early_without_a_marker() {
     let (simulated, cloud) = start(&[]).await;
     for name in ["a", "b", "c", "d"] {
         server(&cloud, name).await;

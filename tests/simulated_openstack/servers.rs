@@ -38,7 +38,7 @@ async fn servers_stick_while_they_are_built_or_deleted() {
 }
 
 #[tokio::test]
-async fn servers_vanish_by_themselves() {
+async fn servers_disappear_spontaneously() {
     let (simulated, cloud) = start(&["--boot-time-s", "0", "--vanish-every", "1", "--vanish-after-s", "0.2"]).await;
     let id = server(&cloud, "vanishing").await;
     wait::until("the server to vanish", TIMEOUT, async || listed(&cloud).await.is_empty()).await;
@@ -47,7 +47,7 @@ async fn servers_vanish_by_themselves() {
 }
 
 #[tokio::test]
-async fn a_port_stays_behind_until_somebody_deletes_it() {
+async fn a_leaked_port_stays_until_deleted() {
     let (simulated, cloud) = start(&["--boot-time-s", "0", "--delete-time-s", "0", "--port-stays-every", "1"]).await;
     let id = server(&cloud, "leaky").await;
     cloud.remove(&id).await;
@@ -78,7 +78,7 @@ async fn metadata_decides_how_a_server_is_built_and_deleted() {
 }
 
 #[tokio::test]
-async fn quotas_are_kept_in_the_words_of_each_service() {
+async fn quota_errors_use_the_format_of_each_service() {
     let (simulated, cloud) = start(&["--quota-servers", "1", "--quota-cores", "1", "--delete-time-s", "0"]).await;
     let message = async |order: &Value| {
         let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(403);
@@ -113,7 +113,7 @@ async fn more_servers_than_fit_are_cut_down_to_the_quota() {
 }
 
 #[tokio::test]
-async fn a_cloud_of_fewer_services_has_no_others() {
+async fn disabled_services_are_absent_from_the_catalog() {
     let (_simulated, cloud) = start(&["--without", "cinder", "--without", "network", "--boot-time-s", "0"]).await;
     assert!(!cloud.has("volumev3") && !cloud.has("network") && cloud.has("image"));
     let flavor = cloud.flavor("tiny").await;
@@ -136,7 +136,7 @@ async fn addresses_follow_one_another_and_come_in_both_families() {
 }
 
 #[tokio::test]
-async fn a_reset_cloud_is_as_new() {
+async fn a_reset_restores_the_initial_state() {
     let (simulated, cloud) = start(&["--boot-time-s", "0"]).await;
     let before = server(&cloud, "before").await;
     simulated.knobs(json!({"boot_time_s": 3600})).await;

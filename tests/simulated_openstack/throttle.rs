@@ -36,7 +36,7 @@ async fn calls_are_throttled_every_nth_and_above_a_rate() {
 }
 
 #[tokio::test]
-async fn calls_take_as_long_as_they_are_told() {
+async fn calls_have_the_configured_latency() {
     let (simulated, cloud) = start(&["--latency-ms", "compute=150-200,image=0"]).await;
     let took = async |service| {
         let before = Instant::now();
@@ -61,7 +61,7 @@ async fn tokens_end_when_they_expire_and_when_they_are_revoked() {
 }
 
 #[tokio::test]
-async fn the_cloud_speaks_tls() {
+async fn the_cloud_serves_tls() {
     if crate::support::real::skipped() {
         return;
     }

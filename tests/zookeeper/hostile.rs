@@ -77,7 +77,7 @@ async fn start(behavior: ListenerBehavior) -> ConnectOptions {
 }
 
 #[tokio::test]
-async fn who_is_not_zookeeper_is_refused_with_a_reason() {
+async fn a_server_that_is_not_zookeeper_is_rejected_with_a_reason() {
     let cases = [
         (ListenerBehavior::Closes, "the server close"),
         (ListenerBehavior::Silent, "accepts the connection but does not answer"),
@@ -96,7 +96,7 @@ async fn who_is_not_zookeeper_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_server_that_turns_to_nonsense_costs_a_connection_and_no_more() {
+async fn invalid_replies_only_cost_the_connection() {
     let nonsense: [&[u8]; 5] = [
         &[0xff; 64],
         &[0, 0, 0, 3, 1, 2, 3],
@@ -117,7 +117,7 @@ async fn a_server_that_turns_to_nonsense_costs_a_connection_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_read_only_server_is_named_and_its_sessions_wait_for_the_ensemble() {
+async fn a_read_only_server_is_reported_and_retried() {
     if real::skipped() {
         return;
     }

@@ -33,7 +33,7 @@ async fn settles_at(zk: &Zk, count: usize) {
 
 // zookeeper.md checks 15 and 16
 #[tokio::test]
-async fn a_refused_attempt_leaves_only_the_holder() {
+async fn a_failed_lock_attempt_leaves_only_the_holder() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, id), (other, _)) = (session(&zookeeper), session(&zookeeper));
     let held = lock::try_lock(&zk, LOCK, "").await.unwrap().expect("nobody else wants it");
@@ -53,14 +53,14 @@ async fn a_refused_attempt_leaves_only_the_holder() {
 }
 
 #[tokio::test]
-async fn dropping_a_lock_gives_it_back() {
+async fn dropping_a_lock_releases_it() {
     let (zk, _) = session(&MemoryZooKeeper::new());
     drop(lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap());
     assert_eq!(contenders(&zk).await, Vec::<String>::new(), "sent at once, not some time later");
 }
 
 #[tokio::test]
-async fn those_who_wait_are_served_in_the_order_they_came() {
+async fn lock_waiters_are_served_in_fifo_order() {
     let zookeeper = MemoryZooKeeper::new();
     let (zk, _) = session(&zookeeper);
     let held = lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap();
@@ -86,7 +86,7 @@ fn zk_of(zookeeper: &MemoryZooKeeper) -> Zk {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_in_vain_ends_at_its_limit_and_leaves_nothing() {
+async fn a_lock_timeout_leaves_no_contender() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, _), (other, _)) = (session(&zookeeper), session(&zookeeper));
     let held = lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap();
@@ -99,7 +99,7 @@ async fn waiting_in_vain_ends_at_its_limit_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_cancelled_attempt_leaves_nothing_at_any_point_of_it() {
+async fn a_lock_attempt_cancelled_at_any_step_leaves_no_contender() {
     let zookeeper = MemoryZooKeeper::new();
     let (zk, _) = session(&zookeeper);
     let held = lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap();
@@ -117,7 +117,7 @@ async fn a_cancelled_attempt_leaves_nothing_at_any_point_of_it() {
 
 // zookeeper.md §2.1 step 2
 #[tokio::test]
-async fn an_attempt_whose_answer_was_lost_finds_its_own_contender() {
+async fn a_lock_attempt_with_a_lost_reply_finds_its_contender() {
     let zookeeper = MemoryZooKeeper::new();
     let (zk, id) = session(&zookeeper);
     lock::make_path(&zk, LOCK).await.unwrap();
@@ -130,7 +130,7 @@ async fn an_attempt_whose_answer_was_lost_finds_its_own_contender() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_at_every_step_leave_nothing_once_the_connection_is_back() {
+async fn lock_failures_leave_nothing_after_reconnection() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, id), (other, _)) = (session(&zookeeper), session(&zookeeper));
     lock::make_path(&zk, LOCK).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_waiter_keeps_its_place_over_a_lost_connection() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_session_ends_is_told_so() {
+async fn a_waiter_whose_session_expires_gets_an_error() {
     let zookeeper = MemoryZooKeeper::new();
     let ((holder, _), (zk, id)) = (session(&zookeeper), session(&zookeeper));
     let _held = lock::try_lock(&holder, LOCK, "").await.unwrap().unwrap();
@@ -177,7 +177,7 @@ async fn a_waiter_whose_session_ends_is_told_so() {
 
 // zookeeper.md §2.3, quirk K10
 #[tokio::test]
-async fn locking_does_not_bring_back_a_record_that_is_gone() {
+async fn locking_does_not_recreate_a_deleted_record() {
     let (zk, _) = session(&MemoryZooKeeper::new());
     lock::make_path(&zk, paths::NODES).await.unwrap();
     let lock_of_nothing = paths::node_lock(&"0000000007".into());
@@ -200,7 +200,7 @@ async fn a_lock_that_was_broken_fences_off_its_holder() {
 }
 
 #[tokio::test]
-async fn a_lock_given_back_in_a_transaction_is_not_given_back_again() {
+async fn a_lock_released_in_a_transaction_is_not_released_again() {
     let zookeeper = MemoryZooKeeper::new();
     let (zk, _) = session(&zookeeper);
     let held = lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap();
@@ -213,7 +213,7 @@ async fn a_lock_given_back_in_a_transaction_is_not_given_back_again() {
 
 // zookeeper.md check 17
 #[tokio::test]
-async fn a_lock_for_good_outlives_its_session_until_it_is_broken() {
+async fn a_persistent_lock_outlives_its_session_until_broken() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, _), (other, _)) = (session(&zookeeper), session(&zookeeper));
     let path = lock::try_lock_persistent(&zk, LOCK, "NodePool:metastatic:x").await.unwrap().unwrap();
@@ -226,7 +226,7 @@ async fn a_lock_for_good_outlives_its_session_until_it_is_broken() {
 }
 
 #[tokio::test]
-async fn names_that_are_no_contenders_do_not_count() {
+async fn foreign_children_are_no_contenders() {
     let (zk, _) = session(&MemoryZooKeeper::new());
     lock::make_path(&zk, LOCK).await.unwrap();
     zk.create(&format!("{LOCK}/0-stranger"), Bytes::new(), CreateMode::Persistent).await.unwrap();
@@ -234,7 +234,7 @@ async fn names_that_are_no_contenders_do_not_count() {
 }
 
 #[tokio::test]
-async fn the_next_candidate_leads_when_the_leader_resigns_or_is_gone() {
+async fn the_next_candidate_leads_when_the_leader_resigns_or_dies() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, id), (second, _), (third, _)) = (session(&zookeeper), session(&zookeeper), session(&zookeeper));
     let place = paths::ELECTION_STATS;

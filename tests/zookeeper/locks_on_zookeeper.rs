@@ -53,7 +53,7 @@ fn kazoo(address: &str) -> Script {
 
 // zookeeper.md checks 14, 15 and 16
 #[tokio::test]
-async fn we_and_kazoo_exclude_each_other_without_waiting() {
+async fn our_locks_and_kazoo_locks_exclude_each_other() {
     if real::skipped() {
         return;
     }
@@ -79,7 +79,7 @@ async fn we_and_kazoo_exclude_each_other_without_waiting() {
 }
 
 #[tokio::test]
-async fn we_wait_for_kazoo_and_kazoo_for_us_in_the_order_of_arrival() {
+async fn our_locks_and_kazoo_locks_share_one_fifo_queue() {
     if real::skipped() {
         return;
     }
@@ -119,7 +119,7 @@ async fn we_wait_for_kazoo_and_kazoo_for_us_in_the_order_of_arrival() {
 
 // zookeeper.md §2.1 step 5: who waits in vain leaves nothing, whatever waits for whom
 #[tokio::test]
-async fn waiting_in_vain_for_kazoo_leaves_nothing_and_the_other_way_round() {
+async fn lock_timeouts_of_both_clients_leave_no_contender() {
     if real::skipped() {
         return;
     }
@@ -146,7 +146,7 @@ async fn waiting_in_vain_for_kazoo_leaves_nothing_and_the_other_way_round() {
 
 /// Two of each count to one number under the lock, each adding to what it read: a lost turn would show.
 #[tokio::test]
-async fn no_turn_is_lost_when_we_and_kazoo_count_together() {
+async fn no_increment_is_lost_when_both_clients_count() {
     if real::skipped() {
         return;
     }

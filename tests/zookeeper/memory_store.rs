@@ -37,7 +37,7 @@ async fn a_suspended_session_keeps_its_ephemerals_and_resyncs_when_resumed() {
 }
 
 #[tokio::test]
-async fn an_expired_session_loses_everything_and_answers_nothing_more() {
+async fn an_expired_session_loses_its_ephemerals_and_fails_requests() {
     let zookeeper = MemoryZooKeeper::new();
     let (zk, other) = (zookeeper.connect(), zookeeper.connect());
     zk.create("/a", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
@@ -54,7 +54,7 @@ async fn an_expired_session_loses_everything_and_answers_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_failed_request_is_carried_out_or_not_as_the_test_says() {
+async fn a_failed_request_is_executed_or_not_as_configured() {
     let zookeeper = MemoryZooKeeper::new();
     let zk = zookeeper.connect();
     for (fault, there) in [(Fault::BeforeApplying, false), (Fault::AfterApplying, true)] {
@@ -66,7 +66,7 @@ async fn a_failed_request_is_carried_out_or_not_as_the_test_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn znodes_are_stamped_by_the_clock_that_tests_move() {
+async fn znodes_are_stamped_by_the_test_clock() {
     let zookeeper = MemoryZooKeeper::new();
     let zk = zookeeper.connect();
     let start = zookeeper.now_ms();
@@ -77,7 +77,7 @@ async fn znodes_are_stamped_by_the_clock_that_tests_move() {
 }
 
 #[tokio::test]
-async fn a_refused_write_costs_a_transaction_and_a_read_none() {
+async fn a_rejected_write_counts_as_a_transaction() {
     let zookeeper = MemoryZooKeeper::new();
     let zk = zookeeper.connect();
     let before = zookeeper.last_zxid();

@@ -60,7 +60,7 @@ impl crate::contract::Server for RealClient {
 }
 
 #[tokio::test]
-async fn the_client_keeps_the_contract_with_and_without_a_chroot() {
+async fn the_client_fulfils_the_contract_with_and_without_a_chroot() {
     if real::skipped() {
         return;
     }
@@ -176,7 +176,7 @@ async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
 
 // crates.md §2 traps 3 and 5
 #[tokio::test]
-async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
+async fn a_session_outlives_an_outage_beyond_its_client_timeout() {
     if real::skipped() {
         return;
     }
@@ -207,7 +207,7 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
 }
 
 #[tokio::test]
-async fn a_session_that_somebody_ended_is_expired_for_good() {
+async fn a_session_closed_by_others_stays_expired() {
     if real::skipped() {
         return;
     }
@@ -264,7 +264,7 @@ async fn closing_and_dropping_end_the_session_at_once() {
 
 // zookeeper.md R2 and the reload of zookeeper-servers
 #[tokio::test]
-async fn a_session_moves_to_other_servers_when_told() {
+async fn a_session_moves_to_reconfigured_servers() {
     if real::skipped() {
         return;
     }
@@ -280,7 +280,7 @@ async fn a_session_moves_to_other_servers_when_told() {
 }
 
 #[tokio::test]
-async fn connecting_goes_on_until_there_is_a_server_or_it_is_cancelled() {
+async fn connecting_retries_until_success_or_cancellation() {
     if real::skipped() {
         return;
     }
@@ -299,7 +299,7 @@ async fn connecting_goes_on_until_there_is_a_server_or_it_is_cancelled() {
 
 /// The client has threads of its own, so an arbiter that blocks or ends costs nobody the session.
 #[test]
-fn a_session_made_on_an_arbiter_survives_it() {
+fn a_session_created_on_an_arbiter_outlives_it() {
     if real::skipped() {
         return;
     }

@@ -31,17 +31,17 @@ impl Server for RealClient {
 }
 
 #[tokio::test]
-async fn the_memory_store_keeps_the_contract() {
+async fn the_memory_store_fulfils_the_contract() {
     crate::contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_memory_store_keeps_the_contract_on_paused_time() {
+async fn the_memory_store_fulfils_the_contract_on_paused_time() {
     crate::contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test]
-async fn the_embedded_server_keeps_the_contract_through_the_wire() {
+async fn the_embedded_server_fulfils_the_contract_over_tcp() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     crate::contract::run(&RealClient(crate::coordinator::client(server.address().port()))).await;

@@ -42,7 +42,7 @@ async fn is_refused(options: ConnectOptions, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn certificates_are_held_to_their_authority_and_on_demand_to_their_host() {
+async fn certificates_are_verified_by_authority_and_optionally_host() {
     if real::skipped() {
         return;
     }
@@ -65,7 +65,7 @@ async fn certificates_are_held_to_their_authority_and_on_demand_to_their_host() 
 }
 
 #[tokio::test]
-async fn a_wrong_authority_a_wrong_certificate_and_a_wrong_port_are_told_apart() {
+async fn wrong_authority_certificate_and_port_have_distinct_errors() {
     if real::skipped() {
         return;
     }
@@ -86,7 +86,7 @@ async fn a_wrong_authority_a_wrong_certificate_and_a_wrong_port_are_told_apart()
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_end_the_attempt_and_are_named() {
+async fn unusable_tls_files_are_named_in_the_error() {
     if real::skipped() {
         return;
     }

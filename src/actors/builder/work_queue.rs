@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_is_had_by_one_and_rests_after_a_failure() {
+    async fn item_is_leased_once_and_backs_off_after_a_failure() {
         let queue = WorkQueue::default();
         let first = lease(&queue, [build("debian")]).unwrap();
         assert!(lease(&queue, [build("debian")]).is_none());
@@ -222,7 +222,7 @@ mod tests {
 
     // With one worker, two images whose builds fail after half an hour kept it from all images after them.
     #[tokio::test(start_paused = true)]
-    async fn what_always_fails_keeps_nobody_from_anything() {
+    async fn failing_item_does_not_starve_others() {
         let queue = WorkQueue::default();
         let mut tried = String::new();
         for _ in 0..7 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_provider_where_uploads_fail_comes_after_others() {
+    async fn provider_with_failed_uploads_ranks_last() {
         let queue = WorkQueue::default();
         lease(&queue, [upload("a", "debian")]).unwrap().failed(Seconds(10.0));
         let next = lease(&queue, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();

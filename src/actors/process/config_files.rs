@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_that_reappears_between_attempts_is_read() {
+    async fn file_that_reappears_between_attempts_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("np.yaml");
         let loading = load_with(&ConfigFileSource::OnDisk, &path, None, BUILT, no_variables());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_read_is_named_with_its_reason() {
+    async fn unreadable_file_is_reported_with_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("gone.yaml");
         let error = load_with(&ConfigFileSource::OnDisk, &missing, None, BUILT, no_variables()).await.unwrap_err();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn only_set_variables_are_replaced_wherever_they_stand() {
+    fn only_set_variables_are_replaced() {
         let variables = [("NODEPOOL_A", "x%(NODEPOOL_B)"), ("NODEPOOL_B", "8005")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let check = |text: &str, expected: &str| assert_eq!(substitute(text, &variables), expected);

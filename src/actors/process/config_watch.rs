@@ -114,7 +114,7 @@ mod tests {
 
     // A provider's images were half of what they are for a moment, and the others were deleted from its cloud.
     #[tokio::test]
-    async fn what_is_just_being_written_is_not_loaded() {
+    async fn changing_file_is_not_loaded_until_it_is_stable() {
         let file = PathBuf::from("nodepool.yaml");
         let files = Arc::new(Mutex::new(BTreeMap::new()));
         let write = |text: &str| drop(files.lock().unwrap().insert(file.clone(), format!("{HEAD}{text}")));

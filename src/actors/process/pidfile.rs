@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_names_us_and_goes_with_its_guard() {
+    fn file_holds_own_pid_and_is_removed_on_drop() {
         let (_folder, path) = temp_path();
         let held = PidFile::acquire(&path, Duration::ZERO).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_owner_is_not_pushed_aside() {
+    fn live_owner_keeps_the_file() {
         let (_folder, path) = temp_path();
         let _held = PidFile::acquire(&path, Duration::ZERO).unwrap();
         let error = PidFile::acquire(&path, Duration::ZERO).unwrap_err();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_id_is_reported_and_left_alone() {
+    fn invalid_content_is_reported_and_kept() {
         let (_folder, path) = temp_path();
         for garbage in [&b"my notes"[..], b"", b"\xff\xfe", b"-1", b"99999999999999"] {
             fs::write(&path, garbage).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
+    fn missing_directory_is_named() {
         let (folder, _) = temp_path();
         let error = PidFile::acquire(&folder.path().join("missing/nodepool.pid"), ACQUIRE_TIMEOUT).unwrap_err();
         assert!(error.to_string().contains("missing/nodepool.pid"), "{error}");

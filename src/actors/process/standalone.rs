@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_names_stay_one_value() {
+    fn quoted_text_stays_one_yaml_value() {
         for text in ["plain", "with \"quotes\" and: colon", "line\nfeed", "C:\\path", "ünïcode", "yes", "#"] {
             let yaml = format!("key: {}\n", quoted(text));
             let read: serde_yaml::Value = serde_yaml::from_str(&yaml).unwrap();

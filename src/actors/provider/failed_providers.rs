@@ -79,7 +79,7 @@ mod tests {
     use python_yaml::tree::Position;
 
     #[test]
-    fn a_reason_is_news_until_it_is_known() {
+    fn reason_is_logged_once() {
         let (mut failed_providers, provider) = (FailedProviders::default(), ProviderName::from("lab"));
         let mut failed = |message: &str| {
             failed_providers.record_failure(&provider, &[Diagnostic::error(Position::default(), message)])

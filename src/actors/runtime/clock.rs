@@ -80,7 +80,7 @@ mod tests {
     use nodepool_model::records::time::Seconds;
 
     #[tokio::test(start_paused = true)]
-    async fn an_hour_of_paused_time_is_an_hour() {
+    async fn now_follows_paused_time() {
         let before = now();
         tokio::time::advance(Duration::from_secs(3600)).await;
         let passed = (now() - before).0;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn simulated_time_follows_timers_alone_and_jumps_on_demand() {
+    async fn simulated_time_follows_timers_and_explicit_jumps() {
         simulate(Timestamp(1000.0));
         tokio::time::advance(Duration::from_millis(2500)).await;
         assert_eq!(now().0, 1002.5);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_runtime_it_is_the_wall_clock() {
+    fn now_is_the_wall_clock_without_a_runtime() {
         // Between 2020 and 2100; finer would compare the clock with itself.
         assert!((1.577e9..4.1e9).contains(&now().0), "{:?}", now());
     }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_on_which_nothing_moves_is_named_and_holds_up_nobody_else() {
+    fn blocked_thread_is_named_and_delays_no_other() {
         actix::System::new().block_on(async {
             let registry = DumpRegistry::default();
             let (well, stuck) = (Arbiter::new(), Arbiter::new());

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orderly_end_is_not_reported() {
+    fn normal_stop_is_not_reported() {
         let watch = PanicWatch::new();
         drop(watch.guard("PoolWorker cloud-a/main"));
         assert_eq!(*watch.first.borrow(), None);

@@ -237,7 +237,7 @@ mod tests {
     struct Worker;
 
     #[tokio::test]
-    async fn what_is_handled_is_measured_while_a_profile_is_made() {
+    async fn handlers_are_measured_while_profiling() {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn actors_are_called_by_their_own_names() {
+    fn short_name_drops_modules_and_parameters() {
         assert_eq!(short_name("a::b::TaskManager<c::d::Driver<e::F>>"), "TaskManager");
         assert_eq!(short_name("PoolWorker"), "PoolWorker");
     }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_sees_each_session_and_its_changes() {
+    async fn stream_follows_each_session_and_its_changes() {
         let zookeeper = MemoryZooKeeper::new();
         let other: Zk = zookeeper.connect();
         let feed = SnapshotFeed::default();

@@ -106,7 +106,7 @@ mod tests {
 
     // operations.md check 56
     #[tokio::test]
-    async fn samples_arrive_in_statsds_words() {
+    async fn samples_use_the_statsd_format() {
         let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
         let (sink, samples) = SampleSink::channel();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_gone_costs_nothing() {
+    async fn unreachable_server_is_harmless() {
         let (sink, samples) = SampleSink::channel();
         for _ in 0..3 {
             sink.send(Sample::gauge("nodepool.nodes.ready", 3.0));
