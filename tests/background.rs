@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, SOON, last_line, text};
+use daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, WorkDir, last_line, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::wait;
@@ -48,7 +48,7 @@ impl BackgroundDaemon {
 
     /// It is nobody's child here, so its end is seen by its absence.
     async fn wait_for_exit(&self) {
-        wait::until("the daemon to end", SOON, async || kill(self.pid, None).is_err()).await;
+        wait::until("the daemon to end", PROCESS_TIMEOUT, async || kill(self.pid, None).is_err()).await;
     }
 }
 
@@ -80,7 +80,7 @@ async fn the_daemon_is_detached_when_the_starter_exits() {
     let stat = fs::read_to_string(daemon.proc_path("stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     assert_ne!(fields[3], daemon.pid.to_string(), "a session leader could get a terminal");
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     assert!(fs::read_to_string(work_dir.path("own.log")).unwrap().contains("Nodepool launcher 12.0.0 starting"));
     kill(daemon.pid, Signal::SIGTERM).unwrap();
     daemon.wait_for_exit().await;
@@ -135,7 +135,7 @@ async fn the_pid_file_is_removed_whichever_signal_stops_the_daemon() {
     let (place, _coordinator) = start_coordinator().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let (daemon, _) = BackgroundDaemon::start(&place).await;
-        place.becomes_ready().await;
+        place.wait_until_ready().await;
         kill(daemon.pid, signal).unwrap();
         daemon.wait_for_exit().await;
         assert!(!place.path("run.pid").exists(), "{signal}");

@@ -36,7 +36,7 @@ impl Program {
         };
         let words: Vec<&str> = words.collect();
         script.send(&json!({"do": "run", "words": words, "folder": home, "typed": step.typed})).await;
-        serde_json::from_value(script.answer(DEADLINE).await.unwrap()).unwrap()
+        serde_json::from_value(script.reply(DEADLINE).await.unwrap()).unwrap()
     }
 
     fn implementation(&self) -> Implementation {

@@ -8,13 +8,13 @@ mod support;
 use std::process::Output;
 use std::sync::Arc;
 
-use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, SOON, last_line, text};
+use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, text};
 use nodepool_zk::Connection;
 use nodepool_zk::client::RealConnection;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use stack::client::Client;
-use stack::{Cloud, scene};
+use stack::client::OpenStackClient;
+use stack::{TestCloud, scene};
 use support::real::ports;
 use support::wait;
 use tokio::net::UdpSocket;
@@ -25,8 +25,8 @@ use zookeeper_server::types::CreateMode;
 struct CloudCommandHarness {
     work_dir: WorkDir,
     coordinator: Coordinator,
-    cloud: Cloud,
-    client: Client,
+    cloud: TestCloud,
+    client: OpenStackClient,
     zk: Arc<RealConnection>,
 }
 
@@ -34,7 +34,7 @@ impl CloudCommandHarness {
     async fn new() -> CloudCommandHarness {
         let work_dir = WorkDir::new("");
         let coordinator = Coordinator::start(&work_dir.path("store")).await;
-        let cloud = Cloud::simulated(&[]).await;
+        let cloud = TestCloud::simulated(&[]).await;
         let (client, zk) = (cloud.client().await, coordinator.session().await);
         CloudCommandHarness { work_dir, coordinator, cloud, client, zk }
     }
@@ -63,7 +63,7 @@ impl CloudCommandHarness {
     async fn run(&self, line: &str) -> Output {
         let words: Vec<&str> = line.split(' ').collect();
         let mut command = tokio::process::Command::from(self.command(NODEPOOL, &words));
-        timeout(scene::LONG, command.output()).await.unwrap().unwrap()
+        timeout(scene::CLOUD_TIMEOUT, command.output()).await.unwrap().unwrap()
     }
 
     async fn json(&self, line: &str) -> Value {
@@ -113,7 +113,7 @@ impl CloudCommandHarness {
         let server = self.server("somebody", "0000000097").await;
         self.client.delete_server(&server).await;
         let is_gone = async || !self.exists("compute", &format!("/servers/{server}")).await;
-        wait::until("the server to be gone", SOON, is_gone).await;
+        wait::until("the server to be gone", PROCESS_TIMEOUT, is_gone).await;
         self.cloud.simulation().knobs(json!({"port_stays_every": 0})).await;
         let left = self.client.get("network", &format!("/ports?device_id={server}")).await;
         left["ports"][0]["id"].as_str().expect("its port is left").to_owned()
@@ -202,7 +202,8 @@ async fn info_and_the_launcher_log_name_unavailable_labels_and_reasons() {
             .iter()
             .all(|part| line.contains(part))
         };
-        wait::until(&format!("{label} in the log"), SOON, async || launcher.log().lines().any(is_logged)).await;
+        wait::until(&format!("{label} in the log"), PROCESS_TIMEOUT, async || launcher.log().lines().any(is_logged))
+            .await;
     }
 }
 
@@ -238,7 +239,7 @@ async fn a_wrong_password_is_reported_by_info_log_and_delete_now() {
     let launcher = harness.launcher(&[]);
     let is_logged =
         |line: &str| line.contains("nodepool.StateMachineProvider.p: survey failed") && line.contains(refused);
-    wait::until("the password in the log", SOON, async || launcher.log().lines().any(is_logged)).await;
+    wait::until("the password in the log", PROCESS_TIMEOUT, async || launcher.log().lines().any(is_logged)).await;
 }
 
 // drivers.md 1.7.3 and 2.1.9
@@ -253,7 +254,7 @@ async fn the_console_of_a_server_without_host_keys_is_logged_by_line() {
     harness.configure(&[provider], &json!({"a": {"min-ready": 1}}));
     let launcher = harness.launcher(&[]);
     let expected = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
-    wait::until("the console in the log", SOON, async || {
+    wait::until("the console in the log", PROCESS_TIMEOUT, async || {
         let log = launcher.log();
         let mut lines = log.lines().filter(|line| line.contains("nodepool.StateMachineNodeLauncher.p:"));
         expected.iter().all(|text| lines.any(|line| line.contains(text)))
@@ -285,7 +286,7 @@ async fn alien_list_shows_what_a_launcher_would_delete() {
     let of_others = harness.server("somebody", "0000000098").await;
     let (address, port) = (harness.floating_ip().await, harness.port().await);
     let booted = async || harness.client.server(&own).await["status"] == "ACTIVE";
-    wait::until("the server to run", SOON, booted).await;
+    wait::until("the server to run", PROCESS_TIMEOUT, booted).await;
 
     let header = row(&["Provider", "Server ID", "Node ID", "Why"]);
     let mut expected = vec![
@@ -365,7 +366,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
             timed.retain(|name| !datagram.lines().any(|sent| sent.starts_with(name) && sent.ends_with("|ms")));
         }
     };
-    let received = timeout(SOON, hearing).await;
+    let received = timeout(PROCESS_TIMEOUT, hearing).await;
     assert!(received.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
 }
 

@@ -62,7 +62,7 @@ impl CloudsReferenceHarness {
         let command = json!({
             "do": "get_one", "directory": self.path("work"), "variables": self.variables, "wanted": wanted,
         });
-        sdk.try_ask(&command).await
+        sdk.try_call(&command).await
     }
 }
 
@@ -132,7 +132,7 @@ async fn every_built_in_profile_resolves_as_openstacksdk_does() {
         return;
     }
     let mut sdk = sdk();
-    let profiles = sdk.ask(json!({"do": "profiles"})).await;
+    let profiles = sdk.call(json!({"do": "profiles"})).await;
     let profiles = profiles.as_object().unwrap();
     assert!(profiles.len() > 20, "{profiles:?}");
     let mut differences = Vec::new();

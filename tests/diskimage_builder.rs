@@ -16,7 +16,7 @@ use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
 use serde_json::{Value, json};
 use stack::clouds;
-use stack::roof::WithClouds;
+use stack::roof::InProcessDriver;
 use studio::BuilderHarness;
 use support::{real, wait};
 
@@ -75,7 +75,7 @@ fn a_real_image_is_built_in_two_formats_and_uploaded_intact() {
                 })
                 .to_string()
             };
-            let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
+            let drivers = Box::new(InProcessDriver(cloud.clouds_yaml.clone()));
             let builder = harness.start_with_yaml(&yaml(json!([{"name": "tiny"}])), drivers, |options| {
                 options.cleanup_interval = nodepool_model::records::time::Seconds(0.5);
             });
@@ -84,8 +84,8 @@ fn a_real_image_is_built_in_two_formats_and_uploaded_intact() {
                 logs.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default()).collect::<String>()
             };
             wait::until("the upload", BUILD_TIMEOUT, async || {
-                assert_eq!(harness.count("tiny", BuildState::Failed).await, 0, "{}", log());
-                harness.uploaded("tiny", &provider, UploadState::Ready).await == 1
+                assert_eq!(harness.count_builds("tiny", BuildState::Failed).await, 0, "{}", log());
+                harness.count_uploads("tiny", &provider, UploadState::Ready).await == 1
             })
             .await;
             let (id, build) = harness.builds("tiny").await.remove(0);

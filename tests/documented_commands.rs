@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use daemon::{NODEPOOL, PROCESS_TIMEOUT, SOON, text};
-use support::real::child::{Output, Running};
+use daemon::{NODEPOOL, PROCESS_TIMEOUT, WorkDir, text};
+use support::real::child::{ChildProcess, Output};
 use support::{real, wait};
 
 /// What becomes of a command.
@@ -150,7 +150,7 @@ struct CommandHarness {
     /// The coordinator takes two.
     ports: [real::ports::Port; 3],
     started: usize,
-    running: Vec<Running>,
+    running: Vec<ChildProcess>,
 }
 
 impl CommandHarness {
@@ -178,7 +178,7 @@ impl CommandHarness {
 
     /// The first thing in a list of which this holds.
     async fn first_id(&self, list: &str, is_it: impl Fn(&serde_json::Value) -> bool) -> String {
-        wait::until_some(list, SOON, async || {
+        wait::until_some(list, PROCESS_TIMEOUT, async || {
             let listed = self.shell(&format!("nodepool -o json {list}")).output().unwrap();
             let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
             let found = listed.as_array()?.iter().find(|row| is_it(row))?;
@@ -251,7 +251,7 @@ impl CommandHarness {
         let line = &*line;
         let mut shell = self.shell(&format!("exec {line}"));
         let (log, nothing) = (self.work_dir.path(name), self.work_dir.path("nothing"));
-        self.running.push(Running::start(line, &mut shell, Output::Logged, &log, &nothing));
+        self.running.push(ChildProcess::start(line, &mut shell, Output::Logged, &log, &nothing));
     }
 
     async fn spawn_and_wait(&mut self, line: &str, says: &str) {
@@ -278,7 +278,7 @@ impl CommandHarness {
         }
         let running = self.running.last_mut().unwrap();
         let logged = || fs::read_to_string(&log).unwrap_or_default();
-        wait::until(&format!("{says:?} of {line}"), SOON, async || {
+        wait::until(&format!("{says:?} of {line}"), PROCESS_TIMEOUT, async || {
             assert!(logged().contains(says) || running.ended().is_none(), "{line}: {}", logged());
             logged().contains(says)
         })
@@ -307,8 +307,10 @@ impl CommandHarness {
             }
             let line = if NEEDS_MORE.contains(&&*line) { format!("{line} --help") } else { line };
             let ended = tokio::process::Command::from(self.shell(&format!("set -o pipefail; {line} <<< y"))).output();
-            let ended =
-                tokio::time::timeout(SOON * 4, ended).await.map_err(|_| format!("{line} does not end"))?.unwrap();
+            let ended = tokio::time::timeout(PROCESS_TIMEOUT * 4, ended)
+                .await
+                .map_err(|_| format!("{line} does not end"))?
+                .unwrap();
             if !ended.status.success() {
                 return Err(format!("{line}: {}\n{}{}", ended.status, text(&ended.stdout), text(&ended.stderr)));
             }

@@ -23,8 +23,8 @@ use nodepool_drivers::OpenDriver;
 use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::static_host::HostIdentity;
-use provider::{Provider, launch, on_real_time, provider_section};
-use roof::{WithClouds, opened};
+use provider::{ProviderHarness, launch, on_real_time, provider_section};
+use roof::{InProcessDriver, open_driver};
 use serde_json::{Value, json};
 use support::real::simulated_openstack::SimulatedOpenStack;
 use tokio::time::{Instant, timeout};
@@ -42,7 +42,7 @@ struct Case {
 
 /// A running provider of a case, and its cloud where that is a process of its own.
 struct ContractHarness {
-    provider: Provider,
+    provider: ProviderHarness,
     cloud: Option<SimulatedOpenStack>,
 }
 
@@ -57,10 +57,10 @@ impl Case {
     async fn start(&self) -> ContractHarness {
         let cloud = self.cloud().await;
         let provider = match &cloud {
-            None => Provider::of_config(self.config),
+            None => ProviderHarness::of_config(self.config),
             Some(cloud) => {
-                let (section, drivers) = (provider_section(self.config), WithClouds(cloud.clouds_yaml()));
-                Provider::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
+                let (section, drivers) = (provider_section(self.config), InProcessDriver(cloud.clouds_yaml()));
+                ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
             }
         };
         ContractHarness { provider, cloud }
@@ -70,7 +70,7 @@ impl Case {
         let section = provider_section(self.config);
         match cloud {
             None => nodepool_drivers::open(&section, visitor).unwrap(),
-            Some(cloud) => visitor.with(opened(&section, &cloud.clouds_yaml()).unwrap()),
+            Some(cloud) => visitor.with(open_driver(&section, &cloud.clouds_yaml()).unwrap()),
         }
     }
 }
@@ -203,7 +203,7 @@ fn every_job_finishes_exactly_once_and_in_time() {
             let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             for job in jobs(&case) {
                 provider.submit(1, job.clone());
-                let end = timeout(Duration::from_secs(30), provider.end()).await;
+                let end = timeout(Duration::from_secs(30), provider.wait_for_end()).await;
                 end.unwrap_or_else(|_| panic!("{}: {job:?} does not end", case.driver)).1.ok();
             }
             // Whatever came late for an earlier job would be heard before the end of this one.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use coordinator::raw::{Raw, op, write_create};
+use coordinator::raw::{RawClient, op, write_create};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use support::wait;
@@ -47,7 +47,7 @@ async fn start(data_dir: &Path, before: &str) -> (Child, SocketAddr) {
 
 /// Creates znodes as fast as they are acknowledged, several under way, until the connection breaks. Returns the names
 /// that were acknowledged.
-async fn write(mut client: Raw, prefix: String, data: &'static [u8]) -> Vec<String> {
+async fn write(mut client: RawClient, prefix: String, data: &'static [u8]) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let (mut sent, mut received) = (0_u32, 0_u32);
     loop {
@@ -60,7 +60,7 @@ async fn write(mut client: Raw, prefix: String, data: &'static [u8]) -> Vec<Stri
             }
             sent += 1;
         }
-        let Some(answer) = client.answer().await else { return acknowledged };
+        let Some(answer) = client.read_reply().await else { return acknowledged };
         assert_eq!((answer.code, answer.xid), (0, i32::try_from(received).unwrap()));
         acknowledged.push(Reader::new(&answer.body).text().unwrap());
         received += 1;
@@ -75,19 +75,23 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
     let (mut long_session_id, mut long_session_password) = (0, vec![0; 16]);
     for round in 0..ROUNDS {
         let (mut child, address) = start(directory.path(), "").await;
-        let long_session = Raw::resume(address, 40_000, long_session_id, &long_session_password, 0).await;
+        let long_session = RawClient::resume(address, 40_000, long_session_id, &long_session_password, 0).await;
         let mut long_session = long_session.unwrap_or_else(|| panic!("round {round}: the session is gone"));
         if round == 0 {
             (long_session_id, long_session_password) = (long_session.session, long_session.password.clone());
             assert_eq!(long_session.create("/held", 1).await.code, 0);
         }
-        assert_eq!(long_session.look("/held").await, 0, "round {round}: the ephemeral is gone");
+        assert_eq!(long_session.exists_and_watch("/held").await, 0, "round {round}: the ephemeral is gone");
         for path in &all {
-            assert_eq!(long_session.look(path).await, 0, "round {round}: {path} was acknowledged and is lost");
+            assert_eq!(
+                long_session.exists_and_watch(path).await,
+                0,
+                "round {round}: {path} was acknowledged and is lost"
+            );
         }
         let mut writers = Vec::new();
         for writer in 0..WRITERS {
-            let client = Raw::open(address, 4_000).await;
+            let client = RawClient::open(address, 4_000).await;
             writers.push(tokio::spawn(write(client, format!("/r{round}-w{writer}-"), b"some data")));
         }
         tokio::time::sleep(Duration::from_millis(random.gen_range(20..400))).await; // the moment of the kill is the point
@@ -104,13 +108,13 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
 async fn a_server_stops_gracefully_when_stdin_closes() {
     let directory = tempfile::tempdir().unwrap();
     let (mut child, address) = start(directory.path(), "").await;
-    let mut client = Raw::open(address, 40_000).await;
+    let mut client = RawClient::open(address, 40_000).await;
     assert_eq!(client.create("/kept", 0).await.code, 0);
     drop(child.stdin.take());
     wait::until("the server to end", Duration::from_secs(20), async || child.try_wait().unwrap().is_some()).await;
     let (_child, address) = start(directory.path(), "").await;
-    let mut client = Raw::resume(address, 40_000, client.session, &client.password, 0).await.expect("resumed");
-    assert_eq!(client.look("/kept").await, 0);
+    let mut client = RawClient::resume(address, 40_000, client.session, &client.password, 0).await.expect("resumed");
+    assert_eq!(client.exists_and_watch("/kept").await, 0);
 }
 
 #[tokio::test]
@@ -121,7 +125,7 @@ async fn a_full_disk_stops_the_server_and_loses_no_acknowledged_write() {
     first.wait().await.unwrap();
     // 512-byte blocks: no file may grow beyond 3 MiB; the write fails instead of killing the process.
     let (mut child, address) = start(directory.path(), "trap '' XFSZ; ulimit -f 6144;").await;
-    let client = Raw::open(address, 4_000).await;
+    let client = RawClient::open(address, 4_000).await;
     let acknowledged = write(client, "/full-".to_owned(), &[b'x'; 50_000]).await;
     assert!(!acknowledged.is_empty());
     // Waiting closes the standard input, and that would be another reason to end, in good order.
@@ -129,8 +133,8 @@ async fn a_full_disk_stops_the_server_and_loses_no_acknowledged_write() {
     let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("the server ends");
     assert!(!ended.unwrap().success());
     let (_child, address) = start(directory.path(), "").await;
-    let mut client = Raw::open(address, 4_000).await;
+    let mut client = RawClient::open(address, 4_000).await;
     for path in acknowledged {
-        assert_eq!(client.look(&path).await, 0, "{path}");
+        assert_eq!(client.exists_and_watch(&path).await, 0, "{path}");
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use coordinator::raw::{Answer, Raw, op};
+use coordinator::raw::{RawClient, RawReply, op};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -79,7 +79,7 @@ async fn replies_and_events_match_apache_zookeeper() {
 /// One of the two servers and our sessions on it.
 struct TracedServer {
     address: SocketAddr,
-    clients: Vec<Raw>,
+    clients: Vec<RawClient>,
     /// Session ids by the order of their opening, which is how they are shown.
     names: BTreeMap<i64, String>,
     zxid: i64,
@@ -95,8 +95,8 @@ impl TracedServer {
         side
     }
 
-    async fn open_session(&mut self) -> Raw {
-        let client = Raw::open(self.address, 30_000).await;
+    async fn open_session(&mut self) -> RawClient {
+        let client = RawClient::open(self.address, 30_000).await;
         self.names.insert(client.session, format!("session{}", self.names.len()));
         client
     }
@@ -122,7 +122,7 @@ impl TracedServer {
             }
             Step::Reconnect { session } => {
                 let (id, password) = (self.clients[*session].session, self.clients[*session].password.clone());
-                let resumed = Raw::resume(self.address, 30_000, id, &password, self.zxid).await;
+                let resumed = RawClient::resume(self.address, 30_000, id, &password, self.zxid).await;
                 self.clients[*session] = resumed.expect("the session lives");
                 "resumed".into()
             }
@@ -139,7 +139,7 @@ impl TracedServer {
         text
     }
 
-    fn describe_reply(&self, operation: i32, request: &[u8], answer: &Answer) -> Result<String, Malformed> {
+    fn describe_reply(&self, operation: i32, request: &[u8], answer: &RawReply) -> Result<String, Malformed> {
         let mut reader = Reader::new(&answer.body);
         if answer.code != 0 {
             return Ok(format!("{:?}", answer.body));

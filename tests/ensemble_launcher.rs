@@ -7,15 +7,15 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{ConsistencyChecker, Launchers};
+use crowd::book::{ConsistencyChecker, LauncherSetup};
 use crowd::scene::{self, Host, WorkloadHarness};
-use crowd::watcher::Watcher;
-use crowd::{Crowd, Wishes, again};
+use crowd::watcher::StatePoller;
+use crowd::{Workload, WorkloadSpec, retry_unknown};
 use nodepool::actors::process::context::SessionEnd;
 use nodepool_zk::{Connection, SessionState, Zk};
 use support::real::{
     self,
-    process::Nodepool,
+    process::NodepoolProcess,
     zookeeper::{Ensemble, Options},
 };
 use support::wait;
@@ -25,9 +25,9 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const HOSTS: &[Host] =
     &[Host { name: "fake-a1", label: "a", slots: 5 }, Host { name: "fake-b1", label: "b", slots: 3 }];
 
-fn wishes() -> Wishes {
+fn workload_spec() -> WorkloadSpec {
     let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
-    Wishes { shapes, hopeless: None, consumers: 5, longest_use: Duration::from_millis(80) }
+    WorkloadSpec { label_lists: shapes, unserved_label: None, consumers: 5, max_use: Duration::from_millis(80) }
 }
 
 /// What is going on while servers die.
@@ -35,13 +35,20 @@ struct FailoverHarness {
     harness: WorkloadHarness,
     zk: Zk,
     checker: Arc<ConsistencyChecker>,
-    crowd: Crowd,
-    _watcher: Watcher,
-    launcher: Nodepool,
+    workload: Workload,
+    _watcher: StatePoller,
+    launcher: NodepoolProcess,
 }
 
 fn harness_on(ensemble: &Ensemble, session: Duration) -> WorkloadHarness {
-    WorkloadHarness { addresses: ensemble.address(), chroot: String::new(), provider: "lab", hosts: HOSTS, session, padding: 0 ,}
+    WorkloadHarness {
+        addresses: ensemble.address(),
+        chroot: String::new(),
+        provider: "lab",
+        hosts: HOSTS,
+        session,
+        padding: 0,
+    }
 }
 
 impl FailoverHarness {
@@ -50,27 +57,27 @@ impl FailoverHarness {
         let zk = harness.connect().await;
         // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
         // consumers' own patience for what is lost.
-        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
-        let crowd = Crowd::start(&zk, &checker, wishes(), scene::seed()).await;
-        let watcher = Watcher::start(&harness.connect().await, &checker);
+        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), LauncherSetup::OnePerProvider));
+        let workload = Workload::start(&zk, &checker, workload_spec(), scene::seed()).await;
+        let watcher = StatePoller::start(&harness.connect().await, &checker);
         let launcher = harness.launcher();
-        let work = FailoverHarness { harness, zk, checker, crowd, _watcher: watcher, launcher };
+        let work = FailoverHarness { harness, zk, checker, workload, _watcher: watcher, launcher };
         work.wait_until_serving().await;
         work
     }
 
     /// More is served from now on.
     async fn wait_until_serving(&self) {
-        let before = self.checker.figures().served;
+        let before = self.checker.summary().served;
         let what = format!("more to be served than {before}: {:?}", self.checker.violations());
-        wait::until(&what, TIMEOUT, async || self.checker.figures().served > before + 10).await;
-        scene::assert_kept(&self.checker, &[&self.launcher]);
+        wait::until(&what, TIMEOUT, async || self.checker.summary().served > before + 10).await;
+        scene::assert_no_violations(&self.checker, &[&self.launcher]);
     }
 
     async fn finish(mut self) {
-        self.crowd.stop().await;
-        self.harness.settles(&self.zk, 1, TIMEOUT).await;
-        scene::assert_kept(&self.checker, &[&self.launcher]);
+        self.workload.stop().await;
+        self.harness.wait_until_settled(&self.zk, 1, TIMEOUT).await;
+        scene::assert_no_violations(&self.checker, &[&self.launcher]);
         assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
         self.launcher.stop(TIMEOUT).await;
     }
@@ -79,9 +86,9 @@ impl FailoverHarness {
     async fn session(&self) -> i64 {
         let kind = "/nodepool/components/pool";
         wait::until_some("the launcher's registration", TIMEOUT, async || {
-            let (names, _) = again(|| self.zk.children(kind)).await.ok()?;
+            let (names, _) = retry_unknown(|| self.zk.children(kind)).await.ok()?;
             let path = format!("{kind}/{}", names.first()?);
-            Some(again(|| self.zk.exists(&path)).await.ok()??.ephemeral_owner)
+            Some(retry_unknown(|| self.zk.exists(&path)).await.ok()??.ephemeral_owner)
         })
         .await
     }
@@ -143,7 +150,7 @@ async fn a_launcher_whose_session_expires_under_load_gets_a_new_one() {
         // Stopped for longer than its session lasts, it wakes up believing in locks and a picture that are gone.
         work.launcher.signal(nix::sys::signal::Signal::SIGSTOP);
         wait::until("the session to expire", TIMEOUT, async || {
-            let registered = again(|| work.zk.children("/nodepool/components/pool")).await;
+            let registered = retry_unknown(|| work.zk.children("/nodepool/components/pool")).await;
             registered.is_ok_and(|(names, _)| names.is_empty())
         })
         .await;
@@ -165,14 +172,14 @@ fn a_session_closed_by_others_is_replaced() {
         let ensemble = Ensemble::start(3, scene::options()).await;
         let harness = harness_on(&ensemble, Duration::from_secs(4));
         let zk = harness.connect().await;
-        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
-        let crowd = Crowd::start(&zk, &checker, wishes(), scene::seed()).await;
-        let _watcher = Watcher::start(&harness.connect().await, &checker);
+        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), LauncherSetup::OnePerProvider));
+        let workload = Workload::start(&zk, &checker, workload_spec(), scene::seed()).await;
+        let _watcher = StatePoller::start(&harness.connect().await, &checker);
         let mut process = grown::InProcessDaemon::new(&harness.configuration());
         for round in 1..=5 {
             let session = harness.session(harness.session).await;
             let running = process.run_on(session.clone());
-            wait::until("more to be served", TIMEOUT, async || checker.figures().served > 10 * round).await;
+            wait::until("more to be served", TIMEOUT, async || checker.summary().served > 10 * round).await;
             // Our client takes its session back when it can, hence the repetition.
             let state = session.session();
             wait::until("the thief to end the session", TIMEOUT, async || {
@@ -183,13 +190,13 @@ fn a_session_closed_by_others_is_replaced() {
             })
             .await;
             assert_eq!(running.await.unwrap(), SessionEnd::Expired);
-            scene::assert_kept(&checker, &[]);
+            scene::assert_no_violations(&checker, &[]);
         }
         let session = harness.session(harness.session).await;
         let running = process.run_on(session.clone());
-        crowd.stop().await;
-        harness.settles(&zk, 1, TIMEOUT).await;
-        scene::assert_kept(&checker, &[]);
+        workload.stop().await;
+        harness.wait_until_settled(&zk, 1, TIMEOUT).await;
+        scene::assert_no_violations(&checker, &[]);
         process.stop();
         assert_eq!(running.await.unwrap(), SessionEnd::Stopped);
         session.close().await;

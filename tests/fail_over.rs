@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use crowd::again;
-use crowd::scene::{children, soon};
+use crowd::retry_unknown;
+use crowd::scene::{children, wait_until_correct};
 use faults::stage::{ClusterSpec, TestCluster};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::RequestId;
@@ -74,9 +74,14 @@ struct FailoverTimes {
 }
 
 async fn run_failover() -> FailoverTimes {
-    let mut cluster =
-        TestCluster::start(&ClusterSpec { cloud: CLOUD, tick: TICK, session: SESSION, ..ClusterSpec::quick("fail-over") }).await;
-    cluster.seats[1].kill();
+    let mut cluster = TestCluster::start(&ClusterSpec {
+        cloud: CLOUD,
+        tick: TICK,
+        session: SESSION,
+        ..ClusterSpec::quick("fail-over")
+    })
+    .await;
+    cluster.processes[1].kill();
     wait_for_pools(&cluster.zk, 2).await;
     let dead = sessions(&cluster.zk, 1).await[0];
     for container in [paths::REQUESTS, paths::NODES] {
@@ -90,12 +95,12 @@ async fn run_failover() -> FailoverTimes {
         cluster.cloud.state().await["servers_by_state"]["BUILD"] == json!(REQUESTS)
     })
     .await;
-    cluster.seats[1].start_again();
+    cluster.processes[1].start_again();
     wait_for_pools(&cluster.zk, 4).await;
     let both = sessions(&cluster.zk, 2).await;
     let survivor = *both.iter().find(|session| **session != dead).expect("one is alive");
     let killed_ms = (clock::now().0 * 1000.0) as i64;
-    cluster.seats[0].kill();
+    cluster.processes[0].kill();
     for id in &requests {
         wait::until(
             &format!("request {id} to be fulfilled"),
@@ -109,18 +114,23 @@ async fn run_failover() -> FailoverTimes {
     assert_eq!(state["double_creates"], json!(0), "{state}");
     // Nobody came for them.
     for id in &requests {
-        again(|| cluster.zk.delete(&paths::request(id), -1)).await.expect("it is ours");
+        retry_unknown(|| cluster.zk.delete(&paths::request(id), -1)).await.expect("it is ours");
     }
-    cluster.seats[0].start_again();
-    soon(TIMEOUT, async || cluster.unrest().await).await;
+    cluster.processes[0].start_again();
+    wait_until_correct(TIMEOUT, async || cluster.find_leftover().await).await;
     let history_checker = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
-    let findings = history_checker.judge();
+    let findings = history_checker.check();
 
-    findings.assert_kept("fail-over");
+    findings.assert_no_violations("fail-over");
     failover_times(&history_checker, &requests, [dead, survivor], killed_ms)
 }
 
-fn failover_times(history_checker: &HistoryChecker, requests: &[RequestId], [dead, survivor]: [i64; 2], killed_ms: i64,) -> FailoverTimes {
+fn failover_times(
+    history_checker: &HistoryChecker,
+    requests: &[RequestId],
+    [dead, survivor]: [i64; 2],
+    killed_ms: i64,
+) -> FailoverTimes {
     let mut locks: BTreeMap<String, LockHistory> =
         requests.iter().map(|id| (paths::request_lock(id), LockHistory::default())).collect();
     let mut expiry_ms = None;
@@ -133,12 +143,12 @@ fn failover_times(history_checker: &HistoryChecker, requests: &[RequestId], [dea
                         lock.contenders.insert(sequence_number(path), transaction.session);
                     }
                 }
-                Change::Gone(path) => {
+                Change::Deleted(path) => {
                     if let Some(lock) = lock_of(&mut locks, path) {
                         lock.contenders.remove(&sequence_number(path));
                     }
                 }
-                Change::SessionEnded | Change::Written(..) => {}
+                Change::SessionEnded | Change::Updated(..) => {}
             }
         }
         for lock in locks.values_mut().filter(|_| transaction.at_ms >= killed_ms) {
@@ -191,7 +201,7 @@ async fn sessions(zk: &Zk, launchers: usize) -> Vec<i64> {
     for name in registered().await {
         let path = format!("/nodepool/components/launcher/{name}");
         owners.push(
-            again(|| zk.exists(&path))
+            retry_unknown(|| zk.exists(&path))
                 .await
                 .expect("ZooKeeper answers")
                 .expect("it was there a moment ago")
@@ -209,6 +219,6 @@ async fn submit(zk: &Zk) -> RequestId {
 }
 
 async fn request(zk: &Zk, id: &RequestId) -> Option<NodeRequest> {
-    let (data, _) = again(|| zk.get(&paths::request(id))).await.ok()?;
+    let (data, _) = retry_unknown(|| zk.get(&paths::request(id))).await.ok()?;
     json::from_bytes(&data).ok()
 }

@@ -13,11 +13,11 @@ mod witness;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{ConsistencyChecker, Launchers};
-use crowd::scene::{self, children, soon};
-use crowd::{Crowd, Wishes, again};
+use crowd::book::{ConsistencyChecker, LauncherSetup};
+use crowd::scene::{self, children, wait_until_correct};
+use crowd::{Workload, WorkloadSpec, retry_unknown};
 use faults::stage::{ClusterSpec, TestCluster};
-use faults::zuul::{Refusal, Told, Zuul};
+use faults::zuul::{ZuulConsumer, ZuulError, ZuulStats};
 use faults::{Fault, KINDS, RunStats};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::json;
@@ -28,7 +28,7 @@ use support::real::{self, python::Interpreter, zookeeper::Server};
 use support::wait;
 use tokio::time::{Instant, sleep};
 use witness::transactions::Change;
-use witness::{Asked, Life, ServerLifetime};
+use witness::{CloudCall, HistoryChecker, ServerLifetime};
 use zookeeper_client::{Acls, CreateMode};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -44,9 +44,14 @@ const ZUUL_SESSION_TIMEOUT_MS: i64 = 10_000;
 /// After so many faults it is looked whether all comes to rest, and everything is judged.
 const FAULTS_PER_ROUND: usize = 40;
 
-fn wishes() -> Wishes {
+fn workload_spec() -> WorkloadSpec {
     let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"], &["s"], &["s", "s"]].map(<[_]>::to_vec);
-    Wishes { shapes: shapes.to_vec(), hopeless: None, consumers: 5, longest_use: Duration::from_millis(80) }
+    WorkloadSpec {
+        label_lists: shapes.to_vec(),
+        unserved_label: None,
+        consumers: 5,
+        max_use: Duration::from_millis(80),
+    }
 }
 
 /// One of each kind, then as they come; none where nobody asked for more.
@@ -84,40 +89,41 @@ struct FaultTimes {
 /// All of it from a new stage to an empty one.
 async fn run_round(number: usize, seed: u64) -> RunStats {
     let (rng, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
-    let mut cluster = TestCluster::start(&ClusterSpec { builders: 2, sync: SYNC_TIMEOUT, ..ClusterSpec::quick(&name) }).await;
+    let mut cluster =
+        TestCluster::start(&ClusterSpec { builders: 2, sync_timeout: SYNC_TIMEOUT, ..ClusterSpec::quick(&name) }).await;
     let limit = cluster.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
     // Before that nobody has the label, and who asks for it fails.
-    soon(TIMEOUT, async || cluster.unrest_of_images().await).await;
-    let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], Launchers::Twins));
-    let crowd = Crowd::start(&cluster.zk, &checker, wishes(), seed).await;
+    wait_until_correct(TIMEOUT, async || cluster.find_image_leftover().await).await;
+    let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], LauncherSetup::TwoPerProvider));
+    let workload = Workload::start(&cluster.zk, &checker, workload_spec(), seed).await;
     let interpreter = Interpreter::ZUUL[rng.gen_range(0..2)];
-    let zuul = Zuul::start(interpreter, &cluster.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
+    let zuul = ZuulConsumer::start(interpreter, &cluster.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
     let (mut stats, mut times) = (RunStats::default(), FaultTimes::default());
     for fault in 1..=number {
         inject_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), rng, &mut stats, &mut times).await;
         if fault.is_multiple_of(FAULTS_BETWEEN_PAUSES) || fault == number {
-            scene::all_end(&cluster.zk, limit + times.remaining_effect()).await;
+            scene::wait_until_all_end(&cluster.zk, limit + times.remaining_effect()).await;
         } else if rng.gen_bool(0.6) {
-            let before = checker.figures().served;
+            let before = checker.summary().served;
             let what = format!("more to be served after fault {fault}, seed {seed}");
-            wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
         }
         sleep(Duration::from_millis(rng.gen_range(0..400))).await;
         assert_no_violations(&checker, &cluster, seed);
     }
-    crowd.stop().await;
+    workload.stop().await;
     let by_zuul = zuul.stop().await;
     delete_abandoned_requests(&cluster.zk).await;
     wait_until_quiescent(&cluster, seed).await;
     assert_no_violations(&checker, &cluster, seed);
     times.assert_explain(&by_zuul, seed);
     let mut history_checker = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
-    history_checker.wanted = vec![(faults::stage::IMAGE.into(), "lab".into())];
+    history_checker.expected_images = vec![(faults::stage::IMAGE.into(), "lab".into())];
     history_checker.sessions = cluster.sessions();
-    let findings = history_checker.judge();
-    findings.assert_kept(&name);
-    let longest = findings.longest_calm(&times.all, limit, &name);
-    let (served, by_zuul) = (checker.figures().served, by_zuul.served);
+    let findings = history_checker.check();
+    findings.assert_no_violations(&name);
+    let longest = findings.longest_fault_free_wait(&times.all, limit, &name);
+    let (served, by_zuul) = (checker.summary().served, by_zuul.served);
     eprintln!(
         "seed {seed}: served {served} and {by_zuul} to Zuul, {} transactions, {} nodes, {} servers, {} images, longest wait {longest:?}",
         history_checker.transactions.len(),
@@ -125,9 +131,12 @@ async fn run_round(number: usize, seed: u64) -> RunStats {
         history_checker.servers.len(),
         history_checker.images.len(),
     );
-    assert!(findings.nodes > 0 && !history_checker.servers.is_empty() && !history_checker.images.is_empty(), "there is a history");
-    for seat in &mut cluster.seats {
-        assert!(seat.process.stop(TIMEOUT).await.success());
+    assert!(
+        findings.nodes > 0 && !history_checker.servers.is_empty() && !history_checker.images.is_empty(),
+        "there is a history"
+    );
+    for process in &mut cluster.processes {
+        assert!(process.process.stop(TIMEOUT).await.success());
     }
     stats
 }
@@ -135,7 +144,7 @@ async fn run_round(number: usize, seed: u64) -> RunStats {
 /// One that strikes, of this kind, or one as they come.
 async fn inject_fault(
     cluster: &mut TestCluster,
-    zuul: &Zuul,
+    zuul: &ZuulConsumer,
     kind: Option<&str>,
     rng: &mut StdRng,
     stats: &mut RunStats,
@@ -151,10 +160,10 @@ async fn inject_fault(
             cluster.request_build().await;
         }
         let began = now_ms();
-        let struck = fault.strike(cluster, zuul).await;
+        let struck = fault.inject(cluster, zuul).await;
         let over = now_ms();
         times.all.push((began, over + fault.aftermath().as_millis() as i64));
-        if fault.is_of_zookeeper() {
+        if fault.affects_zookeeper() {
             times.of_zookeeper.push((began, over));
         }
         match struck {
@@ -176,8 +185,8 @@ impl FaultTimes {
     }
 
     /// Zuul's classes fail only where ZooKeeper did, or was so short a time ago that they have lost their session by it.
-    fn assert_explain(&self, zuul: &Told, seed: u64) {
-        let is_explained = |error: &&Refusal| {
+    fn assert_explain(&self, zuul: &ZuulStats, seed: u64) {
+        let is_explained = |error: &&ZuulError| {
             self.of_zookeeper
                 .iter()
                 .any(|(began, over)| *began <= error.at_ms && error.began_ms <= over + ZUUL_SESSION_TIMEOUT_MS)
@@ -190,19 +199,20 @@ impl FaultTimes {
 fn assert_no_violations(checker: &Arc<ConsistencyChecker>, cluster: &TestCluster, seed: u64) {
     let violations = checker.violations();
     if !violations.is_empty() {
-        let reported: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", cluster.logged_of(text))).collect();
+        let reported: Vec<String> =
+            violations.iter().map(|text| format!("{text}\n{}", cluster.log_lines_about(text))).collect();
         panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), reported.join("\n"));
     }
 }
 
 async fn wait_until_quiescent(cluster: &TestCluster, seed: u64) {
     let began = Instant::now();
-    while let Some(unrest) = cluster.unrest().await {
+    while let Some(unrest) = cluster.find_leftover().await {
         if began.elapsed() > TIMEOUT {
-            let findings = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.judge();
+            let findings = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.check();
             panic!(
-                "seed {seed}, {PATIENCE:?} after all faults: {unrest}; {} tells all",
-                findings.write(&cluster.name).display()
+                "seed {seed}, {TIMEOUT:?} after all faults: {unrest}; {} tells all",
+                findings.write_trace(&cluster.name).display()
             );
         }
         sleep(Duration::from_millis(50)).await;
@@ -213,9 +223,9 @@ async fn wait_until_quiescent(cluster: &TestCluster, seed: u64) {
 async fn delete_abandoned_requests(zk: &Zk) {
     for name in children(zk, paths::REQUESTS).await {
         let path = paths::request(&name.into());
-        let Ok((data, _)) = again(|| zk.get(&path)).await else { continue };
+        let Ok((data, _)) = retry_unknown(|| zk.get(&path)).await else { continue };
         if json::from_bytes::<NodeRequest>(&data).is_ok_and(|record| record.requestor.as_deref() != Some("tester")) {
-            let _ = again(|| zk.delete(&path, -1)).await;
+            let _ = retry_unknown(|| zk.delete(&path, -1)).await;
         }
     }
 }
@@ -252,11 +262,11 @@ async fn the_history_checker_ignores_rejected_transactions() {
     let text = |text: &str| text.to_owned();
     let expected = [
         Change::Created(text("/one"), b"1".to_vec()),
-        Change::Written(text("/one"), b"2".to_vec()),
+        Change::Updated(text("/one"), b"2".to_vec()),
         Change::Created(text("/three"), Vec::new()),
-        Change::Gone(text("/one")),
+        Change::Deleted(text("/one")),
         Change::Created(text("/mine"), Vec::new()),
-        Change::Gone(text("/mine")),
+        Change::Deleted(text("/mine")),
         Change::SessionEnded,
     ];
     wait::until("the log to tell of the session's end", TIMEOUT, async || {
@@ -269,11 +279,13 @@ async fn the_history_checker_ignores_rejected_transactions() {
     let of_session: Vec<_> = history_checker.transactions.iter().filter(|known| known.session == session).collect();
     let (began, ended) = (of_session[0].at_ms, of_session[of_session.len() - 1].at_ms);
     history_checker.sessions = [("ours".to_owned(), [session].into())].into();
-    let call = |by: &str, at_ms: i64| Asked { by: by.to_owned(), at: at_ms * 1000, call: format!("call at {at_ms}") };
+    let call =
+        |by: &str, at_ms: i64| CloudCall { by: by.to_owned(), at: at_ms * 1000, call: format!("call at {at_ms}") };
     let late = ended + 600;
     let (early, in_time) = (call("ours", began - 1), call("ours", ended + 400));
-    history_checker.changes = vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
-    let broken = history_checker.judge().broken;
+    history_checker.cloud_calls =
+        vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
+    let broken = history_checker.check().violations;
     let of_call =
         |at_ms: i64| broken.iter().filter(move |broken| broken.contains(&format!("call at {at_ms} "))).count();
     let found = [began - 1, began, ended + 400, late].map(of_call);
@@ -299,23 +311,31 @@ async fn the_history_checker_detects_double_assignment_and_leaks() {
     client.create("/nodepool/requests/200-2", request, &lasting).await.unwrap();
     let mut history_checker = HistoryChecker::of_server(&server, "", None).await;
     let created = (clock::now().0 * 1e6) as i64;
-    let life = |id: &str, created: i64| Life {
+    let life = |id: &str, created: i64| ServerLifetime {
         place: ("lab".into(), id.to_owned()),
         node: "1".into(),
         created,
         shown_active: None,
-        delete_asked: None,
-        gone: None,
+        delete_requested: None,
+        deleted: None,
     };
     history_checker.servers = vec![life("s", created), life("t", created + 1)];
-    let broken = history_checker.judge().broken.join("\n");
+    let broken = history_checker.check().violations.join("\n");
     for part in ["node 1, which is not given to it", "node 1 is in 200-2 and in 200-1", "t of lab is made for node 1"] {
         assert!(broken.contains(part), "{part}: {broken}");
     }
     client.delete("/nodepool/nodes/1", None).await.unwrap();
     let mut later = HistoryChecker::of_server(&server, "", None).await;
     later.servers = vec![life("s", created)];
-    let findings = later.judge();
-    assert!(findings.broken.iter().any(|text| text.contains("its server s of lab stays")), "{:?}", findings.broken);
-    assert!(findings.unrest.iter().any(|text| text.contains("server s of lab is left over")), "{:?}", findings.unrest);
+    let findings = later.check();
+    assert!(
+        findings.violations.iter().any(|text| text.contains("its server s of lab stays")),
+        "{:?}",
+        findings.violations
+    );
+    assert!(
+        findings.leftovers.iter().any(|text| text.contains("server s of lab is left over")),
+        "{:?}",
+        findings.leftovers
+    );
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use daemon::{Coordinator, LAUNCHER, NODEPOOL, WorkDir};
 use nodepool_model::metrics::prometheus_metrics::{self, MetricKind};
 use serde_json::Value;
-use support::real::child::{ChildProcess, Running};
+use support::real::child::{ChildProcess, Output};
 use support::real::ports;
 use support::wait;
 use tokio::net::UdpSocket;
@@ -90,7 +90,7 @@ async fn launcher_for(statsd: Option<u16>) -> (WorkDir, Coordinator, daemon::Dae
         command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", port.to_string());
     }
     let daemon = work_dir.start_command(command);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     (work_dir, coordinator, daemon)
 }
 
@@ -152,7 +152,7 @@ async fn prometheus_scrapes_the_metrics() {
     let mut command = work_dir.command("prometheus", &["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
     command.arg(format!("--web.listen-address=127.0.0.1:{}", port.number));
     let _prometheus =
-        Running::start("prometheus", &mut command, Output::Logged, &work_dir.path("p.log"), work_dir.home());
+        ChildProcess::start("prometheus", &mut command, Output::Logged, &work_dir.path("p.log"), work_dir.home());
     let ask = async |query: &str| -> Option<Value> {
         let url = format!("http://127.0.0.1:{}/api/v1/{query}", port.number);
         let answer: Value = reqwest::get(url).await.ok()?.json().await.ok()?;
@@ -265,7 +265,7 @@ async fn one_launcher_at_a_time_sends_global_gauges() {
     let mut command = other.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
     command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", second_ear.local_addr().unwrap().port().to_string());
     let _second = other.start_command(command);
-    other.becomes_ready().await;
+    other.wait_until_ready().await;
     // Longer than what did not change is left unsaid.
     let received = received_keys(&second_ear, 12).await;
     assert!(

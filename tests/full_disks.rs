@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
-use bakery::{BuilderProcessHarness, SETTLE_TIMEOUT, SETTLES};
+use bakery::{BuilderProcessHarness, IMAGES, SETTLE_TIMEOUT};
 use bytes::Bytes;
 use disks::SmallDisk;
 use nix::sys::signal::Signal;
@@ -20,7 +20,7 @@ use nodepool::actors::process::pidfile::{PidFile, PidFileError};
 use nodepool_model::records::image_build::BuildState;
 use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
-use support::real::child::{ChildProcess, Running};
+use support::real::child::{ChildProcess, Output};
 use support::{real, wait};
 use tokio::time::timeout;
 use zookeeper_server::types::CreateMode;
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The example `coordinator`, which cargo builds beside the tests.
 struct Coordinator {
-    running: Running,
+    running: ChildProcess,
     zk: Zk,
     _input: ChildStdin,
 }
@@ -46,7 +46,7 @@ impl Coordinator {
     /// None where it ends instead, which its log explains.
     async fn start(data_dir: &Path, home: &Path) -> Result<Coordinator, String> {
         let log = home.join("log");
-        let mut running = Running::start("coordinator", &mut command(data_dir), Output::Piped, &log, home);
+        let mut running = ChildProcess::start("coordinator", &mut command(data_dir), Output::Piped, &log, home);
         let (input, output) = running.pipes();
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).expect("it prints text");
@@ -116,7 +116,7 @@ async fn builds_fail_on_a_full_disk_and_succeed_afterwards() {
     let Some(disk) = SmallDisk::mount(64) else { return };
     let harness = BuilderProcessHarness::start(Some(disk.path())).await;
     let mut builder = harness.builder();
-    harness.settles(&builder, 0).await;
+    harness.wait_until_settled(&builder, 0).await;
     for left in [0, 100_000, 2_000_000] {
         // Older builds that go meanwhile make room, and then others succeed.
         wait::until("a build to find no room", TIMEOUT, async || {
@@ -138,8 +138,8 @@ async fn builds_fail_on_a_full_disk_and_succeed_afterwards() {
         builder.kill();
         builder = harness.builder();
         disk.empty();
-        harness.settles(&builder, 0).await;
+        harness.wait_until_settled(&builder, 0).await;
     }
     builder.signal(Signal::SIGTERM);
-    assert!(builder.wait(SETTLES).await.success());
+    assert!(builder.wait(SETTLE_TIMEOUT).await.success());
 }

@@ -11,7 +11,7 @@ use nodepool_zk::Connection;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use nodepool_zk::txn::delete_tree;
 use serde_json::Value;
-use support::real::process::Nodepool;
+use support::real::process::NodepoolProcess;
 use support::real::reference;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::zookeeper::{Options, Server};
@@ -43,7 +43,7 @@ echo "end $DIB_IMAGE_NAME" >> "$here/calls"
 const LAB: &str = "providers:\n  - {name: lab, driver: openstack, cloud: simulated, pools: [], rate: 0.001, \
                    diskimages: [{name: debian}, {name: fedora}]}\n";
 
-struct Scene {
+struct ImageFleetHarness {
     home: tempfile::TempDir,
     zk: std::sync::Arc<RealConnection>,
     zookeeper: Server,
@@ -51,7 +51,7 @@ struct Scene {
     cloud: Option<SimulatedOpenStack>,
 }
 
-impl Scene {
+impl ImageFleetHarness {
     async fn start() -> Self {
         let zookeeper = Server::start(Options::tls()).await;
         let home = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ impl Scene {
     }
 
     /// `who` has images and logs in folders of its own.
-    fn configuration(&self, who: &str) -> String {
+    fn configuration(&self, implementation: &str) -> String {
         let (images, logs) =
             (self.path(&format!("{implementation}-images")), self.path(&format!("{implementation}-logs")));
         std::fs::create_dir_all(&images).unwrap();

@@ -7,8 +7,8 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon::{Coordinator, PROCESS_TIMEOUT, SOON};
-use grown::{Consumer, InProcessDaemon, on_paused_time, yaml};
+use daemon::{Coordinator, PROCESS_TIMEOUT, WorkDir};
+use grown::{Consumer, InProcessDaemon, on_paused_time, start_process, yaml};
 use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::RequestId;
@@ -137,12 +137,13 @@ async fn cleanup_flags_accept_decimals() {
     work_dir.configure(&coordinator.configuration());
     let flags = ["-f", "--lock-cleanup", "0.5", "--delete-interval", "0.25", "--cleanup-interval", "0.25"];
     let _launcher = work_dir.launcher(&flags);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let zk: Zk = coordinator.session().await;
     let stale = paths::request_lock(&RequestId::from("200-0000009999"));
     for path in [stale.as_str(), EMPTY_NODE] {
         create(&zk, path).await;
     }
     // By default neither goes within a minute.
-    wait::until("both to go", SOON, async || !exists(&zk, &stale).await && !exists(&zk, EMPTY_NODE).await).await;
+    wait::until("both to go", PROCESS_TIMEOUT, async || !exists(&zk, &stale).await && !exists(&zk, EMPTY_NODE).await)
+        .await;
 }

@@ -9,10 +9,10 @@ mod witness;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{ConsistencyChecker, Figures, Launchers};
+use crowd::book::{ConsistencyChecker, LauncherSetup, RunSummary};
 use crowd::scene::{self, Host, WorkloadHarness};
-use crowd::watcher::Watcher;
-use crowd::{Crowd, Wishes};
+use crowd::watcher::StatePoller;
+use crowd::{Workload, WorkloadSpec};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use support::real::{self, zookeeper::Server};
 use support::wait;
@@ -32,10 +32,10 @@ const HOSTS: &[Host] = &[
     Host { name: "fake-b1", label: "b", slots: 2 },
 ];
 
-fn wishes() -> Wishes {
+fn workload_spec() -> WorkloadSpec {
     let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["b", "a", "a"], &["a", "a", "a"]];
-    let shapes = shapes.map(<[_]>::to_vec).to_vec();
-    Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(80) }
+    let label_lists = shapes.map(<[_]>::to_vec).to_vec();
+    WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(80) }
 }
 
 // zookeeper.md checks 64, 72, 80, 100
@@ -48,7 +48,7 @@ async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
     let seed = scene::seed();
     // Several launchers at a time, each with a ZooKeeper of its own; in a long run one of them has the default session.
     let lanes = if kills > KILLS { 4 } else { 2 };
-    let servers = futures::future::join_all((0..lanes).map(|_| Server::start(scene::undisturbed()))).await;
+    let servers = futures::future::join_all((0..lanes).map(|_| Server::start(scene::options_without_fsync()))).await;
     let (mut runs, mut chroots) = (Vec::new(), Vec::new());
     for (lane, server) in servers.iter().enumerate() {
         let session = if kills > KILLS && lane == 0 { 10 } else { 1 };
@@ -68,22 +68,29 @@ async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
         let share = kills / lanes + usize::from(lane < kills % lanes);
         runs.push(crash_repeatedly(harness, share, seed.wrapping_add(1000 * lane as u64)));
     }
-    for Figures { served, withdrawn, longest_turn } in futures::future::join_all(runs).await {
+    for RunSummary { served, cancelled, longest_head_wait } in futures::future::join_all(runs).await {
         eprintln!(
-            "of {kills} kills in {lanes} lanes: served {served}, withdrawn {withdrawn}, longest wait with room {longest_turn:?}"
+            "of {kills} kills in {lanes} lanes: served {served}, withdrawn {cancelled}, longest wait with room {longest_head_wait:?}"
         );
     }
     for (lane, (server, chroot)) in servers.iter().zip(&chroots).enumerate() {
-        HistoryChecker::of_server(server, chroot, None).await.judge().assert_kept(&format!("kill-{seed}-{lane}"));
+        HistoryChecker::of_server(server, chroot, None)
+            .await
+            .check()
+            .assert_no_violations(&format!("kill-{seed}-{lane}"));
     }
 }
 
-async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> Figures {
+async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> RunSummary {
     let mut random = StdRng::seed_from_u64(seed);
     let zk = harness.connect().await;
-    let checker = Arc::new(ConsistencyChecker::new(harness.session + GRACE_PERIOD, &harness.slots(), Launchers::OnePerProvider));
-    let crowd = Crowd::start(&zk, &checker, wishes(), seed).await;
-    let _watcher = Watcher::start(&harness.connect().await, &checker);
+    let checker = Arc::new(ConsistencyChecker::new(
+        harness.session + GRACE_PERIOD,
+        &harness.slots(),
+        LauncherSetup::OnePerProvider,
+    ));
+    let workload = Workload::start(&zk, &checker, workload_spec(), seed).await;
+    let _watcher = StatePoller::start(&harness.connect().await, &checker);
     let mut launcher = harness.launcher();
     let (mut startup, mut early) = (Duration::from_millis(500), 0);
     for kill in 0..kills {
@@ -93,21 +100,21 @@ async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> 
             sleep(startup.mul_f64(random.gen_range(0.0..1.5))).await;
         } else {
             early = 0;
-            let (began, before, first) = (Instant::now(), checker.figures().served, checker.first());
+            let (began, before, first) = (Instant::now(), checker.summary().served, checker.head_of_queue());
             let what = format!("launcher {kill} to serve, seed {seed}");
-            wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
             startup = began.elapsed();
             // Nor may the next launcher heal what this one would have left for ever.
             let what = format!("{first:?} to be served by launcher {kill}, seed {seed}");
             wait::until(&what, TIMEOUT, async || {
-                scene::assert_kept(&checker, &[&launcher]);
+                scene::assert_no_violations(&checker, &[&launcher]);
                 first.as_ref().is_none_or(|id| !checker.is_open(id))
             })
             .await;
             sleep(Duration::from_millis(random.gen_range(0..300))).await;
         }
         launcher.kill();
-        scene::assert_kept(&checker, &[&launcher]);
+        scene::assert_no_violations(&checker, &[&launcher]);
         if random.gen_ratio(1, 8) {
             // Long enough for the dead one's session to end before there is a new one.
             sleep(Duration::from_millis(random.gen_range(0..1500))).await;
@@ -115,10 +122,10 @@ async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> 
         launcher = harness.launcher();
         checker.restart_clock();
     }
-    crowd.stop().await;
-    scene::assert_kept(&checker, &[&launcher]);
-    harness.settles(&zk, 1, harness.session + GRACE_PERIOD).await;
-    scene::assert_kept(&checker, &[&launcher]);
+    workload.stop().await;
+    scene::assert_no_violations(&checker, &[&launcher]);
+    harness.wait_until_settled(&zk, 1, harness.session + GRACE_PERIOD).await;
+    scene::assert_no_violations(&checker, &[&launcher]);
     assert!(launcher.stop(TIMEOUT).await.success());
-    checker.figures()
+    checker.summary()
 }

@@ -12,7 +12,7 @@ mod witness;
 
 use std::time::Duration;
 
-use bakery::{BuilderProcessHarness,IMAGES, PROVIDER, SETTLE_TIMEOUT};
+use bakery::{BuilderProcessHarness, IMAGES, PROVIDER, SETTLE_TIMEOUT};
 use nix::sys::signal::Signal;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
@@ -58,19 +58,19 @@ async fn a_crashed_builder_leaks_nothing_and_touches_no_foreign_images() {
         builder = harness.builder();
         if kill % ROUND == ROUND - 1 {
             harness.cloud.knobs(json!({"faults": []})).await;
-            harness.settles(&builder, seed).await;
+            harness.wait_until_settled(&builder, seed).await;
         }
     }
     harness.cloud.knobs(json!({"faults": []})).await;
-    harness.settles(&builder, seed).await;
+    harness.wait_until_settled(&builder, seed).await;
     builder.signal(Signal::SIGTERM);
-    assert!(builder.wait(SETTLES).await.success());
+    assert!(builder.wait(SETTLE_TIMEOUT).await.success());
     let mut history_checker = HistoryChecker::of_server(&harness.server, "", Some(&harness.cloud)).await;
     // Of what strangers have nobody here has a record.
     history_checker.images.retain(|image| image.place.0.as_str() == PROVIDER);
-    history_checker.wanted = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
-    let findings = history_checker.judge();
-    findings.assert_kept(&format!("kill-builder-{seed}"));
+    history_checker.expected_images = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
+    let findings = history_checker.check();
+    findings.assert_no_violations(&format!("kill-builder-{seed}"));
     let uploads = harness.cloud.state().await["images_uploaded"].clone();
     eprintln!(
         "{kills} kills, uploads {uploads}, images {}, changes of records {}",
@@ -86,12 +86,12 @@ async fn a_stopped_builder_exits_after_its_builds_cleaned_up() {
         return;
     }
     let harness = BuilderProcessHarness::start(None).await;
-    oven::put(harness.kitchen(), oven::TIDY);
+    oven::install_script(harness.dib_directory(), oven::SLOW_EXIT_DIB);
     let mut builder = harness.builder();
-    let has = |name: &str| harness.kitchen().join(name).exists();
-    wait::until("a build to begin", SETTLES, async || has("begun")).await;
+    let has = |name: &str| harness.dib_directory().join(name).exists();
+    wait::until("a build to begin", SETTLE_TIMEOUT, async || has("begun")).await;
     builder.signal(Signal::SIGTERM);
-    assert!(builder.wait(SETTLES).await.success());
+    assert!(builder.wait(SETTLE_TIMEOUT).await.success());
     assert!(has("tidied"), "it was left alone: {}", builder.log());
-    assert_eq!(harness.makers(), 0);
+    assert_eq!(harness.build_processes(), 0);
 }

@@ -10,15 +10,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{ConsistencyChecker, Launchers};
-use crowd::scene::{self, children, left_over, soon};
-use crowd::{Crowd, Wishes};
+use crowd::book::{ConsistencyChecker, LauncherSetup};
+use crowd::scene::{self, children, find_leftover, wait_until_correct};
+use crowd::{Workload, WorkloadSpec};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::PoolId;
 use nodepool_zk::{Zk, paths};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use support::real::process::Nodepool;
+use support::real::process::NodepoolProcess;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::{self, zookeeper::Server};
 use support::wait;
@@ -38,9 +38,9 @@ const MAX_SERVERS: usize = 5;
 const LOGGED_RUNS: usize = 100;
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-fn wishes() -> Wishes {
-    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"]].map(<[_]>::to_vec).to_vec();
-    Wishes { shapes, hopeless: Some("z"), consumers: 5, longest_use: Duration::from_millis(80) }
+fn workload_spec() -> WorkloadSpec {
+    let label_lists = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"]].map(<[_]>::to_vec).to_vec();
+    WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 5, max_use: Duration::from_millis(80) }
 }
 
 /// Nodes of requests that were withdrawn are ready for others, and go when nobody wants them. Servers that break are replaced until
@@ -60,7 +60,7 @@ providers:
     cloud-images: [{{name: image, image-name: raw-1M, username: zuul}}]
     pools:
       - name: main
-        max-servers: {MOST}
+        max-servers: {MAX_SERVERS}
         auto-floating-ip: false
         host-key-checking: false
         networks: [private]
@@ -68,7 +68,7 @@ providers:
           - {{name: a, cloud-image: image, flavor-name: tiny}}
           - {{name: b, cloud-image: image, flavor-name: small}}
       - name: public
-        max-servers: {MOST}
+        max-servers: {MAX_SERVERS}
         host-key-checking: false
         networks: [private]
         labels:
@@ -78,11 +78,11 @@ providers:
 }
 
 /// One whose slow rules run often, so that leaks are found within the test.
-fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> Nodepool {
+fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> NodepoolProcess {
     let clouds = cloud.clouds_yaml();
     let environment = [("OS_CLIENT_CONFIG_FILE", clouds.as_path())];
     let arguments = ["-d", "--no-webapp", "--cleanup-interval", "2", "--delete-interval", "1"];
-    Nodepool::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-launcher"), configuration, &arguments)
+    NodepoolProcess::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-launcher"), configuration, &arguments)
 }
 
 // drivers.md 1.7.5: a restart; what is created is in a record or carries its node's number
@@ -94,7 +94,7 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
     let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
     let seed = scene::seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let server = Server::start(scene::undisturbed()).await;
+    let server = Server::start(scene::options_without_fsync()).await;
     let chroot = server.chroot("kill-clouds").await;
     let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
     let flags = ["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
@@ -109,8 +109,12 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
         padding: 0,
     };
     let zk = harness.connect().await;
-    let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
-    let crowd = Crowd::start(&zk, &checker, wishes(), seed).await;
+    let checker = Arc::new(ConsistencyChecker::new(
+        TIMEOUT,
+        &["a", "b", "c"].map(|label| (label, 100)),
+        LauncherSetup::OnePerProvider,
+    ));
+    let workload = Workload::start(&zk, &checker, workload_spec(), seed).await;
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
     let mut past = VecDeque::new();
@@ -121,11 +125,11 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
         if kill % KILLS_BETWEEN_PAUSES == KILLS_BETWEEN_PAUSES - 1 {
             cloud.knobs(no_faults()).await;
             faults.extend(spoilt.take().map(|since| (since, now_ms())));
-            scene::all_end(&zk, limit).await;
+            scene::wait_until_all_end(&zk, limit).await;
         } else if kill % 3 == 0 {
-            let before = checker.figures().served;
+            let before = checker.summary().served;
             let what = format!("launcher {kill} to serve, seed {seed}");
-            wait::until(&what, TIMEOUT, async || checker.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
         }
         sleep(Duration::from_millis(random.gen_range(100..2500))).await;
         // Some answers to creations get lost on the way as well, and some servers break.
@@ -142,26 +146,26 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
         past.push_back(std::mem::replace(&mut process, start()));
         faults.push((spoilt.unwrap_or(began), now_ms()));
         spoilt = (knobs != no_faults()).then_some(began);
-        scene::assert_kept(&checker, &past.iter().collect::<Vec<_>>());
+        scene::assert_no_violations(&checker, &past.iter().collect::<Vec<_>>());
         past.drain(..past.len().saturating_sub(LOGGED_RUNS));
         checker.restart_clock();
     }
     cloud.knobs(no_faults()).await;
     faults.extend(spoilt.map(|since| (since, now_ms())));
-    crowd.stop().await;
-    scene::assert_kept(&checker, &[&process]);
-    soon(TIMEOUT, async || leftovers(&zk, &cloud).await).await;
+    workload.stop().await;
+    scene::assert_no_violations(&checker, &[&process]);
+    wait_until_correct(TIMEOUT, async || leftovers(&zk, &cloud).await).await;
     let state = cloud.state().await;
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
-    scene::assert_kept(&checker, &[&process]);
+    scene::assert_no_violations(&checker, &[&process]);
     assert!(process.stop(TIMEOUT).await.success());
     let mut history_checker = HistoryChecker::of_server(&server, &harness.chroot, Some(&cloud)).await;
     history_checker.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MAX_SERVERS)).into();
-    let (findings, name) = (history_checker.judge(), format!("kill-clouds-{seed}"));
-    findings.assert_kept(&name);
-    let longest = findings.longest_calm(&faults, limit, &name);
+    let (findings, name) = (history_checker.check(), format!("kill-clouds-{seed}"));
+    findings.assert_no_violations(&name);
+    let longest = findings.longest_fault_free_wait(&faults, limit, &name);
     let creations = state["creates_by_node"].as_object().map_or(0, |all| all.len());
-    let (served, at_once) = (checker.figures().served, &state["servers_at_once_max"]);
+    let (served, at_once) = (checker.summary().served, &state["servers_at_once_max"]);
     eprintln!(
         "{kills} kills, served {served}, creations {creations}, at once {at_once}, longest wait while nothing failed {longest:?}"
     );
@@ -189,5 +193,5 @@ async fn leftovers(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
     if state["floating_ips"] != json!(0) {
         return Some(format!("floating IPs are left: {}", state["floating_ips"]));
     }
-    left_over(zk, 2).await
+    find_leftover(zk, 2).await
 }

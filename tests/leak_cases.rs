@@ -11,7 +11,7 @@ mod zookeeper;
 
 mod worlds;
 
-use history::{History, RunStats};
+use history::{LeakSimulation, RunStats};
 use tokio::time::Instant;
 
 /// A few seconds of them.
@@ -21,7 +21,7 @@ const CASES: u64 = 600;
 fn only_leaked_instances_are_deleted() {
     if let Ok(seed) = std::env::var("NODEPOOL_SEED") {
         let stats =
-            History::live(seed.parse().expect("NODEPOOL_SEED is a number"), Some(&mut |line| println!("{line}")));
+            LeakSimulation::run(seed.parse().expect("NODEPOOL_SEED is a number"), Some(&mut |line| println!("{line}")));
         return assert_eq!(stats.violations, Vec::<String>::new());
     }
     let cases = std::env::var("NODEPOOL_LEAK_CASES");
@@ -29,7 +29,7 @@ fn only_leaked_instances_are_deleted() {
     let began = Instant::now();
     let mut sum = RunStats::default();
     for seed in 0..cases {
-        let stats = History::live(seed, None);
+        let stats = LeakSimulation::run(seed, None);
         if !stats.violations.is_empty() {
             println!("NODEPOOL_SEED={seed}: {}", stats.violations.join("; "));
         }

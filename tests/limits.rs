@@ -29,7 +29,7 @@ use nodepool_zk::locks::lock;
 use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::{Zk, paths};
 use serde_json::json;
-use sizes::{Measured, size};
+use sizes::{Stopwatch, size};
 use support::wait;
 use zookeeper_server::types::{CreateMode, Op};
 
@@ -54,26 +54,27 @@ fn a_hundred_thousand_nodes() {
             (0..nodes / 100).map(|host| format!("name: fake-{host}, labels: [a], max-parallel-jobs: 100")).collect();
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
         let mut process = InProcessDaemon::new(&yaml("lab", &hosts, ""));
-        let mut measured = Measured::begin(&format!("{nodes} nodes"));
+        let mut measured = Stopwatch::start(&format!("{nodes} nodes"));
         process.run(&zookeeper);
-        wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == nodes).await;
-        measured.then("registered");
+        wait::until("the nodes", sizes::SCALE_TIMEOUT, async || consumer.count(paths::NODES).await == nodes).await;
+        measured.lap("registered");
         let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(wait_for_end(&consumer, &id).await.state, RequestState::Fulfilled);
-        measured.then("one request is served");
+        measured.lap("one request is served");
         let many = consumer.submit_labels(&vec!["a"; 1_000]).await;
         let served = wait_for_end(&consumer, &many).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, 1_000));
-        measured.then("one for a thousand of them is served");
+        measured.lap("one for a thousand of them is served");
         let snapshot = process.shared.snapshot_feed.latest().unwrap();
         let rows = nodepool_model::report::status::nodes(&snapshot, None, nodepool::actors::runtime::clock::now());
         assert_eq!(rows.len(), nodes);
         let bytes = list::python_json(nodepool_model::report::status::NODE_COLUMNS, &rows).len();
-        measured.then(&format!("listed, {} MB", bytes / 1_000_000));
+        measured.lap(&format!("listed, {} MB", bytes / 1_000_000));
         consumer.zk.delete(&paths::request(&many), -1).await.unwrap();
         let last = served.nodes.last().unwrap();
-        wait::until("a node to be free", sizes::LONG, async || consumer.node(last).await.unwrap().is_idle()).await;
-        measured.then("all are given back");
+        wait::until("a node to be free", sizes::SCALE_TIMEOUT, async || consumer.node(last).await.unwrap().is_idle())
+            .await;
+        measured.lap("all are given back");
     });
 }
 
@@ -85,7 +86,8 @@ fn one_request_for_thousands_of_launched_nodes() {
         let directory = tempfile::tempdir().unwrap();
         let server = coordinator::start(directory.path()).await;
         // All of them are on one thread here, the clients' pings too.
-        let patient = ConnectOptions { session_timeout: sizes::LONG, ..coordinator::client(server.address().port()) };
+        let patient =
+            ConnectOptions { session_timeout: sizes::SCALE_TIMEOUT, ..coordinator::client(server.address().port()) };
         let consumer = Consumer { zk: connect(patient.clone()).await.unwrap() };
         lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
         let mut process = InProcessDaemon::new(
@@ -95,13 +97,13 @@ fn one_request_for_thousands_of_launched_nodes() {
              flavor-name: Fake Flavor}]}]\n",
         );
         process.run_on(connect(patient).await.unwrap());
-        let mut measured = Measured::begin(&format!("one request for {nodes} nodes that are launched"));
+        let mut measured = Stopwatch::start(&format!("one request for {nodes} nodes that are launched"));
         let id = consumer.submit_labels(&vec!["a"; nodes]).await;
         let served = wait_for_end(&consumer, &id).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, nodes));
         let distinct: BTreeSet<_> = served.nodes.iter().collect();
         assert_eq!(distinct.len(), nodes, "no node twice");
-        measured.then("served");
+        measured.lap("served");
         assert_eq!(consumer.count(paths::NODES).await, nodes, "and none is left over");
         for node in [served.nodes.first(), served.nodes.last()] {
             let node = consumer.node(node.unwrap()).await.unwrap();
@@ -114,7 +116,7 @@ fn one_request_for_thousands_of_launched_nodes() {
 async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> nodepool_model::records::request::NodeRequest {
     let state = async || consumer.request(id).await.expect("the request is there").state;
     let ended = async || matches!(state().await, RequestState::Fulfilled | RequestState::Failed);
-    wait::until("the end of a request", sizes::LONG, ended).await;
+    wait::until("the end of a request", sizes::SCALE_TIMEOUT, ended).await;
     consumer.request(id).await.unwrap()
 }
 
@@ -126,29 +128,29 @@ fn ten_thousand_waiting_requests() {
         let consumer = Consumer::of(&zookeeper);
         let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         process.run(&zookeeper);
-        wait::until("a node", sizes::LONG, async || consumer.count(paths::NODES).await == 1).await;
-        let mut measured = Measured::begin(&format!("{requests} requests for one node"));
+        wait::until("a node", sizes::SCALE_TIMEOUT, async || consumer.count(paths::NODES).await == 1).await;
+        let mut measured = Stopwatch::start(&format!("{requests} requests for one node"));
         let mut waiting = Vec::new();
         for _ in 0..requests {
             waiting.push(consumer.submit_labels(&["a"]).await);
         }
-        measured.then("asked");
+        measured.lap("asked");
         let unserved = consumer.submit_labels(&["nobody-has-this"]).await;
         assert_eq!(wait_for_end(&consumer, &unserved).await.state, RequestState::Failed);
-        measured.then("one that nobody can serve is declined");
+        measured.lap("one that nobody can serve is declined");
         for id in &waiting[..20] {
             assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
             let nodes = consumer.accept(id).await;
-            consumer.use_up(nodes).await;
+            consumer.use_and_release(nodes).await;
         }
-        measured.then("twenty are served, one after the other and in their order");
+        measured.lap("twenty are served, one after the other and in their order");
         for id in &waiting[20..] {
             assert!(consumer.request(id).await.unwrap().nodes.len() <= 1);
             consumer.zk.delete(&paths::request(id), -1).await.unwrap();
         }
         let last = consumer.submit_labels(&["a"]).await;
         assert_eq!(wait_for_end(&consumer, &last).await.state, RequestState::Fulfilled);
-        measured.then("all others are taken back, and the next is served");
+        measured.lap("all others are taken back, and the next is served");
     });
 }
 
@@ -169,18 +171,18 @@ fn five_hundred_pools() {
         );
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut measured = Measured::begin(&format!("{pools} pools"));
+        let mut measured = Stopwatch::start(&format!("{pools} pools"));
         let mut process = InProcessDaemon::new(&text);
         process.run(&zookeeper);
-        wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == pools).await;
-        measured.then("registered");
+        wait::until("the nodes", sizes::SCALE_TIMEOUT, async || consumer.count(paths::NODES).await == pools).await;
+        measured.lap("registered");
         let before = zookeeper.last_zxid();
         let unserved = consumer.submit_labels(&["nobody-has-this"]).await;
         let declined = wait_for_end(&consumer, &unserved).await;
         let transactions = zookeeper.last_zxid() - before;
         assert!(transactions < pools as i64, "{transactions} transactions of {pools} pools");
         assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, pools));
-        measured.then(&format!("one request is declined by all, in {transactions} transactions"));
+        measured.lap(&format!("one request is declined by all, in {transactions} transactions"));
         let before = zookeeper.last_zxid();
         let mut asked = Vec::new();
         for pool in 0..pools {
@@ -201,7 +203,7 @@ fn five_hundred_pools() {
         let transactions = zookeeper.last_zxid() - before;
         // One that asks for each request, one that serves every other one; pools that race would need hundreds of times as many.
         assert!(transactions < 3 * pools as i64, "{transactions} transactions of {pools} pools");
-        measured.then(&format!("requests that any of them may serve are served, in {transactions} transactions"));
+        measured.lap(&format!("requests that any of them may serve are served, in {transactions} transactions"));
     });
 }
 
@@ -231,10 +233,10 @@ fn ten_thousand_images() {
                 .chain(records)
         };
         write_all(&zk, (0..images).flat_map(record)).await;
-        let mut measured = Measured::begin(&format!("{images} images"));
+        let mut measured = Stopwatch::start(&format!("{images} images"));
         let mirror = Mirror::start(zk, &tokio::runtime::Handle::current()).await.unwrap();
         let snapshot = mirror.snapshot();
-        measured.then("read");
+        measured.lap("read");
         let diskimages: String =
             (0..images).map(|image| format!("  - {{name: i{image}, formats: [qcow2]}}\n")).collect();
         let uploaded: String = (0..images).map(|image| format!("      - {{name: i{image}}}\n")).collect();
@@ -245,7 +247,7 @@ fn ten_thousand_images() {
         let files = ConfigFileSource::InMemory(Arc::new(std::sync::Mutex::new([("np.yaml".into(), text)].into())));
         let loaded = load(&files, Path::new("np.yaml"), None, BUILT_IN_DRIVERS).await.unwrap();
         assert_eq!(loaded.config.diskimages.len(), images);
-        measured.then("their configuration is loaded");
+        measured.lap("their configuration is loaded");
         let inputs = Inputs {
             config: &loaded.config,
             snapshot: &snapshot,
@@ -259,11 +261,11 @@ fn ten_thousand_images() {
             0,
             "and none too many"
         );
-        measured.then("decided on");
+        measured.lap("decided on");
         let rows = image_status::uploads(&snapshot.images, AgeFormat::EpochSeconds);
         assert_eq!(rows.len(), images);
         let bytes = list::python_json(image_status::UPLOAD_COLUMNS, &rows).len();
-        measured.then(&format!("listed, {} MB", bytes / 1_000_000));
+        measured.lap(&format!("listed, {} MB", bytes / 1_000_000));
     });
 }
 
@@ -325,7 +327,7 @@ async fn check_oversized_records(most: usize, [writer, launcher]: [Zk; 2]) {
         let small = consumer.submit_labels(&[label]).await;
         assert_eq!(consumer.wait_for_end(&small).await.state, RequestState::Fulfilled, "{label}");
         let held = consumer.accept(&small).await;
-        consumer.use_up(held).await;
+        consumer.use_and_release(held).await;
     }
     until("the nodes to be registered anew", async || consumer.ready_nodes().await == 2).await;
     for id in stuck {

@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coordinator::raw::{Raw, op};
+use coordinator::raw::{RawClient, op};
 use futures::future::join_all;
 use nodepool_zk::client::connect;
 use nodepool_zk::locks::lock;
 use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::{Connection, SessionState, Zk, paths};
-use sizes::{LONG, Measured, size};
+use sizes::{SCALE_TIMEOUT, Stopwatch, size};
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -51,20 +51,20 @@ async fn a_full_request_queue_rejects_more_and_drains_in_order() {
     let mut state = zk.session();
     state.wait_for(|state| *state == SessionState::Suspended).await.unwrap();
 
-    let mut measured = Measured::begin(&format!("{WAITING} requests and 1,000 more without a connection"));
+    let mut measured = Stopwatch::start(&format!("{QUEUED_REQUESTS} requests and 1,000 more without a connection"));
     let mut waiting: Vec<_> = (0..QUEUED_REQUESTS - 1).map(|_| zk.exists("/counter")).collect();
     let last = zk.create("/last", Bytes::new(), CreateMode::Persistent);
     let refused = join_all((0..1_000).map(|_| zk.exists("/counter"))).await;
     let reason = "too many requests wait for a connection";
     assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(why)) if why == reason)));
-    measured.then("queued, and the rest refused");
+    measured.lap("queued, and the rest refused");
     let server = zookeeper_server::EmbeddedServer::start(options).await.unwrap();
     let first = waiting.remove(0).await;
     assert!(first.unwrap().is_some());
     last.await.unwrap();
     let answers = join_all(waiting).await;
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Some(_)))), "each is answered");
-    measured.then("answered after the server came back");
+    measured.lap("answered after the server came back");
     assert!(zk.exists("/last").await.unwrap().is_some(), "and the session goes on");
     server.stop().await;
 }
@@ -75,9 +75,9 @@ async fn a_client_that_does_not_read_delays_no_other() {
     let server = coordinator::start(directory.path()).await;
     let zk = connect(coordinator::client(server.address().port())).await.unwrap();
     zk.create("/large", Bytes::from(vec![b'x'; 100_000]), CreateMode::Persistent).await.unwrap();
-    let mut measured = Measured::begin(&format!("{UNREAD} requests whose answers nobody reads"));
+    let mut measured = Stopwatch::start(&format!("{UNREAD_REQUESTS} requests whose answers nobody reads"));
     let (address, before) = (server.address(), sizes::resident());
-    let mut non_reading = Raw::open(address, 40_000).await;
+    let mut non_reading = RawClient::open(address, 40_000).await;
     let sent = Arc::new(AtomicUsize::new(0));
     let sending = tokio::spawn({
         let sent = sent.clone();
@@ -96,12 +96,12 @@ async fn a_client_that_does_not_read_delays_no_other() {
     for round in 0..500 {
         zk.set("/large", Bytes::from(vec![b'y'; 100_000]), round).await.unwrap();
     }
-    measured.then("500 writes of another client");
+    measured.lap("500 writes of another client");
     // The answers would take two gigabytes and more.
     assert!(sizes::resident() < before + 300, "{} MB, before {before} MB", sizes::resident());
     // What was sent beyond that lies in the buffers of the connection, until they are full.
     let mut last = (0, Instant::now());
-    wait::until("the client to get rid of no more requests", LONG, async || {
+    wait::until("the client to get rid of no more requests", SCALE_TIMEOUT, async || {
         let now = sent.load(Ordering::Relaxed);
         if now != last.0 {
             last = (now, Instant::now());
@@ -110,7 +110,7 @@ async fn a_client_that_does_not_read_delays_no_other() {
     })
     .await;
     let (sent, received) = (sent.load(Ordering::Relaxed), packets_received(address).await);
-    measured.then(&format!("{sent} were sent, {received} packets read, those of the other client among them"));
+    measured.lap(&format!("{sent} were sent, {received} packets read, those of the other client among them"));
     assert!(!sending.is_finished() && sent < UNREAD_REQUESTS, "all {UNREAD_REQUESTS} were taken");
     // The other client has sent 501, its greeting and a ping now and then.
     assert!(received < 501 + MAX_ACCEPTED, "{received} packets were read");

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use browser::{Browser, Screen};
+use browser::{Browser, Viewport};
 use bytes::Bytes;
 use daemon::{Coordinator, Daemon, WorkDir};
 use nodepool_zk::Connection;
@@ -14,9 +14,9 @@ use nodepool_zk::client::RealConnection;
 use std::sync::Arc;
 use zookeeper_server::types::CreateMode;
 
-const DESKTOP: Screen = Screen { name: "desk", width: 1280, height: 900, dark: false };
-const DESKTOP_DARK: Screen = Screen { name: "night", width: 1280, height: 900, dark: true };
-const PHONE: Screen = Screen { name: "phone", width: 390, height: 844, dark: false };
+const DESKTOP: Viewport = Viewport { name: "desk", width: 1280, height: 900, dark: false };
+const DESKTOP_DARK: Viewport = Viewport { name: "night", width: 1280, height: 900, dark: true };
+const PHONE: Viewport = Viewport { name: "phone", width: 390, height: 844, dark: false };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver: fake\n  cloud: fake\n  region-name: r\n\
@@ -37,7 +37,7 @@ impl LivePageHarness {
         let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
         work_dir.configure(&(servers + CONFIG));
         let launcher = work_dir.launcher(&["-f"]);
-        work_dir.becomes_ready().await;
+        work_dir.wait_until_ready().await;
         let zk = coordinator.session().await;
         Self { work_dir, zk, _launcher: launcher, _coordinator: coordinator }
     }
@@ -73,11 +73,11 @@ async fn assert_console_is_empty(browser: &Browser) {
     assert!(messages.is_empty(), "{messages:#?}");
 }
 
-async fn check_all_views(harness: &LivePageHarness, screen: Screen) {
+async fn check_all_views(harness: &LivePageHarness, screen: Viewport) {
     let browser = Browser::start(screen).await;
     for view in ["", "nodes", "requests", "images", "providers", "node/0000000001"] {
         browser.open(&harness.url(&format!("#/{view}"))).await;
-        browser.shows("live").await;
+        browser.wait_for_text("live").await;
         if view.is_empty() {
             let tile = "return document.querySelector('.tile.tone-in-use b')?.textContent";
             support::wait::until("the number of nodes in use", TIMEOUT, async || browser.run(tile).await == "2").await;
@@ -89,12 +89,12 @@ async fn check_all_views(harness: &LivePageHarness, screen: Screen) {
             "providers" => "lab",
             _ => "Record",
         };
-        browser.shows(shown).await;
+        browser.wait_for_text(shown).await;
         // Nothing is wider than the screen but what scrolls within itself.
         let wider =
             browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
         assert_eq!(wider.as_f64(), Some(0.0), "{} on {}", view, screen.name);
-        let barriers = browser.barriers().await;
+        let barriers = browser.accessibility_violations().await;
         assert!(barriers.is_empty(), "{view} on {}: {barriers:#?}", screen.name);
         let name = format!("{}-{}", screen.name, view.split('/').next().unwrap());
         browser.screenshot(name.trim_end_matches('-')).await;

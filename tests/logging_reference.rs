@@ -81,7 +81,7 @@ async fn theirs(script: &mut python::Script, case: &Case) -> Result<Outcome, Str
     let folder = folder(case);
     let command =
         json!({"do": "log", "directory": folder.path(), "file": case.file, "zone": ZONE, "records": RECORDS.to_vec()});
-    let reply = script.try_ask(&command).await?;
+    let reply = script.try_call(&command).await?;
     let stream = |name: &str| reply[name].as_str().unwrap().to_owned();
     Ok(outcome(folder.path(), [("stdout", stream("stdout")), ("stderr", stream("stderr"))]))
 }
@@ -204,7 +204,7 @@ async fn files_are_rotated_at_the_same_time() {
     }
     let wanted: Vec<Value> = cases.iter().map(|(when, interval, time)| json!([when, interval, true, time])).collect();
     let mut script = python::spawn(python::Interpreter::Reference, "logs.py", &[]);
-    let theirs = script.ask(json!({"do": "rollovers", "zone": "UTC", "cases": wanted})).await;
+    let theirs = script.call(json!({"do": "rollovers", "zone": "UTC", "cases": wanted})).await;
     for ((when, interval, time), theirs) in cases.iter().zip(theirs.as_array().unwrap()) {
         let schedule = Schedule::parse(when, *interval, ClockZone::Utc).unwrap();
         assert_eq!(Some(schedule.next(*time)), theirs.as_i64(), "{when} {interval} after {time}");

@@ -5,7 +5,7 @@ mod life;
 mod support;
 
 use daemon::{Coordinator, WorkDir};
-use life::{EVENT, Life};
+use life::{EVENT, RequestLifecycle};
 use serde_json::Value;
 
 /// What is to be found, one after the other, each in a line of its own: the logger, and what the line says.
@@ -43,7 +43,7 @@ fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str
 
 #[tokio::test]
 async fn searching_the_log_for_a_request_shows_its_lifecycle() {
-    let Life { request, nodes, record, log } = life::of_one_request(&["-d"], &[]).await;
+    let RequestLifecycle { request, nodes, record, log } = life::run_one_request(&["-d"], &[]).await;
     assert!(record.contains(&life::requestor_data()), "Zuul gets its own data back unchanged: {record}");
     let mark = format!("[node_request: {request}] ");
     let found: Vec<&str> = log.lines().filter(|line| line.contains(&request)).collect();
@@ -85,18 +85,19 @@ async fn each_worker_of_the_builder_logs_under_its_number() {
     std::fs::create_dir(work_dir.path("images")).unwrap();
     let flags = ["-c", "nodepool.yaml", "-f", "--fake", "--build-workers", "2"];
     let builder = work_dir.start(env!("CARGO_BIN_EXE_nodepool-builder"), &flags);
-    builder.logs("INFO nodepool.builder.NodePoolBuilder: Nodepool builder ").await;
+    builder.wait_for_log("INFO nodepool.builder.NodePoolBuilder: Nodepool builder ").await;
     for number in 0..2 {
-        builder.logs(&format!("INFO nodepool.builder.BuildWorker.{number}: building image=")).await;
+        builder.wait_for_log(&format!("INFO nodepool.builder.BuildWorker.{number}: building image=")).await;
     }
     for image in ["one", "two"] {
-        builder.logs(&format!(": DIB image {image} is built build=")).await;
+        builder.wait_for_log(&format!(": DIB image {image} is built build=")).await;
     }
 }
 
 #[tokio::test]
 async fn json_log_records_have_a_key_per_id() {
-    let Life { request, nodes, log, .. } = life::of_one_request(&["-d", "--log-format", "json"], &[]).await;
+    let RequestLifecycle { request, nodes, log, .. } =
+        life::run_one_request(&["-d", "--log-format", "json"], &[]).await;
     let lines: Vec<Value> =
         log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
     for line in &lines {

@@ -22,13 +22,13 @@ mod uploads;
 use grown::on_real_time;
 use nodepool_model::records::node::Node;
 use serde_json::{Value, json};
-use stack::scene::{LONG, server_of, with_launcher};
-use stack::{Cloud, clouds};
+use stack::scene::{CLOUD_TIMEOUT, server_of, with_launcher};
+use stack::{TestCloud, clouds};
 use support::real::{self, ports, sshd};
 use support::wait;
 
 /// What Nova has to say of the server of a node.
-fn assert_matches_nova(node: &Node, server: &Value, cloud: &Cloud) {
+fn assert_matches_nova(node: &Node, server: &Value, cloud: &TestCloud) {
     assert_eq!(json!(node.az), server["OS-EXT-AZ:availability_zone"]);
     assert_eq!(json!(node.host_id), server["hostId"]);
     let addresses = server["addresses"][&cloud.network].as_array().expect("it is on the network");
@@ -54,7 +54,7 @@ fn a_node_matches_its_label_and_its_record_matches_the_cloud() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let (node, server) = (&nodes[0], harness.client.server(server_of(&nodes[0])).await);
                 assert_eq!(node.cloud.as_deref(), Some(cloud.name.as_str()));
                 assert_eq!((node.image_id.as_deref(), node.username.as_deref()), (Some("image"), Some("zuul")));
@@ -75,8 +75,8 @@ fn a_node_matches_its_label_and_its_record_matches_the_cloud() {
                 );
                 assert_eq!((&server["config_drive"], &server["key_name"]), (&json!("True"), &Value::Null));
                 assert_eq!(server["security_groups"], json!([{"name": "default"}]));
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -110,7 +110,7 @@ fn flavors_images_and_networks_resolve_by_name_and_id() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["b", "a", "c"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["b", "a", "c"]).await;
                 for (node, label) in nodes.iter().zip(["b", "a", "c"]) {
                     let server = harness.client.server(server_of(node)).await;
                     assert_eq!((&server["flavor"]["id"], &server["image"]["id"]), (&flavor["id"], &json!(image)));
@@ -120,8 +120,8 @@ fn flavors_images_and_networks_resolve_by_name_and_id() {
                     assert_eq!(json!(node.resources), need);
                 }
                 assert!(nodes[0].az.is_some() && nodes.iter().all(|node| node.az == nodes[0].az), "{nodes:?}");
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -132,7 +132,7 @@ fn flavors_images_and_networks_resolve_by_name_and_id() {
 #[test]
 fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--zones", "z1,z2,z3"]).await;
+        let cloud = TestCloud::simulated(&["--zones", "z1,z2,z3"]).await;
         let configure = |name: &str| {
             let mut provider = cloud.provider(name);
             provider["launch-retries"] = json!(2);
@@ -145,13 +145,13 @@ fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let (id, nodes) = harness.serve(&["a", "a"]).await;
+            let (id, nodes) = harness.obtain_nodes(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.az.as_deref() == Some("z3")), "{nodes:?}");
             let odd = harness.consumer.submit_labels(&["b"]).await;
             let request = harness.wait_for_end(&odd).await;
             assert!(request.nodes.is_empty() && request.declined_by.len() == 2, "{request:?}");
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -176,7 +176,7 @@ fn key_and_second_ipv6_network_are_recorded() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let server = harness.client.server(server_of(&nodes[0])).await;
                 assert_eq!(server["key_name"], "test");
                 let networks: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
@@ -189,8 +189,8 @@ fn key_and_second_ipv6_network_are_recorded() {
                 assert_eq!(json!(nodes[0].public_ipv6), of_version(6).next().unwrap());
                 let reached = json!(nodes[0].interface_ip);
                 assert!(of_version(4).chain(of_version(6)).any(|address| address == reached), "{nodes:?}");
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -202,7 +202,7 @@ fn key_and_second_ipv6_network_are_recorded() {
 fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
     on_real_time(async {
         for (networks, expected) in [("private", "private"), ("private,second", "second")] {
-            let cloud = Cloud::simulated(&["--networks", networks]).await;
+            let cloud = TestCloud::simulated(&["--networks", networks]).await;
             if networks != expected {
                 cloud.set("networks", json!([{"name": expected, "default_interface": true}]));
             }
@@ -212,12 +212,12 @@ fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let server = harness.client.server(server_of(&nodes[0])).await;
                 let on: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
                 assert_eq!(on, [expected]);
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -241,7 +241,7 @@ fn a_boot_volume_is_deleted_with_its_server() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let resources = nodes[0].resources.as_ref().unwrap();
                 assert_eq!((&resources["volumes"], &resources["volume-gb"]), (&json!(1), &json!(2)));
                 let server = harness.client.server(server_of(&nodes[0])).await;
@@ -249,9 +249,9 @@ fn a_boot_volume_is_deleted_with_its_server() {
                 let volume = server["os-extended-volumes:volumes_attached"][0]["id"].as_str().unwrap().to_owned();
                 let volume = format!("/volumes/{volume}");
                 assert_eq!(harness.client.get("volume", &volume).await["volume"]["size"], 2);
-                harness.use_up(&id).await;
-                harness.empties().await;
-                wait::until("the volume to be gone", LONG, async || {
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
+                wait::until("the volume to be gone", CLOUD_TIMEOUT, async || {
                     harness.client.get("volume", &volume).await.is_null()
                 })
                 .await;
@@ -278,15 +278,15 @@ fn a_floating_ip_is_deleted_before_its_server() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let address = nodes[0].public_ipv4.clone().expect("it has a public address");
                 assert_eq!(nodes[0].interface_ip.as_ref(), Some(&address));
                 assert!(nodes[0].private_ipv4.is_some() && nodes[0].private_ipv4.as_ref() != Some(&address));
                 assert_eq!(harness.client.floating_ips_at(&address).await, 1);
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
                 let gone = async || harness.client.floating_ips_at(&address).await == 0;
-                wait::until("the floating address to be gone", LONG, gone).await;
+                wait::until("the floating address to be gone", CLOUD_TIMEOUT, gone).await;
             })
             .await;
         }
@@ -312,7 +312,7 @@ fn host_keys_are_scanned_at_the_servers_address() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                let address = wait::until_some("the server's address", LONG, async || {
+                let address = wait::until_some("the server's address", CLOUD_TIMEOUT, async || {
                     let servers = harness.client.servers_of(&harness.provider).await;
                     let addresses = servers.first()?["addresses"].get(&cloud.network)?.as_array()?.clone();
                     addresses[0]["addr"].as_str()?.parse::<std::net::IpAddr>().ok()
@@ -329,8 +329,8 @@ fn host_keys_are_scanned_at_the_servers_address() {
                 keys.dedup();
                 assert_eq!(keys, host.keys());
                 assert_eq!(*nodes[0].connection_port, json!(host.port()));
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -348,7 +348,7 @@ fn booting_servers_are_adopted_after_a_restart() {
                 async |harness| {
                     let id = harness.consumer.submit_labels(&["a", "a"]).await;
                     let mut known = Vec::new();
-                    wait::until("its servers to be known", LONG, async || {
+                    wait::until("its servers to be known", CLOUD_TIMEOUT, async || {
                         let nodes = harness.consumer.nodes().await;
                         known =
                             nodes.iter().filter_map(|(_, node)| node.external_id.as_str().map(str::to_owned)).collect();
@@ -359,8 +359,8 @@ fn booting_servers_are_adopted_after_a_restart() {
                     let nodes = harness.wait_until_fulfilled(&id).await;
                     assert_eq!(nodes.iter().map(server_of).collect::<Vec<_>>(), known);
                     assert_eq!(harness.client.servers_of(&harness.provider).await.len(), 2);
-                    harness.use_up(&id).await;
-                    harness.empties().await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
                 },
             )
             .await;

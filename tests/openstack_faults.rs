@@ -12,8 +12,8 @@ use grown::on_real_time;
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
-use stack::Cloud;
-use stack::scene::{LONG, with_launcher};
+use stack::TestCloud;
+use stack::scene::{CLOUD_TIMEOUT, with_launcher};
 use support::wait;
 
 /// The calls before the first node.
@@ -36,7 +36,7 @@ const LIFECYCLE_CALLS: [&str; 7] = [
 ];
 
 /// A provider whose servers are public, with attempts enough for a fault of every kind of call.
-fn provider(cloud: &Cloud, name: &str) -> Value {
+fn provider(cloud: &TestCloud, name: &str) -> Value {
     let mut provider = cloud.provider(name);
     provider["launch-retries"] = json!(8);
     provider["launch-timeout"] = json!(60);
@@ -45,12 +45,12 @@ fn provider(cloud: &Cloud, name: &str) -> Value {
 }
 
 /// Nothing is left, and nothing was made twice.
-async fn assert_clean(cloud: &Cloud, what: &str) {
+async fn assert_clean(cloud: &TestCloud, what: &str) {
     let settled = async || {
         let state = cloud.simulation().state().await;
         state["servers"] == 0 && state["floating_ips"] == 0
     };
-    wait::until(&format!("{what}: nothing to be left"), LONG, settled).await;
+    wait::until(&format!("{what}: nothing to be left"), CLOUD_TIMEOUT, settled).await;
     let state = cloud.simulation().state().await;
     assert_eq!(state["double_creates"], 0, "{what}: {state}");
 }
@@ -65,7 +65,7 @@ async fn run_all<'a>(cases: impl IntoIterator<Item = (String, LocalBoxFuture<'a,
 
 /// With these knobs, which strike seldom enough, a request of two is served.
 async fn assert_survives(what: &str, knobs: Value) {
-    let cloud = Cloud::simulated(&[]).await;
+    let cloud = TestCloud::simulated(&[]).await;
     // Seconds: nobody waits longer for a cloud that hangs.
     cloud.set("api_timeout", json!(2));
     cloud.simulation().knobs(knobs).await;
@@ -73,10 +73,10 @@ async fn assert_survives(what: &str, knobs: Value) {
         &cloud,
         |name| vec![provider(&cloud, name)],
         async |harness| {
-            let (id, nodes) = harness.serve(&["a", "a"]).await;
+            let (id, nodes) = harness.obtain_nodes(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.public_ipv4.is_some()), "{what}: {nodes:?}");
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
             assert_clean(&cloud, what).await;
             let state = cloud.simulation().state().await;
             println!("{what}: {} servers for 2 nodes, faults: {}", state["servers_created"], state["faults_struck"]);
@@ -161,16 +161,16 @@ fn a_slow_busy_or_inconsistent_cloud_is_survived() {
 #[test]
 fn a_token_that_is_revoked_is_replaced() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&[]).await;
+        let cloud = TestCloud::simulated(&[]).await;
         with_launcher(
             &cloud,
             |name| vec![provider(&cloud, name)],
             async |harness| {
                 for _ in 0..2 {
-                    let (id, _) = harness.serve(&["a"]).await;
+                    let (id, _) = harness.obtain_nodes(&["a"]).await;
                     cloud.simulation().revoke_tokens().await;
-                    harness.use_up(&id).await;
-                    harness.empties().await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
                 }
                 assert_clean(&cloud, "revoked").await;
             },
@@ -181,7 +181,7 @@ fn a_token_that_is_revoked_is_replaced() {
 
 /// A request of one node is declined when its two attempts are used up, and other requests are served when it is over.
 async fn assert_declined(what: &str, knobs: Value) {
-    let cloud = Cloud::simulated(&[]).await;
+    let cloud = TestCloud::simulated(&[]).await;
     // Seconds: nobody waits longer for a cloud that hangs.
     cloud.set("api_timeout", json!(2));
     let configure = |name: &str| {
@@ -190,7 +190,7 @@ async fn assert_declined(what: &str, knobs: Value) {
         vec![provider]
     };
     with_launcher(&cloud, configure, async |harness| {
-        let (before, _) = harness.serve(&["a"]).await;
+        let (before, _) = harness.obtain_nodes(&["a"]).await;
         cloud.simulation().knobs(knobs).await;
         let id = harness.consumer.submit_labels(&["a"]).await;
         let request = harness.wait_for_end(&id).await;
@@ -199,10 +199,10 @@ async fn assert_declined(what: &str, knobs: Value) {
         cloud.simulation().knobs(usual).await;
         let kept = harness.consumer.request(&before).await.expect("it is still fulfilled").nodes;
         assert_eq!(harness.node(&kept[0]).await.state, NodeState::Ready, "{what}");
-        let (after, _) = harness.serve(&["a"]).await;
-        harness.use_up(&before).await;
-        harness.use_up(&after).await;
-        harness.empties().await;
+        let (after, _) = harness.obtain_nodes(&["a"]).await;
+        harness.accept_and_release(&before).await;
+        harness.accept_and_release(&after).await;
+        harness.wait_until_empty().await;
         assert_clean(&cloud, what).await;
     })
     .await;
@@ -231,23 +231,23 @@ fn a_cloud_that_never_recovers_fails_only_its_request() {
 #[test]
 fn an_undeletable_server_blocks_no_other_node() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--delete-sticks-every", "2"]).await;
+        let cloud = TestCloud::simulated(&["--delete-sticks-every", "2"]).await;
         with_launcher(
             &cloud,
             |name| vec![provider(&cloud, name)],
             async |harness| {
-                let (id, _) = harness.serve(&["a", "a"]).await;
-                harness.use_up(&id).await;
+                let (id, _) = harness.obtain_nodes(&["a", "a"]).await;
+                harness.accept_and_release(&id).await;
                 let one_left = async || harness.consumer.nodes().await.len() == 1;
-                wait::until("the other one to be gone", LONG, one_left).await;
-                let (id, _) = harness.serve(&["a"]).await;
+                wait::until("the other one to be gone", CLOUD_TIMEOUT, one_left).await;
+                let (id, _) = harness.obtain_nodes(&["a"]).await;
                 let stuck: Vec<NodeState> = harness.consumer.nodes().await.iter().map(|(_, node)| node.state).collect();
                 assert_eq!(stuck, [NodeState::Deleting, NodeState::Ready]);
-                harness.use_up(&id).await;
-                wait::until("that one to be gone", LONG, one_left).await;
+                harness.accept_and_release(&id).await;
+                wait::until("that one to be gone", CLOUD_TIMEOUT, one_left).await;
                 // Somebody takes it down by hand.
                 cloud.simulation().reset().await;
-                harness.empties().await;
+                harness.wait_until_empty().await;
             },
         )
         .await;
@@ -267,7 +267,7 @@ fn a_server_with_a_lost_create_reply_is_found_in_stale_lists() {
 #[test]
 fn adoption_waits_for_a_server_that_lists_do_not_show_yet() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&[]).await;
+        let cloud = TestCloud::simulated(&[]).await;
         let lost = "lost-answer times=1 method=POST path=^/compute/v2.1/servers$";
         cloud.simulation().knobs(json!({"stale_lists_s": 3, "faults": [lost]})).await;
         with_launcher(
@@ -276,12 +276,12 @@ fn adoption_waits_for_a_server_that_lists_do_not_show_yet() {
             async |harness| {
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 let is_made = async || cloud.simulation().state().await["servers_created"] == 1;
-                wait::until("its server to be made", LONG, is_made).await;
+                wait::until("its server to be made", CLOUD_TIMEOUT, is_made).await;
                 harness.restart(&cloud).await;
                 harness.wait_until_fulfilled(&id).await;
                 assert_eq!(cloud.simulation().state().await["servers_created"], 1);
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
                 assert_clean(&cloud, "taken over").await;
             },
         )

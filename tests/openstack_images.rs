@@ -16,9 +16,9 @@ use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
 use serde_json::{Value, json};
-use stack::client::Client;
-use stack::roof::WithClouds;
-use stack::{Cloud, clouds};
+use stack::client::OpenStackClient;
+use stack::roof::InProcessDriver;
+use stack::{TestCloud, clouds};
 use studio::{Builder, BuilderHarness};
 use support::wait;
 
@@ -28,33 +28,33 @@ const CLOUD_TIMEOUT: Duration = Duration::from_secs(180);
 /// A builder with one image, `debian`, for one provider, whose name no other test has.
 struct ImageHarness {
     harness: BuilderHarness,
-    client: Client,
+    client: OpenStackClient,
     provider: String,
     builder: Builder,
 }
 
 impl ImageHarness {
-    async fn new(cloud: &Cloud, image: &str) -> Self {
+    async fn new(cloud: &TestCloud, image: &str) -> Self {
         Self::with_options(cloud, image, |_| {}).await
     }
 
-    async fn with_options(cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
+    async fn with_options(cloud: &TestCloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
         let harness = BuilderHarness::new();
         Self::with_builder(harness, cloud, image, tune).await
     }
 
     async fn with_builder(
         harness: BuilderHarness,
-        cloud: &Cloud,
+        cloud: &TestCloud,
         image: &str,
         tune: impl FnOnce(&mut BuilderOptions),
     ) -> Self {
         println!("--- on the cloud {}", cloud.name);
         let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
         let image = format!("name: debian, {image}");
-        let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
+        let drivers = Box::new(InProcessDriver(cloud.clouds_yaml.clone()));
         let yaml = provider_yaml(&provider, cloud, "[{name: debian, meta: {colour: blue, min_ram: 64, agent: true}}]");
-        let builder = harness.start_driven(&[&image], &[&yaml], drivers, |options| {
+        let builder = harness.start_with_drivers(&[&image], &[&yaml], drivers, |options| {
             options.cleanup_interval = Seconds(0.5);
             tune(options);
         });
@@ -70,7 +70,7 @@ impl ImageHarness {
 
     async fn until_ready(&self, number: usize) {
         wait::until(&format!("{number} uploads"), CLOUD_TIMEOUT, async || {
-            self.harness.uploaded("debian", &self.provider, UploadState::Ready).await == number
+            self.harness.count_uploads("debian", &self.provider, UploadState::Ready).await == number
         })
         .await;
     }
@@ -82,7 +82,7 @@ impl ImageHarness {
     }
 
     /// Takes the image out of the configuration, and waits until nothing is left.
-    async fn clean_up(self, cloud: &Cloud) {
+    async fn clean_up(self, cloud: &TestCloud) {
         let yaml = provider_yaml(&self.provider, cloud, "[]");
         self.builder.reconfigure(self.harness.yaml(&[], &[&yaml])).await;
         wait::until("nothing to be left", CLOUD_TIMEOUT, async || {
@@ -92,7 +92,7 @@ impl ImageHarness {
     }
 }
 
-fn provider_yaml(name: &str, cloud: &Cloud, images: &str) -> String {
+fn provider_yaml(name: &str, cloud: &TestCloud, images: &str) -> String {
     format!(
         "name: {name}, driver: openstack, cloud: {}, pools: [{{name: main, labels: []}}], diskimages: {images}",
         cloud.name
@@ -158,7 +158,7 @@ fn an_upload_survives_call_failures_and_creates_one_image() {
             "429 method=PUT path=/file$ times=1",
         ];
         let each = faults.map(async |fault| {
-            let cloud = Cloud::simulated(&["--fault", fault]).await;
+            let cloud = TestCloud::simulated(&["--fault", fault]).await;
             let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
             harness.until_ready(1).await;
             wait::until(&format!("one image and one upload, {fault}"), CLOUD_TIMEOUT, async || {
@@ -175,7 +175,7 @@ fn an_upload_survives_call_failures_and_creates_one_image() {
 fn an_interrupted_upload_leaves_a_failed_record_and_no_image() {
     on_real_time(async {
         let size = 3_000_000;
-        let cloud = Cloud::simulated(&["--uploads-break-at", "1"]).await;
+        let cloud = TestCloud::simulated(&["--uploads-break-at", "1"]).await;
         let harness = BuilderHarness::new();
         std::fs::write(harness.path("size"), size.to_string()).unwrap();
         let harness = ImageHarness::with_builder(harness, &cloud, "formats: [raw]", |options| {
@@ -207,7 +207,7 @@ fn an_interrupted_upload_leaves_a_failed_record_and_no_image() {
 #[test]
 fn image_deletion_is_retried_until_it_succeeds() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--fault", "500 method=DELETE path=/images/ times=6"]).await;
+        let cloud = TestCloud::simulated(&["--fault", "500 method=DELETE path=/images/ times=6"]).await;
         let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
         harness.until_ready(1).await;
         let id = harness.harness.builds("debian").await[0].0.clone();
@@ -253,7 +253,7 @@ fn a_server_boots_from_the_newest_upload_that_exists() {
 
 impl ImageHarness {
     /// On the same ZooKeeper, with a label that boots from the image.
-    fn launcher(&self, cloud: &Cloud) -> InProcessDaemon {
+    fn launcher(&self, cloud: &TestCloud) -> InProcessDaemon {
         let mut provider = cloud.provider(&self.provider);
         provider["cloud-images"] = json!([]);
         provider["diskimages"] = json!([{"name": "debian"}]);
@@ -262,8 +262,8 @@ impl ImageHarness {
             "zookeeper-servers": [{"host": "localhost", "port": 2181}], "labels": [{"name": "a"}],
             "diskimages": [{"name": "debian"}], "providers": [provider],
         });
-        let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
-        let mut process = InProcessDaemon::driven(&yaml.to_string(), |_| {}, Some(drivers));
+        let drivers = Box::new(InProcessDriver(cloud.clouds_yaml.clone()));
+        let mut process = InProcessDaemon::with_drivers(&yaml.to_string(), |_| {}, Some(drivers));
         process.run(&self.harness.zookeeper);
         process
     }
@@ -277,7 +277,7 @@ impl ImageHarness {
         let nodes = consumer.accept(&request).await;
         let node = consumer.node(&nodes[0].0).await.expect("the node is there");
         let server = self.client.server(node.external_id.as_str().expect("it has a server")).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         wait::until("the server to go", CLOUD_TIMEOUT, async || {
             self.client.servers_of(&self.provider).await.is_empty()
         })
@@ -290,7 +290,7 @@ impl ImageHarness {
 #[test]
 fn a_user_snapshot_of_a_server_is_never_deleted() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&[]).await;
+        let cloud = TestCloud::simulated(&[]).await;
         let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
         harness.until_ready(1).await;
         let (ready, _) = harness.harness.uploads("debian").await.remove(0);
@@ -303,7 +303,7 @@ fn a_user_snapshot_of_a_server_is_never_deleted() {
             let (status, _) = harness.client.call(reqwest::Method::POST, "image", "/images", Some(snapshot)).await;
             assert!(status.is_success());
         }
-        grown::builder::upload(&harness.harness.zk, &stale, UploadState::Uploading, 5.0, None).await;
+        grown::builder::record_upload(&harness.harness.zk, &stale, UploadState::Uploading, 5.0, None).await;
         wait::until("the upload without a builder to go", CLOUD_TIMEOUT, async || {
             harness.harness.uploads("debian").await.len() == 1
         })

@@ -12,7 +12,7 @@ use nodepool_drivers::{OpenDriver, openstack};
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use openstack_clouds::{ConfigPaths, Environment};
-use provider::{Provider, on_real_time, provider_section};
+use provider::{ProviderHarness, on_real_time, provider_section};
 use serde_json::{Value, json};
 
 /// What the cloud has, and what it was asked.
@@ -112,7 +112,7 @@ impl OpenDriver for StartTaskManager {
 }
 
 /// A cloud whose imports end so, and the driver on it.
-fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Provider) {
+fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, ProviderHarness) {
     let cloud = Arc::new(Mutex::new(Cloud { final_status: end, ..Cloud::default() }));
     let data = web::Data::new(cloud.clone());
     let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)));
@@ -132,7 +132,7 @@ fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Pro
          - {name: lab, driver: openstack, cloud: c, pools: [], diskimages: [{name: debian}]}\n",
     );
     let driver = openstack::open_with(&section, &places).unwrap();
-    let provider = Provider::new(|mut deps| {
+    let provider = ProviderHarness::new(|mut deps| {
         deps.refresh_mode = nodepool::actors::provider::task_manager::RefreshMode::Never;
         StartTaskManager(deps).with(driver)
     });

@@ -12,8 +12,8 @@ use nodepool_model::records::time::Seconds;
 use nodepool_zk::{Zk, paths};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use stack::scene::{LONG, OpenStackHarness, server_of, with_tuned_launcher};
-use stack::{Cloud, clouds};
+use stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_tuned_launcher};
+use stack::{TestCloud, clouds};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 
@@ -27,7 +27,7 @@ async fn id_of_a_deleted_node(harness: &OpenStackHarness) -> String {
 }
 
 /// A server with the mark of a provider and of a node that is gone.
-async fn leaked_server(cloud: &Cloud, harness: &OpenStackHarness, provider: &str) -> String {
+async fn leaked_server(cloud: &TestCloud, harness: &OpenStackHarness, provider: &str) -> String {
     let number = id_of_a_deleted_node(harness).await;
     let metadata = json!({"nodepool_provider_name": provider, "nodepool_node_id": number});
     let network = harness.client.id_of("network", "networks", &cloud.network).await;
@@ -52,7 +52,7 @@ async fn unattached_floating_ip(harness: &OpenStackHarness) -> String {
 }
 
 /// A port of a server that is gone.
-async fn leaked_port(cloud: &Cloud, harness: &OpenStackHarness) -> String {
+async fn leaked_port(cloud: &TestCloud, harness: &OpenStackHarness) -> String {
     let network = harness.client.id_of("network", "networks", &cloud.network).await;
     let port = json!({"network_id": network, "device_owner": "compute:nova", "device_id": "a server that is gone"});
     let (status, answer) = harness.client.call(Method::POST, "network", "/ports", Some(json!({"port": port}))).await;
@@ -64,13 +64,13 @@ async fn leaked_port(cloud: &Cloud, harness: &OpenStackHarness) -> String {
 /// Waits until what is at a path of the cloud is gone.
 async fn wait_until_deleted(harness: &OpenStackHarness, service: &str, path: &str) {
     let is_gone = async || harness.client.call(Method::GET, service, path, None).await.0 == StatusCode::NOT_FOUND;
-    wait::until(&format!("{path} to be gone"), LONG, is_gone).await;
+    wait::until(&format!("{path} to be gone"), CLOUD_TIMEOUT, is_gone).await;
 }
 
 /// The clouds of a case that deletes what bears no mark, whoever made it.
-async fn clouds_without_other_users(flags: &[&str]) -> Vec<Cloud> {
+async fn clouds_without_other_users(flags: &[&str]) -> Vec<TestCloud> {
     let is_sole = std::env::var("NODEPOOL_TEST_OS_SOLE").is_ok_and(|value| value == "1");
-    let is_fit = |cloud: &Cloud| {
+    let is_fit = |cloud: &TestCloud| {
         let is_fit = is_sole || !cloud.is_real();
         if !is_fit {
             println!("{} may have users: NODEPOOL_TEST_OS_SOLE=1 says that it has none", cloud.name);
@@ -82,7 +82,7 @@ async fn clouds_without_other_users(flags: &[&str]) -> Vec<Cloud> {
 
 /// Sweeps every half second, where a launcher makes one a minute.
 async fn with_short_cleanup_interval(
-    cloud: &Cloud,
+    cloud: &TestCloud,
     change: impl Fn(&mut Value),
     test: impl AsyncFnOnce(&mut OpenStackHarness),
 ) {
@@ -102,13 +102,13 @@ fn a_leaked_server_is_deleted_and_foreign_ones_stay() {
             let test = async |harness: &mut OpenStackHarness| {
                 let ours = leaked_server(&cloud, harness, &harness.provider).await;
                 let others = leaked_server(&cloud, harness, "other").await;
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 wait_until_deleted(harness, "compute", &format!("/servers/{ours}")).await;
                 assert_eq!(harness.client.server(&others).await["name"], "forgotten");
                 harness.client.delete_server(&others).await;
                 assert_eq!(nodes.len(), 1);
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             };
             with_short_cleanup_interval(&cloud, |_| {}, test).await;
         }
@@ -125,13 +125,13 @@ fn unattached_floating_ips_are_deleted_if_configured() {
                 provider["pools"][0]["auto-floating-ip"] = json!(true);
             };
             let test = async |harness: &mut OpenStackHarness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let attached = nodes[0].public_ipv4.clone().expect("it has a floating IP");
                 let forgotten = unattached_floating_ip(harness).await;
                 wait_until_deleted(harness, "network", &format!("/floatingips/{forgotten}")).await;
                 assert_eq!(harness.client.floating_ips_at(&attached).await, 1);
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
                 assert_eq!(harness.client.floating_ips_at(&attached).await, 0);
             };
             with_short_cleanup_interval(&cloud, change, test).await;
@@ -146,7 +146,7 @@ fn leaked_ports_are_deleted_and_ports_in_use_stay() {
         // The port of a server that boots is down, for several looks here.
         for cloud in clouds_without_other_users(&["--port-stays-every", "1", "--boot-time-s", "4"]).await {
             let test = async |harness: &mut OpenStackHarness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 // The simulated cloud leaves the server's own behind, below; a real one seldom does.
                 if cloud.is_real() {
                     let forgotten = leaked_port(&cloud, harness).await;
@@ -155,9 +155,9 @@ fn leaked_ports_are_deleted_and_ports_in_use_stay() {
                 let of_server = format!("/ports?device_id={}", server_of(&nodes[0]));
                 let ports = async || harness.client.get("network", &of_server).await["ports"].clone();
                 assert_eq!(ports().await[0]["status"], "ACTIVE");
-                harness.use_up(&id).await;
-                harness.empties().await;
-                wait::until("the server's port to be gone", LONG, async || ports().await == json!([])).await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
+                wait::until("the server's port to be gone", CLOUD_TIMEOUT, async || ports().await == json!([])).await;
             };
             with_short_cleanup_interval(&cloud, |provider| provider["port-cleanup-interval"] = json!(1), test).await;
         }
@@ -169,16 +169,16 @@ fn port_cleanup_survives_other_cleanup_failures() {
     on_real_time(async {
         let faults = ["404 path=/floatingips$", "403 times=1 method=DELETE path=/ports/"];
         let flags = ["--port-stays-every", "1", "--fault", faults[0], "--fault", faults[1]];
-        let cloud = Cloud::simulated(&flags).await;
+        let cloud = TestCloud::simulated(&flags).await;
         let change = |provider: &mut Value| {
             (provider["port-cleanup-interval"], provider["clean-floating-ips"]) = (json!(1), json!(true));
         };
         let test = async |harness: &mut OpenStackHarness| {
-            let (id, _) = harness.serve(&["a", "a"]).await;
-            harness.use_up(&id).await;
-            harness.empties().await;
+            let (id, _) = harness.obtain_nodes(&["a", "a"]).await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
             let are_gone = async || harness.client.get("network", "/ports").await["ports"] == json!([]);
-            wait::until("the ports to be gone", LONG, are_gone).await;
+            wait::until("the ports to be gone", CLOUD_TIMEOUT, are_gone).await;
         };
         with_short_cleanup_interval(&cloud, change, test).await;
     });

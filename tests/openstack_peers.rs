@@ -19,10 +19,10 @@ use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::locks::lock;
 use serde_json::{Value, json};
-use stack::Cloud;
+use stack::TestCloud;
 use support::real::{
     self,
-    process::Nodepool,
+    process::NodepoolProcess,
     python::{self, Interpreter, Script},
     reference, tls,
     zookeeper::{Options, Server},
@@ -42,10 +42,10 @@ fn configuration(server: &Server, provider: &Value) -> String {
 }
 
 /// Our launcher as an operator starts it: clouds.yaml is where the environment says.
-fn launcher(server: &Server, cloud: &Cloud, provider: &Value) -> Nodepool {
+fn launcher(server: &Server, cloud: &TestCloud, provider: &Value) -> NodepoolProcess {
     let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
     let environment = [("OS_CLIENT_CONFIG_FILE", cloud.clouds_yaml.as_path())];
-    Nodepool::start_in(&environment, executable, &configuration(server, provider), &["-d", "--no-webapp"])
+    NodepoolProcess::start_in(&environment, executable, &configuration(server, provider), &["-d", "--no-webapp"])
 }
 
 async fn session(server: &Server) -> Zk {
@@ -54,7 +54,7 @@ async fn session(server: &Server) -> Zk {
     connect(ConnectOptions::plain(&host, port)).await.unwrap()
 }
 
-async fn servers(cloud: &Cloud) -> Value {
+async fn servers(cloud: &TestCloud) -> Value {
     cloud.simulation().state().await["servers"].take()
 }
 
@@ -70,21 +70,21 @@ async fn zuul_10_and_13_use_nodes_of_a_cloud() {
         return;
     }
     let server = Server::start(Options::tls()).await;
-    let cloud = Cloud::simulated(&[]).await;
+    let cloud = TestCloud::simulated(&[]).await;
     let launcher = launcher(&server, &cloud, &cloud.provider("ours"));
     for interpreter in Interpreter::ZUUL {
         let mut zuul = zuul(interpreter, &server);
-        let request = zuul.ask(json!({"do": "submit", "labels": ["a", "a"]})).await;
-        assert_eq!(zuul.ask(json!({"do": "wait", "request": request})).await, "fulfilled", "{}", launcher.log());
-        let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
+        let request = zuul.call(json!({"do": "submit", "labels": ["a", "a"]})).await;
+        assert_eq!(zuul.call(json!({"do": "wait", "request": request})).await, "fulfilled", "{}", launcher.log());
+        let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
         assert_eq!((nodes.as_array().unwrap().len(), &nodes[1]["state"]), (2, &json!("ready")));
         assert_eq!((&nodes[0]["cloud"], &nodes[0]["provider"]), (&json!("simulated"), &json!("ours")));
         assert_eq!((&nodes[0]["username"], &nodes[0]["connection_port"]), (&json!("zuul"), &json!(22)));
         assert_ne!(nodes[0]["interface_ip"], nodes[1]["interface_ip"]);
-        zuul.ask(json!({"do": "use", "request": request})).await;
-        zuul.ask(json!({"do": "give_back", "request": request})).await;
+        zuul.call(json!({"do": "use", "request": request})).await;
+        zuul.call(json!({"do": "give_back", "request": request})).await;
         wait::until("the servers to be gone", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
-        let nodes_are_gone = async || zuul.ask(json!({"do": "list"})).await["nodes"] == json!({});
+        let nodes_are_gone = async || zuul.call(json!({"do": "list"})).await["nodes"] == json!({});
         wait::until("the nodes to be gone", FLEET_TIMEOUT, nodes_are_gone).await;
     }
 }
@@ -124,7 +124,7 @@ async fn run_consumer(consumer: Consumer, checker: Arc<Mutex<ConsistencyChecker>
             *checker.served.entry(record.provider.expect("it has a provider").to_string()).or_default() += 1;
         }
         let nodes = consumer.accept(&id).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
     }
 }
 
@@ -135,7 +135,7 @@ async fn a_mixed_fleet_shares_a_cloud_and_its_requests() {
         return;
     }
     let server = Server::start(Options::tls()).await;
-    let cloud = Cloud::simulated(&["--boot-time-s", "0.5"]).await;
+    let cloud = TestCloud::simulated(&["--boot-time-s", "0.5"]).await;
     // The Python launcher uses addresses of 127.0.0.0/8 only where it is told that private ones are reached.
     cloud.set("private", json!(true));
     let provider = |name: &str, most: u64| {

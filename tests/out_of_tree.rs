@@ -142,10 +142,10 @@ fn an_out_of_tree_driver_launches_and_deletes_nodes() {
         let nodes = consumer.accept(&id).await;
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
         until("it waits for room", is_pending).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&second).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         until("all instances are gone", async || engine.lock().unwrap().instances.is_empty()).await;
         until("all nodes are gone", async || consumer.nodes().await.is_empty()).await;
         process.stop();
@@ -183,7 +183,7 @@ fn an_out_of_tree_driver_adds_its_name_and_keys() {
         let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&id).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         until("the node is gone", async || consumer.nodes().await.is_empty()).await;
 
         // A program without that driver refuses it, and one with it what it does not have.

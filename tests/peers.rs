@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use crowd::book::{ConsistencyChecker, Launchers};
+use crowd::book::{ConsistencyChecker, LauncherSetup};
 use crowd::scene::{self, Host, WorkloadHarness};
-use crowd::watcher::Watcher;
-use crowd::{Crowd, Wishes};
+use crowd::watcher::StatePoller;
+use crowd::{Workload, WorkloadSpec};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::{LabelName, RequestId};
 use nodepool_model::records::json as records;
@@ -21,7 +21,7 @@ use nodepool_zk::{Zk, paths};
 use serde_json::{Value, json};
 use support::real::{
     self,
-    process::Nodepool,
+    process::NodepoolProcess,
     python::{self, Interpreter, Script},
     reference, tls,
     zookeeper::{Options, Server},
@@ -94,32 +94,37 @@ async fn a_mixed_fleet_splits_the_requests() {
     let sections = reference::static_sections("theirs", "a", &["127.0.1.1", "127.0.1.2"]);
     let mut python = reference::launcher(&(harness.section().await + &sections));
     let zk = harness.harness.connect().await;
-    harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
+    harness.harness.wait_until_nodes_settled(&zk, FLEET_TIMEOUT).await;
 
     // Theirs takes a second for a look and several to register a used host again.
-    let checker = Arc::new(ConsistencyChecker::new(Duration::from_secs(60), &harness.harness.slots(), Launchers::OnePerProvider));
-    let shapes = vec![vec!["a"], vec!["a"], vec!["a", "a"]];
-    let workload_spec = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
-    let crowd = Crowd::start(&zk, &checker, wishes, scene::seed()).await;
-    let watcher = Watcher::start(&harness.harness.connect().await, &checker);
+    let checker = Arc::new(ConsistencyChecker::new(
+        Duration::from_secs(60),
+        &harness.harness.slots(),
+        LauncherSetup::OnePerProvider,
+    ));
+    let label_lists = vec![vec!["a"], vec!["a"], vec!["a", "a"]];
+    let workload_spec =
+        WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(400) };
+    let workload = Workload::start(&zk, &checker, workload_spec, scene::seed()).await;
+    let watcher = StatePoller::start(&harness.harness.connect().await, &checker);
     wait::until("both to serve", FLEET_TIMEOUT, async || {
-        scene::assert_kept(&checker, &[&ours, &python]);
+        scene::assert_no_violations(&checker, &[&ours, &python]);
         checker.served_by("ours") >= 20 && checker.served_by("theirs") >= 4
     })
     .await;
-    crowd.stop().await;
+    workload.stop().await;
     drop(watcher);
-    scene::assert_kept(&checker, &[&ours, &python]);
-    harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
+    scene::assert_no_violations(&checker, &[&ours, &python]);
+    harness.harness.wait_until_nodes_settled(&zk, FLEET_TIMEOUT).await;
 
     both_have_to_decline(&zk, &ours, &python).await;
     // The Python launcher leaves contenders behind where it locked a request that was gone; they go with its session.
     python.kill();
-    harness.harness.settles(&zk, 1, FLEET_TIMEOUT).await;
+    harness.harness.wait_until_settled(&zk, 1, FLEET_TIMEOUT).await;
     eprintln!("ours gave {} nodes, theirs {}", checker.served_by("ours"), checker.served_by("theirs"));
 }
 
-async fn both_have_to_decline(zk: &Zk, ours: &Nodepool, python: &Nodepool) {
+async fn both_have_to_decline(zk: &Zk, ours: &NodepoolProcess, python: &NodepoolProcess) {
     let id = submit(zk, "z").await;
     let request = ended(zk, &id, FLEET_TIMEOUT).await;
     assert_eq!(request.state, RequestState::Failed, "{}\n{}", ours.log(), python.log());
@@ -163,13 +168,13 @@ async fn a_request_locked_by_kazoo_waits_and_others_do_not() {
     }
     let locked = submit(&zk, "a").await;
     let directory = paths::request_lock(&locked);
-    assert_eq!(kazoo.ask(json!({"do": "acquire", "path": directory})).await, true);
+    assert_eq!(kazoo.call(json!({"do": "acquire", "path": directory})).await, true);
     let _launcher = harness.harness.launcher();
     let other = submit(&zk, "a").await;
     assert_eq!(ended(&zk, &other, FLEET_TIMEOUT).await.state, RequestState::Fulfilled);
     // The launcher has looked at both, and there is a second node.
     assert_eq!(read(&zk, &locked).await.state, RequestState::Requested);
-    kazoo.ask(json!({"do": "release", "path": directory})).await;
+    kazoo.call(json!({"do": "release", "path": directory})).await;
     assert_eq!(ended(&zk, &locked, SHORT_TIMEOUT).await.state, RequestState::Fulfilled);
 
     // Locked a moment before or after the launcher looks, again and again: never written under the lock.
@@ -177,12 +182,12 @@ async fn a_request_locked_by_kazoo_waits_and_others_do_not() {
     for _ in 0..20 {
         let id = submit(&zk, "a").await;
         let directory = paths::request_lock(&id);
-        if kazoo.ask(json!({"do": "acquire", "path": directory, "blocking": false})).await == true {
+        if kazoo.call(json!({"do": "acquire", "path": directory, "blocking": false})).await == true {
             let (before, _) = zk.get(&paths::request(&id)).await.unwrap();
-            let contenders = kazoo.ask(json!({"do": "contenders", "path": directory})).await;
+            let contenders = kazoo.call(json!({"do": "contenders", "path": directory})).await;
             let (after, _) = zk.get(&paths::request(&id)).await.unwrap();
             assert_eq!(before, after, "written while kazoo held the lock: {contenders}");
-            kazoo.ask(json!({"do": "release", "path": directory})).await;
+            kazoo.call(json!({"do": "release", "path": directory})).await;
         }
         assert_eq!(ended(&zk, &id, SHORT_TIMEOUT).await.state, RequestState::Fulfilled);
         zk.delete(&paths::request(&id), -1).await.unwrap();
@@ -196,7 +201,7 @@ const SMALL: &[Host] = &[Host { name: "fake-1", label: "a", slots: 1 }, Host { n
 /// Waits until exactly the nodes of these states exist, as Zuul sees them.
 async fn until_states(zuul: &mut Script, expected: &[&str], within: Duration) {
     wait::until(&format!("the nodes to be {expected:?}"), within, async || {
-        let listed = zuul.ask(json!({"do": "list"})).await["nodes"].take();
+        let listed = zuul.call(json!({"do": "list"})).await["nodes"].take();
         let mut found: Vec<&str> = listed.as_object().unwrap().values().map(|state| state.as_str().unwrap()).collect();
         found.sort_unstable();
         found == expected
@@ -206,8 +211,8 @@ async fn until_states(zuul: &mut Script, expected: &[&str], within: Duration) {
 
 /// Asks for nodes and waits until they are there.
 async fn fulfilled(zuul: &mut Script, labels: &[&str]) -> Value {
-    let request = zuul.ask(json!({"do": "submit", "labels": labels})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": request})).await, "fulfilled");
+    let request = zuul.call(json!({"do": "submit", "labels": labels})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": request})).await, "fulfilled");
     request
 }
 
@@ -217,59 +222,59 @@ async fn zuul_is_served(interpreter: Interpreter) {
     let mut zuul = harness.script(interpreter, "zuul_client.py");
     let _launcher = harness.harness.launcher();
     until_states(&mut zuul, &["ready", "ready"], FLEET_TIMEOUT).await;
-    let launchers = zuul.ask(json!({"do": "list"})).await["launchers"].take();
+    let launchers = zuul.call(json!({"do": "list"})).await["launchers"].take();
     assert_eq!(launchers[0]["labels"], json!(["a"]));
 
     // Requested, fulfilled, locked, used, given back, registered again (check 99).
     let request = fulfilled(&mut zuul, &["a"]).await;
-    let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
+    let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
     assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["state"]), (1, &json!("ready")));
     assert_eq!((&nodes[0]["allocated_to"], &nodes[0]["tenant_name"]), (&request, &json!("tenant")));
-    zuul.ask(json!({"do": "use", "request": request})).await;
+    zuul.call(json!({"do": "use", "request": request})).await;
     until_states(&mut zuul, &["in-use", "ready"], SHORT_TIMEOUT).await;
-    zuul.ask(json!({"do": "give_back", "request": request})).await;
+    zuul.call(json!({"do": "give_back", "request": request})).await;
     until_states(&mut zuul, &["ready", "ready"], SHORT_TIMEOUT).await;
-    assert_eq!(zuul.ask(json!({"do": "node", "node": nodes[0]["id"]})).await, Value::Null);
+    assert_eq!(zuul.call(json!({"do": "node", "node": nodes[0]["id"]})).await, Value::Null);
 
     // Accepted, but the build was cancelled: the same node is free again (check 100).
     let request = fulfilled(&mut zuul, &["a"]).await;
-    let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
-    zuul.ask(json!({"do": "unlock", "request": request})).await;
+    let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
+    zuul.call(json!({"do": "unlock", "request": request})).await;
     wait::until("the node to be free", SHORT_TIMEOUT, async || {
-        zuul.try_ask(&json!({"do": "node", "node": nodes[0]["id"]})).await.unwrap()["allocated_to"] == Value::Null
+        zuul.try_call(&json!({"do": "node", "node": nodes[0]["id"]})).await.unwrap()["allocated_to"] == Value::Null
     })
     .await;
     // Fulfilled, but cancelled before anybody accepted.
     let request = fulfilled(&mut zuul, &["a", "a"]).await;
-    zuul.ask(json!({"do": "cancel", "request": request})).await;
+    zuul.call(json!({"do": "cancel", "request": request})).await;
     wait_revise_and_hold(&mut zuul, &zk).await;
 }
 
 /// Both hosts are busy, then held: a request waits, is revised meanwhile, and gets the first that comes back.
 async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
     let pair = fulfilled(zuul, &["a", "a"]).await;
-    assert_eq!(zuul.ask(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
-    zuul.ask(json!({"do": "use", "request": pair})).await;
-    let waiting = zuul.ask(json!({"do": "submit", "labels": ["a"], "relative_priority": 3})).await;
+    assert_eq!(zuul.call(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
+    zuul.call(json!({"do": "use", "request": pair})).await;
+    let waiting = zuul.call(json!({"do": "submit", "labels": ["a"], "relative_priority": 3})).await;
     let id = RequestId::from(waiting.as_str().unwrap());
     let (stale, stat) = zk.get(&paths::request(&id)).await.unwrap();
-    let unserved = zuul.ask(json!({"do": "submit", "labels": ["absent"]})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": unserved})).await, "failed");
+    let unserved = zuul.call(json!({"do": "submit", "labels": ["absent"]})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": unserved})).await, "failed");
     // Check 57: a request that waits is not locked, so Zuul can revise it.
-    assert_eq!(zuul.ask(json!({"do": "revise", "request": waiting, "relative_priority": 1})).await, 1);
+    assert_eq!(zuul.call(json!({"do": "revise", "request": waiting, "relative_priority": 1})).await, 1);
     // Check 101: and cannot where it knows an old version.
     let refused = zk.set(&paths::request(&id), stale, stat.version).await;
     assert_eq!(refused, Err(ZkError::BadVersion));
-    let hold = zuul.ask(json!({"do": "hold", "request": pair})).await;
+    let hold = zuul.call(json!({"do": "hold", "request": pair})).await;
     until_states(zuul, &["hold", "hold"], SHORT_TIMEOUT).await;
     // Check 88
-    assert_eq!(zuul.ask(json!({"do": "state", "request": waiting})).await, "requested");
-    zuul.ask(json!({"do": "end_hold", "hold": hold})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": waiting})).await, "fulfilled");
-    let record = zuul.ask(json!({"do": "request", "request": waiting})).await;
+    assert_eq!(zuul.call(json!({"do": "state", "request": waiting})).await, "requested");
+    zuul.call(json!({"do": "end_hold", "hold": hold})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": waiting})).await, "fulfilled");
+    let record = zuul.call(json!({"do": "request", "request": waiting})).await;
     assert_eq!((&record["relative_priority"], &record["node_types"]), (&json!(1), &json!(["a"])));
-    zuul.ask(json!({"do": "accept", "request": waiting})).await;
-    zuul.ask(json!({"do": "use", "request": waiting})).await;
+    zuul.call(json!({"do": "accept", "request": waiting})).await;
+    zuul.call(json!({"do": "use", "request": waiting})).await;
     until_states(zuul, &["in-use", "ready"], SHORT_TIMEOUT).await;
 }
 
@@ -300,10 +305,10 @@ async fn nodes_of_a_dead_zuul_are_released() {
     let mut zuul = harness.script(Interpreter::Zuul13, "zuul_client.py");
     let _launcher = harness.harness.launcher();
     let request = fulfilled(&mut zuul, &["a", "a"]).await;
-    zuul.ask(json!({"do": "accept", "request": request})).await;
-    zuul.ask(json!({"do": "use", "request": request})).await;
+    zuul.call(json!({"do": "accept", "request": request})).await;
+    zuul.call(json!({"do": "use", "request": request})).await;
     zuul.kill();
-    harness.harness.settles(&zk, 1, FLEET_TIMEOUT).await;
+    harness.harness.wait_until_settled(&zk, 1, FLEET_TIMEOUT).await;
 }
 
 // --- our records, read by others ---
@@ -318,7 +323,7 @@ async fn python_reads_our_records_and_writes_the_same_bytes() {
     let zk = harness.harness.connect().await;
     let mut nodepool = harness.script(Interpreter::Reference, "records.py");
     let _launcher = harness.harness.launcher();
-    harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
+    harness.harness.wait_until_nodes_settled(&zk, FLEET_TIMEOUT).await;
     let (names, _) = zk.children("/nodepool/nodes").await.unwrap();
     for name in &names {
         let (data, _) = zk.get(&format!("/nodepool/nodes/{name}")).await.unwrap();
@@ -340,7 +345,7 @@ async fn python_reads_our_records_and_writes_the_same_bytes() {
         for interpreter in Interpreter::ZUUL {
             let mut zuul = python::spawn(interpreter, "records.py", &[]);
             let ours: Value = serde_json::from_slice(&data).unwrap();
-            let read = zuul.ask(json!({"do": "request", "text": text(&data)})).await;
+            let read = zuul.call(json!({"do": "request", "text": text(&data)})).await;
             assert_eq!(read["labels"], ours["node_types"]);
             // Zuul makes an object of the data that ours do not carry.
             let record = read["record"].as_object().unwrap().iter().filter(|(key, _)| *key != "requestor_data");
@@ -354,7 +359,7 @@ async fn python_reads_our_records_and_writes_the_same_bytes() {
 
 /// Python reads every key, and what it would write is what we have written, byte for byte.
 async fn is_the_same(nodepool: &mut Script, kind: &str, data: &Bytes, keys: usize) {
-    let read = nodepool.ask(json!({"do": kind, "text": text(data)})).await;
+    let read = nodepool.call(json!({"do": kind, "text": text(data)})).await;
     let ours: Value = serde_json::from_slice(data).unwrap();
     assert_eq!(ours.as_object().unwrap().len(), keys, "{ours}");
     assert_eq!(read["record"], ours);
@@ -379,5 +384,8 @@ async fn our_pool_is_registered(nodepool: &mut Script, zk: &Zk) {
         "id": ours["id"], "name": "main", "provider": "ours", "labels": ["a"], "priority": 7, "paused": false,
         "state": "running", "hostname": ours["hostname"],
     }]);
-    wait::until("Python to see our pool", FLEET_TIMEOUT, async || nodepool.ask(json!({"do": "pools"})).await == expected}).await;
+    wait::until("Python to see our pool", FLEET_TIMEOUT, async || {
+        nodepool.call(json!({"do": "pools"})).await == expected
+    })
+    .await;
 }

@@ -8,9 +8,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use daemon::{Coordinator, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, SOON, last_line, launchers, text};
+use daemon::{Coordinator, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, registered_launchers, text};
 use nix::sys::signal::Signal;
-use support::real::child::{Output, Running};
+use support::real::child::{ChildProcess, Output};
 use support::real::ports;
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -82,9 +82,9 @@ async fn a_web_port_in_use_prevents_startup() {
     assert!(last_line(&ended).starts_with(&expected), "{}", last_line(&ended));
     // Who wants no web server may share the machine.
     let mut launcher = work_dir.launcher(&["-f", "--no-webapp"]);
-    launcher.logs("Nodepool launcher 12.0.0 starting").await;
+    launcher.wait_for_log("Nodepool launcher 12.0.0 starting").await;
     launcher.signal(Signal::SIGTERM);
-    assert!(launcher.ends().await.success());
+    assert!(launcher.wait_for_exit().await.success());
 }
 
 // operations.md check 29
@@ -94,11 +94,11 @@ async fn the_launcher_is_ready_after_the_first_snapshot() {
     let mut coordinator = coordinator(&work_dir).await;
     coordinator.stop().await;
     let _launcher = work_dir.launcher(&["-f"]);
-    wait::until("an answer", SOON, async || work_dir.get("/ready").await.is_some()).await;
+    wait::until("an answer", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
     assert_eq!(work_dir.get("/ready").await.unwrap().0, 503);
     assert_eq!(work_dir.get("/why/200-0000000001").await, Some((200, "[]".to_owned())));
     coordinator.start_again(&work_dir.path("coordinator")).await;
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
 }
 
 // operations.md checks 30 and 31, as far as this page goes
@@ -107,7 +107,7 @@ async fn responses_carry_the_headers_of_the_reference() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let _launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let url = format!("http://127.0.0.1:{}", work_dir.web_port.number);
     let client = reqwest::Client::new();
     for method in [reqwest::Method::GET, reqwest::Method::POST, reqwest::Method::DELETE, reqwest::Method::HEAD] {
@@ -134,7 +134,7 @@ async fn unusual_http_requests_are_answered_and_do_no_harm() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let _launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let cases = [
         ("//", 404),
         ("/ready/", 404),
@@ -161,9 +161,9 @@ async fn unusual_http_requests_are_answered_and_do_no_harm() {
         // The server may close while we are still writing; what matters is that it goes on serving others.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
-        let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await.unwrap();
+        let _ = tokio::time::timeout(PROCESS_TIMEOUT, stream.read_to_end(&mut Vec::new())).await.unwrap();
     }
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
 }
 
 // operations.md checks 53 and 54
@@ -174,12 +174,15 @@ async fn every_stopping_signal_releases_the_registration_at_once() {
     let session = coordinator.session().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1] {
         let mut launcher = work_dir.launcher(&["-f"]);
-        wait::until("the launcher to register", SOON, async || launchers(&session).await.len() == 1).await;
-        work_dir.becomes_ready().await;
+        wait::until("the launcher to register", PROCESS_TIMEOUT, async || {
+            registered_launchers(&session).await.len() == 1
+        })
+        .await;
+        work_dir.wait_until_ready().await;
         launcher.signal(signal);
-        assert!(launcher.ends().await.success(), "{signal}");
+        assert!(launcher.wait_for_exit().await.success(), "{signal}");
         // Sessions last ten seconds; who closes its own leaves nothing to wait for.
-        assert_eq!(launchers(&session).await, Vec::<String>::new(), "{signal}");
+        assert_eq!(registered_launchers(&session).await, Vec::<String>::new(), "{signal}");
         assert!(launcher.log().contains(&format!("stopping signal={signal}")), "{}", launcher.log());
     }
 }
@@ -189,10 +192,10 @@ async fn a_process_waiting_for_zookeeper_can_be_stopped() {
     let nobody = ports::reserve();
     let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
     let mut launcher = work_dir.launcher(&["-f"]);
-    launcher.logs("Nodepool launcher 12.0.0 starting").await;
-    wait::until("an answer", SOON, async || work_dir.get("/ready").await.is_some()).await;
+    launcher.wait_for_log("Nodepool launcher 12.0.0 starting").await;
+    wait::until("an answer", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
     launcher.signal(Signal::SIGTERM);
-    assert!(launcher.ends().await.success());
+    assert!(launcher.wait_for_exit().await.success());
 }
 
 // operations.md check 54
@@ -200,16 +203,16 @@ async fn a_process_waiting_for_zookeeper_can_be_stopped() {
 async fn a_hanging_zookeeper_delays_exit_by_at_most_ten_seconds() {
     let other = WorkDir::new("labels: []\nproviders: []\n");
     let standalone = other.start(NODEPOOL, &["-c", "nodepool.yaml", "standalone"]);
-    standalone.logs("Coordinator 127.0.0.1:").await;
+    standalone.wait_for_log("Coordinator 127.0.0.1:").await;
     let log = standalone.log();
     let port = log.split("Coordinator 127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let work_dir = WorkDir::new(&daemon::configuration(port));
     let mut launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     standalone.signal(Signal::SIGSTOP);
     launcher.signal(Signal::SIGTERM);
     let began = Instant::now();
-    let status = launcher.ends().await;
+    let status = launcher.wait_for_exit().await;
     standalone.signal(Signal::SIGCONT);
     assert!(status.success() && began.elapsed() < Duration::from_secs(13), "{status} after {:?}", began.elapsed());
 }
@@ -220,9 +223,9 @@ async fn an_unread_log_pipe_does_not_prevent_exit() {
     let _coordinator = coordinator(&work_dir).await;
     let mut command = work_dir.command(LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
     let mut launcher =
-        Running::start("launcher", &mut command, Output::Piped, &work_dir.path("daemon.log"), work_dir.home());
+        ChildProcess::start("launcher", &mut command, Output::Piped, &work_dir.path("daemon.log"), work_dir.home());
     let _unread = launcher.pipes();
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     // The pipe is filled behind its back.
     let output = format!("/proc/{}/fd/1", launcher.pid());
     let mut options = std::fs::OpenOptions::new();
@@ -235,7 +238,7 @@ async fn an_unread_log_pipe_does_not_prevent_exit() {
     launcher.signal(Signal::SIGUSR2);
     launcher.signal(Signal::SIGTERM);
     let began = Instant::now();
-    let status = launcher.wait(SOON).await;
+    let status = launcher.wait(PROCESS_TIMEOUT).await;
     assert!(status.success() && began.elapsed() < Duration::from_secs(16), "{status} after {:?}", began.elapsed());
 }
 
@@ -245,11 +248,11 @@ async fn sigusr2_writes_the_state_of_every_actor() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
     let launcher = work_dir.launcher(&["-d"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     for dump in 1..=2 {
         launcher.signal(Signal::SIGUSR2);
         let ends = async || launcher.log().matches("DEBUG nodepool.stack_dump: End debug handler").count() == dump;
-        wait::until("the end of the dump", SOON, ends).await;
+        wait::until("the end of the dump", PROCESS_TIMEOUT, ends).await;
     }
     let log = launcher.log();
     let dump = log.split("Beginning debug handler").nth(1).unwrap().split("End debug handler").next().unwrap();
@@ -275,16 +278,19 @@ async fn an_expired_session_restarts_all_actors() {
     let work_dir = WorkDir::new("");
     let mut coordinator = coordinator(&work_dir).await;
     let mut launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     // The new coordinator has never heard of the session.
     coordinator.stop().await;
     coordinator.start_again(&work_dir.path("another-coordinator")).await;
     let session = coordinator.session().await;
-    wait::until("the launcher to register again", SOON, async || launchers(&session).await.len() == 1).await;
+    wait::until("the launcher to register again", PROCESS_TIMEOUT, async || {
+        registered_launchers(&session).await.len() == 1
+    })
+    .await;
     assert!(launcher.log().contains("the ZooKeeper session is over, starting anew"), "{}", launcher.log());
     launcher.signal(Signal::SIGTERM);
-    assert!(launcher.ends().await.success());
-    assert_eq!(launchers(&session).await, Vec::<String>::new());
+    assert!(launcher.wait_for_exit().await.success());
+    assert_eq!(registered_launchers(&session).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -292,12 +298,15 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
     let work_dir = WorkDir::new("");
     let first = coordinator(&work_dir).await;
     let _launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let second = Coordinator::start(&work_dir.path("second")).await;
     let session = second.session().await;
     work_dir.configure(&second.configuration());
     // The second server does not know the session, so the launcher begins a new one there.
-    wait::until("the launcher to register there", SOON, async || launchers(&session).await.len() == 1).await;
+    wait::until("the launcher to register there", PROCESS_TIMEOUT, async || {
+        registered_launchers(&session).await.len() == 1
+    })
+    .await;
     drop(first);
 }
 
@@ -306,11 +315,11 @@ async fn an_unreachable_zookeeper_is_retried_with_the_current_configuration() {
     let nobody = ports::reserve();
     let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
     let mut launcher = work_dir.launcher(&["-f"]);
-    launcher.logs("no connection to ZooKeeper, trying again").await;
+    launcher.wait_for_log("no connection to ZooKeeper, trying again").await;
     let _coordinator = coordinator(&work_dir).await;
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     launcher.signal(Signal::SIGTERM);
-    assert!(launcher.ends().await.success());
+    assert!(launcher.wait_for_exit().await.success());
 }
 
 // operations.md check 56
@@ -330,7 +339,8 @@ async fn statsd_metrics_are_sent_to_the_configured_address() {
     ];
     let mut buffer = [0; 2048];
     while !wanted.is_empty() {
-        let length = tokio::time::timeout(SOON, statsd.recv(&mut buffer)).await.expect("all keys come").unwrap();
+        let length =
+            tokio::time::timeout(PROCESS_TIMEOUT, statsd.recv(&mut buffer)).await.expect("all keys come").unwrap();
         assert!(length <= 512, "{length}");
         let datagram = text(&buffer[..length]);
         wanted.retain(|line| !datagram.lines().any(|sent| sent == line));
@@ -347,7 +357,7 @@ async fn a_logging_file_sets_levels_and_destinations() {
                 loggers: {nodepool.NodePool: {level: INFO, handlers: [file]}}\nroot: {level: ERROR, handlers: [mail]}\n";
     work_dir.write("logging.yaml", yaml);
     let launcher = work_dir.launcher(&["-f", "-l", "logging.yaml"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let own = std::fs::read_to_string(work_dir.path("own.log")).unwrap();
     assert!(own.contains("\nINFO|nodepool.NodePool|Nodepool launcher 12.0.0 starting\n"), "{own}");
     let named =

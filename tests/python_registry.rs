@@ -29,7 +29,7 @@ fn configuration(port: u16, labels: &str) -> String {
 
 async fn becomes(script: &mut Script, what: &str, expected: Value) {
     wait::until(&format!("Python to see {what} as {expected}"), REGISTRY_TIMEOUT, async || {
-        script.ask(json!({"do": what})).await == expected
+        script.call(json!({"do": what})).await == expected
     })
     .await;
 }
@@ -54,8 +54,8 @@ async fn components_are_listed_with_their_web_port_while_registered() {
     let mut registry = python::spawn(Interpreter::Reference, "records.py", &tls.each_ref().map(String::as_str));
     work_dir.configure(&configuration(coordinator.port, "[a]"));
     let mut launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
-    wait::until("the pool", REGISTRY_TIMEOUT, async || registry.ask(json!({"do": "pools"})).await != json!([])).await;
+    work_dir.wait_until_ready().await;
+    wait::until("the pool", REGISTRY_TIMEOUT, async || registry.call(json!({"do": "pools"})).await != json!([])).await;
 
     let (pool, process) =
         (record(&session, ComponentKind::Pool).await, record(&session, ComponentKind::Launcher).await);
@@ -82,12 +82,12 @@ async fn components_are_listed_with_their_web_port_while_registered() {
     becomes(&mut registry, "launchers", launchers).await;
     work_dir.configure(&configuration(coordinator.port, "[a]"));
     wait::until("another pool", REGISTRY_TIMEOUT, async || {
-        let pools = registry.ask(json!({"do": "pools"})).await;
+        let pools = registry.call(json!({"do": "pools"})).await;
         pools[0]["labels"] == json!(["a"]) && pools[0]["id"] != pool["id"]
     })
     .await;
     launcher.signal(Signal::SIGTERM);
-    assert!(launcher.ends().await.success());
+    assert!(launcher.wait_for_exit().await.success());
     becomes(&mut registry, "pools", json!([])).await;
     becomes(&mut registry, "launchers", json!([])).await;
 }

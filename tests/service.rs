@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
-use daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, SOON};
+use daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, WorkDir};
 use nix::sys::signal::Signal;
 
 const BUILDER: &str = env!("CARGO_BIN_EXE_nodepool-builder");
@@ -22,7 +22,7 @@ struct ServiceManager {
 impl ServiceManager {
     fn listen(work_dir: &WorkDir) -> ServiceManager {
         let socket = UnixDatagram::bind(work_dir.path("notify")).unwrap();
-        socket.set_read_timeout(Some(SOON)).unwrap();
+        socket.set_read_timeout(Some(PROCESS_TIMEOUT)).unwrap();
         ServiceManager { socket, received: VecDeque::new() }
     }
 
@@ -59,7 +59,7 @@ fn assert_lifecycle_notified(program: &str, work_dir: &WorkDir) {
     running.signal(Signal::SIGTERM);
     manager.expect_line(&["STOPPING=1"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    assert!(runtime.block_on(running.ends()).success());
+    assert!(runtime.block_on(running.wait_for_exit()).success());
 }
 
 /// The coordinator lives on threads of its own while a test blocks.
@@ -106,12 +106,12 @@ fn while_zookeeper_is_unreachable_only_the_watchdog_is_notified() {
     let received = (0..2).filter(|_| manager.socket.recv(&mut message).is_ok()).count();
     assert!(received < 2, "it goes on saying that it lives");
     launcher.signal(Signal::SIGCONT);
-    manager.socket.set_read_timeout(Some(SOON)).unwrap();
+    manager.socket.set_read_timeout(Some(PROCESS_TIMEOUT)).unwrap();
     manager.expect_line(&["WATCHDOG=1"]);
     launcher.signal(Signal::SIGTERM);
     manager.expect_line(&["STOPPING=1"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    assert!(runtime.block_on(launcher.ends()).success());
+    assert!(runtime.block_on(launcher.wait_for_exit()).success());
 }
 
 /// `None` where there is no systemd to ask.

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use model::book::RunHistory;
-use model::configuration::Cast;
-use model::faults::{self, Chosen};
-use model::fewest::fewest;
+use model::configuration::Participants;
+use model::faults::{self, FaultFilter};
+use model::fewest::minimize;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
@@ -34,7 +34,7 @@ const WEST: &[&str] =
     &["name: fake-3, labels: [b], max-parallel-jobs: 2", "name: fake-4, labels: [a, c], max-parallel-jobs: 2"];
 
 #[test]
-fn whatever_fails_nothing_is_lost_and_nothing_is_given_twice() {
+fn under_any_fault_no_node_is_lost_or_assigned_twice() {
     for seed in seeds(12) {
         println!("SEED={seed}");
         on_paused_time(simulate(seed));
@@ -49,8 +49,8 @@ async fn simulate(seed: u64) {
     for (name, nodes) in [("east", EAST), ("west", WEST)] {
         actix_rt::spawn(keep_running(name, yaml(name, nodes, ""), zookeeper.clone(), sessions.clone()));
     }
-    let watcher = Consumer::of(&zookeeper);
-    until("all slots", async || watcher.ready_nodes().await == SLOTS).await;
+    let observer = Consumer::of(&zookeeper);
+    until("all slots", async || observer.ready_nodes().await == SLOTS).await;
 
     let served: Rc<std::cell::Cell<usize>> = Rc::default();
     let consumers: Vec<_> = (0..4)
@@ -66,7 +66,7 @@ async fn simulate(seed: u64) {
     let end = tokio::time::Instant::now() + Duration::from_secs(40);
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(rng.gen_range(10..120))).await;
-        check_invariants(&watcher, seed).await;
+        check_invariants(&observer, seed).await;
         if rng.gen_bool(0.08) {
             fail_something(&zookeeper, &sessions, &mut rng).await;
         }
@@ -75,13 +75,13 @@ async fn simulate(seed: u64) {
     for consumer in consumers {
         consumer.await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
-    until(&format!("the end of all requests, seed {seed}"), async || watcher.count("/nodepool/requests").await == 0)
+    until(&format!("the end of all requests, seed {seed}"), async || observer.count("/nodepool/requests").await == 0)
         .await;
     until(&format!("all slots again, seed {seed}"), async || {
-        watcher.ready_nodes().await == SLOTS && watcher.count("/nodepool/nodes").await == SLOTS
+        observer.ready_nodes().await == SLOTS && observer.count("/nodepool/nodes").await == SLOTS
     })
     .await;
-    check_invariants(&watcher, seed).await;
+    check_invariants(&observer, seed).await;
     println!("{} requests served", served.get());
     assert!(served.get() > 20, "seed {seed}: a simulation in which nothing happens shows nothing");
 }
@@ -163,7 +163,7 @@ async fn consume(
                     lock.release().await.unwrap(); // never used them
                 }
             }
-            _ => consumer.use_up(nodes).await,
+            _ => consumer.use_and_release(nodes).await,
         }
     }
 }
@@ -180,16 +180,17 @@ async fn ends_within(consumer: &Consumer, id: &RequestId, timeout: Duration) -> 
 }
 
 /// What holds at every moment, seen by somebody else.
-async fn check_invariants(watcher: &Consumer, seed: u64) {
+async fn check_invariants(observer: &Consumer, seed: u64) {
     let mut owner: BTreeMap<NodeId, RequestId> = BTreeMap::new();
-    let (names, _) = watcher.zk.children("/nodepool/requests").await.unwrap();
+    let (names, _) = observer.zk.children("/nodepool/requests").await.unwrap();
     for id in names.into_iter().map(RequestId::from) {
-        let Some(request) = watcher.request(&id).await else { continue };
+        let Some(request) = observer.request(&id).await else { continue };
         if request.state != RequestState::Fulfilled {
             continue;
         }
         for node in &request.nodes {
-            let record = watcher.node(node).await.unwrap_or_else(|| panic!("seed {seed}: node {node} of {id} is gone"));
+            let record =
+                observer.node(node).await.unwrap_or_else(|| panic!("seed {seed}: node {node} of {id} is gone"));
             assert_eq!(record.allocated_to.as_ref(), Some(&id), "seed {seed}: node {node} of {id}");
             if let Some(other) = owner.insert(node.clone(), id.clone()) {
                 panic!("seed {seed}: node {node} is in {id} and {other}");
@@ -199,47 +200,53 @@ async fn check_invariants(watcher: &Consumer, seed: u64) {
 }
 
 #[test]
-fn an_hour_of_faults_breaks_no_promise() {
+fn a_run_with_faults_violates_no_invariant() {
     if let Ok(seed) = std::env::var("SEED") {
-        return println!("{}", live(seed.parse().expect("SEED is a number")));
+        return println!("{}", run_with_trace(seed.parse().expect("SEED is a number")));
     }
     print!("{}", in_process(1));
 }
 
 #[test]
-fn faults_are_chosen_by_their_numbers() {
-    for chosen in [Chosen::only(&[]), Chosen::only(&[0, 2])] {
-        let text = chosen.text().unwrap();
-        assert_eq!(text.parse(), Ok(chosen.clone()), "{text}");
+fn faults_are_filtered_by_their_numbers() {
+    for filter in [FaultFilter::only(&[]), FaultFilter::only(&[0, 2])] {
+        let text = filter.to_argument().unwrap();
+        assert_eq!(text.parse(), Ok(filter.clone()), "{text}");
     }
-    let (all, some) = (faults::schedule(1), Chosen::only(&[0, 2]).of(faults::schedule(1)));
+    let (all, some) = (faults::schedule(1), FaultFilter::only(&[0, 2]).apply(faults::schedule(1)));
     assert_eq!(some, [all[0].clone(), all[2].clone()]);
-    assert_eq!(Chosen::default().of(faults::schedule(1)), all);
+    assert_eq!(FaultFilter::default().apply(faults::schedule(1)), all);
 }
 
 #[test]
-fn as_few_faults_are_left_as_are_needed() {
-    let needed = |needed: &'static [usize]| fewest(23, |kept| needed.iter().all(|number| kept.contains(number)));
+fn minimization_keeps_only_the_needed_faults() {
+    let needed =
+        |needed: &'static [usize]| minimize(23, |candidate| needed.iter().all(|number| candidate.contains(number)));
     for few in [&[][..], &[0], &[22], &[3, 17], &[1, 2, 11, 20]] {
         assert_eq!(needed(few), few);
     }
 }
 
 #[test]
-fn a_seed_is_the_same_hour_each_time() {
-    let everybody = |seed: &u64| matches!(Cast::of(*seed), Cast { builders: true, old: true, .. });
-    let seed = (1..).find(everybody).expect("chance brings everybody together");
+fn a_seed_gives_the_same_run_each_time() {
+    let all_participate =
+        |seed: &u64| matches!(Participants::draw(*seed), Participants { builders: true, nodepool11: true, .. });
+    let seed = (1..).find(all_participate).expect("chance brings everybody together");
     assert_eq!(in_process(seed), in_process(seed));
 }
 
 /// An hour of which somebody wants to read.
-fn live(seed: u64) -> String {
-    let (history, chosen) = (RunHistory::with_tale(), Chosen::default());
-    let outcome = model::live(seed, &chosen, history.clone());
+fn run_with_trace(seed: u64) -> String {
+    let (history, filter) = (RunHistory::with_trace(), FaultFilter::default());
+    let outcome = model::run(seed, &filter, history.clone());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hour-{seed}.log"));
-    std::fs::write(&file, history.tale().join("\n")).unwrap();
-    let line = outcome.line(seed, &chosen);
-    assert!(outcome.has_held(), "SEED={seed} cargo test --test sim an_hour; its tale is in {}: {line}", file.display());
+    std::fs::write(&file, history.trace().join("\n")).unwrap();
+    let line = outcome.report(seed, &filter);
+    assert!(
+        outcome.has_passed(),
+        "SEED={seed} cargo test --test sim an_hour; its tale is in {}: {line}",
+        file.display()
+    );
     line
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use consumer::Consumers;
 use serde_json::json;
-use support::real::process::Nodepool;
+use support::real::process::NodepoolProcess;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::zookeeper::{Options, Server};
 use support::{real, wait};
@@ -75,7 +75,7 @@ async fn a_launcher_under_load_does_not_leak_resources() {
     let clouds = cloud.clouds_yaml();
     let environment = [("OS_CLIENT_CONFIG_FILE", clouds.as_path())];
     let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
-    let launcher = Nodepool::start_in(&environment, executable, &configuration(&server), &["-f", "--no-webapp"]);
+    let launcher = NodepoolProcess::start_in(&environment, executable, &configuration(&server), &["-f", "--no-webapp"]);
     let consumers = consumers(&server).await;
     let cycles = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn(run_load(consumers.clone(), cycles.clone(), time));
@@ -147,7 +147,12 @@ async fn run_load(consumers: Consumers, cycles: Arc<AtomicUsize>, time: Duration
     in_time
 }
 
-async fn collect_samples(server: &Server, launcher: &Nodepool, cycles: &AtomicUsize, time: Duration) -> Vec<Sample> {
+async fn collect_samples(
+    server: &Server,
+    launcher: &NodepoolProcess,
+    cycles: &AtomicUsize,
+    time: Duration,
+) -> Vec<Sample> {
     let pause = (time / 60).clamp(Duration::from_secs(1), Duration::from_secs(30));
     let (began, mut samples) = (Instant::now(), Vec::new());
     println!("seconds  lives  resident KiB  descriptors  watches  znodes");

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use daemon::{Daemon, NODEPOOL, PROCESS_TIMEOUT, SOON, last_line, text};
+use daemon::{Daemon, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, text};
 use nix::sys::signal::Signal;
 use nodepool_zk::Connection;
 use nodepool_zk::client::{self, ConnectOptions};
@@ -24,7 +24,7 @@ async fn serving(work_dir: &WorkDir, command: &str, arguments: &[&str]) -> Daemo
     let starts = |log: &str| log.matches("Coordinator 127.0.0.1:").count();
     let before = starts(&std::fs::read_to_string(work_dir.path("daemon.log")).unwrap_or_default());
     let daemon = work_dir.start(command, arguments);
-    wait::until("the coordinator", SOON, async || starts(&daemon.log()) > before).await;
+    wait::until("the coordinator", PROCESS_TIMEOUT, async || starts(&daemon.log()) > before).await;
     daemon
 }
 
@@ -34,7 +34,7 @@ async fn has_ready_nodes(work_dir: &WorkDir, count: usize) {
         let ended = tokio::process::Command::from(command).output().await.unwrap();
         text(&ended.stdout).matches("| ready |").count() == count
     };
-    wait::until("the nodes to be ready", SOON, list).await;
+    wait::until("the nodes to be ready", PROCESS_TIMEOUT, list).await;
 }
 
 #[tokio::test]
@@ -55,9 +55,9 @@ async fn standalone_serves_node_requests_of_the_cli() {
         let listed = text(&work_dir.run(NODEPOOL, &["list"]).stdout);
         !listed.contains("fake-cloud") && listed.contains("this-machine")
     };
-    wait::until("the servers to be gone", SOON, list).await;
+    wait::until("the servers to be gone", PROCESS_TIMEOUT, list).await;
     daemon.signal(Signal::SIGINT);
-    assert!(daemon.ends().await.success(), "{}", daemon.log());
+    assert!(daemon.wait_for_exit().await.success(), "{}", daemon.log());
 }
 
 #[tokio::test]
@@ -70,12 +70,12 @@ async fn standalone_builds_uploads_and_boots_images_unless_disabled() {
     let booted = work_dir.run(NODEPOOL, &["request", "--label", "built", "--wait", "30", "--", "env"]);
     assert!(text(&booted.stdout).contains("NODEPOOL_NODE_COUNT=1"), "{}", text(&booted.stderr));
     daemon.signal(Signal::SIGINT);
-    assert!(daemon.ends().await.success(), "{}", daemon.log());
+    assert!(daemon.wait_for_exit().await.success(), "{}", daemon.log());
     let mut daemon = standalone(&work_dir, &["--no-builder"]).await;
     has_ready_nodes(&work_dir, 2).await;
     assert!(!work_dir.run(NODEPOOL, &["image-build", "demo"]).status.success());
     daemon.signal(Signal::SIGTERM);
-    assert!(daemon.ends().await.success());
+    assert!(daemon.wait_for_exit().await.success());
 }
 
 #[tokio::test]
@@ -100,8 +100,8 @@ async fn configured_zookeeper_servers_are_ignored_with_a_warning() {
                     \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
     let work_dir = WorkDir::new(&format!("zookeeper-servers: [{{host: zk.invalid, port: 1}}]\n{provider}"));
     let mut daemon = standalone(&work_dir, &["-c", "nodepool.yaml"]).await;
-    daemon.logs("zookeeper-servers and zookeeper-tls of nodepool.yaml are ignored").await;
-    work_dir.becomes_ready().await;
+    daemon.wait_for_log("zookeeper-servers and zookeeper-tls of nodepool.yaml are ignored").await;
+    work_dir.wait_until_ready().await;
     has_ready_nodes(&work_dir, 1).await;
     // The commands beside it know its providers.
     let listed = work_dir.run(NODEPOOL, &["-o", "json", "list"]);
@@ -115,9 +115,9 @@ async fn configured_zookeeper_servers_are_ignored_with_a_warning() {
         provider.replace("here", "there")
     ));
     let moved = async || text(&work_dir.run(NODEPOOL, &["list"]).stdout).contains("| there ");
-    wait::until("the node of the new provider", SOON, moved).await;
+    wait::until("the node of the new provider", PROCESS_TIMEOUT, moved).await;
     daemon.signal(Signal::SIGTERM);
-    assert!(daemon.ends().await.success());
+    assert!(daemon.wait_for_exit().await.success());
 }
 
 #[tokio::test]
@@ -128,12 +128,12 @@ async fn variables_are_expanded_and_files_are_private() {
     let mut command = work_dir.command(NODEPOOL, &["standalone", "-c", "with-variable.yaml"]);
     command.env("NODEPOOL_TEST_WEB_PORT", work_dir.web_port.number.to_string());
     let mut daemon = work_dir.start_command(command);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let written = work_dir.path("nodepool-data/nodepool.yaml");
     assert!(fs::read_to_string(&written).unwrap().contains(&format!("\"port\":{}", work_dir.web_port.number)));
     assert_eq!(fs::metadata(written).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.signal(Signal::SIGTERM);
-    assert!(daemon.ends().await.success());
+    assert!(daemon.wait_for_exit().await.success());
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn the_web_port_explains_why_a_request_waits() {
     let mut holder = work_dir.start(NODEPOOL, &["request", "--label", "own", "--", "sleep", "600"]);
     has_ready_nodes(&work_dir, 0).await;
     let mut waiting = work_dir.start(NODEPOOL, &["request", "--label", "own", "--", "true"]);
-    let verdict = wait::until_some("a verdict", SOON, async || {
+    let verdict = wait::until_some("a verdict", PROCESS_TIMEOUT, async || {
         let (status, body) = work_dir.get("/why/200-0000000001").await?;
         assert_eq!(status, 200, "{body}");
         serde_json::from_str::<Vec<serde_json::Value>>(&body).unwrap().into_iter().next()
@@ -155,8 +155,8 @@ async fn the_web_port_explains_why_a_request_waits() {
     assert_eq!((verdict["provider"].as_str(), verdict["pool"].as_str()), (Some("here"), Some("main")));
     assert!(verdict["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{verdict}");
     holder.signal(Signal::SIGTERM);
-    holder.ends().await;
-    assert!(waiting.ends().await.success());
+    holder.wait_for_exit().await;
+    assert!(waiting.wait_for_exit().await.success());
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn an_embedded_zookeeper_write_failure_ends_the_process() {
             break;
         }
     }
-    let status = daemon.ends().await;
+    let status = daemon.wait_for_exit().await;
     assert_eq!(status.code(), Some(1), "{}", daemon.log());
     let log = daemon.log();
     // Threads that still try to reach it may have their say after that.

@@ -20,7 +20,7 @@ use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::inputs::Inputs;
-use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
+use provider::{ProviderHarness, launch, on_paused_time, on_real_time, provider_section};
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::Instant;
@@ -160,7 +160,7 @@ fn a_driver_that_is_not_built_is_rejected_by_name() {
 #[test]
 fn static_hosts_come_from_the_configuration_alone() {
     on_paused_time(async {
-        let provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
+        let provider = ProviderHarness::of_config(&config("- {name: fake-host-1, labels: a}"));
         let facts = provider.facts();
         assert_eq!(check_of(&facts, &identity("fake-host-1", "zuul", 22)), HostCheck::Pending);
         assert_eq!((facts.refreshed_at.0, facts.launch_config.is_none()), (0.0, true));
@@ -173,7 +173,7 @@ fn static_hosts_come_from_the_configuration_alone() {
 #[test]
 fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
     on_paused_time(async {
-        let mut provider = Provider::of_config(&config(
+        let mut provider = ProviderHarness::of_config(&config(
             "- {name: fake-host-1, labels: a, host-key: ssh-rsa FAKEKEY}
              - {name: fake-host-2, labels: a, host-key: ssh-rsa OTHERKEY}
              - {name: fake-host-3, labels: a, connection-type: winrm}",
@@ -196,12 +196,12 @@ fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
         let (gone, hears) = std::sync::mpsc::channel();
         let address = listen(ListenerBehavior::HangsUp, gone);
         let port = address.port();
-        let mut provider = Provider::of_config(&config(&format!(
+        let mut provider = ProviderHarness::of_config(&config(&format!(
             "- {{name: 127.0.0.1, connection-port: {port}, labels: a, host-key: own key, host-key-checking: false}}
              - {{name: localhost, connection-port: {port}, labels: a, host-key-checking: false}}
              - {{name: unresolvable.invalid, connection-port: {port}, labels: a, host-key-checking: false}}"
         )));
-        let facts = provider.surveyed().await;
+        let facts = provider.wait_for_refresh().await;
         let [literal, named, nowhere] = &facts.static_hosts[..] else { panic!("three hosts") };
         assert_eq!(literal.check, HostCheck::NotNeeded { address: Some(address.ip()) });
         assert_eq!(literal.host_keys(), Some(&[String::from("own key")][..]));
@@ -238,15 +238,15 @@ fn a_refresh_checks_hosts_independently() {
             node(chatters, 2, ""),
             node(down, 1, ""),
         ];
-        let provider = Provider::of_config(&config(&nodes.concat()));
+        let provider = ProviderHarness::of_config(&config(&nodes.concat()));
         // The good ones are known while the silent one is still being waited for.
         let good_known =
             |facts: &ProviderFacts| facts.static_hosts.iter().filter(|host| host.check.is_good()).count() == 3;
-        let facts = provider.facts_until(good_known).await;
+        let facts = provider.wait_for_facts(good_known).await;
         assert_eq!(check_of(&facts, &zuul_at(silent)), HostCheck::Pending);
 
         // The survey with which a provider begins is made without being asked for.
-        let facts = provider.surveyed().await;
+        let facts = provider.wait_for_refresh().await;
         let [first, switch, mismatch, windows, hanging, other_service, refused] = &facts.static_hosts[..] else {
             panic!("seven hosts")
         };
@@ -300,10 +300,10 @@ fn a_host_check_detects_changed_keys() {
         let (address, key) = (host.address(), host.keys().remove(0));
         let port = address.port();
         let nodes = format!("- {{name: 127.0.0.34, connection-port: {port}, labels: a, host-key: {key}, timeout: 20}}");
-        let mut provider = Provider::of_config(&config(&nodes));
+        let mut provider = ProviderHarness::of_config(&config(&nodes));
         let identity = zuul_at(address);
         // The survey with which a provider begins looks at the same host, and must not end after the inspection.
-        provider.surveyed().await;
+        provider.wait_for_refresh().await;
         let inspected = provider.run(Job::Inspect(identity.clone())).await;
         let check = check_of(&provider.facts(), &identity);
         assert_eq!(inspected, Ok(Outcome::Inspected(identity.clone(), check.clone())));
@@ -327,9 +327,9 @@ fn a_liveness_check_records_only_dead_hosts() {
         let port = address.port();
         let nodes =
             format!("- {{name: 127.0.0.1, connection-port: {port}, labels: a, connection-type: winrm, timeout: 1}}");
-        let mut provider = Provider::of_config(&config(&nodes));
+        let mut provider = ProviderHarness::of_config(&config(&nodes));
         let identity = zuul_at(address);
-        let before = provider.surveyed().await;
+        let before = provider.wait_for_refresh().await;
         assert_eq!(provider.run(Job::Probe(identity.clone())).await, Ok(Outcome::Alive(identity.clone())));
         assert_eq!(provider.facts(), before);
         drop(listener);
@@ -353,14 +353,14 @@ fn a_liveness_check_does_not_wait_for_a_refresh() {
             format!("- {{name: 127.0.0.1, username: u{number}, connection-port: {port}, labels: a, timeout: 4}}\n")
         };
         let nodes: String = (0..150).map(hanging).collect();
-        let mut provider = Provider::of_config(&config(&nodes));
+        let mut provider = ProviderHarness::of_config(&config(&nodes));
         let began = Instant::now();
         let probed = provider.run(Job::Probe(identity("127.0.0.1", "u149", port))).await;
         assert!(matches!(probed, Ok(Outcome::Alive(_))), "{probed:?}");
         assert_eq!(provider.facts().refreshed_at.0, 0.0, "the survey goes on");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         // The last fifty had to wait for a turn, and that did not use up their own time.
-        let facts = provider.surveyed().await;
+        let facts = provider.wait_for_refresh().await;
         for host in &facts.static_hosts {
             let noted = reason(&facts, &host.identity);
             assert!(noted.ends_with("no answer in the key exchange"), "{noted}");
@@ -372,9 +372,9 @@ fn a_liveness_check_does_not_wait_for_a_refresh() {
 fn ten_thousand_hosts_are_refreshed_in_seconds() {
     on_real_time(async {
         let nodes: String = (0..10_000).map(|number| format!("- {{name: fake-{number}, labels: a}}\n")).collect();
-        let provider = Provider::of_config(&config(&nodes));
+        let provider = ProviderHarness::of_config(&config(&nodes));
         let began = Instant::now();
-        assert!(provider.surveyed().await.static_hosts.iter().all(|host| host.check.is_good()));
+        assert!(provider.wait_for_refresh().await.static_hosts.iter().all(|host| host.check.is_good()));
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         eprintln!("10,000 hosts in {:?}", began.elapsed());
     });
@@ -383,7 +383,7 @@ fn ten_thousand_hosts_are_refreshed_in_seconds() {
 #[test]
 fn jobs_a_static_provider_cannot_do_fail() {
     on_paused_time(async {
-        let mut provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
+        let mut provider = ProviderHarness::of_config(&config("- {name: fake-host-1, labels: a}"));
         assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))));
         let stranger = identity("fake-host-1", "root", 22);
         assert_eq!(provider.run(Job::Inspect(stranger.clone())).await, Err(CloudError::NotFound));

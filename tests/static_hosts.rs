@@ -9,7 +9,7 @@ use grown::{Consumer, InProcessDaemon, on_real_time, start_process, until};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;
-use support::real::sshd::{Host, Options, hang};
+use support::real::sshd::{Host, Options, start_silent_host};
 
 /// A launcher that looks at failed hosts every second.
 fn process(nodes: &[String]) -> InProcessDaemon {
@@ -96,7 +96,8 @@ fn a_hanging_host_does_not_delay_others() {
         return;
     }
     on_real_time(async {
-        let (host, hanging) = (Host::start(Options::at(44)).await, hang("127.0.0.45".parse().unwrap()).await);
+        let (host, hanging) =
+            (Host::start(Options::at(44)).await, start_silent_host("127.0.0.45".parse().unwrap()).await);
         let stuck = format!("name: 127.0.0.45, connection-port: {}, labels: [b], timeout: 2", hanging.address.port());
         let (_zookeeper, consumer, _process) = start_process(process(&[stuck, node(&host, "")]), 1).await;
         assert_eq!(ask(&consumer, "a").await.0, RequestState::Fulfilled);
@@ -121,7 +122,7 @@ fn changed_host_keys_are_accepted_unless_configured() {
             let id = consumer.submit_labels(&[label]).await;
             assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             let nodes = consumer.accept(&id).await;
-            consumer.use_up(nodes).await;
+            consumer.use_and_release(nodes).await;
         }
         until("the host with its new keys", async || {
             let nodes = consumer.nodes().await;

@@ -15,7 +15,7 @@ use std::{
 use support::{
     real::{
         self, ports,
-        process::Nodepool,
+        process::NodepoolProcess,
         python::{self, Interpreter},
         sshd::{self, KeyKind},
         tls,
@@ -98,16 +98,16 @@ async fn kazoo_takes_a_lock_over_tls() {
     let mut one = python::spawn(Interpreter::Reference, "kazoo_lock.py", &arguments);
     let mut two = python::spawn(Interpreter::Reference, "kazoo_lock.py", &arguments);
 
-    assert_eq!(one.ask(json!({"do": "acquire", "path": "/lock"})).await, json!(true));
-    assert_eq!(two.ask(json!({"do": "acquire", "path": "/lock", "blocking": false})).await, json!(false));
+    assert_eq!(one.call(json!({"do": "acquire", "path": "/lock"})).await, json!(true));
+    assert_eq!(two.call(json!({"do": "acquire", "path": "/lock", "blocking": false})).await, json!(false));
     two.send(&json!({"do": "acquire", "path": "/lock", "timeout": 20})).await;
     wait::until("both to contend", DEADLINE, async || {
-        one.ask(json!({"do": "contenders", "path": "/lock"})).await == json!(["kazoo", "kazoo"])
+        one.call(json!({"do": "contenders", "path": "/lock"})).await == json!(["kazoo", "kazoo"])
     })
     .await;
-    one.ask(json!({"do": "release", "path": "/lock"})).await;
-    assert_eq!(two.answer(DEADLINE).await, Ok(json!(true)));
-    assert!(two.try_ask(&json!({"do": "get", "path": "/absent"})).await.unwrap_err().starts_with("NoNodeError"));
+    one.call(json!({"do": "release", "path": "/lock"})).await;
+    assert_eq!(two.reply(DEADLINE).await, Ok(json!(true)));
+    assert!(two.try_call(&json!({"do": "get", "path": "/absent"})).await.unwrap_err().starts_with("NoNodeError"));
     assert!(two.finish(DEADLINE).await.success());
 }
 
@@ -186,7 +186,7 @@ async fn sshd_presents_only_the_chosen_key_type() {
 
 #[tokio::test]
 async fn a_hanging_host_accepts_and_stays_silent() {
-    let host = sshd::hang(IpAddr::V4(Ipv4Addr::LOCALHOST)).await;
+    let host = sshd::start_silent_host(IpAddr::V4(Ipv4Addr::LOCALHOST)).await;
     let mut stream = TcpStream::connect(host.address).await.unwrap();
     let silence = tokio::time::timeout(Duration::from_millis(50), stream.read_u8()).await;
     assert!(silence.is_err(), "the host said or did something: {silence:?}");
@@ -195,7 +195,7 @@ async fn a_hanging_host_accepts_and_stays_silent() {
 #[tokio::test]
 async fn a_program_gets_its_configuration_and_its_log_is_kept() {
     // A shell takes the file as the command to run, and complains that it may not.
-    let mut program = Nodepool::start("/bin/sh", "labels: []\n", &[]);
+    let mut program = NodepoolProcess::start("/bin/sh", "labels: []\n", &[]);
     assert!(!program.wait(DEADLINE).await.success());
     assert!(program.log().contains("nodepool.yaml: Permission denied"), "{}", program.log());
     assert_eq!(std::fs::read_to_string(program.configuration()).unwrap(), "labels: []\n");
@@ -209,7 +209,7 @@ async fn a_program_that_logs_a_defect_or_exits_fails_its_test() {
     let killed = async |lines: &str| {
         std::fs::write(&script, format!("#!/bin/sh\n{lines}")).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut program = Nodepool::start(script.to_str().unwrap(), "labels: []\n", &[]);
+        let mut program = NodepoolProcess::start(script.to_str().unwrap(), "labels: []\n", &[]);
         program.wait_for_log("begins", DEADLINE).await;
         let pid = program.pid();
         if lines.ends_with("exit 3") {

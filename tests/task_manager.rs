@@ -23,24 +23,24 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::Connection;
 use nodepool_zk::memory::MemoryZooKeeper;
-use provider::{Provider, delete, launch, on_paused_time, provider_section};
+use provider::{ProviderHarness, delete, launch, on_paused_time, provider_section};
 use python_yaml::diagnostics::Diagnostic;
 use tokio::time::{Instant, timeout};
 
 struct TaskManagerHarness {
-    provider: Provider,
+    provider: ProviderHarness,
     state: Arc<Mutex<CloudState>>,
 }
 
 impl std::ops::Deref for TaskManagerHarness {
-    type Target = Provider;
-    fn deref(&self) -> &Provider {
+    type Target = ProviderHarness;
+    fn deref(&self) -> &ProviderHarness {
         &self.provider
     }
 }
 
 impl std::ops::DerefMut for TaskManagerHarness {
-    fn deref_mut(&mut self) -> &mut Provider {
+    fn deref_mut(&mut self) -> &mut ProviderHarness {
         &mut self.provider
     }
 }
@@ -56,7 +56,7 @@ impl TaskManagerHarness {
     /// A provider that has made its first survey and does nothing.
     async fn new(rate_limits: RateLimits) -> Self {
         let mut harness = Self::started(rate_limits, CloudState::default());
-        harness.surveyed().await;
+        harness.wait_for_refresh().await;
         harness.state.lock().unwrap().starts.clear();
         while harness.samples.try_recv().is_ok() {}
         harness
@@ -74,7 +74,7 @@ impl TaskManagerHarness {
         let seen = Arc::new(Mutex::new(seen));
         let cloud = Cloud { state: seen.clone(), pace: rate_limits, started_at: Instant::now() };
         let start = |deps| TaskManager::launch("cloud-a".into(), cloud, TaskManagerDeps { fence, ..deps });
-        Self { provider: Provider::new(start), state: seen }
+        Self { provider: ProviderHarness::new(start), state: seen }
     }
 
     async fn wait_until(&self, what: impl Fn(&CloudState) -> bool) {
@@ -112,7 +112,7 @@ fn calls_start_at_the_rate_of_the_provider() {
         let mut harness = TaskManagerHarness::new(RateLimits { spacing: Seconds(0.5), ..UNLIMITED }).await;
         (0..6).for_each(|number| harness.submit(number, delete("gone")));
         for _ in 0..6 {
-            assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
+            assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
         }
         let starts: Vec<f64> = harness.starts().iter().map(|(at, _)| *at).collect();
         for pair in starts.windows(2) {
@@ -130,7 +130,7 @@ fn calls_in_flight_respect_the_configured_maximum() {
             let mut harness = TaskManagerHarness::new(RateLimits { in_flight, ..UNLIMITED }).await;
             (0..25).for_each(|number| harness.submit(number, delete("gone")));
             for _ in 0..25 {
-                assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
+                assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
             }
             assert_eq!(harness.state.lock().unwrap().most_running, expected);
         });
@@ -143,7 +143,7 @@ fn a_hanging_call_ends_by_its_deadline() {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         let began = Instant::now();
         harness.submit(1, delete("hang"));
-        assert_eq!(harness.end().await, (1, Err(CloudError::Deadline)));
+        assert_eq!(harness.wait_for_end().await, (1, Err(CloudError::Deadline)));
         assert_eq!(began.elapsed().as_secs(), 30);
     });
 }
@@ -153,7 +153,7 @@ fn a_throttled_call_is_retried_silently() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("busy-3"));
-        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
         let creates: Vec<f64> =
             harness.starts().iter().filter(|(_, name)| name == "busy-3").map(|(at, _)| *at).collect();
         assert_eq!(creates.len(), 4);
@@ -166,7 +166,7 @@ fn long_throttling_fails_no_job() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("busy-50"));
-        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
         assert_eq!(harness.state.lock().unwrap().refusals, 50);
     });
 }
@@ -178,9 +178,9 @@ fn a_throttled_job_ends_when_its_submitter_cancels_it() {
         harness.submit(1, delete("always-busy"));
         harness.wait_until(|seen| seen.refusals >= 20).await;
         harness.abandon(1);
-        assert_cancelled(&harness.end().await.1);
+        assert_cancelled(&harness.wait_for_end().await.1);
         harness.submit(2, delete("gone"));
-        assert_eq!(harness.end().await, (2, Err(CloudError::NotFound)));
+        assert_eq!(harness.wait_for_end().await, (2, Err(CloudError::NotFound)));
     });
 }
 
@@ -191,7 +191,7 @@ fn fifty_booting_servers_cost_one_listing_per_round() {
             TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(100), ..UNLIMITED }).await;
         (0..50).for_each(|number| harness.submit(number, launch(&format!("host-{number}"))));
         for _ in 0..50 {
-            assert!(matches!(harness.end().await.1, Ok(Outcome::Launched(_))));
+            assert!(matches!(harness.wait_for_end().await.1, Ok(Outcome::Launched(_))));
         }
         let listings = harness.starts().iter().filter(|(_, name)| name == "list").count();
         assert_eq!(listings, 3);
@@ -209,7 +209,7 @@ fn a_failed_listing_is_repeated_for_those_who_wait() {
         let error = dump::collect(&harness.registry).await[0]["listing_error"].clone();
         assert!(error.as_str().is_some_and(|error| !error.is_empty()), "{error}");
         harness.state.lock().unwrap().listing_fails = false;
-        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
         assert!(dump::collect(&harness.registry).await[0]["listing_error"].is_null());
     });
 }
@@ -224,7 +224,7 @@ fn the_initial_refresh_is_retried_until_it_succeeds() {
         let views = dump::collect(&harness.registry).await;
         assert_eq!((&views[0]["facts_age_s"], &views[0]["survey_error"]), (&serde_json::Value::Null, &"500".into()));
         harness.state.lock().unwrap().listing_fails = false;
-        harness.surveyed().await;
+        harness.wait_for_refresh().await;
         let listings = harness.starts().len();
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(harness.starts().len(), listings, "nobody asked for another");
@@ -239,7 +239,7 @@ fn concurrent_refresh_jobs_share_one_refresh() {
         harness.abandon(2);
         let mut ends = Vec::new();
         for _ in 0..3 {
-            ends.push(harness.end().await);
+            ends.push(harness.wait_for_end().await);
         }
         ends.sort_by_key(|(job_id, _)| *job_id);
         let facts = Ok(Outcome::Refreshed(harness.facts(), Arc::default()));
@@ -255,14 +255,14 @@ fn a_refresh_replaces_provider_facts_only_if_it_succeeds() {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.state.lock().unwrap().instances.insert(String::from("old"), 1);
         harness.submit(1, Job::Refresh);
-        let (_, result) = harness.end().await;
+        let (_, result) = harness.wait_for_end().await;
         let facts = harness.handle.facts.borrow().clone();
         let inventory = Arc::new(Inventory::new(vec![instance("old")]));
         assert_eq!(result, Ok(Outcome::Refreshed(facts.clone(), inventory)));
         assert!(facts.refreshed_at.0 > 1e9, "{:?}", facts.refreshed_at);
         harness.state.lock().unwrap().listing_fails = true;
         harness.submit(2, Job::Refresh);
-        assert!(matches!(harness.end().await, (2, Err(CloudError::Failed { .. }))));
+        assert!(matches!(harness.wait_for_end().await, (2, Err(CloudError::Failed { .. }))));
         assert_eq!(*harness.handle.facts.borrow(), facts);
     });
 }
@@ -274,10 +274,10 @@ fn a_draining_provider_finishes_its_jobs_and_stops() {
         harness.submit(1, launch("one"));
         harness.wait_until(|seen| !seen.starts.is_empty()).await;
         harness.handle.drain.do_send(Drain);
-        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
         // Who has not heard of it yet, or goes on with what was begun, is served.
         harness.submit(2, launch("two"));
-        assert!(matches!(harness.end().await, (2, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.wait_for_end().await, (2, Ok(Outcome::Launched(_)))));
         // Nobody has the handle any more.
         let (_, of_nobody) = tokio::sync::watch::channel(harness.handle.facts.borrow().clone());
         harness.handle.facts = of_nobody;
@@ -288,7 +288,7 @@ fn a_draining_provider_finishes_its_jobs_and_stops() {
         };
         timeout(Duration::from_secs(60), stopped).await.expect("an empty provider that drains stops");
         harness.submit(3, launch("three"));
-        let (job_id, refused) = harness.end().await;
+        let (job_id, refused) = harness.wait_for_end().await;
         assert_eq!(job_id, 3);
         assert_cancelled(&refused);
         assert!(harness.registry.is_empty());
@@ -304,8 +304,8 @@ fn a_draining_provider_refreshes_while_launches_may_need_it() {
         harness.handle.drain.do_send(Drain);
         harness.wait_until(|seen| seen.starts.len() > 3).await;
         harness.state.lock().unwrap().listing_fails = false;
-        harness.surveyed().await;
-        assert_eq!(harness.end().await, (1, Err(CloudError::Deadline)));
+        harness.wait_for_refresh().await;
+        assert_eq!(harness.wait_for_end().await, (1, Err(CloudError::Deadline)));
     });
 }
 
@@ -318,17 +318,17 @@ fn a_cancelled_job_ends_at_once_unless_its_call_is_in_flight() {
         harness.wait_until(|seen| !seen.starts.is_empty()).await;
         harness.abandon(1);
         harness.abandon(2);
-        let (job_id, result) = harness.end().await;
+        let (job_id, result) = harness.wait_for_end().await;
         assert_eq!(job_id, 2);
         assert_cancelled(&result);
         // What the call in flight created is known before the job ends, so that it can be deleted.
         assert_eq!(harness.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("slow"))));
-        let (job_id, result) = harness.end().await;
+        let (job_id, result) = harness.wait_for_end().await;
         assert_eq!(job_id, 1);
         assert_cancelled(&result);
         assert_eq!(harness.starts().len(), 1, "the abandoned create is never sent");
         harness.submit(3, delete("slow"));
-        assert_eq!(harness.end().await, (3, Ok(Outcome::Deleted)));
+        assert_eq!(harness.wait_for_end().await, (3, Ok(Outcome::Deleted)));
     });
 }
 
@@ -339,10 +339,10 @@ fn a_cancelled_job_that_waits_for_its_server_ends_at_once() {
         harness.submit(1, launch("one"));
         harness.next().await;
         harness.abandon(1);
-        assert_cancelled(&harness.end().await.1);
+        assert_cancelled(&harness.wait_for_end().await.1);
         harness.abandon(1);
         harness.submit(2, delete("one"));
-        assert_eq!(harness.end().await, (2, Ok(Outcome::Deleted)));
+        assert_eq!(harness.wait_for_end().await, (2, Ok(Outcome::Deleted)));
     });
 }
 
@@ -354,7 +354,7 @@ fn a_provider_that_stops_answers_every_open_job() {
         harness.wait_until(|seen| !seen.starts.is_empty()).await;
         harness.handle.stop.do_send(Shutdown);
         for _ in 0..5 {
-            assert_cancelled(&harness.end().await.1);
+            assert_cancelled(&harness.wait_for_end().await.1);
         }
     });
 }
@@ -366,7 +366,7 @@ fn a_panic_in_a_driver_answers_every_open_job_and_is_reported() {
         harness.submit(1, delete("slow"));
         harness.submit(2, launch("panic"));
         for _ in 0..2 {
-            assert_cancelled(&harness.end().await.1);
+            assert_cancelled(&harness.wait_for_end().await.1);
         }
         assert_eq!(harness.panics.panicked().await, "TaskManager cloud-a");
     });
@@ -377,7 +377,7 @@ fn every_call_is_timed_and_counted_under_its_key() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, delete("gone"));
-        assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
+        assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
         let (timer, counter) = (harness.samples.try_recv().unwrap(), harness.samples.try_recv().unwrap());
         assert_eq!([timer.name, counter.name], ["nodepool.task.cloud-a.compute.DELETE.servers"; 2]);
         assert!((1000.0..1010.0).contains(&timer.value), "{}", timer.value);
@@ -424,7 +424,8 @@ fn an_out_of_tree_driver_takes_precedence() {
 providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fake-host, labels: a}]}]}]",
         );
         let outside = OutOfTreeDriver { state: seen.clone() };
-        let mut provider = Provider::new(|deps| providers::start(&section, deps, Some(&outside)).expect("it starts"));
+        let mut provider =
+            ProviderHarness::new(|deps| providers::start(&section, deps, Some(&outside)).expect("it starts"));
         assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
         assert_eq!(provider.handle.provider, "mine".into());
         assert!(!seen.lock().unwrap().starts.is_empty());
@@ -439,21 +440,21 @@ fn mutating_calls_wait_until_the_session_is_known_alive() {
         let session = zookeeper.connect();
         let fence = Fence::new(session.clone());
         let mut harness = TaskManagerHarness::with_fence(UNLIMITED, fence);
-        harness.surveyed().await;
+        harness.wait_for_refresh().await;
         zookeeper.suspend(session.session_id());
         // As long as a server keeps a session of which it hears nothing.
         tokio::time::sleep(Duration::from_secs(10)).await;
         harness.submit(1, launch("one"));
         harness.submit(2, Job::List);
-        assert!(matches!(harness.end().await, (2, Ok(Outcome::Listed(_)))), "looking is free");
+        assert!(matches!(harness.wait_for_end().await, (2, Ok(Outcome::Listed(_)))), "looking is free");
         let started = |what: &str| harness.starts().iter().filter(|(_, name)| name == what).count();
         assert_eq!((started("one"), started("before Create(\"one\")")), (0, 1), "only what comes before is done");
         zookeeper.resume(session.session_id());
-        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
         zookeeper.expire(session.session_id());
         harness.submit(3, delete("one"));
         harness.submit(4, Job::List);
-        assert!(matches!(harness.end().await, (4, Ok(Outcome::Listed(_)))));
+        assert!(matches!(harness.wait_for_end().await, (4, Ok(Outcome::Listed(_)))));
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(harness.state.lock().unwrap().instances.len(), 1, "nothing goes any more");
     });

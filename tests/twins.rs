@@ -6,10 +6,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{ConsistencyChecker, Launchers};
+use crowd::book::{ConsistencyChecker, LauncherSetup};
 use crowd::scene::{self, Host, WorkloadHarness};
-use crowd::watcher::Watcher;
-use crowd::{Crowd, Wishes};
+use crowd::watcher::StatePoller;
+use crowd::{Workload, WorkloadSpec};
 use support::real::{self, zookeeper::Server};
 use support::wait;
 
@@ -23,7 +23,7 @@ async fn two_launchers_of_one_provider_assign_no_node_twice() {
     if real::skipped() {
         return;
     }
-    let server = Server::start(scene::undisturbed()).await;
+    let server = Server::start(scene::options_without_fsync()).await;
     let harness = WorkloadHarness {
         addresses: server.address(),
         chroot: String::new(),
@@ -33,27 +33,29 @@ async fn two_launchers_of_one_provider_assign_no_node_twice() {
         padding: 0,
     };
     let zk = harness.connect().await;
-    let checker = Arc::new(ConsistencyChecker::new(Duration::from_secs(6), &harness.slots(), Launchers::Twins));
-    let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
-    let workload_spec = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(50) };
+    let checker =
+        Arc::new(ConsistencyChecker::new(Duration::from_secs(6), &harness.slots(), LauncherSetup::TwoPerProvider));
+    let label_lists = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
+    let workload_spec =
+        WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(50) };
     let mut launchers = [harness.launcher(), harness.launcher()];
-    let crowd = Crowd::start(&zk, &checker, workload_spec, scene::seed()).await;
-    let _watcher = Watcher::start(&harness.connect().await, &checker);
+    let workload = Workload::start(&zk, &checker, workload_spec, scene::seed()).await;
+    let _watcher = StatePoller::start(&harness.connect().await, &checker);
     for round in 1..=4 {
         let wanted = 60 * round;
-        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || checker.figures().served >= wanted).await;
-        scene::assert_kept(&checker, &[&launchers[0], &launchers[1]]);
+        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || checker.summary().served >= wanted).await;
+        scene::assert_no_violations(&checker, &[&launchers[0], &launchers[1]]);
         // The other one carries on, and gets a new twin.
         let dead = &mut launchers[round % 2];
         dead.kill();
         *dead = harness.launcher();
     }
-    crowd.stop().await;
+    workload.stop().await;
     let [one, other] = &launchers;
-    scene::assert_kept(&checker, &[one, other]);
-    harness.settles(&zk, 2, TIMEOUT).await;
+    scene::assert_no_violations(&checker, &[one, other]);
+    harness.wait_until_settled(&zk, 2, TIMEOUT).await;
     for launcher in &mut launchers {
         assert!(launcher.stop(TIMEOUT).await.success());
     }
-    assert!(checker.figures().served >= 240);
+    assert!(checker.summary().served >= 240);
 }

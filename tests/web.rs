@@ -22,7 +22,7 @@ async fn launcher(rest: &str) -> (WorkDir, Coordinator, Daemon) {
     let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
     work_dir.configure(&(servers + rest));
     let daemon = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     (work_dir, coordinator, daemon)
 }
 
@@ -357,18 +357,18 @@ async fn nothing_secret_is_shown() {
     let mut command = work_dir.command(daemon::LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
     command.env("OS_CLIENT_CONFIG_FILE", work_dir.path("clouds.yaml"));
     let launcher = work_dir.start_command(command);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     let zk = coordinator.session().await;
     let pod = format!(
         r#"{{"state": "ready", "state_time": 1.0, "provider": "k8s", "type": ["a"], "connection_port": {{"token": "{secret}"}}}}"#
     );
     zk.create("/nodepool/nodes/0000000077", Bytes::from(pod), CreateMode::Persistent).await.unwrap();
-    wait::until("the pod to be listed", PATIENCE, async || {
-        place.get("/node-list").await.unwrap().1.contains("redacted")
+    wait::until("the pod to be listed", TIMEOUT, async || {
+        work_dir.get("/node-list").await.unwrap().1.contains("redacted")
     })
     .await;
     launcher.signal(nix::sys::signal::Signal::SIGUSR2);
-    launcher.logs("End debug handler").await;
+    launcher.wait_for_log("End debug handler").await;
     let paths = [
         "/node-list",
         "/node-list?node_id=0000000077",
@@ -391,7 +391,7 @@ async fn nothing_secret_is_shown() {
     for path in paths {
         let client = reqwest::Client::new();
         for accept in ["application/json", "text/html"] {
-            let url = format!("http://127.0.0.1:{}{path}", place.web_port.number);
+            let url = format!("http://127.0.0.1:{}{path}", work_dir.web_port.number);
             let text = client.get(url).header("accept", accept).send().await.unwrap().text().await.unwrap();
             assert!(!text.contains(secret), "{path} {accept}: {text}");
         }

@@ -13,7 +13,7 @@ use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use nodepool_zk::locks::lock::{self, Lock};
 use nodepool_zk::{Connection, Zk};
 use serde_json::Value;
-use support::real::process::Nodepool;
+use support::real::process::NodepoolProcess;
 use support::real::zookeeper::{Options, Server};
 use support::real::{ports, reference};
 use support::wait;
@@ -29,7 +29,7 @@ struct WebReferenceHarness {
     client: reqwest::Client,
     work_dir: WorkDir,
     python: ports::Port,
-    _running: (Daemon, Nodepool),
+    _running: (Daemon, NodepoolProcess),
     _zookeeper: Server,
 }
 
@@ -312,7 +312,7 @@ async fn lists_stay_during_an_outage_and_readiness_reports_it() {
         port_of(&zookeeper)
     ));
     let _launcher = work_dir.launcher(&["-f"]);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
     assert_eq!(work_dir.get("/health/ready").await.unwrap().0, 200);
     assert_eq!(work_dir.get("/health/live").await.unwrap(), (200, r#"{"stuck_threads":[]}"#.to_owned()));
     zookeeper.stop().await;

@@ -23,7 +23,7 @@ fn zuul(interpreter: Interpreter, server: &Server) -> Script {
 }
 
 async fn states(zuul: &mut Script) -> Value {
-    zuul.ask(json!({"do": "list"})).await["nodes"].take()
+    zuul.call(json!({"do": "list"})).await["nodes"].take()
 }
 
 /// Waits until exactly the nodes of these states exist, as Zuul sees them.
@@ -46,21 +46,21 @@ async fn run_request_lifecycle(interpreter: Interpreter) {
     let mut zuul = zuul(interpreter, &server);
     until_states(&mut zuul, &["ready", "ready"]).await;
     wait::until("the launcher to be registered", ZUUL_TIMEOUT, async || {
-        let listed = zuul.ask(json!({"do": "list"})).await;
+        let listed = zuul.call(json!({"do": "list"})).await;
         listed["launchers"][0]["labels"] == json!(["small"])
     })
     .await;
 
     // Requested, fulfilled, locked, used, given back, registered again.
-    let request = zuul.ask(json!({"do": "submit", "labels": ["small"]})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": request})).await, "fulfilled", "{}", launcher.log());
-    let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
+    let request = zuul.call(json!({"do": "submit", "labels": ["small"]})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": request})).await, "fulfilled", "{}", launcher.log());
+    let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
     assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["state"]), (1, &json!("ready")));
     assert_eq!(nodes[0]["allocated_to"], request);
-    assert_eq!(zuul.ask(json!({"do": "state", "request": request})).await, Value::Null);
-    zuul.ask(json!({"do": "use", "request": request})).await;
+    assert_eq!(zuul.call(json!({"do": "state", "request": request})).await, Value::Null);
+    zuul.call(json!({"do": "use", "request": request})).await;
     until_states(&mut zuul, &["in-use", "ready"]).await;
-    zuul.ask(json!({"do": "give_back", "request": request})).await;
+    zuul.call(json!({"do": "give_back", "request": request})).await;
     wait::until("the node to be registered anew", ZUUL_TIMEOUT, async || {
         let nodes_now = states(&mut zuul).await;
         let is_anew = nodes_now.get(nodes[0]["id"].as_str().unwrap()).is_none();
@@ -69,19 +69,19 @@ async fn run_request_lifecycle(interpreter: Interpreter) {
     .await;
 
     // Both hosts at once leave nothing for a third: it is revised while it waits, and cancelled.
-    let pair = zuul.ask(json!({"do": "submit", "labels": ["small", "small"]})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": pair})).await, "fulfilled");
-    assert_eq!(zuul.ask(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
-    zuul.ask(json!({"do": "use", "request": pair})).await;
-    let unserved = zuul.ask(json!({"do": "submit", "labels": ["absent"], "relative_priority": 3})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": unserved})).await, "failed");
-    let hold = zuul.ask(json!({"do": "hold", "request": pair})).await;
+    let pair = zuul.call(json!({"do": "submit", "labels": ["small", "small"]})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": pair})).await, "fulfilled");
+    assert_eq!(zuul.call(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
+    zuul.call(json!({"do": "use", "request": pair})).await;
+    let unserved = zuul.call(json!({"do": "submit", "labels": ["absent"], "relative_priority": 3})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": unserved})).await, "failed");
+    let hold = zuul.call(json!({"do": "hold", "request": pair})).await;
     until_states(&mut zuul, &["hold", "hold"]).await;
-    let waiting = zuul.ask(json!({"do": "submit", "labels": ["small"], "relative_priority": 3})).await;
-    zuul.ask(json!({"do": "revise", "request": waiting, "relative_priority": 1})).await;
-    zuul.ask(json!({"do": "cancel", "request": waiting})).await;
-    assert_eq!(zuul.ask(json!({"do": "wait", "request": waiting})).await, "deleted");
-    zuul.ask(json!({"do": "end_hold", "hold": hold})).await;
+    let waiting = zuul.call(json!({"do": "submit", "labels": ["small"], "relative_priority": 3})).await;
+    zuul.call(json!({"do": "revise", "request": waiting, "relative_priority": 1})).await;
+    zuul.call(json!({"do": "cancel", "request": waiting})).await;
+    assert_eq!(zuul.call(json!({"do": "wait", "request": waiting})).await, "deleted");
+    zuul.call(json!({"do": "end_hold", "hold": hold})).await;
     until_states(&mut zuul, &["ready", "ready"]).await;
 
     let listed = reference::command(&configuration, &["list"]).await;
@@ -114,10 +114,10 @@ async fn zuul_revises_a_request_that_is_not_served_yet() {
     let server = Server::start(Options::tls()).await;
     for interpreter in Interpreter::ZUUL {
         let mut zuul = zuul(interpreter, &server);
-        let request = zuul.ask(json!({"do": "submit", "labels": ["small"], "relative_priority": 3})).await;
-        let revised = zuul.ask(json!({"do": "revise", "request": request, "relative_priority": 1})).await;
+        let request = zuul.call(json!({"do": "submit", "labels": ["small"], "relative_priority": 3})).await;
+        let revised = zuul.call(json!({"do": "revise", "request": request, "relative_priority": 1})).await;
         assert_eq!(revised, 1, "{interpreter:?}");
-        let record = zuul.ask(json!({"do": "request", "request": request})).await;
+        let record = zuul.call(json!({"do": "request", "request": request})).await;
         assert_eq!(record["node_types"], json!(["small"]));
         assert_eq!(record["requestor"], "zuul-under-test");
     }

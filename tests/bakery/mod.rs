@@ -19,14 +19,14 @@ use tokio::time::{Instant, sleep};
 use zookeeper_server::types::CreateMode;
 
 use crate::oven;
-use crate::stack::client::Client;
-use crate::support::real::process::Nodepool;
+use crate::stack::client::OpenStackClient;
+use crate::support::real::process::NodepoolProcess;
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::zookeeper::{Options, Server};
 
 /// A session's end, the time for others to go on, the time for what a cloud does late, and looks at everything: 10 to 30 s where nothing
 /// else runs.
-pub const SETTLES: Duration = Duration::from_secs(150);
+pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
 pub const IMAGES: [&str; 2] = ["debian", "fedora"];
 pub const PROVIDER: &str = "lab";
 
@@ -36,7 +36,7 @@ pub struct BuilderProcessHarness {
     home: tempfile::TempDir,
     images: PathBuf,
     zk: Zk,
-    client: Client,
+    client: OpenStackClient,
     configuration: String,
 }
 
@@ -45,32 +45,32 @@ impl BuilderProcessHarness {
     pub async fn start(images: Option<&Path>) -> BuilderProcessHarness {
         let server = Server::start(Options::short_sessions()).await;
         let cloud = SimulatedOpenStack::start(&["--latency-ms", "image=20-200"]).await;
-        let client = Client::log_in(&cloud.clouds_yaml(), "simulated", "").await;
+        let client = OpenStackClient::log_in(&cloud.clouds_yaml(), "simulated", "").await;
         let address = server.address();
         let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
         let zk: Zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
         let home = tempfile::tempdir().unwrap();
         let images = images.map_or_else(|| home.path().join("images"), |disk| disk.join("images"));
         std::fs::create_dir(&images).unwrap();
-        STRANGERS.iter().for_each(|name| std::fs::write(images.join(name), "mine").unwrap());
+        FOREIGN_FILES.iter().for_each(|name| std::fs::write(images.join(name), "mine").unwrap());
         let dib = oven::install(home.path());
         let configuration = configuration(home.path(), &dib, &images, host, port);
         let harness = BuilderProcessHarness { cloud, server, home, images, zk, client, configuration };
-        harness.put_stranger("somebody's", json!({})).await;
+        harness.put_foreign_image("somebody's", json!({})).await;
         let marks = json!({"nodepool_provider_name": "other", "nodepool_build_id": "b"});
-        harness.put_stranger("another-provider's", marks).await;
+        harness.put_foreign_image("another-provider's", marks).await;
         harness
     }
 
-    pub fn builder(&self) -> Nodepool {
+    pub fn builder(&self) -> NodepoolProcess {
         let clouds = self.cloud.clouds_yaml();
         let environment = [("OS_CLIENT_CONFIG_FILE", clouds.as_path())];
         let arguments = ["-d", "--cleanup-interval", "1", "--build-interval", "1", "--upload-interval", "1"];
-        Nodepool::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-builder"), &self.configuration, &arguments)
+        NodepoolProcess::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-builder"), &self.configuration, &arguments)
     }
 
     /// Where the command is that makes images.
-    pub fn kitchen(&self) -> &Path {
+    pub fn dib_directory(&self) -> &Path {
         self.home.path()
     }
 
@@ -92,7 +92,7 @@ impl BuilderProcessHarness {
         images.into_iter().filter(|image| image["visibility"] != "public").collect()
     }
 
-    async fn put_stranger(&self, name: &str, marks: Value) {
+    async fn put_foreign_image(&self, name: &str, marks: Value) {
         let mut record = json!({"name": name, "disk_format": "raw", "container_format": "bare"});
         record.as_object_mut().unwrap().extend(marks.as_object().unwrap().clone());
         let (status, answer) = self.client.call(Method::POST, "image", "/images", Some(record)).await;
@@ -122,49 +122,50 @@ impl BuilderProcessHarness {
                 return Some(format!("the newest build of {image} is not uploaded"));
             }
         }
-        let known: BTreeSet<String> = records
+        let recorded: BTreeSet<String> = records
             .uploads()
             .filter_map(|(_, stored)| stored.record.external_id.as_ref().map(ExternalId::to_string))
             .collect();
-        let there: BTreeSet<String> = self
+        let existing: BTreeSet<String> = self
             .cloud_images()
             .await
             .iter()
             .filter(|image| image["nodepool_provider_name"] == PROVIDER)
             .map(|image| image["id"].as_str().unwrap().to_owned())
             .collect();
-        if known != there {
-            return Some(format!("the cloud has {there:?}, records know {known:?}"));
+        if recorded != existing {
+            return Some(format!("the cloud has {existing:?}, records know {recorded:?}"));
         }
-        let odd = oven::odd_file(&[&self.images], &records, &STRANGERS);
-        odd.map(|name| format!("{name} belongs to no build"))
+        let unexpected = oven::unexpected_file(&[&self.images], &records, &FOREIGN_FILES);
+        unexpected.map(|name| format!("{name} belongs to no build"))
     }
 
     /// Processes that make a build.
-    pub fn makers(&self) -> usize {
-        oven::makers(&self.images)
+    pub fn build_processes(&self) -> usize {
+        oven::build_processes(&self.images)
     }
 
-    pub async fn settles(&self, builder: &Nodepool, seed: u64) {
+    pub async fn wait_until_settled(&self, builder: &NodepoolProcess, seed: u64) {
         let began = Instant::now();
         while let Some(problem) = self.find_problem().await {
-            assert!(began.elapsed() < SETTLES, "seed {seed}: {trouble}\n{}", builder.log());
+            assert!(began.elapsed() < SETTLE_TIMEOUT, "seed {seed}: {problem}\n{}", builder.log());
             sleep(Duration::from_millis(100)).await;
         }
-        assert_eq!(self.makers(), 0, "nothing is built any more");
-        let strangers: BTreeSet<String> = self
+        assert_eq!(self.build_processes(), 0, "nothing is built any more");
+        let foreign_images: BTreeSet<String> = self
             .cloud_images()
             .await
             .iter()
             .filter(|image| image["nodepool_provider_name"] != PROVIDER)
             .map(|image| image["name"].as_str().unwrap().to_owned())
             .collect();
-        assert_eq!(strangers, ["somebody's", "another-provider's"].map(str::to_owned).into());
-        assert!(STRANGERS.iter().all(|name| self.images.join(name).exists()));
+        assert_eq!(foreign_images, ["somebody's", "another-provider's"].map(str::to_owned).into());
+        assert!(FOREIGN_FILES.iter().all(|name| self.images.join(name).exists()));
     }
 }
 
-const STRANGERS: [&str; 3] = ["notes-2024.txt", "debian-deadbeef.raw", "other-0123456789abcdef0123456789abcdef.qcow2"];
+const FOREIGN_FILES: [&str; 3] =
+    ["notes-2024.txt", "debian-deadbeef.raw", "other-0123456789abcdef0123456789abcdef.qcow2"];
 
 fn configuration(home: &Path, dib: &Path, images: &Path, host: &str, port: &str) -> String {
     let image = |name: &str| format!("  - {{name: {name}, formats: [raw], dib-cmd: {}}}\n", dib.display());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::real::child::{ChildProcess, Running};
+use crate::support::real::child::{ChildProcess, Output};
 use crate::support::real::ports::{self, Port};
 use crate::support::{real, wait};
 
@@ -27,13 +27,13 @@ pub struct Browser {
     client: reqwest::Client,
     session: String,
     home: tempfile::TempDir,
-    _driver: Running,
+    _driver: ChildProcess,
     _port: Port,
 }
 
 /// How the page is looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen {
+pub struct Viewport {
     pub name: &'static str,
     pub width: u32,
     pub height: u32,
@@ -41,13 +41,13 @@ pub struct Screen {
 }
 
 impl Browser {
-    pub async fn start(screen: Screen) -> Self {
+    pub async fn start(viewport: Viewport) -> Self {
         let home = tempfile::Builder::new().prefix("nodepool-test-browser-").tempdir().unwrap();
         let port = ports::reserve();
         let mut command = Command::new("chromedriver");
         command.arg(format!("--port={}", port.number)).env("HOME", home.path());
         let driver =
-            Running::start("chromedriver", &mut command, Output::Logged, &home.path().join("log"), home.path());
+            ChildProcess::start("chromedriver", &mut command, Output::Logged, &home.path().join("log"), home.path());
         let client = reqwest::Client::builder().timeout(TIMEOUT).build().unwrap();
         let base = format!("http://127.0.0.1:{}", port.number);
         wait::until("chromedriver", TIMEOUT, async || client.get(format!("{base}/status")).send().await.is_ok()).await;
@@ -61,9 +61,9 @@ impl Browser {
             "--disable-component-update".to_owned(),
             "--disable-sync".to_owned(),
             format!("--user-data-dir={}", home.path().join("profile").display()),
-            format!("--window-size={},{}", screen.width, screen.height),
+            format!("--window-size={},{}", viewport.width, viewport.height),
         ];
-        if screen.dark {
+        if viewport.dark {
             flags.push("--force-dark-mode".to_owned());
             flags.push("--blink-settings=preferredColorScheme=0".to_owned());
         }
@@ -74,9 +74,9 @@ impl Browser {
         let id = answer["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
         let browser = Self { client, session: format!("{base}/session/{id}"), home, _driver: driver, _port: port };
         // A headless window may not be narrower than 500 points; the page's own size can be.
-        let metrics = json!({"width": screen.width, "height": screen.height, "deviceScaleFactor": 1, "mobile": screen.width < 600});
+        let metrics = json!({"width": viewport.width, "height": viewport.height, "deviceScaleFactor": 1, "mobile": viewport.width < 600});
         browser.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
-        let scheme = if screen.dark { "dark" } else { "light" };
+        let scheme = if viewport.dark { "dark" } else { "light" };
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         browser.devtools("Emulation.setEmulatedMedia", media).await;
         browser
@@ -105,7 +105,7 @@ impl Browser {
     }
 
     /// Runs in every page that is opened from now on, before its own scripts.
-    pub async fn before_pages(&self, script: &str) {
+    pub async fn run_before_page_scripts(&self, script: &str) {
         self.devtools("Page.addScriptToEvaluateOnNewDocument", json!({"source": script})).await;
     }
 
@@ -116,7 +116,7 @@ impl Browser {
 
     /// What breaks rules of accessibility (WCAG 2.1, A and AA, and good practice), as axe-core finds it
     /// (<https://github.com/dequelabs/axe-core>).
-    pub async fn barriers(&self) -> Vec<String> {
+    pub async fn accessibility_violations(&self) -> Vec<String> {
         if self.run("return typeof axe").await == "undefined" {
             let axe = std::fs::read_to_string(axe()).unwrap();
             self.run(&axe).await;
@@ -129,11 +129,11 @@ impl Browser {
         self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
-    pub async fn shows(&self, text: &str) {
+    pub async fn wait_for_text(&self, text: &str) {
         wait::until(&format!("the page to show {text:?}"), TIMEOUT, async || self.text().await.contains(text)).await;
     }
 
-    pub async fn no_longer_shows(&self, text: &str) {
+    pub async fn wait_for_text_removed(&self, text: &str) {
         wait::until(&format!("{text:?} to go"), TIMEOUT, async || !self.text().await.contains(text)).await;
     }
 

@@ -23,24 +23,24 @@ pub async fn run(server: &dyn Server) {
         let zk = server.connect().await;
         let root = format!("/contract-{}", uuid::Uuid::new_v4().simple());
         created(&zk, &root, Persistent).await;
-        let bench = Bench { server, zk, root };
-        tokio::time::timeout(Duration::from_secs(60), case(bench)).await.unwrap_or_else(|_| panic!("{name} hangs"));
+        let harness = ContractHarness { server, zk, root };
+        tokio::time::timeout(Duration::from_secs(60), case(harness)).await.unwrap_or_else(|_| panic!("{name} hangs"));
     }
 }
 
-struct Bench<'a> {
+struct ContractHarness<'a> {
     server: &'a dyn Server,
     zk: Zk,
     root: String,
 }
 
-impl Bench<'_> {
+impl ContractHarness<'_> {
     fn at(&self, name: &str) -> String {
         format!("{}/{name}", self.root)
     }
 }
 
-type Case = for<'a> fn(Bench<'a>) -> BoxFuture<'a, ()>;
+type Case = for<'a> fn(ContractHarness<'a>) -> BoxFuture<'a, ()>;
 
 const CASES: &[(&str, Case)] = &[
     ("what is written is read back with its stat", |bench| reads_back(bench).boxed()),
@@ -72,7 +72,7 @@ async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String
     (event.kind, event.path)
 }
 
-async fn reads_back(bench: Bench<'_>) {
+async fn reads_back(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, bench.at("a"));
     let (name, stat) = zk.create(&path, Bytes::from_static(b"one"), Persistent).await.unwrap();
     assert_eq!(name, path);
@@ -95,7 +95,7 @@ async fn reads_back(bench: Bench<'_>) {
     zk.sync(&path).await.unwrap();
 }
 
-async fn sequences(bench: Bench<'_>) {
+async fn sequences(bench: ContractHarness<'_>) {
     let (zk, prefix) = (&bench.zk, bench.at("n-"));
     assert_eq!(created(zk, &bench.at("lock"), Persistent).await, bench.at("lock"));
     assert_eq!(created(zk, &prefix, PersistentSequential).await, bench.at("n-0000000001"));
@@ -107,7 +107,7 @@ async fn sequences(bench: Bench<'_>) {
     assert_eq!((stat.cversion + stat.num_children) / 2, 4, "{stat:?}");
 }
 
-async fn ephemerals(bench: Bench<'_>) {
+async fn ephemerals(bench: ContractHarness<'_>) {
     let other = bench.server.connect().await;
     let path = created(&other, &bench.at("e"), Ephemeral).await;
     let stat = bench.zk.exists(&path).await.unwrap().unwrap();
@@ -121,7 +121,7 @@ async fn ephemerals(bench: Bench<'_>) {
     assert_eq!(bench.zk.exists(&path).await.unwrap(), None);
 }
 
-async fn refusals(bench: Bench<'_>) {
+async fn refusals(bench: ContractHarness<'_>) {
     let (zk, missing) = (&bench.zk, bench.at("missing"));
     assert_eq!(zk.get(&missing).await.unwrap_err(), ZkError::NoNode);
     assert_eq!(zk.children(&missing).await.unwrap_err(), ZkError::NoNode);
@@ -134,7 +134,7 @@ async fn refusals(bench: Bench<'_>) {
     assert_eq!(zk.delete(&bench.root, -1).await.unwrap_err(), ZkError::NotEmpty);
 }
 
-async fn versions(bench: Bench<'_>) {
+async fn versions(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, created(&bench.zk, &bench.at("v"), Persistent).await);
     assert_eq!(zk.set(&path, Bytes::new(), 3).await.unwrap_err(), ZkError::BadVersion);
     assert_eq!(zk.set(&path, Bytes::new(), 0).await.unwrap().version, 1);
@@ -147,7 +147,7 @@ async fn versions(bench: Bench<'_>) {
     zk.delete(&path, 1).await.unwrap();
 }
 
-async fn transactions(bench: Bench<'_>) {
+async fn transactions(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, bench.at("t"));
     let replies = zk
         .multi(vec![
@@ -174,7 +174,7 @@ async fn transactions(bench: Bench<'_>) {
     assert_eq!(zk.multi(Vec::new()).await.unwrap(), []);
 }
 
-async fn failed_transactions(bench: Bench<'_>) {
+async fn failed_transactions(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, created(&bench.zk, &bench.at("t"), Persistent).await);
     let before = zk.get(&path).await.unwrap();
     let failed = zk
@@ -190,7 +190,7 @@ async fn failed_transactions(bench: Bench<'_>) {
     assert_eq!(zk.children(&path).await.unwrap().0, Vec::<String>::new());
 }
 
-async fn emptiness(bench: Bench<'_>) {
+async fn emptiness(bench: ContractHarness<'_>) {
     let (zk, lock) = (&bench.zk, created(&bench.zk, &bench.at("lock"), Persistent).await);
     let proof = || vec![Op::delete(lock.as_str(), -1), Op::create(lock.as_str(), "", Persistent)];
     assert_eq!(zk.multi(proof()).await.unwrap().len(), 2);
@@ -200,7 +200,7 @@ async fn emptiness(bench: Bench<'_>) {
     assert_eq!(zk.multi(proof()).await.unwrap_err(), refused);
 }
 
-async fn recursive_watch(bench: Bench<'_>) {
+async fn recursive_watch(bench: ContractHarness<'_>) {
     let (writer, path) = (bench.server.connect().await, bench.at("w"));
     let mut stream = bench.zk.watch(&path).await.unwrap(); // before the znode exists
     created(&writer, &bench.at("beside"), Persistent).await;
@@ -227,7 +227,7 @@ async fn recursive_watch(bench: Bench<'_>) {
     }
 }
 
-async fn one_shot_watch(bench: Bench<'_>) {
+async fn one_shot_watch(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, bench.at("o"));
     let soon = |future| tokio::time::timeout(Duration::from_secs(10), future);
     let (stat, changed) = zk.exists_and_watch(&path).await.unwrap();
@@ -248,7 +248,7 @@ async fn one_shot_watch(bench: Bench<'_>) {
     assert!((&mut beside).now_or_never().is_none(), "nothing happened at the other path");
 }
 
-async fn watches_side_by_side(bench: Bench<'_>) {
+async fn watches_side_by_side(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, bench.at("s"));
     let mut above = zk.watch(&bench.root).await.unwrap();
     let mut at = zk.watch(&path).await.unwrap();
@@ -263,7 +263,7 @@ async fn watches_side_by_side(bench: Bench<'_>) {
     assert_eq!(next(&mut above).await, (EventKind::Deleted, path), "dropping one stream leaves the other");
 }
 
-async fn pipelining(bench: Bench<'_>) {
+async fn pipelining(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, bench.at("p"));
     let create = zk.create(&path, Bytes::new(), Persistent);
     let set = zk.set(&path, Bytes::from_static(b"later"), 0);
@@ -282,7 +282,7 @@ async fn pipelining(bench: Bench<'_>) {
     }
 }
 
-async fn many_reads(bench: Bench<'_>) {
+async fn many_reads(bench: ContractHarness<'_>) {
     let zk = &bench.zk;
     let paths: Vec<String> = (0..100).map(|index| bench.at(&format!("n{index}"))).collect();
     for (index, path) in paths.iter().enumerate().filter(|(index, _)| index % 3 != 0) {
@@ -303,7 +303,7 @@ async fn many_reads(bench: Bench<'_>) {
     assert_eq!(zk.get_many(&[]).await, Ok(Vec::new()));
 }
 
-async fn sizes(bench: Bench<'_>) {
+async fn sizes(bench: ContractHarness<'_>) {
     let (zk, path) = (&bench.zk, bench.at("big"));
     let fits = Bytes::from(vec![b'x'; 1_000_000]);
     zk.create(&path, fits.clone(), Persistent).await.unwrap();
@@ -315,7 +315,7 @@ async fn sizes(bench: Bench<'_>) {
     assert_eq!(zk.get(&path).await.unwrap().0, fits);
 }
 
-async fn bad_paths(bench: Bench<'_>) {
+async fn bad_paths(bench: ContractHarness<'_>) {
     for bad in ["relative", "/double//slash", "/end/", "/a/./b", "/a/..", "/control\u{1}", "/emoji\u{1f600}"] {
         let refused = bench.zk.create(bad, Bytes::new(), Persistent).await.unwrap_err();
         assert!(matches!(refused, ZkError::BadArguments(_) | ZkError::NoNode), "{bad:?}: {refused}");
@@ -323,7 +323,7 @@ async fn bad_paths(bench: Bench<'_>) {
     assert!(bench.zk.exists(&bench.root).await.unwrap().is_some());
 }
 
-async fn two_sessions(bench: Bench<'_>) {
+async fn two_sessions(bench: ContractHarness<'_>) {
     let other = bench.server.connect().await;
     let path = created(&bench.zk, &bench.at("shared"), Persistent).await;
     other.sync(&path).await.unwrap();
@@ -332,7 +332,7 @@ async fn two_sessions(bench: Bench<'_>) {
     assert_eq!(bench.zk.get(&path).await.unwrap(), (Bytes::from_static(b"theirs"), stat));
 }
 
-async fn end_of_session(bench: Bench<'_>) {
+async fn end_of_session(bench: ContractHarness<'_>) {
     let other = bench.server.connect().await;
     let state = other.session();
     assert_eq!(*state.borrow(), SessionState::Connected);

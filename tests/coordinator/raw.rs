@@ -37,7 +37,7 @@ pub mod op {
     pub const WHO_AM_I: i32 = 107;
 }
 
-pub struct Raw {
+pub struct RawClient {
     pub stream: TcpStream,
     pub session: i64,
     pub password: Vec<u8>,
@@ -48,32 +48,38 @@ pub struct Raw {
 }
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct RawReply {
     pub xid: i32,
     pub zxid: i64,
     pub code: i32,
     pub body: Vec<u8>,
 }
 
-impl Raw {
+impl RawClient {
     /// A new session.
-    pub async fn open(address: SocketAddr, timeout_ms: i32) -> Raw {
+    pub async fn open(address: SocketAddr, timeout_ms: i32) -> RawClient {
         Self::resume(address, timeout_ms, 0, &[0; 16], 0).await.expect("a new session")
     }
 
     /// Resumes a session; `None` when the server calls it expired.
-    pub async fn resume(address: SocketAddr, timeout_ms: i32, session: i64, password: &[u8], seen: i64) -> Option<Raw> {
+    pub async fn resume(
+        address: SocketAddr,
+        timeout_ms: i32,
+        session: i64,
+        password: &[u8],
+        last_zxid: i64,
+    ) -> Option<RawClient> {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let mut connect_request = Writer::frame();
-        connect_request.int(0).long(seen).int(timeout_ms).long(session).buffer(password).flag(false);
+        connect_request.int(0).long(last_zxid).int(timeout_ms).long(session).buffer(password).flag(false);
         stream.write_all(&connect_request.finish_frame()).await.unwrap();
         let frame = frame(&mut stream).await.expect("an answer to the greeting");
         let mut reader = Reader::new(&frame);
         assert_eq!(reader.int(), Ok(0));
         let (timeout_ms, session, password) =
             (reader.int().unwrap(), reader.long().unwrap(), reader.buffer().unwrap().to_vec());
-        (session != 0).then_some(Raw { stream, session, password, timeout_ms, events: Vec::new(), next_xid: 1 })
+        (session != 0).then_some(RawClient { stream, session, password, timeout_ms, events: Vec::new(), next_xid: 1 })
     }
 
     pub async fn send(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> i32 {
@@ -92,13 +98,13 @@ impl Raw {
     }
 
     /// The next answer; events before it are kept. `None` when the server has closed the connection.
-    pub async fn answer(&mut self) -> Option<Answer> {
+    pub async fn read_reply(&mut self) -> Option<RawReply> {
         loop {
             let frame = frame(&mut self.stream).await?;
             let mut reader = Reader::new(&frame);
             let (xid, zxid, code) = (reader.int().unwrap(), reader.long().unwrap(), reader.int().unwrap());
             if xid != -1 {
-                return Some(Answer { xid, zxid, code, body: frame[16..].to_vec() });
+                return Some(RawReply { xid, zxid, code, body: frame[16..].to_vec() });
             }
             let (kind, state, path) = (reader.int().unwrap(), reader.int().unwrap(), reader.text().unwrap());
             assert_eq!((zxid, code, state), (-1, 0, 3));
@@ -106,19 +112,19 @@ impl Raw {
         }
     }
 
-    pub async fn request(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> Answer {
+    pub async fn request(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> RawReply {
         let xid = self.send(operation, body).await;
-        let answer = self.answer().await.expect("an answer, not the end of the connection");
-        assert_eq!(answer.xid, xid, "answers come in the order of the requests");
-        answer
+        let reply = self.read_reply().await.expect("an answer, not the end of the connection");
+        assert_eq!(reply.xid, xid, "answers come in the order of the requests");
+        reply
     }
 
-    pub async fn create(&mut self, path: &str, flags: i32) -> Answer {
+    pub async fn create(&mut self, path: &str, flags: i32) -> RawReply {
         self.request(op::CREATE, |writer| write_create(writer, path, b"", flags)).await
     }
 
     /// The error number of a look at a path, with a watch.
-    pub async fn look(&mut self, path: &str) -> i32 {
+    pub async fn exists_and_watch(&mut self, path: &str) -> i32 {
         self.request(op::EXISTS, |writer| {
             writer.text(path).flag(true);
         })
@@ -126,13 +132,13 @@ impl Raw {
         .code
     }
 
-    pub async fn ping(&mut self) -> Answer {
+    pub async fn ping(&mut self) -> RawReply {
         self.request(op::PING, |_| {}).await
     }
 
     /// Whether the server closes the connection, whatever it says before.
     pub async fn is_closed(&mut self) -> bool {
-        while self.answer().await.is_some() {}
+        while self.read_reply().await.is_some() {}
         true
     }
 }

@@ -9,66 +9,66 @@ use nodepool_model::records::node::Node;
 use tokio::time::Instant;
 
 /// One slot of one host: two jobs on it at once would be on the same machine.
-pub type Place = (String, i64);
+pub type SlotKey = (String, i64);
 
 /// Kept by consumers as they go; what the watcher finds in ZooKeeper is added.
 pub struct ConsistencyChecker {
     /// How long the request of the highest rank may wait although there are free slots enough for it.
-    pub limit: Duration,
+    pub max_head_wait: Duration,
     slots: BTreeMap<LabelName, usize>,
-    launchers: Launchers,
+    launchers: LauncherSetup,
     state: Mutex<CheckerState>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Launchers {
+pub enum LauncherSetup {
     OnePerProvider,
     /// Both may register the same slot, until they notice, and one may try a node's lock while the other hands it out,
     /// as launchers of any kind do that share nodes; what is true of nodes is true all the same.
-    Twins,
+    TwoPerProvider,
 }
 
 #[derive(Default)]
 struct CheckerState {
     open: BTreeMap<RequestId, Vec<LabelName>>,
-    given: BTreeMap<RequestId, Vec<(Place, LabelName)>>,
-    busy: BTreeMap<Place, RequestId>,
+    assigned: BTreeMap<RequestId, Vec<(SlotKey, LabelName)>>,
+    busy: BTreeMap<SlotKey, RequestId>,
     /// Nodes that were in use: no other request may ever see them.
-    spent: BTreeMap<NodeId, RequestId>,
+    used: BTreeMap<NodeId, RequestId>,
     /// The request whose turn it is, since when there is room for it, and whether it was complained about.
-    turn: Option<(RequestId, Instant, bool)>,
+    head: Option<(RequestId, Instant, bool)>,
     /// When a launcher began anew.
     restarted: Option<Instant>,
-    longest_turn: Duration,
+    longest_head_wait: Duration,
     served: usize,
     by_provider: BTreeMap<String, usize>,
-    withdrawn: usize,
+    cancelled: usize,
     violations: BTreeSet<String>,
 }
 
 /// The figures of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct RunSummary {
     pub served: usize,
-    pub withdrawn: usize,
-    pub longest_turn: Duration,
+    pub cancelled: usize,
+    pub longest_head_wait: Duration,
 }
 
 impl ConsistencyChecker {
     /// `slots`: how many there are per label; every host has one label.
-    pub fn new(limit: Duration, slots: &[(&str, usize)], launchers: Launchers) -> ConsistencyChecker {
+    pub fn new(max_head_wait: Duration, slots: &[(&str, usize)], launchers: LauncherSetup) -> ConsistencyChecker {
         let slots = slots.iter().map(|(label, count)| (LabelName::from(*label), *count)).collect();
-        ConsistencyChecker { limit, slots, launchers, state: Mutex::default() }
+        ConsistencyChecker { max_head_wait, slots, launchers, state: Mutex::default() }
     }
 
-    pub fn violation(&self, text: String) {
+    pub fn report_violation(&self, text: String) {
         self.state().violations.insert(text);
     }
 
     /// A launcher has a node locked that was handed out to this request.
     pub fn locked_by_launcher(&self, id: &RequestId, node: &NodeId, contender: &str) {
-        if self.launchers == Launchers::OnePerProvider {
-            self.violation(format!("node {node} of fulfilled request {id} is locked by {contender}"));
+        if self.launchers == LauncherSetup::OnePerProvider {
+            self.report_violation(format!("node {node} of fulfilled request {id} is locked by {contender}"));
         }
     }
 
@@ -76,9 +76,9 @@ impl ConsistencyChecker {
         self.state().violations.iter().cloned().collect()
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn summary(&self) -> RunSummary {
         let pages = self.state();
-        Figures { served: pages.served, withdrawn: pages.withdrawn, longest_turn: pages.longest_turn }
+        RunSummary { served: pages.served, cancelled: pages.cancelled, longest_head_wait: pages.longest_head_wait }
     }
 
     /// How many nodes of a provider were handed out.
@@ -86,16 +86,16 @@ impl ConsistencyChecker {
         self.state().by_provider.get(provider).copied().unwrap_or(0)
     }
 
-    pub fn opened(&self, id: &RequestId, labels: &[LabelName]) {
+    pub fn submitted(&self, id: &RequestId, labels: &[LabelName]) {
         self.state().open.insert(id.clone(), labels.to_vec());
     }
 
     /// Somebody no longer wants what was asked for; to be said before ZooKeeper knows.
-    pub fn withdrawn(&self, id: &RequestId) {
+    pub fn cancelled(&self, id: &RequestId) {
         let mut pages = self.state();
-        pages.withdrawn += 1;
+        pages.cancelled += 1;
         pages.open.remove(id);
-        pages.free(id);
+        pages.release_slots(id);
     }
 
     pub fn fulfilled(&self, id: &RequestId, nodes: &[(NodeId, Node)]) {
@@ -103,7 +103,7 @@ impl ConsistencyChecker {
         pages.served += 1;
         pages.open.remove(id);
         for (node, record) in nodes {
-            if let Some(earlier) = pages.spent.get(node) {
+            if let Some(earlier) = pages.used.get(node) {
                 let text = format!("node {node} was used for {earlier} and is handed out again to {id}");
                 pages.violations.insert(text);
             }
@@ -111,62 +111,63 @@ impl ConsistencyChecker {
             *pages.by_provider.entry(provider).or_insert(0) += 1;
             // Nodes of clouds are places of their own.
             let host = record.hostname.clone().unwrap_or_else(|| node.to_string());
-            let place = (host, record.slot.unwrap_or(-1));
-            if let Some(other) = pages.busy.insert(place.clone(), id.clone())
-                && self.launchers == Launchers::OnePerProvider
+            let slot = (host, record.slot.unwrap_or(-1));
+            if let Some(other) = pages.busy.insert(slot.clone(), id.clone())
+                && self.launchers == LauncherSetup::OnePerProvider
             {
-                let text = format!("slot {} of {} belongs to {other} and was handed out to {id}", place.1, place.0);
+                let text = format!("slot {} of {} belongs to {other} and was handed out to {id}", slot.1, slot.0);
                 pages.violations.insert(text);
             }
             let label = record.labels.first().cloned().unwrap_or_else(|| LabelName::from(""));
-            pages.given.entry(id.clone()).or_default().push((place, label));
+            pages.assigned.entry(id.clone()).or_default().push((slot, label));
         }
     }
 
     pub fn in_use(&self, id: &RequestId, node: &NodeId) {
-        self.state().spent.insert(node.clone(), id.clone());
+        self.state().used.insert(node.clone(), id.clone());
     }
 
     /// To be said before ZooKeeper knows.
-    pub fn given_back(&self, id: &RequestId) {
-        self.state().free(id);
+    pub fn released(&self, id: &RequestId) {
+        self.state().release_slots(id);
     }
 
     /// Looks at the clock of the request whose turn it is.
-    pub fn tick(&self) {
+    pub fn check_head_of_queue(&self) {
         let mut pages = self.state();
         let Some((id, labels)) = pages.open.first_key_value() else {
-            pages.turn = None;
+            pages.head = None;
             return;
         };
         let (id, labels) = (id.clone(), labels.clone());
         let has_capacity = labels.iter().all(|label| {
-            let wanted = labels.iter().filter(|other| *other == label).count();
-            let busy = pages.given.values().flatten().filter(|(_, given)| given == label).count();
-            self.slots.get(label).copied().unwrap_or(0) >= busy + wanted
+            let requested = labels.iter().filter(|other| *other == label).count();
+            let busy = pages.assigned.values().flatten().filter(|(_, assigned)| assigned == label).count();
+            self.slots.get(label).copied().unwrap_or(0) >= busy + requested
         });
         if !has_capacity {
-            pages.turn = None;
+            pages.head = None;
             return;
         }
         let now = Instant::now();
-        let (since, said) = match &pages.turn {
-            Some((turn, since, said)) if *turn == id => (*since, *said),
+        let (since, is_reported) = match &pages.head {
+            Some((head, since, is_reported)) if *head == id => (*since, *is_reported),
             _ => (now, false),
         };
         let waited = now - since;
-        pages.longest_turn = pages.longest_turn.max(waited);
-        if waited > self.limit && !said {
-            let text = format!("request {id} for {labels:?} waits {:?} although there is room for it", self.limit);
+        pages.longest_head_wait = pages.longest_head_wait.max(waited);
+        if waited > self.max_head_wait && !is_reported {
+            let text =
+                format!("request {id} for {labels:?} waits {:?} although there is room for it", self.max_head_wait);
             pages.violations.insert(text);
         }
-        pages.turn = Some((id, since, said || waited > self.limit));
+        pages.head = Some((id, since, is_reported || waited > self.max_head_wait));
     }
 
     /// The launcher is gone: what is promised is promised from here on.
     pub fn restart_clock(&self) {
         let mut pages = self.state();
-        (pages.turn, pages.restarted) = (None, Some(Instant::now()));
+        (pages.head, pages.restarted) = (None, Some(Instant::now()));
     }
 
     /// How long somebody has waited as far as anything was promised: from when he began to, or from when a launcher last died. A
@@ -176,7 +177,7 @@ impl ConsistencyChecker {
     }
 
     /// The open request of the highest rank.
-    pub fn first(&self) -> Option<RequestId> {
+    pub fn head_of_queue(&self) -> Option<RequestId> {
         self.state().open.first_key_value().map(|(id, _)| id.clone())
     }
 
@@ -190,10 +191,10 @@ impl ConsistencyChecker {
 }
 
 impl CheckerState {
-    fn free(&mut self, id: &RequestId) {
-        for (place, _) in self.given.remove(id).unwrap_or_default() {
-            if self.busy.get(&place) == Some(id) {
-                self.busy.remove(&place);
+    fn release_slots(&mut self, id: &RequestId) {
+        for (slot, _) in self.assigned.remove(id).unwrap_or_default() {
+            if self.busy.get(&slot) == Some(id) {
+                self.busy.remove(&slot);
             }
         }
     }

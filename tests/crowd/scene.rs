@@ -13,8 +13,8 @@ use nodepool_zk::client::{ConnectOptions, RealConnection, ServerAddress, connect
 use nodepool_zk::{Zk, paths};
 use tokio::time::Instant;
 
-use super::again;
-use crate::support::real::process::Nodepool;
+use super::retry_unknown;
+use crate::support::real::process::NodepoolProcess;
 use crate::support::real::zookeeper::Options;
 
 /// Nobody connects to these hosts: their keys are not checked.
@@ -46,7 +46,7 @@ pub fn options() -> Options {
 
 /// Of a ZooKeeper that nobody kills. It waits for no disk: a session of a second counts as lost after 400 ms without an answer, which
 /// disks take that others write to. What slow disks do is shown by the fault runs.
-pub fn undisturbed() -> Options {
+pub fn options_without_fsync() -> Options {
     let mut options = options();
     options.settings.push("forceSync=no".to_owned());
     options
@@ -73,13 +73,13 @@ impl WorkloadHarness {
     }
 
     /// Without its ticks, which would catch what events missed: here nothing may be missed.
-    pub fn launcher(&self) -> Nodepool {
+    pub fn launcher(&self) -> NodepoolProcess {
         let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
         let mut arguments = vec!["-d", "--no-webapp"];
         for interval in ["--watermark-sleep", "--cleanup-interval", "--delete-interval"] {
             arguments.extend([interval, "1000"]);
         }
-        Nodepool::start(executable, &self.configuration(), &arguments)
+        NodepoolProcess::start(executable, &self.configuration(), &arguments)
     }
 
     /// A session that outlives everything that happens in a run.
@@ -111,24 +111,26 @@ impl WorkloadHarness {
 
     /// Waits until everything is as it was at the beginning: every slot registered once and free, no lock, no request, this
     /// many pools registered.
-    pub async fn settles(&self, zk: &Zk, pools: usize, within: Duration) {
-        soon(within, async || match self.busy_nodes(zk).await {
-            None => left_over(zk, pools).await,
+    pub async fn wait_until_settled(&self, zk: &Zk, pools: usize, within: Duration) {
+        wait_until_correct(within, async || match self.busy_nodes(zk).await {
+            None => find_leftover(zk, pools).await,
             busy => busy,
         })
         .await;
     }
 
     /// The part of it that is about nodes.
-    pub async fn nodes_settle(&self, zk: &Zk, within: Duration) {
-        soon(within, async || self.busy_nodes(zk).await).await;
+    pub async fn wait_until_nodes_settled(&self, zk: &Zk, within: Duration) {
+        wait_until_correct(within, async || self.busy_nodes(zk).await).await;
     }
 
     async fn busy_nodes(&self, zk: &Zk) -> Option<String> {
         let mut slots: Vec<(String, i64)> = Vec::new();
         for name in children(zk, paths::NODES).await {
             let id = NodeId::from(name);
-            let Ok((data, _)) = again(|| zk.get(&paths::node(&id))).await else { return Some(format!("{id} left")) };
+            let Ok((data, _)) = retry_unknown(|| zk.get(&paths::node(&id))).await else {
+                return Some(format!("{id} left"));
+            };
             let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
             let contenders = children(zk, &paths::node_lock(&id)).await;
             if !node.is_idle() || !contenders.is_empty() {
@@ -146,7 +148,7 @@ impl WorkloadHarness {
 }
 
 /// Waits until nothing is wrong any more.
-pub async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
+pub async fn wait_until_correct(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
     let began = Instant::now();
     while let Some(wrong) = wrong().await {
         assert!(began.elapsed() < within, "after {within:?}: {wrong}");
@@ -155,7 +157,7 @@ pub async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
 }
 
 /// Waits until each request that waits now has ended, as long as that may take where nothing fails, and fails with those that have not.
-pub async fn all_end(zk: &Zk, within: Duration) {
+pub async fn wait_until_all_end(zk: &Zk, within: Duration) {
     let mut waiting = BTreeSet::new();
     for name in children(zk, paths::REQUESTS).await {
         if is_open(zk, &name).await {
@@ -174,13 +176,13 @@ pub async fn all_end(zk: &Zk, within: Duration) {
 }
 
 async fn is_open(zk: &Zk, name: &str) -> bool {
-    let Ok((data, _)) = again(|| zk.get(&paths::request(&name.into()))).await else { return false };
+    let Ok((data, _)) = retry_unknown(|| zk.get(&paths::request(&name.into()))).await else { return false };
     let record: NodeRequest = json::from_bytes(&data).expect("what launchers write can be read");
     matches!(record.state, RequestState::Requested | RequestState::Pending)
 }
 
 /// What a run left behind beside nodes: requests, locks of them, or another number of pools than this.
-pub async fn left_over(zk: &Zk, pools: usize) -> Option<String> {
+pub async fn find_leftover(zk: &Zk, pools: usize) -> Option<String> {
     let requests = children(zk, paths::REQUESTS).await;
     if !requests.is_empty() {
         return Some(format!("requests are left: {requests:?}"));
@@ -196,7 +198,7 @@ pub async fn left_over(zk: &Zk, pools: usize) -> Option<String> {
 }
 
 pub async fn children(zk: &Zk, path: &str) -> Vec<String> {
-    again(|| zk.children(path)).await.map(|(names, _)| names).unwrap_or_default()
+    retry_unknown(|| zk.children(path)).await.map(|(names, _)| names).unwrap_or_default()
 }
 
 /// The number from which all chances of a run follow; said, so that the run can be repeated.
@@ -210,7 +212,7 @@ pub fn seed() -> u64 {
 }
 
 /// Fails with everything that was broken, and what the launchers have to say about it, the first one first.
-pub fn assert_kept(checker: &Arc<super::book::ConsistencyChecker>, launchers: &[&Nodepool]) {
+pub fn assert_no_violations(checker: &Arc<super::book::ConsistencyChecker>, launchers: &[&NodepoolProcess]) {
     let violations = checker.violations();
     if violations.is_empty() {
         return;
@@ -220,8 +222,8 @@ pub fn assert_kept(checker: &Arc<super::book::ConsistencyChecker>, launchers: &[
     let mut ids = numbers(violations.iter().map(String::as_str));
     // The nodes that were meant for them.
     ids.extend(numbers(all.iter().copied().filter(|line| line.contains("claim") && names_any(line, &ids))));
-    let told = all.iter().filter(|line| names_any(line, &ids) || line.contains(" starting"));
-    eprintln!("--- of {} launchers:\n{}", logs.len(), told.copied().collect::<Vec<_>>().join("\n"));
+    let relevant = all.iter().filter(|line| names_any(line, &ids) || line.contains(" starting"));
+    eprintln!("--- of {} launchers:\n{}", logs.len(), relevant.copied().collect::<Vec<_>>().join("\n"));
     eprintln!("--- the last of them:\n{}", all[all.len().saturating_sub(200)..].join("\n"));
     panic!("{} promises were broken:\n{}", violations.len(), violations.join("\n"));
 }

@@ -12,39 +12,39 @@ use nodepool_zk::{Zk, paths};
 use tokio::task::JoinHandle;
 
 use super::book::ConsistencyChecker;
-use super::{IDENTIFIER, again};
+use super::{IDENTIFIER, retry_unknown};
 
 /// Between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Looks until it is dropped.
-pub struct Watcher {
+pub struct StatePoller {
     task: JoinHandle<()>,
 }
 
-impl Watcher {
+impl StatePoller {
     /// Contenders that are not the crowd's are taken for a launcher's.
-    pub fn start(zk: &Zk, checker: &Arc<ConsistencyChecker>) -> Watcher {
+    pub fn start(zk: &Zk, checker: &Arc<ConsistencyChecker>) -> StatePoller {
         let (zk, checker) = (zk.clone(), checker.clone());
         let task = tokio::spawn(async move {
             loop {
                 poll(&zk, &checker).await;
-                checker.tick();
+                checker.check_head_of_queue();
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         });
-        Watcher { task }
+        StatePoller { task }
     }
 }
 
-impl Drop for Watcher {
+impl Drop for StatePoller {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 async fn poll(zk: &Zk, book: &ConsistencyChecker) {
-    let Ok((names, _)) = again(|| zk.children("/nodepool/requests")).await else { return };
+    let Ok((names, _)) = retry_unknown(|| zk.children("/nodepool/requests")).await else { return };
     let mut owners: BTreeMap<NodeId, RequestId> = BTreeMap::new();
     for name in names {
         let id = RequestId::from(name);
@@ -56,7 +56,7 @@ async fn poll(zk: &Zk, book: &ConsistencyChecker) {
             if let Some(other) = owners.insert(node.clone(), id.clone()) {
                 // Ids of requests are used once, so the one that is there now was there all the time.
                 if other == id || (exists(zk, &other).await && exists(zk, &id).await) {
-                    book.violation(format!("node {node} is in the fulfilled requests {other} and {id}"));
+                    book.report_violation(format!("node {node} is in the fulfilled requests {other} and {id}"));
                 }
             }
             check_node(zk, book, &id, node).await;
@@ -70,24 +70,24 @@ async fn check_node(zk: &Zk, book: &ConsistencyChecker, id: &RequestId, node: &N
     let is_sound = record
         .as_ref()
         .is_some_and(|record| record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id));
-    let stranger = stranger_in(zk, node).await;
-    if (is_sound && stranger.is_none()) || !exists(zk, id).await {
+    let launcher = launcher_contender(zk, node).await;
+    if (is_sound && launcher.is_none()) || !exists(zk, id).await {
         return;
     }
     if !is_sound {
-        book.violation(format!("fulfilled request {id}: node {node} is {record:?}"));
+        book.report_violation(format!("fulfilled request {id}: node {node} is {record:?}"));
     }
-    if let Some(contender) = stranger {
+    if let Some(contender) = launcher {
         book.locked_by_launcher(id, node, &contender);
     }
 }
 
-async fn stranger_in(zk: &Zk, node: &NodeId) -> Option<String> {
+async fn launcher_contender(zk: &Zk, node: &NodeId) -> Option<String> {
     let directory = paths::node_lock(node);
-    let (names, _) = again(|| zk.children(&directory)).await.ok()?;
+    let (names, _) = retry_unknown(|| zk.children(&directory)).await.ok()?;
     for name in names {
         let path = format!("{directory}/{name}");
-        if let Ok((data, _)) = again(|| zk.get(&path)).await
+        if let Ok((data, _)) = retry_unknown(|| zk.get(&path)).await
             && data != IDENTIFIER.as_bytes()
         {
             return Some(name);
@@ -97,10 +97,10 @@ async fn stranger_in(zk: &Zk, node: &NodeId) -> Option<String> {
 }
 
 async fn exists(zk: &Zk, id: &RequestId) -> bool {
-    matches!(again(|| zk.exists(&paths::request(id))).await, Ok(Some(_)))
+    matches!(retry_unknown(|| zk.exists(&paths::request(id))).await, Ok(Some(_)))
 }
 
 async fn read<T: serde::de::DeserializeOwned>(zk: &Zk, path: &str) -> Option<T> {
-    let (data, _) = again(|| zk.get(path)).await.ok()?;
+    let (data, _) = retry_unknown(|| zk.get(path)).await.ok()?;
     json::from_bytes(&data).ok()
 }

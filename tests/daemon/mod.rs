@@ -11,7 +11,7 @@ use nodepool_zk::Connection;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
-use crate::support::real::child::{ChildProcess, Running};
+use crate::support::real::child::{ChildProcess, Output};
 use crate::support::real::ports::{self, Port};
 use crate::support::wait;
 
@@ -19,7 +19,7 @@ pub const LAUNCHER: &str = env!("CARGO_BIN_EXE_nodepool-launcher");
 pub const NODEPOOL: &str = env!("CARGO_BIN_EXE_nodepool");
 
 /// For whatever should take no time on a quiet machine.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const PROCESS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A directory with a configuration, and the programs started in it.
 pub struct WorkDir {
@@ -72,7 +72,7 @@ impl WorkDir {
 
     pub fn start_command(&self, mut command: Command) -> Daemon {
         let log = self.path("daemon.log");
-        Daemon { running: Running::start("daemon", &mut command, Output::Logged, &log, self.home()) }
+        Daemon { running: ChildProcess::start("daemon", &mut command, Output::Logged, &log, self.home()) }
     }
 
     /// The launcher in the foreground with the configuration of this place.
@@ -87,8 +87,8 @@ impl WorkDir {
         Some((status, response.text().await.ok()?))
     }
 
-    pub async fn becomes_ready(&self) {
-        wait::until("the launcher to be ready", SOON, async || {
+    pub async fn wait_until_ready(&self) {
+        wait::until("the launcher to be ready", PROCESS_TIMEOUT, async || {
             self.get("/ready").await == Some((200, "OK".to_owned()))
         })
         .await;
@@ -96,7 +96,7 @@ impl WorkDir {
 }
 
 pub struct Daemon {
-    running: Running,
+    running: ChildProcess,
 }
 
 impl Daemon {
@@ -112,12 +112,12 @@ impl Daemon {
         self.running.signal(signal);
     }
 
-    pub async fn logs(&self, text: &str) {
-        wait::until(&format!("{text:?} in the log"), SOON, async || self.log().contains(text)).await;
+    pub async fn wait_for_log(&self, text: &str) {
+        wait::until(&format!("{text:?} in the log"), PROCESS_TIMEOUT, async || self.log().contains(text)).await;
     }
 
-    pub async fn ends(&mut self) -> ExitStatus {
-        self.running.wait(SOON).await
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
+        self.running.wait(PROCESS_TIMEOUT).await
     }
 
     pub fn kill(&mut self) -> ExitStatus {
@@ -180,7 +180,7 @@ fn now_ms() -> i64 {
 }
 
 /// Names of the registered launchers.
-pub async fn launchers(session: &RealConnection) -> Vec<String> {
+pub async fn registered_launchers(session: &RealConnection) -> Vec<String> {
     match session.children("/nodepool/components/launcher").await {
         Ok((names, _)) => names,
         Err(_) => Vec::new(),
@@ -192,6 +192,6 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The last line of a program's standard error.
-pub fn last_line(ended: &Ended) -> String {
-    text(&ended.stderr).lines().last().unwrap_or_default().to_owned()
+pub fn last_line(output: &Ended) -> String {
+    text(&output.stderr).lines().last().unwrap_or_default().to_owned()
 }

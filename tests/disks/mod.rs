@@ -23,19 +23,19 @@ impl SlowDisk {
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(home.path().join("slow_disk.so")).arg(source);
         assert!(compiler.status().is_ok_and(|status| status.success()), "cc makes a library");
         let disk = SlowDisk { home };
-        disk.take(0);
+        disk.set_delay_ms(0);
         disk
     }
 
     /// From now on it takes that much longer until what was written is safe.
-    pub fn take(&self, milliseconds: u64) {
+    pub fn set_delay_ms(&self, milliseconds: u64) {
         let next = self.home.path().join("next");
         std::fs::write(&next, milliseconds.to_string()).expect("the directory is writable");
         std::fs::rename(&next, self.home.path().join("slow")).expect("the directory is writable");
     }
 
     /// How often somebody has waited for it.
-    pub fn waits(&self) -> u64 {
+    pub fn sync_count(&self) -> u64 {
         std::fs::metadata(self.home.path().join("waits")).map_or(0, |file| file.len())
     }
 
@@ -68,8 +68,8 @@ impl SmallDisk {
     }
 
     /// Leaves room for so many bytes, about.
-    pub fn fill(&self, left: usize) {
-        let mut file = File::create(self.ballast()).expect("a file takes no room yet");
+    pub fn fill(&self, free_bytes: usize) {
+        let mut file = File::create(self.filler()).expect("a file takes no room yet");
         let block = vec![0; 16 * 1024];
         loop {
             match file.write_all(&block) {
@@ -79,14 +79,14 @@ impl SmallDisk {
             }
         }
         let length = file.metadata().expect("it is open").len();
-        file.set_len(length.saturating_sub(left as u64)).expect("a file can be made shorter");
+        file.set_len(length.saturating_sub(free_bytes as u64)).expect("a file can be made shorter");
     }
 
     pub fn empty(&self) {
-        std::fs::remove_file(self.ballast()).expect("it was filled before");
+        std::fs::remove_file(self.filler()).expect("it was filled before");
     }
 
-    fn ballast(&self) -> PathBuf {
+    fn filler(&self) -> PathBuf {
         self.home.path().join("ballast")
     }
 }

@@ -40,7 +40,7 @@ fn expected() -> Vec<(&'static str, Value)> {
 
 async fn check(mut script: Script) {
     for (part, value) in expected() {
-        assert_eq!(script.ask(json!({ "do": part })).await, value, "{part}");
+        assert_eq!(script.call(json!({ "do": part })).await, value, "{part}");
     }
     assert!(script.finish(std::time::Duration::from_secs(20)).await.success());
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::coordinator::raw::{Answer, Raw, op, write_create};
+use crate::coordinator::raw::{RawClient, RawReply, op, write_create};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_server::EmbeddedServer;
@@ -33,9 +33,9 @@ async fn four_letter_word(address: SocketAddr, word: &str) -> String {
 }
 
 /// Waits until a look at a path gives this error number.
-async fn until_reply_code(client: &mut Raw, path: &str, code: i32) {
+async fn until_reply_code(client: &mut RawClient, path: &str, code: i32) {
     let holds = async {
-        while client.look(path).await != code {
+        while client.exists_and_watch(path).await != code {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -45,7 +45,7 @@ async fn until_reply_code(client: &mut Raw, path: &str, code: i32) {
 #[tokio::test]
 async fn four_letter_words_are_answered() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 4_000).await;
+    let mut client = RawClient::open(harness.address, 4_000).await;
     client.create("/e", 1).await;
     assert_eq!(four_letter_word(harness.address, "ruok").await, "imok");
     let srvr = four_letter_word(harness.address, "srvr").await;
@@ -58,7 +58,7 @@ async fn four_letter_words_are_answered() {
 #[tokio::test]
 async fn garbage_closes_only_its_own_connection() {
     let harness = start_server().await;
-    let mut neighbour = Raw::open(harness.address, 4_000).await;
+    let mut neighbour = RawClient::open(harness.address, 4_000).await;
     let frames: [&[u8]; 7] = [
         b"GET / HTTP/1.1\r\n\r\n",                            // as a length: far too long
         &[0xff, 0xff, 0xff, 0xff],                            // a negative length
@@ -84,7 +84,7 @@ async fn garbage_closes_only_its_own_connection() {
         (op::MULTI, &[0, 0, 0, 1, 0]),
     ];
     for (operation, bytes) in bodies {
-        let mut client = Raw::open(harness.address, 4_000).await;
+        let mut client = RawClient::open(harness.address, 4_000).await;
         client.send(operation, |writer| writer.raw(bytes)).await;
         assert!(client.is_closed().await, "{operation}");
         assert_eq!(neighbour.ping().await.code, 0);
@@ -95,7 +95,7 @@ async fn garbage_closes_only_its_own_connection() {
 #[tokio::test]
 async fn unsupported_operations_are_answered_as_such() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 4_000).await;
+    let mut client = RawClient::open(harness.address, 4_000).await;
     let path = |writer: &mut Writer| {
         writer.text("/a");
     };
@@ -123,45 +123,46 @@ async fn unsupported_operations_are_answered_as_such() {
             .code,
         -5
     );
-    assert_eq!(client.look("/a").await, NO_NODE);
+    assert_eq!(client.exists_and_watch("/a").await, NO_NODE);
     harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn a_session_is_resumed_by_id_and_password_only() {
     let harness = start_server().await;
-    let mut first = Raw::open(harness.address, 2_000).await;
+    let mut first = RawClient::open(harness.address, 2_000).await;
     assert_eq!(first.timeout_ms, 2_000);
     first.create("/e", 1).await;
-    let wrong = Raw::resume(harness.address, 2_000, first.session, &[7; 16], 0).await;
+    let wrong = RawClient::resume(harness.address, 2_000, first.session, &[7; 16], 0).await;
     assert!(wrong.is_none(), "a wrong password resumes nothing");
-    let unknown = Raw::resume(harness.address, 2_000, first.session + 1, &first.password, 0).await;
+    let unknown = RawClient::resume(harness.address, 2_000, first.session + 1, &first.password, 0).await;
     assert!(unknown.is_none());
-    let mut second = Raw::resume(harness.address, 3_000, first.session, &first.password, 0).await.expect("resumed");
+    let mut second =
+        RawClient::resume(harness.address, 3_000, first.session, &first.password, 0).await.expect("resumed");
     assert_eq!((second.session, second.timeout_ms), (first.session, 3_000));
     assert!(first.is_closed().await, "the former connection is closed");
-    assert_eq!(second.look("/e").await, 0);
+    assert_eq!(second.exists_and_watch("/e").await, 0);
     harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once() {
     let harness = start_server().await;
-    let mut observer = Raw::open(harness.address, 40_000).await;
-    let mut silent = Raw::open(harness.address, 1).await;
+    let mut observer = RawClient::open(harness.address, 40_000).await;
+    let mut silent = RawClient::open(harness.address, 1).await;
     assert_eq!(silent.timeout_ms, 1_000, "no less is granted");
     silent.create("/silent", 1).await;
-    let mut closing = Raw::open(harness.address, 1_000_000).await;
+    let mut closing = RawClient::open(harness.address, 1_000_000).await;
     assert_eq!(closing.timeout_ms, 40_000, "no more is granted");
     closing.create("/closing", 1).await;
-    assert_eq!((observer.look("/silent").await, observer.look("/closing").await), (0, 0));
+    assert_eq!((observer.exists_and_watch("/silent").await, observer.exists_and_watch("/closing").await), (0, 0));
     assert_eq!(closing.request(op::CLOSE, |_| {}).await.code, 0);
     assert!(closing.is_closed().await);
-    assert_eq!(observer.look("/closing").await, NO_NODE);
+    assert_eq!(observer.exists_and_watch("/closing").await, NO_NODE);
     assert!(silent.is_closed().await, "an expired session loses its connection");
-    assert_eq!(observer.look("/silent").await, NO_NODE);
+    assert_eq!(observer.exists_and_watch("/silent").await, NO_NODE);
     assert_eq!(observer.events, [(2, "/closing".into()), (2, "/silent".into())]);
-    let again = Raw::resume(harness.address, 4_000, silent.session, &silent.password, 0).await;
+    let again = RawClient::resume(harness.address, 4_000, silent.session, &silent.password, 0).await;
     assert!(again.is_none(), "an expired session does not come back");
     harness.server.stop().await;
 }
@@ -170,7 +171,7 @@ async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once()
 async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
-    let mut client = Raw::open(server.address(), 1_000).await;
+    let mut client = RawClient::open(server.address(), 1_000).await;
     client.create("/stays", 0).await;
     let before = client.create("/e", 1).await;
     let ports = (server.address(), server.tls_address());
@@ -180,22 +181,22 @@ async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
     assert_eq!((server.address(), server.tls_address()), ports, "ports stay the same");
     let seen = before.zxid;
     let mut client =
-        Raw::resume(server.address(), 1_000, client.session, &client.password, seen).await.expect("resumed");
-    assert_eq!((client.look("/stays").await, client.look("/e").await), (0, 0));
+        RawClient::resume(server.address(), 1_000, client.session, &client.password, seen).await.expect("resumed");
+    assert_eq!((client.exists_and_watch("/stays").await, client.exists_and_watch("/e").await), (0, 0));
     let after = client.create("/later", 0).await;
     assert!(after.zxid > seen, "transaction ids go on");
-    let mut other = Raw::open(server.address(), 40_000).await;
+    let mut other = RawClient::open(server.address(), 40_000).await;
     assert!(other.session > client.session, "session ids are not given out twice");
     drop(client);
     until_reply_code(&mut other, "/e", NO_NODE).await;
-    assert_eq!(other.look("/stays").await, 0);
+    assert_eq!(other.exists_and_watch("/stays").await, 0);
     server.stop().await;
 }
 
 #[tokio::test]
 async fn a_client_with_a_newer_zxid_is_rejected() {
     let harness = start_server().await;
-    let client = Raw::open(harness.address, 4_000).await;
+    let client = RawClient::open(harness.address, 4_000).await;
     let mut stream = TcpStream::connect(harness.address).await.unwrap();
     let mut hello = Writer::frame();
     hello.int(0).long(i64::MAX).int(4_000).long(client.session).buffer(&client.password).flag(false);
@@ -207,20 +208,20 @@ async fn a_client_with_a_newer_zxid_is_rejected() {
 #[tokio::test]
 async fn watches_set_after_a_reconnect_fire_for_missed_changes() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 4_000).await;
+    let mut client = RawClient::open(harness.address, 4_000).await;
     client.create("/a", 0).await;
     let seen = client.create("/b", 0).await.zxid;
-    assert_eq!(client.look("/a").await, 0);
+    assert_eq!(client.exists_and_watch("/a").await, 0);
     let (session, password) = (client.session, client.password.clone());
     drop(client);
-    let mut other = Raw::open(harness.address, 4_000).await;
+    let mut other = RawClient::open(harness.address, 4_000).await;
     other.create("/new", 0).await;
     other
         .request(op::DELETE, |writer| {
             writer.text("/a").int(-1);
         })
         .await;
-    let mut client = Raw::resume(harness.address, 4_000, session, &password, seen).await.unwrap();
+    let mut client = RawClient::resume(harness.address, 4_000, session, &password, seen).await.unwrap();
     let list = |writer: &mut Writer, paths: &[&str]| {
         writer.count(paths.len());
         paths.iter().for_each(|path| {
@@ -249,8 +250,8 @@ async fn watches_set_after_a_reconnect_fire_for_missed_changes() {
 #[tokio::test]
 async fn watches_are_found_and_removed_by_kind() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 4_000).await;
-    client.look("/w").await;
+    let mut client = RawClient::open(harness.address, 4_000).await;
+    client.exists_and_watch("/w").await;
     client
         .request(op::ADD_WATCH, |writer| {
             writer.text("/w").int(1);
@@ -286,7 +287,7 @@ async fn watches_are_found_and_removed_by_kind() {
 #[tokio::test]
 async fn authentication_is_accepted_and_acls_are_stored() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 4_000).await;
+    let mut client = RawClient::open(harness.address, 4_000).await;
     let auth = |scheme: &'static str| {
         move |writer: &mut Writer| {
             writer.int(0).text(scheme).buffer(b"me:secret");
@@ -318,7 +319,7 @@ async fn authentication_is_accepted_and_acls_are_stored() {
 #[tokio::test]
 async fn one_request_reads_many_znodes_up_to_a_limit() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 4_000).await;
+    let mut client = RawClient::open(harness.address, 4_000).await;
     let data = vec![b'x'; 500_000];
     client.request(op::CREATE, |writer| write_create(writer, "/big", &data, 0)).await;
     let read = |times: usize| {
@@ -330,7 +331,7 @@ async fn one_request_reads_many_znodes_up_to_a_limit() {
             writer.int(-1).flag(true).int(-1);
         }
     };
-    let Answer { code, body, .. } = client.request(op::MULTI_READ, read(2)).await;
+    let RawReply { code, body, .. } = client.request(op::MULTI_READ, read(2)).await;
     assert_eq!(code, 0);
     let mut reader = Reader::new(&body);
     assert_eq!((reader.int(), reader.flag(), reader.int()), (Ok(op::GET_DATA), Ok(false), Ok(0)));
@@ -342,7 +343,7 @@ async fn one_request_reads_many_znodes_up_to_a_limit() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_disconnected() {
     let harness = start_server().await;
-    let mut non_reading = Raw::open(harness.address, 40_000).await;
+    let mut non_reading = RawClient::open(harness.address, 40_000).await;
     non_reading
         .request(op::ADD_WATCH, |writer| {
             writer.text("/").int(1);
@@ -350,7 +351,7 @@ async fn a_client_that_does_not_read_is_disconnected() {
         .await;
     // It never reads from here on. Paths are long, so that its events fill every buffer soon.
     let name = "n".repeat(200_000);
-    let mut busy = Raw::open(harness.address, 40_000).await;
+    let mut busy = RawClient::open(harness.address, 40_000).await;
     for round in 0..60 {
         let path = format!("/{name}{round}");
         assert_eq!(busy.create(&path, 0).await.code, 0);
@@ -365,7 +366,7 @@ async fn a_client_that_does_not_read_is_disconnected() {
     }
     let mntr = four_letter_word(harness.address, "mntr").await;
     assert!(mntr.contains("zk_num_alive_connections\t1\n"), "{mntr}");
-    let alive = Raw::resume(harness.address, 4_000, non_reading.session, &non_reading.password, 0).await;
+    let alive = RawClient::resume(harness.address, 4_000, non_reading.session, &non_reading.password, 0).await;
     assert!(alive.is_some(), "its session is still there to be resumed");
     harness.server.stop().await;
 }
@@ -373,7 +374,7 @@ async fn a_client_that_does_not_read_is_disconnected() {
 #[tokio::test]
 async fn unread_replies_exert_backpressure_on_the_client() {
     let harness = start_server().await;
-    let mut client = Raw::open(harness.address, 40_000).await;
+    let mut client = RawClient::open(harness.address, 40_000).await;
     client.request(op::CREATE, |writer| write_create(writer, "/big", &vec![b'x'; 900_000], 0)).await;
     for _ in 0..500 {
         client
@@ -382,8 +383,8 @@ async fn unread_replies_exert_backpressure_on_the_client() {
             })
             .await;
     }
-    let mut other = Raw::open(harness.address, 4_000).await;
-    assert_eq!(other.look("/big").await, 0, "others are served meanwhile");
+    let mut other = RawClient::open(harness.address, 4_000).await;
+    assert_eq!(other.exists_and_watch("/big").await, 0, "others are served meanwhile");
     let mntr = four_letter_word(harness.address, "mntr").await;
     let received: u64 = mntr
         .lines()
@@ -392,7 +393,7 @@ async fn unread_replies_exert_backpressure_on_the_client() {
         .unwrap();
     assert!(received < 200, "most requests are not even read yet, but {received} were");
     for _ in 0..500 {
-        assert_eq!(client.answer().await.unwrap().code, 0);
+        assert_eq!(client.read_reply().await.unwrap().code, 0);
     }
     harness.server.stop().await;
 }

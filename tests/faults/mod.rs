@@ -16,9 +16,9 @@ pub mod seat;
 pub mod stage;
 pub mod zuul;
 
-use proxy::Wire;
+use proxy::LinkState;
 use stage::TestCluster;
-use zuul::Zuul;
+use zuul::ZuulConsumer;
 
 use crate::disks::SmallDisk;
 
@@ -31,26 +31,26 @@ pub enum Fault {
         pause: Duration,
     },
     /// SIGSTOP, and SIGCONT.
-    Stop {
+    Suspend {
         seat: usize,
         time: Duration,
     },
     /// Between a launcher or a builder and all of ZooKeeper.
-    Wire {
+    Link {
         seat: usize,
-        wire: Wire,
+        state: LinkState,
         time: Duration,
     },
     /// The leader is killed, and comes back after a while.
-    Leader {
+    KillLeader {
         time: Duration,
     },
     /// The leader stops without a word, and goes on.
-    Frozen {
+    FreezeLeader {
         time: Duration,
     },
     /// All three are killed, and come back.
-    Blackout,
+    KillEnsemble,
     /// It takes ZooKeeper so long to have anything safe.
     SlowDisk {
         milliseconds: u64,
@@ -60,38 +60,38 @@ pub enum Fault {
     FullDisk {
         time: Duration,
     },
-    Storm {
-        kind: Storm,
+    CloudCalls {
+        kind: CloudFaultKind,
         time: Duration,
     },
     /// The wall clock of the first launcher jumps, and back.
-    Clock {
+    ClockJump {
         seconds: i64,
         time: Duration,
     },
     /// The consumer dies with what it has.
-    Consumer,
+    KillConsumer,
 }
 
 /// What a cloud does for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storm {
+pub enum CloudFaultKind {
     Unavailable,
     TooMany,
     Slow,
     Hanging,
-    LostAnswers,
+    LostReplies,
     FailingBoots,
     StaleLists,
 }
 
-impl Storm {
+impl CloudFaultKind {
     const ALL: [Self; 7] = [
         Self::Unavailable,
         Self::TooMany,
         Self::Slow,
         Self::Hanging,
-        Self::LostAnswers,
+        Self::LostReplies,
         Self::FailingBoots,
         Self::StaleLists,
     ];
@@ -102,17 +102,17 @@ impl Storm {
             Self::TooMany => json!({"faults": ["429 every=2 service=compute"]}),
             Self::Slow => json!({"latency_ms": "200-900"}),
             Self::Hanging => json!({"hang_s": 6, "faults": ["hang every=5 service=compute"]}),
-            Self::LostAnswers => json!({"faults": ["lost-answer every=3 method=POST path=/servers$"]}),
+            Self::LostReplies => json!({"faults": ["lost-answer every=3 method=POST path=/servers$"]}),
             Self::FailingBoots => json!({"boot_fails_every": 2}),
             Self::StaleLists => json!({"stale_lists_s": 1.5}),
         }
     }
 
     /// Whether calls met it, by what the cloud counts before and after.
-    fn struck(self, before: &Value, after: &Value) -> bool {
+    fn had_effect(self, before: &Value, after: &Value) -> bool {
         let more = |what: &str| after[what].as_u64().unwrap_or(0) - before[what].as_u64().unwrap_or(0);
         match self {
-            Self::Unavailable | Self::TooMany | Self::Hanging | Self::LostAnswers => {
+            Self::Unavailable | Self::TooMany | Self::Hanging | Self::LostReplies => {
                 after["faults_struck"].as_array().is_some_and(|struck| struck.iter().any(|times| *times != json!(0)))
             }
             Self::Slow | Self::StaleLists => more("calls") > 0,
@@ -121,7 +121,7 @@ impl Storm {
         }
     }
 
-    fn calm() -> Value {
+    fn no_faults() -> Value {
         json!({"faults": [], "boot_fails_every": 0, "stale_lists_s": 0, "latency_ms": "compute=5-60"})
     }
 }
@@ -131,7 +131,7 @@ const ELECTION: Duration = Duration::from_secs(1);
 
 /// What a cloud refused or did not answer has effects for so long: a server that may still appear is looked for, and after calls that
 /// were throttled there is a pause.
-const AFTER_A_STORM: Duration = Duration::from_secs(10);
+const CLOUD_FAULT_AFTERMATH: Duration = Duration::from_secs(10);
 
 /// Kinds of faults, by the names under which they are counted.
 pub const KINDS: [&str; 11] = [
@@ -152,14 +152,14 @@ impl Fault {
     pub fn kind(&self) -> &'static str {
         KINDS[match self {
             Self::Kill { .. } => 0,
-            Self::Stop { .. } => 1,
-            Self::Wire { .. } => 2,
-            Self::Leader { .. } => 3,
-            Self::Frozen { .. } => 4,
-            Self::Blackout => 5,
-            Self::Storm { .. } => 6,
-            Self::Clock { .. } => 7,
-            Self::Consumer => 8,
+            Self::Suspend { .. } => 1,
+            Self::Link { .. } => 2,
+            Self::KillLeader { .. } => 3,
+            Self::FreezeLeader { .. } => 4,
+            Self::KillEnsemble => 5,
+            Self::CloudCalls { .. } => 6,
+            Self::ClockJump { .. } => 7,
+            Self::KillConsumer => 8,
             Self::SlowDisk { .. } => 9,
             Self::FullDisk { .. } => 10,
         }]
@@ -167,27 +167,38 @@ impl Fault {
 
     /// One of this kind.
     pub fn of_kind(kind: &str, cluster: &TestCluster, rng: &mut StdRng) -> Fault {
-        let (session, seat) = (cluster.session, rng.gen_range(0..cluster.seats.len()));
+        let (session, seat) = (cluster.session, rng.gen_range(0..cluster.processes.len()));
         // Shorter than a session, longer, and about as long.
         let time = session.mul_f64(rng.gen_range(0.2..2.5));
-        match KINDS.iter().position(|known| *known == kind).expect("a kind of faults") {
+        match KINDS.iter().position(|name| *name == kind).expect("a kind of faults") {
             0 => Self::Kill { seat, pause: time.mul_f64(if rng.gen_ratio(3, 4) { 0.0 } else { 1.0 }) },
-            1 => Self::Stop { seat, time },
+            1 => Self::Suspend { seat, time },
             2 => {
-                let late = Duration::from_millis(rng.gen_range(20..400));
-                let wires = [Wire::Cut, Wire::CutToServer, Wire::CutToClient, Wire::Reset, Wire::Slow(late)];
-                Self::Wire { seat, wire: wires[rng.gen_range(0..wires.len())], time }
+                let delay = Duration::from_millis(rng.gen_range(20..400));
+                let states = [
+                    LinkState::Blocked,
+                    LinkState::BlockedToServer,
+                    LinkState::BlockedToClient,
+                    LinkState::Reset,
+                    LinkState::Delayed(delay),
+                ];
+                Self::Link { seat, state: states[rng.gen_range(0..states.len())], time }
             }
-            3 => Self::Leader { time },
+            3 => Self::KillLeader { time },
             // Every second time long enough for another one to be elected.
-            4 => Self::Frozen { time: if rng.gen_bool(0.5) { cluster.sync + ELECTION + time } else { time } },
-            5 => Self::Blackout,
-            6 => Self::Storm { kind: Storm::ALL[rng.gen_range(0..Storm::ALL.len())], time: 2 * time },
+            4 => Self::FreezeLeader {
+                time: if rng.gen_bool(0.5) { cluster.sync_timeout + ELECTION + time } else { time },
+            },
+            5 => Self::KillEnsemble,
+            6 => Self::CloudCalls {
+                kind: CloudFaultKind::ALL[rng.gen_range(0..CloudFaultKind::ALL.len())],
+                time: 2 * time,
+            },
             7 => {
                 let seconds = [-3600, -30, -1, 1, 30, 120, 86_400][rng.gen_range(0..7)];
-                Self::Clock { seconds, time }
+                Self::ClockJump { seconds, time }
             }
-            8 => Self::Consumer,
+            8 => Self::KillConsumer,
             9 => Self::SlowDisk { milliseconds: [10, 100, 400, 1500][rng.gen_range(0..4)], time: 2 * time },
             _ => Self::FullDisk { time: 2 * time },
         }
@@ -219,110 +230,113 @@ impl Fault {
     /// How long after its end what it did to calls of the cloud may hold up requests.
     pub fn aftermath(&self) -> Duration {
         match self {
-            Self::Storm { kind, .. } => match kind {
-                Storm::Unavailable | Storm::TooMany | Storm::Hanging | Storm::LostAnswers => AFTER_A_STORM,
-                Storm::Slow | Storm::FailingBoots | Storm::StaleLists => Duration::ZERO,
+            Self::CloudCalls { kind, .. } => match kind {
+                CloudFaultKind::Unavailable
+                | CloudFaultKind::TooMany
+                | CloudFaultKind::Hanging
+                | CloudFaultKind::LostReplies => CLOUD_FAULT_AFTERMATH,
+                CloudFaultKind::Slow | CloudFaultKind::FailingBoots | CloudFaultKind::StaleLists => Duration::ZERO,
             },
             _ => Duration::ZERO,
         }
     }
 
     /// Whether it takes ZooKeeper away from everybody, also from who is connected without a wire that can be cut.
-    pub fn is_of_zookeeper(&self) -> bool {
-        matches!(self, Self::Leader { .. } | Self::Frozen { .. } | Self::Blackout | Self::SlowDisk { .. })
+    pub fn affects_zookeeper(&self) -> bool {
+        matches!(self, Self::KillLeader { .. } | Self::FreezeLeader { .. } | Self::KillEnsemble | Self::SlowDisk { .. })
     }
 
     /// Strikes, and is over when this returns: by which name it is counted, or none where nothing was there for it to strike.
-    pub async fn strike(&self, cluster: &mut TestCluster, zuul: &Zuul) -> Option<String> {
-        let struck = match *self {
+    pub async fn inject(&self, cluster: &mut TestCluster, zuul: &ZuulConsumer) -> Option<String> {
+        let had_effect = match *self {
             Self::Kill { seat, pause } => {
-                let role = cluster.seats[seat].role().name();
-                cluster.seats[seat].kill();
+                let role = cluster.processes[seat].role().name();
+                cluster.processes[seat].kill();
                 sleep(pause).await;
-                cluster.seats[seat].start_again();
+                cluster.processes[seat].start_again();
                 return Some(format!("kill: {role}"));
             }
-            Self::Stop { seat, time } => {
-                cluster.seats[seat].signal(Signal::SIGSTOP);
+            Self::Suspend { seat, time } => {
+                cluster.processes[seat].signal(Signal::SIGSTOP);
                 sleep(time).await;
-                cluster.seats[seat].signal(Signal::SIGCONT);
+                cluster.processes[seat].signal(Signal::SIGCONT);
                 true
             }
-            Self::Wire { seat, wire, time } => {
-                let before = cluster.seats[seat].struck();
-                cluster.seats[seat].link.send_replace(wire);
+            Self::Link { seat, state: wire, time } => {
+                let before = cluster.processes[seat].affected_messages();
+                cluster.processes[seat].link.send_replace(wire);
                 sleep(time).await;
-                cluster.seats[seat].link.send_replace(Wire::Whole);
-                cluster.seats[seat].struck() > before
+                cluster.processes[seat].link.send_replace(LinkState::Up);
+                cluster.processes[seat].affected_messages() > before
             }
-            Self::Leader { time } => {
+            Self::KillLeader { time } => {
                 let leader = cluster.ensemble.leader().await;
                 cluster.ensemble.kill(leader);
                 sleep(time).await;
                 cluster.ensemble.start_again(leader).await;
-                cluster.ensemble.settles().await;
+                cluster.ensemble.wait_until_settled().await;
                 true
             }
-            Self::Frozen { time } => {
+            Self::FreezeLeader { time } => {
                 let leader = cluster.ensemble.leader().await;
                 cluster.ensemble.servers[leader].freeze();
                 sleep(time).await;
                 cluster.ensemble.servers[leader].thaw();
-                cluster.ensemble.settles().await;
+                cluster.ensemble.wait_until_settled().await;
                 let another = if cluster.ensemble.leader().await == leader { "" } else { ": another is elected" };
                 return Some(format!("{}{another}", self.kind()));
             }
-            Self::Blackout => {
+            Self::KillEnsemble => {
                 for index in 0..cluster.ensemble.servers.len() {
                     cluster.ensemble.kill(index);
                 }
                 cluster.ensemble.start_all_again().await;
-                cluster.ensemble.settles().await;
+                cluster.ensemble.wait_until_settled().await;
                 true
             }
             Self::SlowDisk { milliseconds, time } => {
-                let before = cluster.disk.waits();
-                cluster.disk.take(milliseconds);
+                let before = cluster.zookeeper_disk.sync_count();
+                cluster.zookeeper_disk.set_delay_ms(milliseconds);
                 sleep(time).await;
-                cluster.disk.take(0);
-                cluster.ensemble.settles().await;
-                cluster.disk.waits() > before
+                cluster.zookeeper_disk.set_delay_ms(0);
+                cluster.ensemble.wait_until_settled().await;
+                cluster.zookeeper_disk.sync_count() > before
             }
             Self::FullDisk { time } => {
-                let before = cluster.builds_without_room();
-                cluster.small.iter().for_each(|disk| disk.fill(0));
+                let before = cluster.builds_out_of_space();
+                cluster.builder_disks.iter().for_each(|disk| disk.fill(0));
                 cluster.request_build().await;
                 sleep(time).await;
-                cluster.small.iter().for_each(SmallDisk::empty);
-                cluster.builds_without_room() > before
+                cluster.builder_disks.iter().for_each(SmallDisk::empty);
+                cluster.builds_out_of_space() > before
             }
-            Self::Storm { kind, time } => {
+            Self::CloudCalls { kind, time } => {
                 let before = cluster.cloud.state().await;
                 cluster.cloud.knobs(kind.knobs()).await;
                 sleep(time).await;
                 let after = cluster.cloud.state().await;
-                cluster.cloud.knobs(Storm::calm()).await;
-                kind.struck(&before, &after)
+                cluster.cloud.knobs(CloudFaultKind::no_faults()).await;
+                kind.had_effect(&before, &after)
             }
-            Self::Clock { seconds, time } => {
-                cluster.seats[0].set_clock(seconds);
+            Self::ClockJump { seconds, time } => {
+                cluster.processes[0].set_clock(seconds);
                 sleep(time).await;
-                cluster.seats[0].set_clock(0);
-                cluster.seats[0].has_own_clock()
+                cluster.processes[0].set_clock(0);
+                cluster.processes[0].has_own_clock()
             }
-            Self::Consumer => zuul.die().await,
+            Self::KillConsumer => zuul.kill_and_restart().await,
         };
-        struck.then(|| self.name())
+        had_effect.then(|| self.name())
     }
 
     /// Its kind, and which of that kind.
     fn name(&self) -> String {
         let kind = self.kind();
         match self {
-            Self::Wire { wire: Wire::Slow(_), .. } => format!("{kind}: slow"),
-            Self::Wire { wire, .. } => format!("{kind}: {wire:?}"),
-            Self::Storm { kind: storm, .. } => format!("{kind}: {storm:?}"),
-            Self::Clock { seconds, .. } => format!("{kind}: {seconds:+} s"),
+            Self::Link { state: LinkState::Delayed(_), .. } => format!("{kind}: slow"),
+            Self::Link { state: wire, .. } => format!("{kind}: {wire:?}"),
+            Self::CloudCalls { kind: cloud_fault, .. } => format!("{kind}: {cloud_fault:?}"),
+            Self::ClockJump { seconds, .. } => format!("{kind}: {seconds:+} s"),
             Self::SlowDisk { milliseconds, .. } => format!("{kind}: {milliseconds} ms"),
             _ => kind.to_owned(),
         }

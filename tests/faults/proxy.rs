@@ -14,27 +14,27 @@ use tokio::time::sleep;
 
 /// What becomes of bytes. What is not let through is held, as by the retransmissions of TCP, and arrives when the wire is whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Wire {
-    Whole,
+pub enum LinkState {
+    Up,
     /// Silently, both ways.
-    Cut,
+    Blocked,
     /// The server is heard and does not hear.
-    CutToServer,
+    BlockedToServer,
     /// The server hears and is not heard.
-    CutToClient,
+    BlockedToClient,
     /// Connections end, and new ones are refused.
     Reset,
-    Slow(Duration),
+    Delayed(Duration),
 }
 
-impl Wire {
+impl LinkState {
     fn delay(self, direction: Direction) -> Option<Duration> {
         match (self, direction) {
-            (Self::Whole, _) | (Self::CutToServer, Direction::ToClient) | (Self::CutToClient, Direction::ToServer) => {
-                Some(Duration::ZERO)
-            }
-            (Self::Slow(delay), _) => Some(delay),
-            (Self::Cut | Self::Reset | Self::CutToServer | Self::CutToClient, _) => None,
+            (Self::Up, _)
+            | (Self::BlockedToServer, Direction::ToClient)
+            | (Self::BlockedToClient, Direction::ToServer) => Some(Duration::ZERO),
+            (Self::Delayed(delay), _) => Some(delay),
+            (Self::Blocked | Self::Reset | Self::BlockedToServer | Self::BlockedToClient, _) => None,
         }
     }
 }
@@ -46,15 +46,15 @@ enum Direction {
 }
 
 /// How often a wire that was not whole held something up, or refused it.
-pub type Struck = Arc<AtomicUsize>;
+pub type MessageCount = Arc<AtomicUsize>;
 
 /// The sessions that whoever connects has been told of.
 pub type Sessions = Arc<Mutex<BTreeSet<i64>>>;
 
 /// What somebody minds of what goes over a wire.
 #[derive(Clone, Default)]
-pub struct Seen {
-    pub struck: Struck,
+pub struct LinkStats {
+    pub affected_messages: MessageCount,
     pub sessions: Sessions,
 }
 
@@ -66,7 +66,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// On the way to this server.
-    pub async fn start(server: String, link: watch::Receiver<Wire>, seen: Seen) -> Proxy {
+    pub async fn start(server: String, link: watch::Receiver<LinkState>, stats: LinkStats) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let address = listener.local_addr().expect("a listener has an address").to_string();
         let task = tokio::spawn(async move {
@@ -75,10 +75,10 @@ impl Proxy {
                 // Connections that are over are forgotten.
                 while connections.try_join_next().is_some() {}
                 let Ok((client, _)) = listener.accept().await else { continue };
-                if *link.borrow() == Wire::Reset {
-                    seen.struck.fetch_add(1, Ordering::Relaxed);
+                if *link.borrow() == LinkState::Reset {
+                    stats.affected_messages.fetch_add(1, Ordering::Relaxed);
                 } else {
-                    connections.spawn(connection(client, server.clone(), link.clone(), seen.clone()));
+                    connections.spawn(connection(client, server.clone(), link.clone(), stats.clone()));
                 }
             }
         });
@@ -92,34 +92,34 @@ impl Drop for Proxy {
     }
 }
 
-async fn connection(client: TcpStream, server: String, mut link: watch::Receiver<Wire>, seen: Seen) {
+async fn connection(client: TcpStream, server: String, mut link: watch::Receiver<LinkState>, seen: LinkStats) {
     // Whoever connects through a wire that is cut waits.
-    let whole = link.clone().wait_for(|wire| wire.delay(Direction::ToServer).is_some()).await.is_ok();
+    let is_up = link.clone().wait_for(|wire| wire.delay(Direction::ToServer).is_some()).await.is_ok();
     let Ok(server) = TcpStream::connect(server).await else { return };
     // Small messages that wait for each other are what this protocol consists of.
-    if !whole || client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
+    if !is_up || client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
         return;
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = carry(from_client, to_server, link.clone(), Direction::ToServer, &seen) => {}
-        () = carry(from_server, to_client, link.clone(), Direction::ToClient, &seen) => {}
-        _ = link.wait_for(|wire| *wire == Wire::Reset) => drop(seen.struck.fetch_add(1, Ordering::Relaxed)),
+        () = forward(from_client, to_server, link.clone(), Direction::ToServer, &seen) => {}
+        () = forward(from_server, to_client, link.clone(), Direction::ToClient, &seen) => {}
+        _ = link.wait_for(|wire| *wire == LinkState::Reset) => drop(seen.affected_messages.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
-async fn carry(
+async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut link: watch::Receiver<Wire>,
+    mut link: watch::Receiver<LinkState>,
     direction: Direction,
-    seen: &Seen,
+    stats: &LinkStats,
 ) {
-    let (mut buffer, mut greeting) = (vec![0; 64 * 1024], Vec::new());
+    let (mut buffer, mut connect_reply) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         if link.borrow().delay(direction) != Some(Duration::ZERO) {
-            seen.struck.fetch_add(1, Ordering::Relaxed);
+            stats.affected_messages.fetch_add(1, Ordering::Relaxed);
         }
         let delay = match link.wait_for(|wire| wire.delay(direction).is_some()).await {
             Ok(wire) => wire.delay(direction).unwrap_or_default(),
@@ -129,18 +129,18 @@ async fn carry(
         if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
-        if matches!(direction, Direction::ToClient) && greeting.len() < GREETING {
-            greeting.extend_from_slice(&buffer[..read]);
-            seen.sessions.lock().unwrap().extend(session(&greeting));
+        if matches!(direction, Direction::ToClient) && connect_reply.len() < CONNECT_REPLY_BYTES {
+            connect_reply.extend_from_slice(&buffer[..read]);
+            stats.sessions.lock().unwrap().extend(session_id(&connect_reply));
         }
     }
 }
 
 /// Bytes with which a server begins until the session is said: the length, the protocol's version, the timeout, and the session itself.
-const GREETING: usize = 4 + 4 + 4 + 8;
+const CONNECT_REPLY_BYTES: usize = 4 + 4 + 4 + 8;
 
 /// None where it is not there yet, or there is none any more.
-fn session(greeting: &[u8]) -> Option<i64> {
-    let number = greeting.get(GREETING - 8..GREETING)?;
+fn session_id(connect_reply: &[u8]) -> Option<i64> {
+    let number = connect_reply.get(CONNECT_REPLY_BYTES - 8..CONNECT_REPLY_BYTES)?;
     Some(i64::from_be_bytes(number.try_into().expect("these are eight bytes"))).filter(|session| *session != 0)
 }

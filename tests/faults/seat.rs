@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
-use super::proxy::{LinkState, Seen, Wire};
-use crate::support::real::{self, process::Nodepool};
+use super::proxy::{LinkState, LinkStats, Proxy};
+use crate::support::real::{self, process::NodepoolProcess};
 
 /// Lives of a process whose logs are kept.
-const LIVES: usize = 60;
+const MAX_KEPT_RUNS: usize = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -43,7 +43,7 @@ impl Role {
 }
 
 /// What each of the processes is started with.
-pub struct Post {
+pub struct ProcessSpec {
     pub role: Role,
     pub configuration: String,
     /// Who it is for the cloud.
@@ -53,8 +53,8 @@ pub struct Post {
     pub clock: Option<PathBuf>,
 }
 
-impl Post {
-    fn start(&self) -> Nodepool {
+impl ProcessSpec {
+    fn start(&self) -> NodepoolProcess {
         let mut environment = vec![("OS_CLIENT_CONFIG_FILE", self.clouds.as_path())];
         let library = PathBuf::from(real::setting("NODEPOOL_TEST_FAKETIME"));
         if let Some(clock) = &self.clock {
@@ -67,40 +67,52 @@ impl Post {
             ]);
         }
         let (executable, flags) = self.role.command();
-        Nodepool::start_in(&environment, executable, &self.configuration, flags)
+        NodepoolProcess::start_in(&environment, executable, &self.configuration, flags)
     }
 }
 
-pub struct Seat {
-    pub process: Nodepool,
-    pub link: watch::Sender<Wire>,
-    pub seen: Seen,
+pub struct SupervisedProcess {
+    pub process: NodepoolProcess,
+    pub link: watch::Sender<LinkState>,
+    pub link_stats: LinkStats,
     /// Processes that are no more.
-    past: VecDeque<Nodepool>,
-    post: Post,
+    previous: VecDeque<NodepoolProcess>,
+    spec: ProcessSpec,
     _proxies: Vec<Proxy>,
 }
 
-impl Seat {
-    pub fn take(post: Post, link: watch::Sender<Wire>, seen: Seen, proxies: Vec<Proxy>) -> Seat {
-        if let Some(clock) = &post.clock {
+impl SupervisedProcess {
+    pub fn start(
+        spec: ProcessSpec,
+        link: watch::Sender<LinkState>,
+        link_stats: LinkStats,
+        proxies: Vec<Proxy>,
+    ) -> SupervisedProcess {
+        if let Some(clock) = &spec.clock {
             std::fs::write(clock, "+0").expect("a new directory is writable");
         }
-        Seat { process: post.start(), link, seen, past: VecDeque::new(), post, _proxies: proxies }
+        SupervisedProcess {
+            process: spec.start(),
+            link,
+            link_stats,
+            previous: VecDeque::new(),
+            spec,
+            _proxies: proxies,
+        }
     }
 
     /// Who it is for the cloud.
     pub fn user(&self) -> &str {
-        &self.post.user
+        &self.spec.user
     }
 
     pub fn role(&self) -> Role {
-        self.post.role
+        self.spec.role
     }
 
     /// What happened to what it asks and hears.
-    pub fn struck(&self) -> usize {
-        self.seen.struck.load(Ordering::Relaxed)
+    pub fn affected_messages(&self) -> usize {
+        self.link_stats.affected_messages.load(Ordering::Relaxed)
     }
 
     pub fn kill(&mut self) {
@@ -109,9 +121,9 @@ impl Seat {
 
     /// After a kill.
     pub fn start_again(&mut self) {
-        let next = self.post.start();
-        self.past.push_back(std::mem::replace(&mut self.process, next));
-        self.past.drain(..self.past.len().saturating_sub(LIVES));
+        let next = self.spec.start();
+        self.previous.push_back(std::mem::replace(&mut self.process, next));
+        self.previous.drain(..self.previous.len().saturating_sub(MAX_KEPT_RUNS));
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -120,7 +132,7 @@ impl Seat {
 
     /// Its wall clock shows that much more, or less, than it should.
     pub fn set_clock(&self, seconds: i64) {
-        let clock = self.post.clock.as_ref().expect("it was started with a clock that can be set");
+        let clock = self.spec.clock.as_ref().expect("it was started with a clock that can be set");
         // Whoever reads it meanwhile finds one or the other.
         let next = clock.with_extension("next");
         std::fs::write(&next, format!("{seconds:+}")).expect("the directory is writable");
@@ -135,7 +147,7 @@ impl Seat {
 
     /// Of all lives that are remembered.
     pub fn log(&self) -> String {
-        let lives = self.past.iter().chain([&self.process]);
-        lives.map(|life| format!("=== {}\n{}", life.pid(), life.log())).collect()
+        let runs = self.previous.iter().chain([&self.process]);
+        runs.map(|run| format!("=== {}\n{}", run.pid(), run.log())).collect()
     }
 }

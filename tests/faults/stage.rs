@@ -18,10 +18,10 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use zookeeper_server::types::CreateMode;
 
-use super::proxy::{LinkState, Seen, Wire};
-use super::seat::{Post, Role, Seat};
-use crate::crowd::again;
-use crate::crowd::scene::{self, WorkloadHarness, children, left_over};
+use super::proxy::{LinkState, LinkStats, Proxy};
+use super::seat::{ProcessSpec, Role, SupervisedProcess};
+use crate::crowd::retry_unknown;
+use crate::crowd::scene::{self, WorkloadHarness, children, find_leftover};
 use crate::disks::{SlowDisk, SmallDisk};
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::sshd;
@@ -42,15 +42,15 @@ pub struct TestCluster {
     pub ensemble: Ensemble,
     pub cloud: SimulatedOpenStack,
     /// Launchers first, then builders.
-    pub seats: Vec<Seat>,
+    pub processes: Vec<SupervisedProcess>,
     pub zk: Zk,
     pub session: Duration,
     /// After that the ZooKeeper servers elect another leader in place of one that is silent.
-    pub sync: Duration,
+    pub sync_timeout: Duration,
     /// That of the ZooKeeper servers.
-    pub disk: SlowDisk,
+    pub zookeeper_disk: SlowDisk,
     /// Those of the builders.
-    pub small: Vec<SmallDisk>,
+    pub builder_disks: Vec<SmallDisk>,
     launchers: usize,
     /// Where each builder has its builds.
     images: Vec<PathBuf>,
@@ -65,7 +65,7 @@ pub struct ClusterSpec {
     pub tick: Duration,
     pub session: Duration,
     /// How long ZooKeeper servers wait for each other.
-    pub sync: Duration,
+    pub sync_timeout: Duration,
     pub launchers: usize,
     /// With any of them there is the label `c`, whose image they make.
     pub builders: usize,
@@ -80,7 +80,7 @@ impl ClusterSpec {
         Self {
             name,
             tick: Duration::from_millis(200),
-            sync: Options::default().sync,
+            sync_timeout: Options::default().sync_timeout,
             session: Duration::from_secs(1),
             launchers: 2,
             builders: 0,
@@ -92,8 +92,12 @@ impl ClusterSpec {
 impl TestCluster {
     pub async fn start(spec: &ClusterSpec) -> TestCluster {
         let disk = SlowDisk::new();
-        let options =
-            Options { tick: spec.tick, sync: spec.sync, environment: disk.environment(), ..scene::options() };
+        let options = Options {
+            tick: spec.tick,
+            sync_timeout: spec.sync_timeout,
+            environment: disk.environment(),
+            ..scene::options()
+        };
         let ensemble = Ensemble::start(3, options).await;
         let cloud = SimulatedOpenStack::start(spec.cloud).await;
         let mut hosts = Vec::new();
@@ -111,16 +115,16 @@ impl TestCluster {
         };
         let zk = workload.connect().await;
         let dib = (spec.builders > 0).then(|| oven::install(home.path()));
-        let (mut seats, mut images, mut small) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut processes, mut images, mut builder_disks) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..spec.launchers + spec.builders {
             let role = if number < spec.launchers { Role::Launcher } else { Role::Builder };
-            let (link, link_state) = watch::channel(Wire::Whole);
-            let (mut proxies, seen) = (Vec::new(), Seen::default());
+            let (link, link_state) = watch::channel(LinkState::Up);
+            let (mut proxies, link_stats) = (Vec::new(), LinkStats::default());
             for server in &ensemble.servers {
-                proxies.push(Proxy::start(server.address(), link_state.clone(), seen.clone()).await);
+                proxies.push(Proxy::start(server.address(), link_state.clone(), link_stats.clone()).await);
             }
             let (user, clouds) = (format!("nodepool-{number}"), home.path().join(format!("clouds-{number}.yaml")));
-            std::fs::write(&clouds, impatient(&cloud, &user)).expect("a new directory is writable");
+            std::fs::write(&clouds, clouds_yaml_with_timeout(&cloud, &user)).expect("a new directory is writable");
             let addresses: Vec<&str> = proxies.iter().map(|proxy| &*proxy.address).collect();
             let mut configuration = configuration(&addresses, spec.session, &hosts);
             if let Some(dib) = &dib {
@@ -128,7 +132,7 @@ impl TestCluster {
                 if role == Role::Builder {
                     let disk = SmallDisk::mount(MEGABYTES).expect("whoever runs this may mount a file system");
                     own = disk.path().to_owned();
-                    small.push(disk);
+                    builder_disks.push(disk);
                 }
                 add_image(&mut configuration, dib, &own);
                 if role == Role::Builder {
@@ -137,19 +141,35 @@ impl TestCluster {
                 }
             }
             let clock = (number == 0).then(|| home.path().join("clock"));
-            let post = Post { role, configuration: configuration.to_string(), user, clouds, clock };
-            seats.push(Seat::take(post, link, seen, proxies));
+            let process_spec = ProcessSpec { role, configuration: configuration.to_string(), user, clouds, clock };
+            processes.push(SupervisedProcess::start(process_spec, link, link_stats, proxies));
         }
         let (launchers, session) = (spec.launchers, spec.session);
         let name = spec.name.clone();
-        let sync = spec.sync;
-        TestCluster { name, sync, ensemble, cloud, seats, zk, session, disk, small, launchers, images, _hosts: hosts, home }
+        let sync = spec.sync_timeout;
+        TestCluster {
+            name,
+            sync_timeout: sync,
+            ensemble,
+            cloud,
+            processes,
+            zk,
+            session,
+            zookeeper_disk: disk,
+            builder_disks,
+            launchers,
+            images,
+            _hosts: hosts,
+            home,
+        }
     }
 
     /// The sessions that each user of the cloud has had.
     pub fn sessions(&self) -> BTreeMap<String, BTreeSet<i64>> {
-        let sessions = |seat: &Seat| (seat.user().to_owned(), seat.seen.sessions.lock().unwrap().clone());
-        self.seats.iter().map(sessions).collect()
+        let sessions = |process: &SupervisedProcess| {
+            (process.user().to_owned(), process.link_stats.sessions.lock().unwrap().clone())
+        };
+        self.processes.iter().map(sessions).collect()
     }
 
     pub fn home(&self) -> &Path {
@@ -157,11 +177,13 @@ impl TestCluster {
     }
 
     /// What keeps all from being as it was at the beginning: every slot of a host registered and free, and nothing else.
-    pub async fn unrest(&self) -> Option<String> {
+    pub async fn find_leftover(&self) -> Option<String> {
         let mut free = 0;
         for name in children(&self.zk, paths::NODES).await {
             let id = name.as_str().into();
-            let Ok((data, _)) = again(|| self.zk.get(&paths::node(&id))).await else { return Some(format!("{id}")) };
+            let Ok((data, _)) = retry_unknown(|| self.zk.get(&paths::node(&id))).await else {
+                return Some(format!("{id}"));
+            };
             let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
             let contenders = children(&self.zk, &paths::node_lock(&id)).await;
             if node.provider.as_ref().is_none_or(|provider| provider.as_str() != "rack") {
@@ -179,14 +201,14 @@ impl TestCluster {
         if state["servers"] != json!(0) {
             return Some(format!("servers are left: {}", state["servers_by_state"]));
         }
-        if let Some(of_images) = self.unrest_of_images().await {
+        if let Some(of_images) = self.find_image_leftover().await {
             return Some(of_images);
         }
-        left_over(&self.zk, 2 * self.launchers).await
+        find_leftover(&self.zk, 2 * self.launchers).await
     }
 
     /// The same of images: what is wanted is there, and nothing besides.
-    pub async fn unrest_of_images(&self) -> Option<String> {
+    pub async fn find_image_leftover(&self) -> Option<String> {
         if self.images.is_empty() {
             return None;
         }
@@ -198,7 +220,9 @@ impl TestCluster {
         for (key, stored) in records.uploads() {
             checker.observe(ImageObservation::Upload(key, Some(&stored.record)));
         }
-        for image in witness::image_lives(&self.cloud.history().await).iter().filter(|image| image.gone.is_none()) {
+        for image in
+            witness::image_lifetimes(&self.cloud.history().await).iter().filter(|image| image.deleted.is_none())
+        {
             checker.observe(ImageObservation::Created(&image.place));
         }
         if let Some(violation) = checker.at_quiescence(&[(IMAGE.into(), "lab".into())]).first() {
@@ -208,16 +232,16 @@ impl TestCluster {
             return Some(format!("{IMAGE} waits to be built"));
         }
         let directories: Vec<&Path> = self.images.iter().map(PathBuf::as_path).collect();
-        if let Some(name) = oven::odd_file(&directories, &records, &[]) {
+        if let Some(name) = oven::unexpected_file(&directories, &records, &[]) {
             return Some(format!("{name} belongs to no build"));
         }
-        let makers: usize = directories.iter().map(|images| oven::makers(images)).sum();
-        (makers > 0).then(|| format!("{makers} processes make a build"))
+        let build_processes: usize = directories.iter().map(|images| oven::build_processes(images)).sum();
+        (build_processes > 0).then(|| format!("{build_processes} processes make a build"))
     }
 
     /// How often builders found that there is no room left.
-    pub fn builds_without_room(&self) -> usize {
-        self.seats.iter().map(|seat| seat.log().matches("No space left on device").count()).sum()
+    pub fn builds_out_of_space(&self) -> usize {
+        self.processes.iter().map(|seat| seat.log().matches("No space left on device").count()).sum()
     }
 
     /// A new build is wanted; nothing changes where one was asked for already, or nobody answers.
@@ -230,25 +254,25 @@ impl TestCluster {
     }
 
     /// What launchers and builders logged of the requests and nodes that a text names.
-    pub fn logged_of(&self, text: &str) -> String {
+    pub fn log_lines_about(&self, text: &str) -> String {
         let is_id =
             |word: &&str| word.rsplit('-').next().is_some_and(|tail| tail.len() == 10 && tail.parse::<u64>().is_ok());
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
         let ids: Vec<&str> = words.filter(is_id).collect();
-        let mut told = String::new();
-        for (number, seat) in self.seats.iter().enumerate() {
+        let mut lines = String::new();
+        for (number, seat) in self.processes.iter().enumerate() {
             let log = seat.log();
             for line in log.lines().filter(|line| ids.iter().any(|id| line.contains(id))) {
-                let _ = writeln!(told, "{}-{number}: {line}", seat.role().name());
+                let _ = writeln!(lines, "{}-{number}: {line}", seat.role().name());
             }
         }
-        told
+        lines
     }
 
     /// The logs of all lives of all launchers and builders, into files beside the test.
-    pub fn keep_logs(&self) {
+    pub fn save_logs(&self) {
         let what = &self.name;
-        for (number, seat) in self.seats.iter().enumerate() {
+        for (number, seat) in self.processes.iter().enumerate() {
             let file =
                 Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-{}-{number}.log", seat.role().name()));
             // A test that has failed already had better say so than fail at this.
@@ -264,13 +288,13 @@ impl TestCluster {
 impl Drop for TestCluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.keep_logs();
+            self.save_logs();
         }
     }
 }
 
 /// Who waits no longer than that for an answer of a cloud that hangs.
-fn impatient(cloud: &SimulatedOpenStack, user: &str) -> String {
+fn clouds_yaml_with_timeout(cloud: &SimulatedOpenStack, user: &str) -> String {
     let text = std::fs::read_to_string(cloud.clouds_yaml()).expect("the cloud wrote it");
     let mut clouds: Value = serde_yaml::from_str(&text).expect("the cloud writes YAML");
     clouds["clouds"]["simulated"]["api_timeout"] = json!(3);

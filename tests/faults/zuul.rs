@@ -11,95 +11,98 @@ use tokio::time::timeout;
 use crate::support::real::python::{self, Interpreter, Script};
 
 /// Longer than a request may take in the middle of failures.
-const ANSWER: Duration = Duration::from_secs(120);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Longer than the first request takes when nothing fails any more.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Asks and uses until it is stopped.
-pub struct Zuul {
+pub struct ZuulConsumer {
     task: JoinHandle<()>,
-    orders: watch::Sender<Orders>,
-    told: watch::Receiver<Told>,
+    control: watch::Sender<ZuulControl>,
+    stats: watch::Receiver<ZuulStats>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Orders {
+struct ZuulControl {
     deaths: usize,
     stop: bool,
 }
 
 /// What became of it.
 #[derive(Clone, Default)]
-pub struct Told {
+pub struct ZuulStats {
     /// Requests that were served.
     pub served: usize,
     pub deaths: usize,
-    pub errors: Vec<Refusal>,
+    pub errors: Vec<ZuulError>,
 }
 
 /// Zuul's classes could not do what was asked of them; in milliseconds since the Unix epoch.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct ZuulError {
     pub began_ms: i64,
     pub at_ms: i64,
     pub error: String,
 }
 
-impl Zuul {
-    pub fn start(interpreter: Interpreter, addresses: &str, labels: &[&[&str]]) -> Zuul {
-        let (orders, ordered) = watch::channel(Orders::default());
-        let (telling, told) = watch::channel(Told::default());
+impl ZuulConsumer {
+    pub fn start(interpreter: Interpreter, addresses: &str, labels: &[&[&str]]) -> ZuulConsumer {
+        let (control, control_receiver) = watch::channel(ZuulControl::default());
+        let (stats_sender, stats) = watch::channel(ZuulStats::default());
         let labels: Vec<Value> = labels.iter().map(|labels| json!(labels)).collect();
-        let task = tokio::spawn(work(interpreter, addresses.to_owned(), labels, ordered, telling));
-        Zuul { task, orders, told }
+        let task = tokio::spawn(run(interpreter, addresses.to_owned(), labels, control_receiver, stats_sender));
+        ZuulConsumer { task, control, stats }
     }
 
     /// Its process is killed, and there is another. Whether it was killed.
-    pub async fn die(&self) -> bool {
-        let before = self.told.borrow().deaths;
-        self.orders.send_modify(|orders| orders.deaths += 1);
-        timeout(RECOVERY_TIMEOUT, self.told.clone().wait_for(|told| told.deaths > before)).await.is_ok_and(|seen| seen.is_ok())
+    pub async fn kill_and_restart(&self) -> bool {
+        let before = self.stats.borrow().deaths;
+        self.control.send_modify(|control| control.deaths += 1);
+        timeout(RECOVERY_TIMEOUT, self.stats.clone().wait_for(|stats| stats.deaths > before))
+            .await
+            .is_ok_and(|result| result.is_ok())
     }
 
     /// Lets it finish what it has begun, and one request at least.
-    pub async fn stop(self) -> Told {
-        self.orders.send_modify(|orders| orders.stop = true);
-        let ended = timeout(ANSWER + RECOVERY_TIMEOUT, self.task).await.expect("Zuul's classes are served in the end");
+    pub async fn stop(self) -> ZuulStats {
+        self.control.send_modify(|control| control.stop = true);
+        let ended =
+            timeout(REPLY_TIMEOUT + RECOVERY_TIMEOUT, self.task).await.expect("Zuul's classes are served in the end");
         ended.expect("Zuul's task does not panic");
-        self.told.borrow().clone()
+        self.stats.borrow().clone()
     }
 }
 
-async fn work(
+async fn run(
     interpreter: Interpreter,
     addresses: String,
     labels: Vec<Value>,
-    mut orders: watch::Receiver<Orders>,
-    told: watch::Sender<Told>,
+    mut control: watch::Receiver<ZuulControl>,
+    stats: watch::Sender<ZuulStats>,
 ) {
     let start = || python::spawn(interpreter, "zuul_client.py", &[&addresses]);
     let mut script = start();
     for labels in labels.iter().cycle() {
-        if orders.borrow().stop && told.borrow().served > 0 {
+        if control.borrow().stop && stats.borrow().served > 0 {
             break;
         }
-        let (began_ms, deaths) = (now_ms(), told.borrow().deaths);
+        let (began_ms, deaths) = (now_ms(), stats.borrow().deaths);
         let outcome = tokio::select! {
-            outcome = one(&mut script, labels) => outcome.map_err(Some),
-            _ = orders.wait_for(|orders| orders.deaths > deaths) => Err(None),
+            outcome = run_request(&mut script, labels) => outcome.map_err(Some),
+            _ = control.wait_for(|control| control.deaths > deaths) => Err(None),
         };
         if outcome.is_err() {
             // It has lost its connection in the middle of something, as Zuul does: whoever carries on begins anew.
             script.kill();
             script = start();
         }
-        told.send_modify(|told| match outcome {
-            Ok(()) => told.served += 1,
-            Err(None) => told.deaths += 1,
+        stats.send_modify(|stats| match outcome {
+            Ok(()) => stats.served += 1,
+            Err(None) => stats.deaths += 1,
             Err(Some(error)) => {
                 eprintln!("Zuul: {error}");
-                told.errors.push(Refusal { began_ms, at_ms: now_ms(), error });
+                stats.errors.push(ZuulError { began_ms, at_ms: now_ms(), error });
             }
         });
     }
@@ -110,17 +113,17 @@ fn now_ms() -> i64 {
 }
 
 /// One request from its beginning to its end.
-async fn one(script: &mut Script, labels: &Value) -> Result<(), String> {
-    let request = ask(script, json!({"do": "submit", "labels": labels})).await?;
-    let state = ask(script, json!({"do": "wait", "request": request, "timeout": 100})).await?;
+async fn run_request(script: &mut Script, labels: &Value) -> Result<(), String> {
+    let request = call(script, json!({"do": "submit", "labels": labels})).await?;
+    let state = call(script, json!({"do": "wait", "request": request, "timeout": 100})).await?;
     assert_eq!(state, "fulfilled", "request {request} for {labels}");
     for step in ["accept", "use", "give_back"] {
-        ask(script, json!({"do": step, "request": request})).await?;
+        call(script, json!({"do": step, "request": request})).await?;
     }
     Ok(())
 }
 
-async fn ask(script: &mut Script, command: Value) -> Result<Value, String> {
+async fn call(script: &mut Script, command: Value) -> Result<Value, String> {
     script.send(&command).await;
-    script.answer(ANSWER).await
+    script.reply(REPLY_TIMEOUT).await
 }

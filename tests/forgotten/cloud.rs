@@ -15,13 +15,13 @@ const LAG: usize = 5;
 
 /// The truth about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum ServerOwner {
     /// By its life.
     Node(usize),
     /// Somebody's who shares the project.
-    Others,
+    Foreign,
     /// A node's that has gone without it.
-    Nobody,
+    Leaked,
 }
 
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ pub struct Server {
     pub id: String,
     pub provider: Option<&'static str>,
     pub node: Option<String>,
-    pub owner: Owner,
+    pub owner: ServerOwner,
     /// From before ZooKeeper was restored; it does not know of it.
     pub is_lost: bool,
     /// This session has said that its number was never given.
-    pub is_told: bool,
+    pub is_reported_unissued: bool,
     pub is_stopping: bool,
 }
 
@@ -52,7 +52,7 @@ impl Server {
 
 /// What can be wrong with a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub enum ListFault {
     Stale,
     Partial,
     Empty,
@@ -60,13 +60,13 @@ pub enum Lie {
 }
 
 #[derive(Default)]
-pub struct Cloud {
+pub struct CloudModel {
     pub servers: Vec<Server>,
-    past: VecDeque<Vec<Server>>,
+    history: VecDeque<Vec<Server>>,
     created_count: u64,
 }
 
-impl Cloud {
+impl CloudModel {
     /// Its id is new.
     pub fn next_id(&mut self) -> String {
         self.created_count += 1;
@@ -77,29 +77,31 @@ impl Cloud {
         self.servers.iter().position(|server| server.id == id)
     }
 
-    pub fn remember(&mut self) {
-        self.past.push_front(self.servers.clone());
-        self.past.truncate(LAG);
+    pub fn save_state(&mut self) {
+        self.history.push_front(self.servers.clone());
+        self.history.truncate(LAG);
     }
 
     /// All servers, with a lie perhaps.
-    pub fn list(&self, lie: Option<Lie>, rng: &mut StdRng) -> Vec<Instance> {
-        let servers = match lie {
-            Some(Lie::Empty) => &[],
-            Some(Lie::Stale) if !self.past.is_empty() => self.past[chance.gen_range(0..self.past.len())].as_slice(),
+    pub fn list(&self, fault: Option<ListFault>, rng: &mut StdRng) -> Vec<Instance> {
+        let servers = match fault {
+            Some(ListFault::Empty) => &[],
+            Some(ListFault::Stale) if !self.history.is_empty() => {
+                self.history[rng.gen_range(0..self.history.len())].as_slice()
+            }
             _ => self.servers.as_slice(),
         };
         let mut instances: Vec<Instance> = servers.iter().map(Server::instance).collect();
-        match lie {
-            Some(Lie::Partial) => instances.retain(|_| rng.gen_bool(0.6)),
-            Some(Lie::Doubled) => instances.extend(instances.clone()),
+        match fault {
+            Some(ListFault::Partial) => instances.retain(|_| rng.gen_bool(0.6)),
+            Some(ListFault::Doubled) => instances.extend(instances.clone()),
             _ => {}
         }
         instances.shuffle(rng);
         instances
     }
 
-    pub fn inventory(&self, lie: Option<Lie>, rng: &mut StdRng) -> Arc<Inventory> {
-        Arc::new(Inventory::new(self.list(lie, rng)))
+    pub fn inventory(&self, fault: Option<ListFault>, rng: &mut StdRng) -> Arc<Inventory> {
+        Arc::new(Inventory::new(self.list(fault, rng)))
     }
 }

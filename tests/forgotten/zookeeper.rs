@@ -10,13 +10,13 @@ use nodepool_model::snapshot::{Snapshot, Versioned};
 
 /// A node's record, and whose life it tells of: numbers may be given again, lives are not.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    pub life: usize,
+pub struct NodeRecord {
+    pub lifetime: usize,
     pub state: NodeState,
     pub external_id: Option<String>,
 }
 
-impl Record {
+impl NodeRecord {
     pub fn node(&self) -> Node {
         let mut node = Node::new(self.state, Timestamp(1.0));
         node.provider = Some(super::cloud::PROVIDER.into());
@@ -33,42 +33,42 @@ pub fn id_of(number: u64) -> NodeId {
 
 /// What a backup keeps.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
-    pub records: BTreeMap<u64, Record>,
+pub struct StoreState {
+    pub records: BTreeMap<u64, NodeRecord>,
     /// The number of the next node.
-    pub given: u64,
+    pub next_number: u64,
 }
 
 /// ZooKeeper, and a mirror of it that comes after.
 #[derive(Default)]
-pub struct ZooKeeper {
-    pub tree: Tree,
+pub struct ZooKeeperModel {
+    pub state: StoreState,
     pub mirror: Snapshot,
-    changes: VecDeque<(u64, Option<Record>)>,
+    changes: VecDeque<(u64, Option<NodeRecord>)>,
     zxid: i64,
 }
 
-impl ZooKeeper {
-    pub fn create(&mut self, record: Record) -> u64 {
-        let number = self.tree.given;
-        self.tree.given += 1;
+impl ZooKeeperModel {
+    pub fn create(&mut self, record: NodeRecord) -> u64 {
+        let number = self.state.next_number;
+        self.state.next_number += 1;
         self.set(number, record);
         number
     }
 
-    pub fn set(&mut self, number: u64, record: Record) {
-        self.tree.records.insert(number, record.clone());
+    pub fn set(&mut self, number: u64, record: NodeRecord) {
+        self.state.records.insert(number, record.clone());
         self.changes.push_back((number, Some(record)));
     }
 
     pub fn remove(&mut self, number: u64) {
-        self.tree.records.remove(&number);
+        self.state.records.remove(&number);
         self.changes.push_back((number, None));
     }
 
     /// The mirror hears of so many changes.
-    pub fn tell(&mut self, most: usize) {
-        for _ in 0..most {
+    pub fn deliver_changes(&mut self, max_changes: usize) {
+        for _ in 0..max_changes {
             let Some((number, record)) = self.changes.pop_front() else { return };
             self.zxid += 1;
             match record {
@@ -87,8 +87,8 @@ impl ZooKeeper {
         self.changes.clear();
         self.mirror = Snapshot::default();
         self.mirror.connected = true;
-        let records = self.tree.records.iter().map(|(number, record)| (*number, Some(record.clone())));
+        let records = self.state.records.iter().map(|(number, record)| (*number, Some(record.clone())));
         self.changes.extend(records);
-        self.tell(usize::MAX);
+        self.deliver_changes(usize::MAX);
     }
 }

@@ -8,7 +8,7 @@ use nodepool_zk::{Zk, paths};
 use zookeeper_server::types::CreateMode;
 
 /// Records an upload, or writes over it.
-pub async fn upload(zk: &Zk, key: &UploadKey, state: UploadState, at: f64, image: Option<&str>) {
+pub async fn record_upload(zk: &Zk, key: &UploadKey, state: UploadState, at: f64, image: Option<&str>) {
     let upload = ImageUpload {
         state,
         state_time: Timestamp(at),

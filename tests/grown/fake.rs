@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use super::{Consumer, InProcessDaemon, until, zookeeper};
 
 /// A provider of the fake cloud with one pool, which has the labels `a` and `b`; these keys are added to both.
-pub fn provider(name: &str, of_provider: Value, of_pool: Value) -> Value {
+pub fn provider(name: &str, provider_keys: Value, pool_keys: Value) -> Value {
     let label = |name: &str, flavor: &str| json!({"name": name, "cloud-image": "image", "flavor-name": flavor});
     let mut pool = json!({"name": "main", "labels": [label("a", "Fake Flavor"), label("b", "Unreal Flavor")]});
-    add(&mut pool, of_pool);
+    merge(&mut pool, pool_keys);
     let images = json!([{"name": "image", "image-name": "Fake Precise", "username": "zuul"}]);
     let mut provider =
         json!({"name": name, "driver": "fake", "cloud": "fake", "cloud-images": images, "pools": [pool]});
-    add(&mut provider, of_provider);
+    merge(&mut provider, provider_keys);
     provider
 }
 
-pub fn add(to: &mut Value, more: Value) {
+pub fn merge(to: &mut Value, more: Value) {
     let Value::Object(more) = more else { panic!("keys and values are added: {more}") };
     to.as_object_mut().expect("a section is a mapping").extend(more);
 }
@@ -31,12 +31,12 @@ pub fn configuration(providers: &[Value]) -> Value {
 }
 
 /// The configuration of one provider.
-pub fn cloud(of_provider: Value, of_pool: Value) -> Value {
-    configuration(&[provider("lab", of_provider, of_pool)])
+pub fn single_provider(provider_keys: Value, of_pool: Value) -> Value {
+    configuration(&[provider("lab", provider_keys, of_pool)])
 }
 
 /// A launcher whose pools are registered.
-pub async fn started(configuration: &Value) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
+pub async fn start_fake_launcher(configuration: &Value) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     let mut process = InProcessDaemon::new(&configuration.to_string());

@@ -66,13 +66,13 @@ impl ForeignPool {
     }
 
     /// Launches a node for each wish, then says so in the request.
-    pub async fn fulfil(&self, id: &RequestId) -> Vec<NodeId> {
+    pub async fn fulfill(&self, id: &RequestId) -> Vec<NodeId> {
         let mut request = self.read(id).await;
         for label in request.node_types.clone() {
             request.nodes.push(self.launch(&label, Some(id)).await);
         }
         let nodes = request.nodes.clone();
-        self.end(id, request, RequestState::Fulfilled).await;
+        self.finish(id, request, RequestState::Fulfilled).await;
         nodes
     }
 
@@ -80,14 +80,14 @@ impl ForeignPool {
     pub async fn fail(&self, id: &RequestId) {
         let mut request = self.read(id).await;
         request.declined_by.push(self.launcher.clone());
-        self.end(id, request, RequestState::Failed).await;
+        self.finish(id, request, RequestState::Failed).await;
     }
 
     async fn read(&self, id: &RequestId) -> NodeRequest {
         json::from_bytes(&self.zk.get(&paths::request(id)).await.unwrap().0).unwrap()
     }
 
-    async fn end(&self, id: &RequestId, mut request: NodeRequest, state: RequestState) {
+    async fn finish(&self, id: &RequestId, mut request: NodeRequest, state: RequestState) {
         request.set_state(state, clock::now());
         self.zk.set(&paths::request(id), Bytes::from(json::to_bytes(&request)), -1).await.unwrap();
     }

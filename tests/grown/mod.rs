@@ -78,16 +78,20 @@ impl InProcessDaemon {
     }
 
     pub fn with(yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> Self {
-        Self::driven(yaml, tune, None)
+        Self::with_drivers(yaml, tune, None)
     }
 
     /// With drivers of the test's own.
-    pub fn driven(yaml: &str, tune: impl FnOnce(&mut LauncherOptions), drivers: Option<Box<dyn ExtraDrivers>>) -> Self {
-        Self::named(Identity::from_host(), yaml, tune, drivers)
+    pub fn with_drivers(
+        yaml: &str,
+        tune: impl FnOnce(&mut LauncherOptions),
+        drivers: Option<Box<dyn ExtraDrivers>>,
+    ) -> Self {
+        Self::with_identity(Identity::from_host(), yaml, tune, drivers)
     }
 
     /// Under a name of its own.
-    pub fn named(
+    pub fn with_identity(
         identity: Identity,
         yaml: &str,
         tune: impl FnOnce(&mut LauncherOptions),
@@ -144,7 +148,7 @@ impl InProcessDaemon {
     }
 
     /// As SIGINT stops a builder.
-    pub fn stop_with_time(&self) {
+    pub fn stop_gracefully(&self) {
         self.stop.send_replace(Some(StopRequest { signal: "SIGINT", is_graceful: true }));
     }
 
@@ -178,7 +182,7 @@ pub fn yaml(provider: &str, nodes: &[&str], more: &str) -> String {
 
 /// A part of a node's record.
 #[derive(serde::Deserialize)]
-pub struct Glance {
+pub struct NodeFields {
     pub state: NodeState,
     pub allocated_to: Option<RequestId>,
 }
@@ -200,11 +204,11 @@ impl Consumer {
     }
 
     pub async fn submit(&self, request: NodeRequest) -> RequestId {
-        self.submit_as("200", request).await
+        self.submit_with_precedence("200", request).await
     }
 
     /// Of this precedence: the lower, the sooner.
-    pub async fn submit_as(&self, precedence: &str, request: NodeRequest) -> RequestId {
+    pub async fn submit_with_precedence(&self, precedence: &str, request: NodeRequest) -> RequestId {
         let (prefix, data) = (paths::request_prefix(precedence), Bytes::from(json::to_bytes(&request)));
         let (path, _) = self.zk.create(&prefix, data, CreateMode::PersistentSequential).await.unwrap();
         RequestId::from(paths::name(&path))
@@ -237,7 +241,7 @@ impl Consumer {
     }
 
     /// What a consumer minds of a node that it gets.
-    pub async fn glance(&self, id: &NodeId) -> Option<Glance> {
+    pub async fn node_fields(&self, id: &NodeId) -> Option<NodeFields> {
         self.read(&paths::node(id)).await
     }
 
@@ -280,7 +284,7 @@ impl Consumer {
         let request = self.request(id).await.unwrap();
         let mut locked = Vec::new();
         for node in request.nodes.into_iter().take(max) {
-            let record = self.glance(&node).await.expect("a node of a fulfilled request is there");
+            let record = self.node_fields(&node).await.expect("a node of a fulfilled request is there");
             assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
             assert_eq!(record.state, NodeState::Ready);
             // Somebody may look whether it can be deleted, and die over that with its lock.
@@ -299,7 +303,7 @@ impl Consumer {
     }
 
     /// In use, used, given back.
-    pub async fn use_up(&self, nodes: Vec<(NodeId, Lock)>) {
+    pub async fn use_and_release(&self, nodes: Vec<(NodeId, Lock)>) {
         for (id, _) in &nodes {
             self.set_state(id, NodeState::InUse).await;
         }

@@ -25,15 +25,15 @@ pub enum ListenerBehavior {
 }
 
 /// Listens on loopback until the test process ends. Each connection that the peer has closed is told to `gone`.
-pub fn listen(behavior: ListenerBehavior, gone: std::sync::mpsc::Sender<()>) -> SocketAddr {
+pub fn listen(behavior: ListenerBehavior, closed: std::sync::mpsc::Sender<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            let gone = gone.clone();
+            let closed = closed.clone();
             std::thread::spawn(move || {
                 serve(stream, behavior);
-                let _ = gone.send(());
+                let _ = closed.send(());
             });
         }
     });

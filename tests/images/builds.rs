@@ -45,15 +45,15 @@ fn an_image_without_a_build_is_built() {
 fn a_build_request_is_deleted_only_when_its_build_exists() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("debian", 10.0, &["raw"]).await;
-        harness.set("fail");
+        harness.put_foreign_build("debian", 10.0, &["raw"]).await;
+        harness.create_flag_file("fail");
         let _builder = harness.start(&["name: debian, formats: [raw]"]);
         harness.request_build("debian").await;
-        until("two failures", async || harness.count("debian", BuildState::Failed).await >= 2).await;
+        until("two failures", async || harness.count_builds("debian", BuildState::Failed).await >= 2).await;
         assert!(harness.is_build_requested("debian").await);
         let failed = harness.builds("debian").await.into_iter().find(|(_, build)| build.state == BuildState::Failed);
         assert!(failed.unwrap().1.formats.is_empty());
-        harness.unset("fail");
+        harness.remove_flag_file("fail");
         harness.until_built("debian", 2).await;
         until("the request to go", async || !harness.is_build_requested("debian").await).await;
         let calls = harness.calls().len();
@@ -91,9 +91,9 @@ fn a_paused_image_is_not_built_until_resumed() {
 fn an_old_or_incomplete_build_is_rebuilt() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("fresh", 10.0, &["raw", "vhd"]).await;
-        harness.put_build("old", 100.0, &["raw"]).await;
-        harness.put_build("lacking", 10.0, &["vhd"]).await;
+        harness.put_foreign_build("fresh", 10.0, &["raw", "vhd"]).await;
+        harness.put_foreign_build("old", 100.0, &["raw"]).await;
+        harness.put_foreign_build("lacking", 10.0, &["vhd"]).await;
         let _builder = harness.start(&[
             "name: fresh, formats: [raw], rebuild-age: 60",
             "name: old, formats: [raw], rebuild-age: 60",
@@ -145,11 +145,11 @@ fn failed_builds_and_builds_without_a_file_are_recorded_as_failed() {
             ("hang", "name: debian, formats: [raw], build-timeout: 1"),
         ] {
             let harness = BuilderHarness::new();
-            harness.set(mark);
+            harness.create_flag_file(mark);
             let _builder = harness.start(&[image]);
-            until(mark, async || harness.count("debian", BuildState::Failed).await >= 1).await;
-            assert_eq!(harness.count("debian", BuildState::Ready).await, 0, "{mark}");
-            harness.unset(mark);
+            until(mark, async || harness.count_builds("debian", BuildState::Failed).await >= 1).await;
+            assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 0, "{mark}");
+            harness.remove_flag_file(mark);
             harness.until_built("debian", 1).await;
         }
     });
@@ -160,13 +160,13 @@ fn failed_builds_and_builds_without_a_file_are_recorded_as_failed() {
 fn a_build_whose_record_was_deleted_leaves_no_file() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("hang");
+        harness.create_flag_file("hang");
         let _builder =
             harness.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Seconds(1000.0));
         until("the command to run", async || !harness.calls().is_empty()).await;
         let (id, _) = harness.builds("debian").await.remove(0);
         harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
-        harness.unset("hang");
+        harness.remove_flag_file("hang");
         let is_of_build = |name: &String| name.contains(id.as_str());
         until("its files to go", async || {
             let claims = names(&harness.path("images/.builds"));
@@ -186,7 +186,7 @@ fn an_unwritable_directory_fails_builds_until_writable() {
             let _ = std::fs::remove_dir(&here);
             std::fs::write(&here, "a file is in the way").unwrap();
             let _builder = harness.start(&["name: debian, formats: [raw]"]);
-            until(folder, async || harness.count("debian", BuildState::Failed).await >= 1).await;
+            until(folder, async || harness.count_builds("debian", BuildState::Failed).await >= 1).await;
             std::fs::remove_file(&here).unwrap();
             std::fs::create_dir(&here).unwrap();
             harness.until_built("debian", 1).await;
@@ -203,7 +203,7 @@ fn a_missing_build_command_fails_the_build_and_leaves_no_files() {
             options.build_interval = Seconds(1000.0);
             options.cleanup_interval = Seconds(1.0);
         });
-        until("a failure", async || harness.count("debian", BuildState::Failed).await == 1).await;
+        until("a failure", async || harness.count_builds("debian", BuildState::Failed).await == 1).await;
         until("nothing to be left", async || {
             harness.builds("debian").await.is_empty() && names(&harness.path("images/.builds")).is_empty()
         })
@@ -215,7 +215,7 @@ fn a_missing_build_command_fails_the_build_and_leaves_no_files() {
 fn a_build_whose_record_was_deleted_is_cancelled() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("hang");
+        harness.create_flag_file("hang");
         let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
             options.build_interval = Seconds(1000.0);
             options.build_poll_interval = Seconds(0.1);
@@ -232,7 +232,7 @@ fn a_build_whose_record_was_deleted_is_cancelled() {
 fn session_loss_cancels_a_build_and_kills_its_processes() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("hang");
+        harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]"]);
         until("the command to run", async || !harness.calls().is_empty()).await;
         harness.zookeeper.expire(builder.session_id);
@@ -248,8 +248,8 @@ fn session_loss_cancels_a_build_and_kills_its_processes() {
 fn a_build_cancelled_by_session_loss_may_clean_up() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("tidy");
-        harness.set("hang");
+        harness.create_flag_file("tidy");
+        harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]"]);
         until("the command to run", async || !harness.calls().is_empty()).await;
         harness.zookeeper.expire(builder.session_id);
@@ -264,7 +264,7 @@ fn a_build_cancelled_by_session_loss_may_clean_up() {
 fn a_build_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("debian", -3600.0, &["raw"]).await;
+        harness.put_foreign_build("debian", -3600.0, &["raw"]).await;
         let _builder = harness.start(&["name: debian, formats: [raw, qcow2]", "name: other, formats: [raw]"]);
         let builds = harness.until_built("debian", 2).await;
         assert_eq!(builds[1].1.formats.len(), 2, "the one that has both formats is the newest: {builds:?}");
@@ -278,13 +278,13 @@ fn a_build_is_newer_than_one_with_a_future_timestamp() {
 fn a_graceful_stop_finishes_the_running_build_and_starts_none() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("hang");
+        harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]", "name: other, formats: [raw]"]);
         until("the command to run", async || !harness.calls().is_empty()).await;
-        builder.process.stop_with_time();
-        harness.unset("hang");
+        builder.process.stop_gracefully();
+        harness.remove_flag_file("hang");
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Stopped);
-        assert_eq!(harness.count("debian", BuildState::Ready).await, 1);
+        assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 1);
         assert_eq!(harness.builds("other").await.len(), 0);
     });
 }

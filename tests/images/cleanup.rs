@@ -83,7 +83,7 @@ fn only_the_current_and_the_previous_build_are_kept() {
         assert!(has_files(&harness, &ids[1]) && has_files(&harness, &ids[2]));
         until("its images to go", async || harness.cloud.ids().len() == 4).await;
         assert_eq!(harness.uploads("debian").await.len(), 4);
-        assert_eq!(harness.count("debian", BuildState::Ready).await, 2);
+        assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 2);
     });
 }
 
@@ -101,8 +101,10 @@ fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
         for _ in 0..3 {
             build_again(&harness, &["one"]).await;
         }
-        until("the surplus at one to go", async || scene.uploaded("debian", "one", UploadState::Ready).await == 2})
-            .await;
+        until("the surplus at one to go", async || {
+            harness.count_uploads("debian", "one", UploadState::Ready).await == 2
+        })
+        .await;
         let uploads = harness.uploads("debian").await;
         assert!(uploads.iter().any(|(key, _)| key.build == first && key.provider.as_str() == "two"), "{uploads:?}");
         assert!(has_files(&harness, &first));
@@ -119,13 +121,13 @@ fn removing_an_image_from_a_provider_deletes_only_its_uploads() {
         harness.until_uploaded("debian", "two", 1).await;
         builder.reconfigure(harness.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []", TWO])).await;
         until("its uploads to go", async || harness.uploads("debian").await.len() == 1).await;
-        assert_eq!(harness.uploaded("debian", "two", UploadState::Ready).await, 1);
+        assert_eq!(harness.count_uploads("debian", "two", UploadState::Ready).await, 1);
         let ids = harness.cloud.ids();
         assert_eq!(ids.len(), 1, "{ids:?}");
         // Of a provider that is gone altogether, nothing is touched.
         builder.reconfigure(harness.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []"])).await;
         build_again(&harness, &[]).await;
-        assert_eq!(harness.uploaded("debian", "two", UploadState::Ready).await, 1);
+        assert_eq!(harness.count_uploads("debian", "two", UploadState::Ready).await, 1);
     });
 }
 
@@ -151,12 +153,12 @@ fn an_unconfigured_image_is_deleted_completely() {
 fn a_builder_without_the_provider_keeps_builds_of_others() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("debian", 10.0, &["raw"]).await;
+        harness.put_foreign_build("debian", 10.0, &["raw"]).await;
         let _builder = start(&harness, &[DEBIAN, "name: other, formats: [raw]"], &[]);
         harness.until_built("other", 1).await;
         // A build that failed goes with a look at everything: there were several of them.
         for age in [100.0, 200.0, 300.0] {
-            harness.put_build("debian", age, &["raw"]).await;
+            harness.put_foreign_build("debian", age, &["raw"]).await;
             let builds = harness.builds("debian").await;
             let (failed, _) =
                 builds.iter().min_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0)).unwrap();
@@ -175,13 +177,13 @@ fn files_are_deleted_first_and_cloud_deletion_is_retried() {
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         harness.until_uploaded("debian", "one", 1).await;
         let first = harness.builds("debian").await[0].0.clone();
-        harness.cloud.state().delete_fails = 6;
+        harness.cloud.state().delete_failures = 6;
         harness.set_build("debian", &first, BuildState::Deleting).await;
         until("its files to go", async || !has_files(&harness, &first)).await;
         assert_eq!(harness.uploads("debian").await.iter().filter(|(key, _)| key.build == first).count(), 1);
         until_deleted(&harness, &first).await;
         assert!(harness.cloud.state().deletions >= 7);
-        until("what was rebuilt", async || harness.uploaded("debian", "one", UploadState::Ready).await == 1).await;
+        until("what was rebuilt", async || harness.count_uploads("debian", "one", UploadState::Ready).await == 1).await;
     });
 }
 
@@ -211,7 +213,7 @@ fn an_upload_deleted_by_command_is_uploaded_again() {
 fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("debian", 10.0, &["qcow2"]).await;
+        harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey {
             provider: "one".into(),
@@ -219,7 +221,7 @@ fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
             build: build.clone(),
             upload: "0000000007".into(),
         };
-        crate::grown::builder::upload(&harness.zk, &key, UploadState::Uploading, 5.0, None).await;
+        crate::grown::builder::record_upload(&harness.zk, &key, UploadState::Uploading, 5.0, None).await;
         let marks = |upload: &'static str, provider: &'static str| {
             [
                 ("nodepool_build_id", build.as_str()),
@@ -242,21 +244,21 @@ fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
 fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("fail");
+        harness.create_flag_file("fail");
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Seconds(1.0);
             options.build_interval = Seconds(1000.0);
         });
-        until("a failed build", async || harness.count("debian", BuildState::Failed).await == 1).await;
+        until("a failed build", async || harness.count_builds("debian", BuildState::Failed).await == 1).await;
         let id = harness.builds("debian").await[0].0.clone();
         until_deleted(&harness, &id).await;
         let harness = BuilderHarness::new();
-        harness.cloud.state().upload_fails.insert("one", 1);
+        harness.cloud.state().upload_failures.insert("one", 1);
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Seconds(1.0);
             options.upload_interval = Seconds(2.0);
         });
-        until("a failed upload", async || harness.uploaded("debian", "one", UploadState::Failed).await == 1).await;
+        until("a failed upload", async || harness.count_uploads("debian", "one", UploadState::Failed).await == 1).await;
         until("one upload that is ready", async || {
             let uploads = harness.uploads("debian").await;
             uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
@@ -270,14 +272,14 @@ fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
 fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("hang");
+        harness.create_flag_file("hang");
         let builder = start(&harness, &[DEBIAN], &[ONE]);
         until("the command to run", async || !harness.calls().is_empty()).await;
         let id = harness.builds("debian").await[0].0.clone();
         harness.zookeeper.expire(builder.session_id);
         builder.running.await.unwrap();
         std::fs::write(harness.path("images").join(format!("debian-{id}.raw")), "half of it").unwrap();
-        harness.unset("hang");
+        harness.remove_flag_file("hang");
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         until_deleted(&harness, &id).await;
         harness.until_uploaded("debian", "one", 1).await;
@@ -331,7 +333,7 @@ fn a_restarted_builder_deletes_files_of_its_previous_process() {
 fn formats_uploaded_everywhere_are_deleted_unless_kept() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.cloud.state().upload_fails.insert("three", usize::MAX);
+        harness.cloud.state().upload_failures.insert("three", usize::MAX);
         let image = "name: debian, delete-after-upload: true, keep-formats: [qcow2], elements: [vm]";
         let provider = |name: &str, format: &str| {
             format!("name: {name}, cloud: c, fake: {{image-format: {format}}}, diskimages: [{{name: debian}}]")
@@ -350,7 +352,7 @@ fn formats_uploaded_everywhere_are_deleted_unless_kept() {
         builder.reconfigure(harness.yaml(&["name: other, formats: [raw]"], &[])).await;
         harness.until_built("other", 1).await;
         assert_eq!(
-            harness.count("debian", BuildState::Ready).await,
+            harness.count_builds("debian", BuildState::Ready).await,
             1,
             "its uploads are of providers that are not configured"
         );
@@ -376,11 +378,11 @@ fn a_build_without_its_directory_is_deleted() {
 fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("debian", 10.0, &["qcow2"]).await;
+        harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey { provider: "one".into(), image: "debian".into(), build, upload: "0000000001".into() };
         harness.cloud.put("left", &[]);
-        crate::grown::builder::upload(&harness.zk, &key, UploadState::Failed, 5.0, Some("left")).await;
+        crate::grown::builder::record_upload(&harness.zk, &key, UploadState::Failed, 5.0, Some("left")).await;
         let _builder = start(&harness, &["name: debian, formats: [qcow2]"], &[ONE]);
         until("the record to go", async || harness.uploads("debian").await.is_empty()).await;
         assert!(harness.cloud.ids().is_empty());
@@ -411,7 +413,7 @@ fn a_late_cloud_image_is_deleted_with_its_upload() {
 fn files_of_an_old_build_are_deleted_during_a_rebuild() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.set("hang");
+        harness.create_flag_file("hang");
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         until("the command to run", async || !harness.calls().is_empty()).await;
         let before = BuildKey { image: "debian".into(), build: "00000000deadbeef".into() };
@@ -430,8 +432,8 @@ fn failed_uploads_do_not_accumulate_while_a_cloud_is_down() {
         let harness = BuilderHarness::new();
         {
             let mut state = harness.cloud.state();
-            state.upload_fails.insert("one", usize::MAX);
-            state.hides = true;
+            state.upload_failures.insert("one", usize::MAX);
+            state.lists_fail = true;
         }
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Seconds(0.2);
@@ -446,8 +448,8 @@ fn failed_uploads_do_not_accumulate_while_a_cloud_is_down() {
         assert!(most <= 4, "{most} records of one upload");
         {
             let mut state = harness.cloud.state();
-            state.upload_fails.clear();
-            state.hides = false;
+            state.upload_failures.clear();
+            state.lists_fail = false;
         }
         until("one upload that is ready, and nothing else", async || {
             let uploads = harness.uploads("debian").await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::grown::{on_real_time, until};
-use crate::studio::cloud::Cloud;
+use crate::studio::cloud::ImageCloud;
 use crate::studio::{BuilderHarness, names};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
@@ -31,8 +31,10 @@ fn a_build_is_uploaded_to_every_provider_in_its_format() {
         let raw = "name: two, cloud: c, fake: {image-format: raw}, image-name-format: '{image_name}_{upload_id}', \
                    diskimages: [{name: debian}]";
         let other = "name: three, cloud: c, diskimages: [{name: other}]";
-        let _builder =
-            harness.start_for(&[DEBIAN, "name: other, formats: [raw], pause: true"], &[TAKES_DEBIAN, raw, other], |_| {},
+        let _builder = harness.start_for(
+            &[DEBIAN, "name: other, formats: [raw], pause: true"],
+            &[TAKES_DEBIAN, raw, other],
+            |_| {},
         );
         harness.until_uploaded("debian", "one", 1).await;
         harness.until_uploaded("debian", "two", 1).await;
@@ -75,7 +77,7 @@ fn paused_providers_get_no_uploads_but_paused_images_do() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let paused = "name: one, cloud: c, diskimages: [{name: debian, pause: true}, {name: held}]";
-        harness.put_build("held", 10.0, &["qcow2"]).await;
+        harness.put_foreign_build("held", 10.0, &["qcow2"]).await;
         let (id, _) = harness.builds("held").await.remove(0);
         std::fs::write(harness.path("images").join(format!("held-{id}.qcow2")), "image\n").unwrap();
         let images = [DEBIAN, "name: held, formats: [qcow2], pause: true"];
@@ -92,13 +94,13 @@ fn paused_providers_get_no_uploads_but_paused_images_do() {
 fn a_failed_upload_is_retried_after_the_others() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.cloud.state().upload_fails.insert("one", 1);
+        harness.cloud.state().upload_failures.insert("one", 1);
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 1);
         harness.until_uploaded("debian", "one", 1).await;
         let order: Vec<String> = harness.cloud.state().orders.iter().map(|(name, _)| name.to_string()).collect();
         assert_eq!(order, ["one", "two", "one"]);
-        assert_eq!(harness.uploaded("debian", "one", UploadState::Failed).await, 1);
+        assert_eq!(harness.count_uploads("debian", "one", UploadState::Failed).await, 1);
         let uploads = harness.uploads("debian").await;
         let failed = uploads.iter().find(|(_, upload)| upload.state == UploadState::Failed).unwrap();
         assert_eq!((&failed.1.external_id, &failed.1.external_name, &failed.1.username), (&None, &None, &None));
@@ -119,11 +121,11 @@ fn a_hook_runs_for_each_image_and_a_rejected_image_is_deleted() {
         let harness = BuilderHarness::new();
         let here = harness.folder.path().display().to_string();
         let provider = hook(&harness, &format!("echo \"$1 $2 $3\" >> {here}/hooked; test ! -e {here}/refuse"));
-        harness.set("refuse");
+        harness.create_flag_file("refuse");
         let _builder = harness.start_for(&[DEBIAN], &[&provider], |_| {});
-        until("a refusal", async || harness.uploaded("debian", "one", UploadState::Failed).await > 0).await;
+        until("a refusal", async || harness.count_uploads("debian", "one", UploadState::Failed).await > 0).await;
         until("its image to go", async || harness.cloud.state().deletions > 0).await;
-        harness.unset("refuse");
+        harness.remove_flag_file("refuse");
         harness.until_uploaded("debian", "one", 1).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let uploads = harness.uploads("debian").await;
@@ -139,12 +141,12 @@ fn a_hanging_hook_times_out_and_failed_deletion_is_recorded() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let provider = hook(&harness, "sleep 1000");
-        harness.cloud.state().delete_fails = usize::MAX;
+        harness.cloud.state().delete_failures = usize::MAX;
         let _builder = harness.start_for(&[DEBIAN], &[&provider], |options| {
             options.hook_timeout = Seconds(0.2);
             options.upload_interval = Seconds(1000.0);
         });
-        until("a failure", async || harness.uploaded("debian", "one", UploadState::Failed).await == 1).await;
+        until("a failure", async || harness.count_uploads("debian", "one", UploadState::Failed).await == 1).await;
         let [(_, failed)] = &harness.uploads("debian").await[..] else { panic!("one upload") };
         assert_eq!(failed.external_id, Some(ExternalId::text("image-1")));
     });
@@ -155,14 +157,14 @@ fn a_hanging_hook_times_out_and_failed_deletion_is_recorded() {
 fn an_upload_in_progress_elsewhere_is_not_repeated() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.put_build("debian", 10.0, &["qcow2"]).await;
+        harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (id, _) = harness.builds("debian").await.remove(0);
         let directory = paths::image_uploads_lock(&"debian".into(), &id, &"one".into());
         let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("nobody has it");
         let file = harness.path("images").join(format!("debian-{id}.qcow2"));
         std::fs::write(&file, "image\n").unwrap();
         let elsewhere = "name: other, formats: [qcow2]";
-        harness.put_build("other", 20.0, &["qcow2"]).await;
+        harness.put_foreign_build("other", 20.0, &["qcow2"]).await;
         let provider = "name: one, cloud: c, diskimages: [{name: debian}, {name: other}, {name: third}]";
         let third = "name: third, formats: [qcow2]";
         let _builder = harness.start_for(&["name: debian, formats: [qcow2]", elsewhere, third], &[provider], |_| {});
@@ -223,7 +225,7 @@ fn an_added_provider_gets_the_newest_build_without_a_rebuild() {
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
         builder.reconfigure(harness.yaml(&[DEBIAN], &[TAKES_DEBIAN, two])).await;
         harness.until_uploaded("debian", "two", 1).await;
-        assert_eq!(harness.count("debian", BuildState::Ready).await, 1);
+        assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 1);
         assert_eq!(harness.uploads("debian").await.len(), 2);
     });
 }
@@ -232,18 +234,18 @@ fn an_added_provider_gets_the_newest_build_without_a_rebuild() {
 fn uploads_run_in_parallel_only_across_workers() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.cloud.state().hangs.push("one");
+        harness.cloud.state().hanging_providers.push("one");
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 2);
         harness.until_uploaded("debian", "two", 1).await;
-        assert_eq!(harness.uploaded("debian", "one", UploadState::Uploading).await, 1);
+        assert_eq!(harness.count_uploads("debian", "one", UploadState::Uploading).await, 1);
     });
 }
 
 /// A cloud whose driver cannot be opened before what it reads beside its section is there.
 struct DelayedDrivers {
     is_available: Arc<AtomicBool>,
-    cloud: Cloud,
+    cloud: ImageCloud,
 }
 
 impl ExtraDrivers for DelayedDrivers {
@@ -265,7 +267,7 @@ fn a_provider_that_starts_late_gets_its_uploads() {
         let harness = BuilderHarness::new();
         let is_there = Arc::<AtomicBool>::default();
         let late = DelayedDrivers { is_available: is_there.clone(), cloud: harness.cloud.clone() };
-        let _builder = harness.start_driven(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
+        let _builder = harness.start_with_drivers(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
         harness.until_built("debian", 1).await;
         is_there.store(true, Relaxed);
         harness.until_uploaded("debian", "one", 1).await;

@@ -13,20 +13,20 @@ use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError
 
 struct DelayedReplies {
     zk: Zk,
-    word: watch::Receiver<bool>,
+    release: watch::Receiver<bool>,
 }
 
 /// Answers are held while the word is `false`.
-pub fn delayed_replies(zk: Zk, word: bool) -> (Zk, watch::Sender<bool>) {
-    let (sender, word) = watch::channel(word);
-    (Arc::new(DelayedReplies { zk, word }), sender)
+pub fn delayed_replies(zk: Zk, released: bool) -> (Zk, watch::Sender<bool>) {
+    let (sender, release) = watch::channel(released);
+    (Arc::new(DelayedReplies { zk, release }), sender)
 }
 
 impl DelayedReplies {
-    fn hold<T: Send + 'static>(&self, reply: Reply<T>) -> Reply<T> {
-        let mut word = self.word.clone();
+    fn delay<T: Send + 'static>(&self, reply: Reply<T>) -> Reply<T> {
+        let mut release = self.release.clone();
         async move {
-            word.wait_for(|given| *given).await.map_err(|_| ZkError::SessionExpired)?;
+            release.wait_for(|released| *released).await.map_err(|_| ZkError::SessionExpired)?;
             reply.await
         }
         .boxed()
@@ -45,7 +45,7 @@ impl Connection for DelayedReplies {
     }
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
         let reply = self.zk.create(path, data, mode);
-        if mode.is_sequential() { self.hold(reply) } else { reply }
+        if mode.is_sequential() { self.delay(reply) } else { reply }
     }
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
         self.zk.set(path, data, version)
@@ -54,7 +54,7 @@ impl Connection for DelayedReplies {
         self.zk.delete(path, version)
     }
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
-        self.hold(self.zk.multi(ops))
+        self.delay(self.zk.multi(ops))
     }
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
         self.zk.watch(path)

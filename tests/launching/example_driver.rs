@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
-use crate::provider::{Provider, launch};
+use crate::provider::{ProviderHarness, launch};
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::metrics::statsd_metrics::SampleKind;
@@ -47,7 +47,7 @@ fn a_request_is_served_by_a_vm_that_is_deleted_after_use() {
         assert_eq!(*node.external_id, format!("np{}", request.nodes[0]), "the name is the id");
 
         let nodes = consumer.accept(&id).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         until("the nodes are gone", async || consumer.nodes().await.is_empty()).await;
         let mut calls = BTreeMap::new();
         while let Ok(sample) = samples.try_recv() {
@@ -63,11 +63,11 @@ fn a_request_is_served_by_a_vm_that_is_deleted_after_use() {
 #[test]
 fn a_vm_id_is_known_before_creation_and_unlisted_after_deletion() {
     crate::provider::on_paused_time(async {
-        let mut provider = Provider::of_config(YAML);
+        let mut provider = ProviderHarness::of_config(YAML);
         provider.submit(1, launch("np0000000001"));
         let (_, JobEvent::InstanceKnown(id)) = provider.next().await else { panic!("the id is told first") };
         assert_eq!(id.to_string(), "np0000000001");
-        assert!(matches!(provider.end().await.1, Ok(Outcome::Launched(_))));
+        assert!(matches!(provider.wait_for_end().await.1, Ok(Outcome::Launched(_))));
         assert_eq!(provider.run(Job::Delete(id)).await, Ok(Outcome::Deleted));
         let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list fails") };
         assert!(inventory.instances().is_empty());
@@ -78,11 +78,11 @@ fn a_vm_id_is_known_before_creation_and_unlisted_after_deletion() {
 #[test]
 fn omitted_keys_have_the_defaults_of_nodepool_11() {
     crate::provider::on_paused_time(async {
-        let facts = Provider::of_config(YAML).facts();
+        let facts = ProviderHarness::of_config(YAML).facts();
         let launching = facts.launch_config.as_ref().unwrap();
         assert_eq!((launching.attempts, launching.boot_timeout), (3, Seconds(60.0)));
         let began = tokio::time::Instant::now();
-        let mut provider = Provider::of_config(YAML);
+        let mut provider = ProviderHarness::of_config(YAML);
         for _ in 0..3 {
             provider.run(Job::List).await.unwrap();
         }

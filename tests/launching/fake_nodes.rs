@@ -50,7 +50,7 @@ fn a_used_node_is_deleted_with_its_server() {
         assert_eq!(*node.attributes, serde_json::json!({"rack": "r1"}));
 
         let nodes = consumer.accept(&id).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         until("the node is gone", async || consumer.nodes().await.is_empty()).await;
     });
 }
@@ -84,7 +84,7 @@ fn a_request_waits_for_capacity() {
         assert_eq!(third.state, RequestState::Failed, "it can never be served");
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
         until("the second waits for room", is_pending).await;
-        consumer.use_up(first_nodes).await;
+        consumer.use_and_release(first_nodes).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
@@ -127,7 +127,7 @@ fn a_node_that_the_request_will_reuse_is_not_evicted() {
         let id = consumer.submit_labels(&["a", "b"]).await;
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
         assert_eq!(consumer.node(&idle[0]).await.unwrap().state, NodeState::Ready);
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &idle[0]));
     });
@@ -204,7 +204,7 @@ fn a_node_lifecycle_takes_six_transactions() {
         consumer.wait_for_end(&id).await;
         assert_eq!(zookeeper.last_zxid() - asked, 4);
         let nodes = consumer.accept(&id).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         let used = zookeeper.last_zxid();
         until("the node is gone", async || consumer.nodes().await.is_empty()).await;
         assert_eq!(zookeeper.last_zxid() - used, 2);
@@ -225,7 +225,7 @@ fn an_exhausted_quota_fails_no_request() {
         assert_ne!(waiting.state, RequestState::Failed);
         assert!(waiting.declined_by.is_empty());
         let nodes = consumer.accept(&first).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
@@ -253,7 +253,7 @@ fn server_deletion_is_retried_until_it_succeeds() {
         let first = consumer.submit_labels(&["a", "a", "a"]).await;
         consumer.wait_for_end(&first).await;
         let nodes = consumer.accept(&first).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         until("all are gone", async || consumer.nodes().await.is_empty()).await;
         drop(process);
     });
@@ -300,7 +300,7 @@ fn foreign_servers_reduce_the_available_capacity() {
         // It goes away unserved, and nothing waits for it any more.
         consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
         let nodes = consumer.accept(&first).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         until("all are gone", async || consumer.nodes().await.is_empty()).await;
     });
 }

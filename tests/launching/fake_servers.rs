@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, zookeeper};
-use crate::provider::{Provider, launch};
+use crate::provider::{ProviderHarness, launch};
 use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
@@ -45,7 +45,7 @@ async fn got(consumer: &Consumer, label: &str) -> Node {
     consumer.node(&request.nodes[0]).await.unwrap()
 }
 
-async fn launched(provider: &mut Provider, hostname: &str) -> Result<Instance, CloudError> {
+async fn launched(provider: &mut ProviderHarness, hostname: &str) -> Result<Instance, CloudError> {
     match provider.run(launch(hostname)).await {
         Ok(Outcome::Launched(instance)) => Ok(*instance),
         Ok(other) => panic!("{other:?}"),
@@ -53,7 +53,7 @@ async fn launched(provider: &mut Provider, hostname: &str) -> Result<Instance, C
     }
 }
 
-async fn listed(provider: &mut Provider) -> Vec<Instance> {
+async fn listed(provider: &mut ProviderHarness) -> Vec<Instance> {
     let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list fails") };
     inventory.instances().to_vec()
 }
@@ -153,16 +153,16 @@ fn leaked_ports_are_deleted_after_two_listings() {
 #[test]
 fn ports_are_kept_after_one_listing_or_if_too_many() {
     crate::provider::on_paused_time(async {
-        let mut provider = Provider::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
+        let mut provider = ProviderHarness::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
         assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
-        let tidy = async |provider: &mut Provider, ports: bool, doing: CleanMode| {
+        let tidy = async |provider: &mut ProviderHarness, ports: bool, doing: CleanMode| {
             let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode: doing }).await else {
                 panic!("the look fails")
             };
             assert!(done.failed.is_empty(), "{done:?}");
             done
         };
-        let tidied = async |provider: &mut Provider, ports: bool, budget: usize| {
+        let tidied = async |provider: &mut ProviderHarness, ports: bool, budget: usize| {
             let done = tidy(provider, ports, CleanMode::Delete { budget }).await;
             (done.deleted.get("ports").copied(), done.exceeded.get("ports").copied())
         };
@@ -178,7 +178,7 @@ fn ports_are_kept_after_one_listing_or_if_too_many() {
 #[test]
 fn a_server_whose_create_reply_was_lost_is_found() {
     crate::provider::on_paused_time(async {
-        let mut provider = Provider::of_config(&cloud("    fake: {create-answer-lost-every: 1}\n", "", ""));
+        let mut provider = ProviderHarness::of_config(&cloud("    fake: {create-answer-lost-every: 1}\n", "", ""));
         assert!(matches!(launched(&mut provider, "np1").await, Err(CloudError::Failed { .. })));
         let made = listed(&mut provider).await;
         assert_eq!(made.len(), 1);
@@ -203,7 +203,7 @@ fn a_server_whose_create_reply_was_lost_is_found() {
 #[test]
 fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
     crate::provider::on_paused_time(async {
-        let mut provider = Provider::of_config(&cloud("    fake: {boot-quota-every: 2}\n", "", ""));
+        let mut provider = ProviderHarness::of_config(&cloud("    fake: {boot-quota-every: 2}\n", "", ""));
         assert!(launched(&mut provider, "np1").await.is_ok());
         assert!(matches!(launched(&mut provider, "np2").await, Err(CloudError::Quota(_))));
     });
@@ -233,7 +233,7 @@ fn a_server_that_never_boots_ends_with_its_attempt() {
 fn consoles_and_addresses_are_as_configured() {
     crate::provider::on_paused_time(async {
         let knobs = "    fake: {address: 127.0.0.2, console: no network}\n";
-        let mut provider = Provider::of_config(&cloud(knobs, "", ""));
+        let mut provider = ProviderHarness::of_config(&cloud(knobs, "", ""));
         let instance = launched(&mut provider, "np1").await.unwrap();
         assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.2"));
         let console = provider.run(Job::Console(instance.external_id.clone())).await;

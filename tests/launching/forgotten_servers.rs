@@ -75,7 +75,7 @@ fn deletion_of_a_leaked_server_times_out_and_runs_one_at_a_time() {
 
         let deletions = Arc::<AtomicUsize>::default();
         let cloud = UndeletableServer { node: paths::name(&path).to_owned(), deletions: deletions.clone() };
-        let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(cloud)));
+        let mut process = InProcessDaemon::with_drivers(YAML, |_| {}, Some(Box::new(cloud)));
         process.run(&zookeeper);
         until("it is deleted", async || deletions.load(Relaxed) == 1).await;
         sleep(Duration::from_secs(300)).await;

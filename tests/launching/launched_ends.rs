@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::fake::{self, cloud, provider, started};
+use crate::grown::fake::{self, provider, single_provider, start_fake_launcher};
 use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::{LauncherOptions, SessionEnd};
@@ -24,7 +24,7 @@ use zookeeper_server::types::CreateMode;
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// Has nodes of label `a` launched and takes them.
-async fn taken(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
+async fn accepted(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
     let id = consumer.submit_labels(&vec!["a"; count]).await;
     assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
     consumer.accept(&id).await
@@ -66,9 +66,12 @@ fn record(state: NodeState, request: Option<&RequestId>) -> Node {
 fn used_nodes_are_deleted_with_instances_unless_locked() {
     use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) =
-            started(&cloud(json!({"fake": {"max-instances": 8}}), json!({"ignore-provider-quota": true}))).await;
-        let mut nodes = taken(&consumer, 8).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(
+            json!({"fake": {"max-instances": 8}}),
+            json!({"ignore-provider-quota": true}),
+        ))
+        .await;
+        let mut nodes = accepted(&consumer, 8).await;
         let (kept, held) = nodes.pop().unwrap();
         consumer.set_state(&kept, InUse).await;
         for ((id, lock), state) in nodes.into_iter().zip([Used, InUse, Building, Failed, Aborted, Deleting, Deleted]) {
@@ -83,8 +86,8 @@ fn used_nodes_are_deleted_with_instances_unless_locked() {
         sleep(SETTLE_TIME).await;
         assert_eq!(state(&consumer, &kept).await, Some(InUse));
         // The cloud has room for eight, and has one.
-        let next = taken(&consumer, 7).await;
-        consumer.use_up(next).await;
+        let next = accepted(&consumer, 7).await;
+        consumer.use_and_release(next).await;
         held.release().await.unwrap();
         until("the last one is gone", async || consumer.nodes().await.is_empty()).await;
     });
@@ -95,9 +98,9 @@ fn used_nodes_are_deleted_with_instances_unless_locked() {
 fn an_undeletable_node_stays_deleting_and_unlocked() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) =
-            started(&cloud(json!({"fake": {"delete-fails-every": 2}}), json!({}))).await;
-        let nodes = taken(&consumer, 2).await;
-        consumer.use_up(nodes).await;
+            start_fake_launcher(&single_provider(json!({"fake": {"delete-fails-every": 2}}), json!({}))).await;
+        let nodes = accepted(&consumer, 2).await;
+        consumer.use_and_release(nodes).await;
         until("one is left", async || consumer.nodes().await.len() == 1).await;
         let (left, node) = consumer.nodes().await.remove(0);
         assert_eq!(node.state, NodeState::Deleting);
@@ -111,10 +114,11 @@ fn an_undeletable_node_stays_deleting_and_unlocked() {
 #[test]
 fn a_deletion_that_times_out_is_restarted() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"delete-time": 900}}), json!({}))).await;
-        let nodes = taken(&consumer, 1).await;
+        let (_zookeeper, consumer, _process) =
+            start_fake_launcher(&single_provider(json!({"fake": {"delete-time": 900}}), json!({}))).await;
+        let nodes = accepted(&consumer, 1).await;
         let id = nodes[0].0.clone();
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
         let began = clock::now();
         until("it is being deleted", async || is_locked(&consumer, &id).await).await;
         sleep(Duration::from_secs(590)).await;
@@ -143,7 +147,7 @@ fn a_partly_fulfilled_request_restarts_with_its_ready_nodes() {
         good.external_id = "a-server".into();
         let good = create(&consumer, &good).await;
         let begun = create(&consumer, &record(NodeState::Init, Some(&id))).await;
-        let mut process = InProcessDaemon::new(&cloud(json!({}), json!({})).to_string());
+        let mut process = InProcessDaemon::new(&single_provider(json!({}), json!({})).to_string());
         process.run(&zookeeper);
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 3));
@@ -156,9 +160,9 @@ fn a_partly_fulfilled_request_restarts_with_its_ready_nodes() {
 #[test]
 fn a_node_that_was_ready_for_too_long_is_replaced() {
     on_paused_time(async {
-        let mut configuration = cloud(json!({}), json!({}));
+        let mut configuration = single_provider(json!({}), json!({}));
         configuration["labels"][0] = json!({"name": "a", "min-ready": 1, "max-ready-age": 20});
-        let (_zookeeper, consumer, _process) = started(&configuration).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
         until("one is ready", async || consumer.ready_nodes().await == 1).await;
         let (first, node) = consumer.nodes().await.remove(0);
         until("it is gone", async || consumer.node(&first).await.is_none()).await;
@@ -166,7 +170,7 @@ fn a_node_that_was_ready_for_too_long_is_replaced() {
         assert!((20.0..26.0).contains(&age), "it was {age} s old");
         until("the next one is ready", async || consumer.ready_nodes().await == 1).await;
         // Who uses one does not make it older.
-        let used = taken(&consumer, 1).await;
+        let used = accepted(&consumer, 1).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(state(&consumer, &used[0].0).await, Some(NodeState::Ready));
     });
@@ -177,10 +181,10 @@ fn a_node_that_was_ready_for_too_long_is_replaced() {
 fn a_held_node_is_reserved_until_it_expires_and_is_deleted() {
     for (limit, own, expected) in [(2.0, None, 2.0), (10.0, Some(3), 3.0), (3.0, Some(10), 3.0), (0.0, Some(4), 4.0)] {
         on_paused_time(async {
-            let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+            let mut configuration = single_provider(json!({}), json!({"max-servers": 1}));
             configuration["max-hold-age"] = json!(limit);
-            let (_zookeeper, consumer, _process) = started(&configuration).await;
-            let (id, held) = taken(&consumer, 1).await.remove(0);
+            let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
+            let (id, held) = accepted(&consumer, 1).await.remove(0);
             change(&consumer, &id, |node| (node.state, node.hold_expiration) = (NodeState::Hold, own)).await;
             held.release().await.unwrap();
             let began = clock::now();
@@ -199,8 +203,9 @@ fn a_held_node_is_reserved_until_it_expires_and_is_deleted() {
 #[test]
 fn a_node_held_without_limit_is_never_assigned() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
-        let (id, held) = taken(&consumer, 1).await.remove(0);
+        let (_zookeeper, consumer, _process) =
+            start_fake_launcher(&single_provider(json!({}), json!({"max-servers": 1}))).await;
+        let (id, held) = accepted(&consumer, 1).await.remove(0);
         change(&consumer, &id, |node| node.state = NodeState::Hold).await;
         held.release().await.unwrap();
         let waiting = consumer.submit_labels(&["a"]).await;
@@ -214,7 +219,7 @@ fn a_node_held_without_limit_is_never_assigned() {
 #[test]
 fn a_session_lost_during_a_launch_is_recovered_by_another() {
     on_paused_time(async {
-        let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
+        let configuration = single_provider(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let (mut first, mut second) = (InProcessDaemon::new(&configuration), InProcessDaemon::new(&configuration));
@@ -243,7 +248,7 @@ fn a_session_lost_during_a_launch_is_recovered_by_another() {
 #[test]
 fn booting_nodes_of_a_dead_launcher_are_adopted_at_once() {
     on_paused_time(async {
-        let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
+        let configuration = single_provider(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         // Nothing comes of looking again after a while.
@@ -287,7 +292,7 @@ fn booting_nodes_of_a_dead_launcher_are_adopted_at_once() {
 #[test]
 fn unaccepted_nodes_of_a_dead_consumer_are_kept_for_the_request() {
     on_paused_time(async {
-        let (zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
+        let (zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), json!({}))).await;
         let dying = Consumer::of(&zookeeper);
         let accepted = dying.submit_labels(&["a"]).await;
         let fulfilled = dying.submit_labels(&["a"]).await;
@@ -317,7 +322,7 @@ fn nodes_without_a_pool_or_label_block_no_request() {
             create(&consumer, &pool).await;
             create(&consumer, &label).await;
         }
-        let mut process = InProcessDaemon::new(&cloud(json!({}), json!({"max-servers": 7})).to_string());
+        let mut process = InProcessDaemon::new(&single_provider(json!({}), json!({"max-servers": 7})).to_string());
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
@@ -327,7 +332,8 @@ fn nodes_without_a_pool_or_label_block_no_request() {
 
 /// A launcher that boots a node for a request; and both.
 async fn booting() -> (MemoryZooKeeper, Consumer, InProcessDaemon, RequestId, NodeId) {
-    let (zookeeper, consumer, process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
+    let (zookeeper, consumer, process) =
+        start_fake_launcher(&single_provider(json!({"fake": {"boot-time": 20}}), json!({}))).await;
     let id = consumer.submit_labels(&["a"]).await;
     let is_booting = async || consumer.nodes().await.iter().any(|(_, node)| node.external_id.is_string());
     until("its node is booting", is_booting).await;

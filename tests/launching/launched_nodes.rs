@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::grown::builder::upload;
-use crate::grown::fake::{self, cloud, configuration, started};
+use crate::grown::builder::record_upload;
+use crate::grown::fake::{self, configuration, single_provider, start_fake_launcher};
 use crate::grown::{Consumer, on_paused_time, until};
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
-fn wanting(labels: &[&str]) -> NodeRequest {
+fn request_for(labels: &[&str]) -> NodeRequest {
     let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
     NodeRequest::new(labels, "tester", clock::now())
 }
@@ -46,8 +46,8 @@ async fn idle(consumer: &Consumer, label: &str) -> NodeId {
 #[test]
 fn a_request_becomes_pending_then_fulfilled_with_ready_unlocked_nodes() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
-        let mut request = wanting(&["a", "b"]);
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), json!({}))).await;
+        let mut request = request_for(&["a", "b"]);
         request.tenant_name = Some("tenant-one".into());
         let id = consumer.submit(request).await;
         let mut states = vec![RequestState::Requested];
@@ -78,11 +78,11 @@ fn a_request_becomes_pending_then_fulfilled_with_ready_unlocked_nodes() {
 fn idle_nodes_are_assigned_in_order_of_the_requested_labels() {
     on_paused_time(async {
         // Nodes of one request are of one zone.
-        let mut both = cloud(json!({"fake": {"zones": ["az1"]}}), json!({}));
+        let mut both = single_provider(json!({"fake": {"zones": ["az1"]}}), json!({}));
         let mut other = both["providers"][0]["pools"][0].clone();
         (other["name"], other["priority"]) = (json!("other"), json!(200));
         both["providers"][0]["pools"].as_array_mut().unwrap().push(other);
-        let (_zookeeper, consumer, _process) = started(&both).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&both).await;
         let (of_a, of_b) = (idle(&consumer, "a").await, idle(&consumer, "b").await);
         let mut elsewhere = node(&consumer, &of_a).await;
         (elsewhere.pool, elsewhere.external_id) = (Some("other".into()), Value::Null.into());
@@ -91,7 +91,7 @@ fn idle_nodes_are_assigned_in_order_of_the_requested_labels() {
             consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
         let elsewhere = NodeId::from(paths::name(&path));
 
-        let mut new_one = wanting(&["a"]);
+        let mut new_one = request_for(&["a"]);
         new_one.reuse = false;
         let new_one = consumer.submit(new_one).await;
         let allocated = fulfilled(&consumer, &new_one).await.remove(0);
@@ -116,7 +116,7 @@ fn idle_nodes_are_assigned_in_order_of_the_requested_labels() {
 fn all_nodes_of_a_request_share_the_zone_of_a_reused_idle_node() {
     on_paused_time(async {
         let pool = json!({"availability-zones": ["az1", "az2"]});
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool)).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), pool)).await;
         let zone = async |id: &NodeId| node(&consumer, id).await.az.expect("it is somewhere");
         // The zones take turns.
         let (one, other) = (idle(&consumer, "a").await, idle(&consumer, "b").await);
@@ -130,7 +130,7 @@ fn all_nodes_of_a_request_share_the_zone_of_a_reused_idle_node() {
                 assert_eq!(zone(id).await, expected);
             }
             let nodes = consumer.accept(&id).await;
-            consumer.use_up(nodes).await;
+            consumer.use_and_release(nodes).await;
         }
         // Nothing is idle any more.
         let id = consumer.submit_labels(&["a", "b"]).await;
@@ -152,7 +152,7 @@ fn a_request_that_a_pool_can_never_serve_is_declined() {
     ];
     for (pool, labels) in cases {
         on_paused_time(async {
-            let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool.clone())).await;
+            let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), pool.clone())).await;
             let id = consumer.submit_labels(&labels).await;
             let request = consumer.wait_for_end(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{pool}");
@@ -171,7 +171,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
         let of = |name: &str| fake::provider(name, images.clone(), json!({"labels": label}));
         let mut both = configuration(&[of("one"), of("two")]);
         both["diskimages"] = json!([{"name": "image", "elements": ["vm"]}]);
-        let (_zookeeper, consumer, _process) = started(&both).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&both).await;
         let nowhere = consumer.submit_labels(&["a"]).await;
         let request = consumer.wait_for_end(&nowhere).await;
         assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 2));
@@ -181,7 +181,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
             build: "b1".into(),
             upload: "0000000001".into(),
         };
-        upload(&consumer.zk, &key, UploadState::Ready, 1.0, Some("an-image")).await;
+        record_upload(&consumer.zk, &key, UploadState::Ready, 1.0, Some("an-image")).await;
         let served = async || {
             let id = consumer.submit_labels(&["a"]).await;
             let request = consumer.wait_for_end(&id).await;
@@ -209,7 +209,7 @@ fn a_preferred_provider_serves_first_and_blocks_nothing() {
         let label = json!([{"name": "a", "cloud-image": "image", "flavor-name": "Fake Flavor"}]);
         let [one, two] = ["one", "two"].map(|name| fake::provider(name, json!({}), json!({})));
         let three = fake::provider("three", json!({}), json!({"labels": label}));
-        let (_zookeeper, consumer, _process) = started(&configuration(&[one, two, three])).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration(&[one, two, three])).await;
         let cases = [
             ("a", "one", Some("one")),
             ("a", "two", Some("two")),
@@ -219,7 +219,7 @@ fn a_preferred_provider_serves_first_and_blocks_nothing() {
         ];
         for (label, provider, expected) in cases {
             for _ in 0..3 {
-                let mut request = wanting(&[label]);
+                let mut request = request_for(&[label]);
                 (request.provider, request.reuse) = (Some(provider.into()), false);
                 let id = consumer.submit(request).await;
                 let record = node(&consumer, &fulfilled(&consumer, &id).await[0]).await;
@@ -241,7 +241,7 @@ fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
     for mut case in cases {
         case["launch-retries"] = json!(3);
         on_paused_time(async {
-            let (_zookeeper, consumer, _process) = started(&cloud(case.clone(), json!({}))).await;
+            let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(case.clone(), json!({}))).await;
             let id = consumer.submit_labels(&["a"]).await;
             let began = clock::now();
             let request = consumer.wait_for_end(&id).await;
@@ -260,7 +260,7 @@ fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
 fn if_one_of_two_nodes_fails_the_other_is_released_at_once() {
     on_paused_time(async {
         let provider = json!({"launch-retries": 1, "fake": {"boot-fails-every": 2}});
-        let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(provider, json!({}))).await;
         let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0));
@@ -299,7 +299,7 @@ fn host_keys_follow_connection_type_and_settings() {
         let mut all = configuration(&[lab]);
         let names = names.iter().chain(&["unchecked", "unchecked-pool"]);
         all["labels"] = names.map(|name| json!({"name": name})).collect();
-        let (_zookeeper, consumer, _process) = started(&all).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&all).await;
         let key = vec!["ssh-rsa FAKEKEY".to_owned()];
         let expected = [
             ("plain", "ssh", 22, Some("csh"), key.clone()),
@@ -324,7 +324,7 @@ fn a_deleted_request_frees_its_ready_nodes_and_its_lock() {
     on_paused_time(async {
         let provider =
             json!({"launch-retries": 2, "launch-timeout": 50, "fake": {"boot-time": 5, "boot-fails-every": 2}});
-        let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(provider, json!({}))).await;
         let id = consumer.submit_labels(&["a", "a"]).await;
         let count =
             async |state: NodeState| consumer.nodes().await.iter().filter(|(_, node)| node.state == state).count();
@@ -347,7 +347,8 @@ fn a_deleted_request_frees_its_ready_nodes_and_its_lock() {
 #[test]
 fn a_lock_contender_does_not_delay_the_end_of_a_request() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
+        let (_zookeeper, consumer, _process) =
+            start_fake_launcher(&single_provider(json!({"fake": {"boot-time": 20}}), json!({}))).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
         let directory = paths::request_lock(&id);
         until("it is accepted", async || consumer.count(&directory).await == 1).await;
@@ -364,8 +365,8 @@ fn a_lock_contender_does_not_delay_the_end_of_a_request() {
 #[test]
 fn a_locked_request_is_served_with_its_changes_after_unlocking() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
-        let before = json::to_bytes(&wanting(&["unheard-of"]));
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), json!({}))).await;
+        let before = json::to_bytes(&request_for(&["unheard-of"]));
         // Nobody can serve it as it is at first, and who looks at it declines it.
         lock::make_path(&consumer.zk, "/nodepool/requests-lock").await.unwrap();
         let path = "/nodepool/requests/200-0000009999";
@@ -377,7 +378,7 @@ fn a_locked_request_is_served_with_its_changes_after_unlocking() {
         fulfilled(&consumer, &other).await;
         sleep(Duration::from_secs(60)).await;
         assert_eq!(consumer.zk.get(path).await.unwrap().0, before, "nobody has written to it");
-        let mut revised = wanting(&["a"]);
+        let mut revised = request_for(&["a"]);
         revised.relative_priority = 7;
         consumer.zk.set(path, json::to_bytes(&revised).into(), -1).await.unwrap();
         held.release().await.unwrap();

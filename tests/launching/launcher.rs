@@ -73,7 +73,7 @@ fn a_used_static_node_is_reregistered_in_its_slot() {
             let id = consumer.submit_labels(&["a"]).await;
             let first = consumer.wait_for_end(&id).await.nodes[0].clone();
             let nodes = consumer.accept(&id).await;
-            consumer.use_up(nodes).await;
+            consumer.use_and_release(nodes).await;
             until("the slot to be registered again", async || consumer.ready_nodes().await == 1).await;
             let (second, node) = consumer.nodes().await.pop().unwrap();
             assert_ne!(second, first);
@@ -193,7 +193,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
             assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             consumer.accept(&id).await
         };
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
 
         std::fs::write(&process.file, yaml("lab", &["name: fake-h1, labels: [a, b], max-parallel-jobs: 2"], ""))
             .unwrap();

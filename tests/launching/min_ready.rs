@@ -22,12 +22,12 @@ use tokio::time::sleep;
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// A launcher with a static host of label `a` that wants `min_ready` idle nodes of label `b`.
-fn wanting(min_ready: i64, more: &str) -> String {
+fn config_with_min_ready(min_ready: i64, more: &str) -> String {
     let text = yaml("lab", &["name: fake-h1, labels: [a]"], more);
     text.replacen("  - name: b\n", &format!("  - name: b\n    min-ready: {min_ready}\n"), 1)
 }
 
-async fn beside_a_cloud(yaml: &str) -> (MemoryZooKeeper, Consumer, InProcessDaemon, ForeignPool) {
+async fn start_with_foreign_pool(yaml: &str) -> (MemoryZooKeeper, Consumer, InProcessDaemon, ForeignPool) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
@@ -38,7 +38,7 @@ async fn beside_a_cloud(yaml: &str) -> (MemoryZooKeeper, Consumer, InProcessDaem
 }
 
 /// Waits for so many open requests, and a while longer, in which none is made or goes.
-async fn asked(consumer: &Consumer, count: usize) -> Vec<RequestId> {
+async fn wait_for_requests(consumer: &Consumer, count: usize) -> Vec<RequestId> {
     until(&format!("{count} requests"), async || consumer.requests().await.len() == count).await;
     let ids = consumer.requests().await;
     sleep(SETTLE_TIME).await;
@@ -47,7 +47,7 @@ async fn asked(consumer: &Consumer, count: usize) -> Vec<RequestId> {
 }
 
 /// How many requests were ever made: their numbers are counted through.
-async fn ever_made(consumer: &Consumer) -> i64 {
+async fn requests_ever_created(consumer: &Consumer) -> i64 {
     let id = consumer.submit_labels(&["nobody-has-it"]).await;
     consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
     id.sequence().parse().unwrap()
@@ -57,9 +57,9 @@ async fn ever_made(consumer: &Consumer) -> i64 {
 #[test]
 fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
     on_paused_time(async {
-        let (_zookeeper, consumer, process, _cloud) = beside_a_cloud(&wanting(2, "")).await;
+        let (_zookeeper, consumer, process, _cloud) = start_with_foreign_pool(&config_with_min_ready(2, "")).await;
         let mut events = BTreeSet::new();
-        for id in asked(&consumer, 2).await {
+        for id in wait_for_requests(&consumer, 2).await {
             assert_eq!((id.priority(), id.sequence().len()), ("900", 10), "{id}");
             let (data, stat) = consumer.zk.get(&paths::request(&id)).await.unwrap();
             assert_eq!(stat.ephemeral_owner, process.session_id);
@@ -73,7 +73,7 @@ fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
             events.insert(event);
         }
         assert_eq!(events.len(), 2, "each is an event of its own");
-        assert_eq!(ever_made(&consumer).await, 2);
+        assert_eq!(requests_ever_created(&consumer).await, 2);
     });
 }
 
@@ -81,10 +81,10 @@ fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
 #[test]
 fn fulfilled_min_ready_requests_are_deleted_and_nodes_freed() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(2, "")).await;
+        let (_zookeeper, consumer, _process, cloud) = start_with_foreign_pool(&config_with_min_ready(2, "")).await;
         let mut given = Vec::new();
-        for id in asked(&consumer, 2).await {
-            let node = cloud.fulfil(&id).await.pop().unwrap();
+        for id in wait_for_requests(&consumer, 2).await {
+            let node = cloud.fulfill(&id).await.pop().unwrap();
             given.push((node.clone(), consumer.node(&node).await.unwrap()));
         }
         until("both nodes to be free", async || consumer.ready_nodes().await == 3).await;
@@ -94,7 +94,7 @@ fn fulfilled_min_ready_requests_are_deleted_and_nodes_freed() {
             assert_eq!(consumer.node(&id).await.unwrap(), before, "nothing else of the record has changed");
         }
         sleep(SETTLE_TIME).await;
-        assert_eq!(ever_made(&consumer).await, 2, "there are enough now");
+        assert_eq!(requests_ever_created(&consumer).await, 2, "there are enough now");
     });
 }
 
@@ -102,18 +102,18 @@ fn fulfilled_min_ready_requests_are_deleted_and_nodes_freed() {
 #[test]
 fn a_min_ready_request_with_a_lost_reply_is_finished_too() {
     on_paused_time(async {
-        let (zookeeper, consumer, process, cloud) = beside_a_cloud(&wanting(1, "")).await;
-        let node = cloud.fulfil(&asked(&consumer, 1).await[0]).await.pop().unwrap();
+        let (zookeeper, consumer, process, cloud) = start_with_foreign_pool(&config_with_min_ready(1, "")).await;
+        let node = cloud.fulfill(&wait_for_requests(&consumer, 1).await[0]).await.pop().unwrap();
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
         sleep(SETTLE_TIME).await;
         zookeeper.fail_next(process.session_id, 1, Fault::AfterApplying);
         delete_tree::delete_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
-        let id = asked(&consumer, 1).await.remove(0);
-        cloud.fulfil(&id).await;
+        let id = wait_for_requests(&consumer, 1).await.remove(0);
+        cloud.fulfill(&id).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
         until("the request to go", async || consumer.requests().await.is_empty()).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(ever_made(&consumer).await, 2, "it is known, so there is no other in its place");
+        assert_eq!(requests_ever_created(&consumer).await, 2, "it is known, so there is no other in its place");
     });
 }
 
@@ -126,11 +126,11 @@ fn only_missing_nodes_are_requested_whoever_has_the_others() {
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
         cloud.launch(&label, None).await;
         let last = cloud.launch(&label, None).await;
-        let mut process = InProcessDaemon::new(&wanting(2, ""));
+        let mut process = InProcessDaemon::new(&config_with_min_ready(2, ""));
         process.run(&zookeeper);
         until("our own node", async || consumer.ready_nodes().await == 3).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(ever_made(&consumer).await, 0, "two idle nodes are two idle nodes");
+        assert_eq!(requests_ever_created(&consumer).await, 0, "two idle nodes are two idle nodes");
 
         // One of them is somebody's now.
         let mut node = consumer.node(&last).await.unwrap();
@@ -149,14 +149,14 @@ async fn min_ready(consumer: &Consumer) -> Vec<RequestId> {
 #[test]
 fn a_label_of_static_hosts_alone_creates_no_requests() {
     on_paused_time(async {
-        let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
+        let text = config_with_min_ready(2, "").replace("labels: [a]", "labels: [a, b]");
         let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(ever_made(&consumer).await, 0);
+        assert_eq!(requests_ever_created(&consumer).await, 0);
         // From the moment on at which somebody else has the label, it is.
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
-        let id = asked(&consumer, 1).await.remove(0);
-        cloud.fulfil(&id).await;
+        let id = wait_for_requests(&consumer, 1).await.remove(0);
+        cloud.fulfill(&id).await;
         until("the request to go", async || consumer.requests().await.is_empty()).await;
         // And no longer when he has gone.
         cloud.unregister().await;
@@ -171,7 +171,7 @@ fn a_label_of_static_hosts_alone_creates_no_requests() {
 #[test]
 fn other_pools_launch_labels_that_our_static_hosts_have_too() {
     on_paused_time(async {
-        let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
+        let text = config_with_min_ready(2, "").replace("labels: [a]", "labels: [a, b]");
         let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
         let pool = async || {
@@ -181,7 +181,7 @@ fn other_pools_launch_labels_that_our_static_hosts_have_too() {
         };
         let before = pool().await;
         // Our own idle node counts, so only one is missing.
-        let id = asked(&consumer, 1).await.remove(0);
+        let id = wait_for_requests(&consumer, 1).await.remove(0);
         let request = consumer.request(&id).await.unwrap();
         assert_eq!(
             (request.state, request.declined_by.len()),
@@ -190,7 +190,7 @@ fn other_pools_launch_labels_that_our_static_hosts_have_too() {
         );
         assert_ne!(request.declined_by, std::slice::from_ref(&cloud.launcher));
         assert_eq!(pool().await, before, "and never pauses");
-        cloud.fulfil(&id).await;
+        cloud.fulfill(&id).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
     });
 }
@@ -199,12 +199,12 @@ fn other_pools_launch_labels_that_our_static_hosts_have_too() {
 #[test]
 fn min_ready_backoff_doubles_up_to_a_minute_until_success() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, "")).await;
+        let (_zookeeper, consumer, _process, cloud) = start_with_foreign_pool(&config_with_min_ready(1, "")).await;
         for expected in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
             pause_after_failure_is(expected, &consumer, &cloud).await;
         }
         let id = next_request(&consumer).await;
-        let node = cloud.fulfil(&id).await.remove(0);
+        let node = cloud.fulfill(&id).await.remove(0);
         until("the request to go", async || consumer.requests().await.is_empty()).await;
         until("the node to be free", async || consumer.node(&node).await.unwrap().is_idle()).await;
         consumer.set_state(&node, NodeState::InUse).await;
@@ -232,10 +232,10 @@ async fn pause_after_failure_is(expected: f64, consumer: &Consumer, cloud: &Fore
 fn a_tenant_at_its_limit_does_not_block_min_ready() {
     on_paused_time(async {
         let limit = "tenant-resource-limits:\n  - tenant-name: small\n    max-servers: 0\n";
-        let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, limit)).await;
-        let id = asked(&consumer, 1).await.remove(0);
+        let (_zookeeper, consumer, _process, cloud) = start_with_foreign_pool(&config_with_min_ready(1, limit)).await;
+        let id = wait_for_requests(&consumer, 1).await.remove(0);
         assert_eq!(consumer.request(&id).await.unwrap().tenant_name, None, "nobody's limit counts");
-        cloud.fulfil(&id).await;
+        cloud.fulfill(&id).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
     });
 }
@@ -247,7 +247,7 @@ fn min_ready_requests_are_recreated_by_the_next_session() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
-        let mut process = InProcessDaemon::new(&wanting(1, ""));
+        let mut process = InProcessDaemon::new(&config_with_min_ready(1, ""));
         let running = process.run(&zookeeper);
         let old = next_request(&consumer).await;
         zookeeper.expire(process.session_id);
@@ -256,7 +256,7 @@ fn min_ready_requests_are_recreated_by_the_next_session() {
         process.run(&zookeeper);
         let new = next_request(&consumer).await;
         assert_ne!(new, old);
-        cloud.fulfil(&new).await;
+        cloud.fulfill(&new).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
     });
 }
@@ -265,11 +265,11 @@ fn min_ready_requests_are_recreated_by_the_next_session() {
 #[test]
 fn a_deleted_min_ready_request_is_recreated() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process, _cloud) = beside_a_cloud(&wanting(1, "")).await;
+        let (_zookeeper, consumer, _process, _cloud) = start_with_foreign_pool(&config_with_min_ready(1, "")).await;
         let removed = next_request(&consumer).await;
         consumer.zk.delete(&paths::request(&removed), -1).await.unwrap();
-        assert_ne!(asked(&consumer, 1).await, [removed]);
-        assert_eq!(ever_made(&consumer).await, 2);
+        assert_ne!(wait_for_requests(&consumer, 1).await, [removed]);
+        assert_eq!(requests_ever_created(&consumer).await, 2);
     });
 }
 
@@ -277,7 +277,7 @@ fn a_deleted_min_ready_request_is_recreated() {
 #[test]
 fn a_locked_node_is_freed_on_unlock_without_retries_before() {
     on_paused_time(async {
-        let (zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, "")).await;
+        let (zookeeper, consumer, _process, cloud) = start_with_foreign_pool(&config_with_min_ready(1, "")).await;
         let id = next_request(&consumer).await;
         let node = cloud.launch(&LabelName::from("b"), Some(&id)).await;
         let held = lock::try_lock(&cloud.zk, &paths::node_lock(&node), "").await.unwrap().unwrap();
@@ -312,6 +312,6 @@ fn min_ready_requests_nothing_that_cannot_be_launched() {
         process.run(&zookeeper);
         until("a node of the label that can be launched", async || consumer.ready_nodes().await == 1).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(ever_made(&consumer).await, 1, "the other label was not asked for");
+        assert_eq!(requests_ever_created(&consumer).await, 1, "the other label was not asked for");
     });
 }

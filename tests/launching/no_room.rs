@@ -63,11 +63,11 @@ fn the_first_request_lacking_capacity_pauses_the_pool() {
         assert_eq!(state(&consumer, &third).await, RequestState::Requested);
         assert_eq!(consumer.nodes().await.len(), 2, "no node is made for them");
 
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         wait_for_state(&consumer, &third, RequestState::Pending).await;
         let used = consumer.accept(&second).await;
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
     });
@@ -129,7 +129,7 @@ fn a_request_deleted_while_waiting_blocks_no_others() {
         until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
         let third = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &third, RequestState::Pending).await;
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
     });
 }

@@ -114,7 +114,7 @@ fn a_driver_is_notified_of_reused_and_deleted_nodes() {
         let request = consumer.wait_for_end(&second).await;
         assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &node));
         let used = consumer.accept(&second).await;
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         let all = [Notification::NodeReused(node.clone()), Notification::NodeDeleted(node.clone())];
         until("both are heard", async || *received.lock().unwrap() == all).await;
     });

@@ -205,7 +205,7 @@ fn a_failed_provider_start_is_retried_without_a_file_change() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let is_there = Arc::<AtomicBool>::default();
-        let mut process = InProcessDaemon::driven(YAML, |_| {}, Some(Box::new(DelayedDrivers(is_there.clone()))));
+        let mut process = InProcessDaemon::with_drivers(YAML, |_| {}, Some(Box::new(DelayedDrivers(is_there.clone()))));
         process.run(&zookeeper);
         let pools = async || consumer.count("/nodepool/components/pool").await;
         // At the start, and after a reload that replaces it.
@@ -221,7 +221,7 @@ fn a_failed_provider_start_is_retried_without_a_file_change() {
             assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             assert_eq!(pools().await, 1);
             let nodes = consumer.accept(&id).await;
-            consumer.use_up(nodes).await;
+            consumer.use_and_release(nodes).await;
             until("its node is gone", async || consumer.nodes().await.is_empty()).await;
             is_there.store(false, Relaxed);
             sleep(SETTLE_TIME).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::fake::{cloud, is_paused, started};
+use crate::grown::fake::{is_paused, single_provider, start_fake_launcher};
 use crate::grown::{Consumer, on_paused_time, until};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::{LabelName, RequestId};
@@ -27,7 +27,7 @@ async fn wait_for_state(consumer: &Consumer, id: &RequestId, state: RequestState
 
 /// With room for one node, the second request waits without a node of its own until the first one's is gone.
 async fn assert_waits_for_capacity(configuration: &Value) {
-    let (_zookeeper, consumer, _process) = started(configuration).await;
+    let (_zookeeper, consumer, _process) = start_fake_launcher(configuration).await;
     let first = consumer.submit_labels(&["a"]).await;
     assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled, "{configuration}");
     let used = consumer.accept(&first).await;
@@ -40,7 +40,7 @@ async fn assert_waits_for_capacity(configuration: &Value) {
     assert_eq!(state(&consumer, &second).await, RequestState::Pending, "{configuration}");
     assert_eq!(consumer.nodes().await.len(), 1, "no node is made for it: {configuration}");
     let before = used[0].0.as_str().parse::<i64>().unwrap();
-    consumer.use_up(used).await;
+    consumer.use_and_release(used).await;
     let served = consumer.wait_for_end(&second).await;
     assert_eq!(served.state, RequestState::Fulfilled, "{configuration}");
     assert_eq!(served.nodes[0].as_str().parse::<i64>().unwrap(), before + 1, "nor was one in vain: {configuration}");
@@ -51,7 +51,7 @@ async fn assert_waits_for_capacity(configuration: &Value) {
 #[test]
 fn a_request_beyond_the_pool_limit_waits() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
-        on_paused_time(async { assert_waits_for_capacity(&cloud(json!({}), limit)).await });
+        on_paused_time(async { assert_waits_for_capacity(&single_provider(json!({}), limit)).await });
     }
 }
 
@@ -61,7 +61,7 @@ fn a_request_beyond_the_cloud_quota_waits() {
     for limit in [json!({"max-instances": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
         on_paused_time(async {
             let pool = json!({"ignore-provider-quota": false});
-            assert_waits_for_capacity(&cloud(json!({"fake": limit}), pool)).await;
+            assert_waits_for_capacity(&single_provider(json!({"fake": limit}), pool)).await;
         });
     }
 }
@@ -71,14 +71,15 @@ async fn ask_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, lab
     let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
     let mut request = NodeRequest::new(labels, "tester", clock::now());
     request.tenant_name = tenant.map(Into::into);
-    consumer.submit_as(precedence, request).await
+    consumer.submit_with_precedence(precedence, request).await
 }
 
 // zookeeper.md checks 38 and 50
 #[test]
 fn requests_lacking_capacity_are_served_by_rank() {
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
+        let (_zookeeper, consumer, _process) =
+            start_fake_launcher(&single_provider(json!({}), json!({"max-servers": 1}))).await;
         let first = consumer.submit_labels(&["a"]).await;
         consumer.wait_for_end(&first).await;
         let mut used = consumer.accept(&first).await;
@@ -87,7 +88,7 @@ fn requests_lacking_capacity_are_served_by_rank() {
         let low = ask_as(&consumer, None, "200", &["a"]).await;
         let high = ask_as(&consumer, None, "100", &["a"]).await;
         for (next, behind) in [(&waiting, vec![&high, &low]), (&high, vec![&low]), (&low, vec![])] {
-            consumer.use_up(used).await;
+            consumer.use_and_release(used).await;
             assert_eq!(consumer.wait_for_end(next).await.state, RequestState::Fulfilled);
             for id in behind {
                 assert_ne!(state(&consumer, id).await, RequestState::Fulfilled, "{id} was served before {next}");
@@ -101,8 +102,8 @@ fn requests_lacking_capacity_are_served_by_rank() {
 #[test]
 fn a_waiting_request_is_declined_when_its_label_fails() {
     on_paused_time(async {
-        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
-        let (_zookeeper, consumer, process) = started(&configuration).await;
+        let mut configuration = single_provider(json!({}), json!({"max-servers": 1}));
+        let (_zookeeper, consumer, process) = start_fake_launcher(&configuration).await;
         let first = consumer.submit_labels(&["a"]).await;
         consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
@@ -117,7 +118,7 @@ fn a_waiting_request_is_declined_when_its_label_fails() {
         assert!(lock.is_ok_and(|contenders| contenders.is_empty()), "its lock is given back");
         let second = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &second, RequestState::Pending).await;
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
@@ -128,14 +129,14 @@ fn pools_share_cloud_limits_but_not_pool_limits() {
     for (limit, is_shared) in [(json!({"max-servers": 1}), false), (json!({}), true)] {
         on_paused_time(async {
             let of_provider = if is_shared { json!({"fake": {"max-cores": 7}}) } else { json!({}) };
-            let mut configuration = cloud(of_provider, limit.clone());
+            let mut configuration = single_provider(of_provider, limit.clone());
             let mut second = configuration["providers"][0]["pools"][0].clone();
             second["name"] = json!("second");
             let labels = second["labels"].as_array_mut().unwrap();
             labels.remove(0);
             configuration["providers"][0]["pools"][0]["labels"].as_array_mut().unwrap().remove(1);
             configuration["providers"][0]["pools"].as_array_mut().unwrap().push(second);
-            let (_zookeeper, consumer, _process) = started(&configuration).await;
+            let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
             let first = consumer.submit_labels(&["a"]).await;
             assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled);
             let used = consumer.accept(&first).await;
@@ -143,7 +144,7 @@ fn pools_share_cloud_limits_but_not_pool_limits() {
             if is_shared {
                 wait_for_state(&consumer, &second, RequestState::Pending).await;
                 assert!(!is_paused(&consumer, "main").await);
-                consumer.use_up(used).await;
+                consumer.use_and_release(used).await;
             }
             assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         });
@@ -154,8 +155,8 @@ fn pools_share_cloud_limits_but_not_pool_limits() {
 #[test]
 fn a_waiting_request_is_served_when_its_pool_limit_rises() {
     on_paused_time(async {
-        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
-        let (_zookeeper, consumer, process) = started(&configuration).await;
+        let mut configuration = single_provider(json!({}), json!({"max-servers": 1}));
+        let (_zookeeper, consumer, process) = start_fake_launcher(&configuration).await;
         let first = consumer.submit_labels(&["a"]).await;
         consumer.wait_for_end(&first).await;
         let _in_use = consumer.accept(&first).await;
@@ -173,7 +174,7 @@ fn a_waiting_request_is_served_when_its_pool_limit_rises() {
 fn concurrent_launches_respect_max_concurrency() {
     on_paused_time(async {
         let slow = json!({"max-concurrency": 1, "fake": {"boot-time": 20}});
-        let (_zookeeper, consumer, _process) = started(&cloud(slow, json!({}))).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(slow, json!({}))).await;
         let mut asked = Vec::new();
         for label in ["a", "b", "a"] {
             asked.push(consumer.submit_labels(&[label]).await);
@@ -190,7 +191,8 @@ fn concurrent_launches_respect_max_concurrency() {
         .await;
     });
     on_paused_time(async {
-        let (_zookeeper, consumer, _process) = started(&cloud(json!({"max-concurrency": 0}), json!({}))).await;
+        let (_zookeeper, consumer, _process) =
+            start_fake_launcher(&single_provider(json!({"max-concurrency": 0}), json!({}))).await;
         let id = consumer.submit_labels(&["a"]).await;
         sleep(SETTLE_TIME).await;
         let request = consumer.request(&id).await.unwrap();
@@ -203,10 +205,10 @@ fn concurrent_launches_respect_max_concurrency() {
 fn a_tenant_at_its_limit_waits_and_others_are_served() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
         on_paused_time(async {
-            let mut configuration = cloud(json!({}), json!({}));
+            let mut configuration = single_provider(json!({}), json!({}));
             configuration["tenant-resource-limits"] = json!([limit]);
             configuration["tenant-resource-limits"][0]["tenant-name"] = json!("small");
-            let (_zookeeper, consumer, _process) = started(&configuration).await;
+            let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
             let first = ask_as(&consumer, Some("small"), "200", &["a"]).await;
             assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled);
             let used = consumer.accept(&first).await;
@@ -218,7 +220,7 @@ fn a_tenant_at_its_limit_waits_and_others_are_served() {
             assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]), "{limit}");
             assert_eq!(consumer.count(&paths::request_lock(&second)).await, 0, "nobody holds it: {limit}");
             assert!(!is_paused(&consumer, "main").await, "{limit}");
-            consumer.use_up(used).await;
+            consumer.use_and_release(used).await;
             assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled, "{limit}");
         });
     }
@@ -228,10 +230,10 @@ fn a_tenant_at_its_limit_waits_and_others_are_served() {
 #[test]
 fn min_ready_is_independent_of_tenant_limits() {
     on_paused_time(async {
-        let mut configuration = cloud(json!({}), json!({}));
+        let mut configuration = single_provider(json!({}), json!({}));
         configuration["tenant-resource-limits"] = json!([{"tenant-name": "none", "max-servers": 0, "max-cores": 0}]);
         configuration["labels"][0]["min-ready"] = json!(1);
-        let (_zookeeper, consumer, _process) = started(&configuration).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
         until("a node is ready", async || consumer.ready_nodes().await == 1).await;
         let refused = ask_as(&consumer, Some("none"), "200", &["a"]).await;
         sleep(SETTLE_TIME).await;
@@ -244,9 +246,9 @@ fn min_ready_is_independent_of_tenant_limits() {
 #[test]
 fn min_ready_without_capacity_fails_and_pauses_no_pool() {
     on_paused_time(async {
-        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+        let mut configuration = single_provider(json!({}), json!({"max-servers": 1}));
         configuration["labels"][1]["min-ready"] = json!(1);
-        let (_zookeeper, consumer, _process) = started(&configuration).await;
+        let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
         until("a node is ready", async || consumer.ready_nodes().await == 1).await;
         let id = consumer.submit_labels(&["b"]).await;
         consumer.wait_for_end(&id).await;
@@ -267,7 +269,7 @@ fn min_ready_without_capacity_fails_and_pauses_no_pool() {
         .await;
         let states: Vec<_> = consumer.nodes().await.into_iter().map(|(_, node)| node.state).collect();
         assert_eq!(states, [NodeState::Ready], "the one that is taken, and none beside it");
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         until("the next is ready", async || consumer.ready_nodes().await == 1).await;
     });
 }
@@ -277,14 +279,15 @@ fn min_ready_without_capacity_fails_and_pauses_no_pool() {
 fn a_node_whose_eviction_failed_is_deleted_later() {
     on_paused_time(async {
         let faults = json!({"boot-time": 5, "boot-quota-every": 4});
-        let (zookeeper, consumer, process) = started(&cloud(json!({"fake": faults}), json!({"max-servers": 2}))).await;
+        let (zookeeper, consumer, process) =
+            start_fake_launcher(&single_provider(json!({"fake": faults}), json!({"max-servers": 2}))).await;
         let first = consumer.submit_labels(&["a", "a"]).await;
         consumer.wait_for_end(&first).await;
         let used = consumer.accept(&first).await;
         let second = consumer.submit_labels(&["a", "a"]).await;
         wait_for_state(&consumer, &second, RequestState::Pending).await;
         sleep(Duration::from_secs(5)).await;
-        consumer.use_up(used).await;
+        consumer.use_and_release(used).await;
         until("both of the second boot", async || {
             let nodes = consumer.nodes().await;
             let boots = |node: &Node| node.state == NodeState::Building && node.external_id.as_str().is_some();

@@ -43,7 +43,7 @@ async fn served(consumer: &Consumer, label: &str) -> RequestState {
     let ended = consumer.wait_for_end(&id).await;
     if ended.state == RequestState::Fulfilled {
         let nodes = consumer.accept(&id).await;
-        consumer.use_up(nodes).await;
+        consumer.use_and_release(nodes).await;
     }
     ended.state
 }

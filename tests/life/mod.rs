@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use zookeeper_server::types::CreateMode;
 
-use crate::daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, SOON};
+use crate::daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, WorkDir};
 use crate::support::wait;
 
 pub const EVENT: &str = "3b2f1a7c9d8e4f50a1b2c3d4e5f60718";
@@ -17,7 +17,7 @@ pub const EVENT: &str = "3b2f1a7c9d8e4f50a1b2c3d4e5f60718";
 pub const TRACE: u128 = 0xfedc_ba98_7654_3210_0123_4567_89ab_cdef;
 pub const SPAN: u64 = 0xf123_4567_89ab_cdef;
 
-pub struct Life {
+pub struct RequestLifecycle {
     pub request: String,
     pub nodes: Vec<String>,
     /// What Zuul gets back.
@@ -58,7 +58,7 @@ fn configuration(coordinator: &Coordinator, port: u16) -> String {
 }
 
 /// Lives it with a launcher that has these flags and variables.
-pub async fn of_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Life {
+pub async fn run_one_request(flags: &[&str], environment: &[(&str, &str)]) -> RequestLifecycle {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let work_dir = WorkDir::new("");
     let coordinator = Coordinator::start(&work_dir.path("store")).await;
@@ -67,35 +67,36 @@ pub async fn of_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Lif
     let mut command = work_dir.command(LAUNCHER, &[&["-c", "nodepool.yaml"], flags].concat());
     command.envs(environment.iter().copied());
     let mut launcher = work_dir.start_command(command);
-    work_dir.becomes_ready().await;
+    work_dir.wait_until_ready().await;
 
     for path in ["/nodepool", "/nodepool/requests"] {
         // It may be there already.
         let _ = zk.create(path, Vec::new().into(), CreateMode::Persistent).await;
     }
-    let asked = zk.create("/nodepool/requests/200-", record().into(), CreateMode::PersistentSequential).await;
-    let path = asked.unwrap().0;
-    let fulfilled = wait::until_some("the request to be fulfilled", SOON, async || {
+    let submitted = zk.create("/nodepool/requests/200-", record().into(), CreateMode::PersistentSequential).await;
+    let path = submitted.unwrap().0;
+    let fulfilled = wait::until_some("the request to be fulfilled", PROCESS_TIMEOUT, async || {
         let text = read(&zk, &path).await?;
         text.contains("\"state\": \"fulfilled\"").then_some(text)
     })
     .await;
     let nodes: Vec<String> = serde_json::from_value(parsed(&fulfilled)["nodes"].clone()).unwrap();
     for node in &nodes {
-        use_up(&zk, node).await;
+        mark_used(&zk, node).await;
     }
     zk.delete(&path, -1).await.unwrap();
-    wait::until("its nodes to be deleted", SOON, async || {
+    wait::until("its nodes to be deleted", PROCESS_TIMEOUT, async || {
         zk.children("/nodepool/nodes").await.is_ok_and(|(left, _)| !left.iter().any(|node| nodes.contains(node)))
     })
     .await;
     // Nobody says so who is stopped between the deletion and that.
-    let told = async || launcher.log().lines().filter(|line| line.contains("StateMachineNodeDeleter")).count() == 2;
-    wait::until("that to be told", SOON, told).await;
+    let is_logged =
+        async || launcher.log().lines().filter(|line| line.contains("StateMachineNodeDeleter")).count() == 2;
+    wait::until("that to be told", PROCESS_TIMEOUT, is_logged).await;
     launcher.signal(Signal::SIGINT);
-    assert!(launcher.ends().await.success(), "{}", launcher.log());
+    assert!(launcher.wait_for_exit().await.success(), "{}", launcher.log());
     let request = path.rsplit('/').next().unwrap().to_owned();
-    Life { request, nodes, record: fulfilled, log: launcher.log() }
+    RequestLifecycle { request, nodes, record: fulfilled, log: launcher.log() }
 }
 
 async fn read(zk: &Arc<RealConnection>, path: &str) -> Option<String> {
@@ -108,7 +109,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-async fn use_up(zk: &Arc<RealConnection>, node: &str) {
+async fn mark_used(zk: &Arc<RealConnection>, node: &str) {
     let path = format!("/nodepool/nodes/{node}");
     let mut record = parsed(&read(zk, &path).await.unwrap());
     record["state"] = json!("used");

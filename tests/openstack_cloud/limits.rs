@@ -5,18 +5,18 @@ use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
-use crate::stack::Cloud;
-use crate::stack::scene::{LONG, OpenStackHarness, with_launcher};
+use crate::stack::TestCloud;
+use crate::stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, with_launcher};
 use crate::support::wait;
 
 async fn is_pending(harness: &OpenStackHarness, id: &RequestId) {
     let request = async || harness.consumer.request(id).await.expect("it is there").state;
-    wait::until("the request to wait", LONG, async || request().await == RequestState::Pending).await;
+    wait::until("the request to wait", CLOUD_TIMEOUT, async || request().await == RequestState::Pending).await;
 }
 
 /// With room for one volume, a request for two never fits, and the second of two requests waits.
 async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
-    let cloud = Cloud::simulated(flags).await;
+    let cloud = TestCloud::simulated(flags).await;
     let configure = |name: &str| {
         let mut provider = cloud.provider(name);
         let pool = &mut provider["pools"][0];
@@ -26,18 +26,18 @@ async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
         vec![provider]
     };
     with_launcher(&cloud, configure, async |harness| {
-        let (first, _) = harness.serve(&["a"]).await;
+        let (first, _) = harness.obtain_nodes(&["a"]).await;
         let never = harness.consumer.submit_labels(&["a", "a"]).await;
         assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed, "{reason}");
-        harness.says(&never, reason).await;
+        harness.wait_for_reason(&never, reason).await;
         let second = harness.consumer.submit_labels(&["a"]).await;
         is_pending(harness, &second).await;
-        harness.says(&second, reason).await;
+        harness.wait_for_reason(&second, reason).await;
         assert_eq!(cloud.simulation().state().await["servers_created"], 1, "{reason}");
-        harness.use_up(&first).await;
+        harness.accept_and_release(&first).await;
         harness.wait_until_fulfilled(&second).await;
-        harness.use_up(&second).await;
-        harness.empties().await;
+        harness.accept_and_release(&second).await;
+        harness.wait_until_empty().await;
     })
     .await;
 }
@@ -64,7 +64,7 @@ fn a_project_limits_number_and_size_of_volumes() {
 #[test]
 fn a_stale_quota_blocks_only_pools_that_respect_it() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--quota-servers", "1"]).await;
+        let cloud = TestCloud::simulated(&["--quota-servers", "1"]).await;
         let configure = |name: &str| {
             let mut provider = cloud.provider(name);
             provider["pools"][0]["ignore-provider-quota"] = json!(false);
@@ -75,17 +75,17 @@ fn a_stale_quota_blocks_only_pools_that_respect_it() {
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let (first, _) = harness.serve(&["a"]).await;
+            let (first, _) = harness.obtain_nodes(&["a"]).await;
             cloud.simulation().knobs(json!({"quota_servers": 5})).await;
             let heeding = harness.consumer.submit_labels(&["a"]).await;
             is_pending(harness, &heeding).await;
-            let (ignoring, _) = harness.serve(&["b", "b"]).await;
+            let (ignoring, _) = harness.obtain_nodes(&["b", "b"]).await;
             assert_eq!(harness.consumer.request(&heeding).await.unwrap().state, RequestState::Pending);
-            harness.use_up(&ignoring).await;
-            harness.use_up(&first).await;
+            harness.accept_and_release(&ignoring).await;
+            harness.accept_and_release(&first).await;
             harness.wait_until_fulfilled(&heeding).await;
-            harness.use_up(&heeding).await;
-            harness.empties().await;
+            harness.accept_and_release(&heeding).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -95,7 +95,7 @@ fn a_stale_quota_blocks_only_pools_that_respect_it() {
 #[test]
 fn foreign_servers_count_towards_the_project_limits() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--quota-servers", "2"]).await;
+        let cloud = TestCloud::simulated(&["--quota-servers", "2"]).await;
         let client = cloud.client().await;
         let image = client.id_of("image", "images", &cloud.image).await;
         let flavor = client.id_of("compute", "flavors", &cloud.flavor).await;
@@ -111,14 +111,14 @@ fn foreign_servers_count_towards_the_project_limits() {
             async |harness| {
                 let never = harness.consumer.submit_labels(&["a", "a"]).await;
                 assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
-                harness.says(&never, "needs instances 2, the limit is 1").await;
-                let (first, _) = harness.serve(&["a"]).await;
+                harness.wait_for_reason(&never, "needs instances 2, the limit is 1").await;
+                let (first, _) = harness.obtain_nodes(&["a"]).await;
                 let second = harness.consumer.submit_labels(&["a"]).await;
                 is_pending(harness, &second).await;
-                harness.use_up(&first).await;
+                harness.accept_and_release(&first).await;
                 harness.wait_until_fulfilled(&second).await;
-                harness.use_up(&second).await;
-                harness.empties().await;
+                harness.accept_and_release(&second).await;
+                harness.wait_until_empty().await;
             },
         )
         .await;

@@ -5,8 +5,8 @@ use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
-use crate::stack::scene::{LONG, OpenStackHarness, server_of, with_launcher};
-use crate::stack::{Cloud, clouds};
+use crate::stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_launcher};
+use crate::stack::{TestCloud, clouds};
 use crate::support::{real, wait};
 
 #[test]
@@ -19,11 +19,11 @@ fn an_application_credential_works_like_a_password() {
             };
             let configure = |name: &str| vec![credential.provider(name)];
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 assert_eq!(nodes[0].cloud.as_ref(), Some(&credential.name));
                 assert!(!harness.client.server(server_of(&nodes[0])).await.is_null());
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -33,7 +33,7 @@ fn an_application_credential_works_like_a_password() {
 #[test]
 fn a_token_works_like_a_password_until_it_expires() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&[]).await;
+        let cloud = TestCloud::simulated(&[]).await;
         let token = cloud.client().await.token();
         let auth_url = format!("{}/identity/v3", cloud.simulation().base());
         cloud.add(
@@ -47,10 +47,10 @@ fn a_token_works_like_a_password_until_it_expires() {
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let (id, nodes) = harness.serve(&["a"]).await;
+            let (id, nodes) = harness.obtain_nodes(&["a"]).await;
             assert_eq!(nodes[0].cloud.as_deref(), Some("with-token"));
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -59,7 +59,7 @@ fn a_token_works_like_a_password_until_it_expires() {
 #[test]
 fn the_region_is_used_and_recorded() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--region", "north"]).await;
+        let cloud = TestCloud::simulated(&["--region", "north"]).await;
         // The first one is that of a provider which names none.
         cloud.set("regions", json!(["south", "north"]));
         let configure = |name: &str| {
@@ -68,10 +68,10 @@ fn the_region_is_used_and_recorded() {
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let (id, nodes) = harness.serve(&["a"]).await;
+            let (id, nodes) = harness.obtain_nodes(&["a"]).await;
             assert_eq!(nodes[0].region.as_deref(), Some("north"));
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -81,16 +81,16 @@ fn the_region_is_used_and_recorded() {
 fn a_busy_keystone_is_retried_after_its_retry_after() {
     on_real_time(async {
         let fault = "429 times=1 path=^/identity/v3/auth/tokens$";
-        let cloud = Cloud::simulated(&["--retry-after-s", "4", "--fault", fault]).await;
+        let cloud = TestCloud::simulated(&["--retry-after-s", "4", "--fault", fault]).await;
         let began = tokio::time::Instant::now();
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
             async |harness| {
-                let (id, _) = harness.serve(&["a"]).await;
+                let (id, _) = harness.obtain_nodes(&["a"]).await;
                 assert!(began.elapsed().as_secs() >= 4, "it waits as long as it was told to");
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             },
         )
         .await;
@@ -111,7 +111,7 @@ fn tls_uses_the_authority_of_clouds_yaml() {
         return;
     }
     on_real_time(async {
-        let (cloud, folder) = (Cloud::simulated_with_tls(&[]).await, tempfile::tempdir().unwrap());
+        let (cloud, folder) = (TestCloud::simulated_with_tls(&[]).await, tempfile::tempdir().unwrap());
         let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
         let mut file: Value = serde_yaml::from_str(&text).unwrap();
         let good = file["clouds"][&cloud.name].take();
@@ -140,22 +140,22 @@ fn tls_uses_the_authority_of_clouds_yaml() {
         };
         with_launcher(&cloud, configure, async |harness| {
             for label in ["a", "unchecked"] {
-                let (id, _) = harness.serve(&[label]).await;
-                harness.use_up(&id).await;
+                let (id, _) = harness.obtain_nodes(&[label]).await;
+                harness.accept_and_release(&id).await;
             }
             for (label, reason) in [("unknown", "certificate"), ("other", "certificate"), ("nameless", "dns error")] {
                 let id = harness.consumer.submit_labels(&[label]).await;
-                harness.says(&id, &format!("cloud {label}: ")).await;
-                harness.says(&id, reason).await;
+                harness.wait_for_reason(&id, &format!("cloud {label}: ")).await;
+                harness.wait_for_reason(&id, reason).await;
             }
-            harness.empties().await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
 }
 
 /// The cloud with others in its clouds.yaml that nobody can log in to.
-fn with_unusable_clouds(cloud: &mut Cloud, folder: &std::path::Path) {
+fn with_unusable_clouds(cloud: &mut TestCloud, folder: &std::path::Path) {
     let name = cloud.name.clone();
     cloud.copy_clouds_yaml(folder, |file| {
         let good = file["clouds"][name].clone();
@@ -207,15 +207,15 @@ fn a_failed_login_is_reported_and_affects_no_other_provider() {
                 ];
                 for (label, reason) in reasons {
                     let id = harness.consumer.submit_labels(&[label]).await;
-                    harness.says(&id, reason).await;
+                    harness.wait_for_reason(&id, reason).await;
                 }
                 // What is not in clouds.yaml has no pool that could say anything, so those of others decline.
                 for label in ["unknown", "region"] {
                     let id = harness.consumer.submit_labels(&[label]).await;
                     assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 }
-                harness.use_up(&good).await;
-                harness.empties().await;
+                harness.accept_and_release(&good).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -232,7 +232,7 @@ fn load_again(harness: &OpenStackHarness, change: impl FnOnce(&mut Value)) {
 
 /// Asks until a request is not refused any more.
 async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId {
-    wait::until_some(&format!("label {label} to be served"), LONG, async || {
+    wait::until_some(&format!("label {label} to be served"), CLOUD_TIMEOUT, async || {
         let id = harness.consumer.submit_labels(&[label]).await;
         (harness.wait_for_end(&id).await.state == RequestState::Fulfilled).then_some(id)
     })
@@ -243,7 +243,7 @@ async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId
 #[test]
 fn a_changed_clouds_yaml_applies_at_the_next_reload() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&[]).await;
+        let cloud = TestCloud::simulated(&[]).await;
         let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
         let mut file: Value = serde_yaml::from_str(&text).unwrap();
         let good = file["clouds"][&cloud.name].take();
@@ -260,31 +260,31 @@ fn a_changed_clouds_yaml_applies_at_the_next_reload() {
         };
         with_launcher(&cloud, configure, async |harness| {
             let id = harness.consumer.submit_labels(&["a"]).await;
-            harness.says(&id, "401").await;
+            harness.wait_for_reason(&id, "401").await;
             cloud.add("changing", good.clone());
             cloud.add("later", good.clone());
             // It goes on trying, with what it has read.
             let tries = async || cloud.simulation().state().await["calls"].as_u64();
             let before = tries().await;
-            wait::until("another try", LONG, async || tries().await > before).await;
+            wait::until("another try", CLOUD_TIMEOUT, async || tries().await > before).await;
             let id = harness.consumer.submit_labels(&["a"]).await;
-            harness.says(&id, "401").await;
+            harness.wait_for_reason(&id, "401").await;
             load_again(harness, |_| {});
             // What could not be started before has its cloud now, too.
             for label in ["a", "b"] {
                 let id = served_in_the_end(harness, label).await;
-                harness.use_up(&id).await;
+                harness.accept_and_release(&id).await;
             }
-            harness.empties().await;
+            harness.wait_until_empty().await;
 
             cloud.add("changing", wrong.clone());
             load_again(harness, |file| file["providers"][0]["rate"] = json!(0.5));
-            wait::until("the new password to be used", LONG, async || {
+            wait::until("the new password to be used", CLOUD_TIMEOUT, async || {
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 let state = harness.wait_for_end(&id).await.state;
                 match state {
-                    RequestState::Fulfilled => harness.use_up(&id).await,
-                    _ => harness.says(&id, "401").await,
+                    RequestState::Fulfilled => harness.accept_and_release(&id).await,
+                    _ => harness.wait_for_reason(&id, "401").await,
                 }
                 state == RequestState::Failed
             })
@@ -292,7 +292,7 @@ fn a_changed_clouds_yaml_applies_at_the_next_reload() {
             // Whoever cannot log in cannot delete either.
             cloud.add("changing", good.clone());
             load_again(harness, |_| {});
-            harness.empties().await;
+            harness.wait_until_empty().await;
         })
         .await;
     });

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::grown::on_real_time;
 use crate::stack::scene::{with_launcher, with_tuned_launcher};
-use crate::stack::{Cloud, clouds};
+use crate::stack::{TestCloud, clouds};
 use nodepool_model::records::time::Seconds;
 
 // drivers.md 2.1.2
@@ -32,12 +32,12 @@ fn unknown_flavors_and_networks_decline_only_their_labels() {
                 for (label, reason) in reasons {
                     let id = harness.consumer.submit_labels(&[label]).await;
                     assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
-                    harness.says(&id, reason).await;
+                    harness.wait_for_reason(&id, reason).await;
                 }
                 harness.wait_until_fulfilled(&good).await;
                 assert_eq!(harness.client.servers_of(&harness.provider).await.len(), 1);
-                harness.use_up(&good).await;
-                harness.empties().await;
+                harness.accept_and_release(&good).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -61,7 +61,7 @@ fn a_missing_image_is_declined_until_it_exists() {
             with_tuned_launcher(&cloud, configure, often, async |harness| {
                 let early = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&early).await.state, RequestState::Failed);
-                harness.says(&early, &format!("the cloud has no active image {image}")).await;
+                harness.wait_for_reason(&early, &format!("the cloud has no active image {image}")).await;
                 let uploaded = harness.client.upload_image(&image).await;
                 let served = loop {
                     let id = harness.consumer.submit_labels(&["a"]).await;
@@ -69,8 +69,8 @@ fn a_missing_image_is_declined_until_it_exists() {
                         break id;
                     }
                 };
-                harness.use_up(&served).await;
-                harness.empties().await;
+                harness.accept_and_release(&served).await;
+                harness.wait_until_empty().await;
                 harness.client.delete_image(&uploaded).await;
             })
             .await;
@@ -91,10 +91,10 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let bad = harness.consumer.submit_labels(&["b"]).await;
-                let (good, _) = harness.serve(&["a"]).await;
+                let (good, _) = harness.obtain_nodes(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&bad).await.state, RequestState::Failed);
-                harness.use_up(&good).await;
-                harness.empties().await;
+                harness.accept_and_release(&good).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -106,10 +106,10 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
 fn without_glance_images_named_by_id_still_boot() {
     on_real_time(async {
         // Each simulated cloud gives it the same id.
-        let known = Cloud::simulated(&[]).await.client().await.id_of("image", "images", "raw-1M").await;
+        let known = TestCloud::simulated(&[]).await.client().await.id_of("image", "images", "raw-1M").await;
         let images = ["--fault", "403 service=image path=/images"];
         for (flags, reason) in [(["--without", "image"], "no service of type image"), (images, "403")] {
-            let cloud = Cloud::simulated(&flags).await;
+            let cloud = TestCloud::simulated(&flags).await;
             let configure = |name: &str| {
                 let mut provider = cloud.provider(name);
                 let mut by_id = provider["cloud-images"][0].clone();
@@ -124,11 +124,11 @@ fn without_glance_images_named_by_id_still_boot() {
             with_launcher(&cloud, configure, async |harness| {
                 let named = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&named).await.state, RequestState::Failed);
-                harness.says(&named, "image raw-1M cannot be looked up").await;
-                harness.says(&named, reason).await;
-                let (id, _) = harness.serve(&["b"]).await;
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.wait_for_reason(&named, "image raw-1M cannot be looked up").await;
+                harness.wait_for_reason(&named, reason).await;
+                let (id, _) = harness.obtain_nodes(&["b"]).await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -156,7 +156,7 @@ fn failed_servers_are_replaced_and_all_are_deleted() {
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 let request = harness.wait_for_end(&id).await;
                 assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
-                harness.empties().await;
+                harness.wait_until_empty().await;
                 if !cloud.is_real() {
                     let state = cloud.simulation().state().await;
                     assert_eq!((&state["servers_created"], &state["double_creates"]), (&json!(2), &json!(0)));
@@ -168,9 +168,9 @@ fn failed_servers_are_replaced_and_all_are_deleted() {
 }
 
 /// The clouds of a small project: four cores, which are two servers of the flavor `medium`.
-async fn small_clouds() -> Vec<Cloud> {
-    let mut clouds = vec![Cloud::simulated(&["--quota-cores", "4", "--quota-servers", "3"]).await];
-    let small = Cloud::real().and_then(|cloud| cloud.sibling(&format!("{}-small", cloud.name)));
+async fn small_clouds() -> Vec<TestCloud> {
+    let mut clouds = vec![TestCloud::simulated(&["--quota-cores", "4", "--quota-servers", "3"]).await];
+    let small = TestCloud::real().and_then(|cloud| cloud.sibling(&format!("{}-small", cloud.name)));
     clouds.extend(small);
     for cloud in &mut clouds {
         cloud.flavor = "medium".to_owned();
@@ -179,25 +179,25 @@ async fn small_clouds() -> Vec<Cloud> {
 }
 
 /// Two servers fill the project: a third one waits until there is enough of what is short, and three at once never come.
-async fn assert_waits_for_quota(cloud: &Cloud, short: &str) {
+async fn assert_waits_for_quota(cloud: &TestCloud, short: &str) {
     with_launcher(
         cloud,
         |name| vec![cloud.provider(name)],
         async |harness| {
-            let (first, nodes) = harness.serve(&["a", "a"]).await;
+            let (first, nodes) = harness.obtain_nodes(&["a", "a"]).await;
             let recorded: Vec<&String> = nodes[0].resources.iter().flat_map(|all| all.keys()).collect();
             assert_eq!(recorded, ["cores", "instances", "ram"]);
             let never = harness.consumer.submit_labels(&["a", "a", "a"]).await;
             assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
             let waiting = harness.consumer.submit_labels(&["a"]).await;
-            harness.says(&waiting, short).await;
+            harness.wait_for_reason(&waiting, short).await;
             let request = async || harness.consumer.request(&waiting).await.unwrap();
             let is_pending = async || request().await.state == RequestState::Pending;
-            crate::support::wait::until("it waits for room", crate::stack::scene::LONG, is_pending).await;
-            harness.use_up(&first).await;
+            crate::support::wait::until("it waits for room", crate::stack::scene::CLOUD_TIMEOUT, is_pending).await;
+            harness.accept_and_release(&first).await;
             harness.wait_until_fulfilled(&waiting).await;
-            harness.use_up(&waiting).await;
-            harness.empties().await;
+            harness.accept_and_release(&waiting).await;
+            harness.wait_until_empty().await;
         },
     )
     .await;
@@ -226,14 +226,14 @@ fn a_replaced_image_of_the_same_name_fails_no_request() {
                 &cloud,
                 |name| vec![cloud.provider(name)],
                 async |harness| {
-                    let (id, _) = harness.serve(&["a"]).await;
-                    harness.use_up(&id).await;
-                    harness.empties().await;
+                    let (id, _) = harness.obtain_nodes(&["a"]).await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
                     client.delete_image(&first).await;
                     client.upload_image(&cloud.image).await;
-                    let (id, _) = harness.serve(&["a"]).await;
-                    harness.use_up(&id).await;
-                    harness.empties().await;
+                    let (id, _) = harness.obtain_nodes(&["a"]).await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
                 },
             );
             served.await;
@@ -245,20 +245,20 @@ fn a_replaced_image_of_the_same_name_fails_no_request() {
 #[test]
 fn a_removed_zone_fails_no_request() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--zones", "z1,z2"]).await;
+        let cloud = TestCloud::simulated(&["--zones", "z1,z2"]).await;
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
             async |harness| {
-                let (first, nodes) = harness.serve(&["a"]).await;
+                let (first, nodes) = harness.obtain_nodes(&["a"]).await;
                 // The next request would be given the other one.
                 let left = nodes[0].az.clone().unwrap();
                 cloud.simulation().knobs(json!({"zones": [left]})).await;
-                let (second, nodes) = harness.serve(&["a", "a"]).await;
+                let (second, nodes) = harness.obtain_nodes(&["a", "a"]).await;
                 assert!(nodes.iter().all(|node| node.az.as_ref() == Some(&left)), "{nodes:?}");
-                harness.use_up(&first).await;
-                harness.use_up(&second).await;
-                harness.empties().await;
+                harness.accept_and_release(&first).await;
+                harness.accept_and_release(&second).await;
+                harness.wait_until_empty().await;
             },
         )
         .await;
@@ -268,7 +268,7 @@ fn a_removed_zone_fails_no_request() {
 #[test]
 fn an_exhausted_network_delays_requests() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--quota-ports", "2"]).await;
+        let cloud = TestCloud::simulated(&["--quota-ports", "2"]).await;
         assert_waits_for_quota(&cloud, "ports").await;
         assert_eq!(cloud.simulation().state().await["quota_refusals"], 0);
     });
@@ -278,23 +278,23 @@ fn an_exhausted_network_delays_requests() {
 #[test]
 fn an_unexpected_quota_error_only_delays_the_request() {
     on_real_time(async {
-        let cloud = Cloud::simulated(&["--quota-floating-ips", "1"]).await;
+        let cloud = TestCloud::simulated(&["--quota-floating-ips", "1"]).await;
         let configure = |name: &str| {
             let mut provider = cloud.provider(name);
             provider["pools"][0]["auto-floating-ip"] = json!(true);
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let (first, _) = harness.serve(&["a"]).await;
+            let (first, _) = harness.obtain_nodes(&["a"]).await;
             let second = harness.consumer.submit_labels(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
-            crate::support::wait::until("a second server", crate::stack::scene::LONG, refused).await;
+            crate::support::wait::until("a second server", crate::stack::scene::CLOUD_TIMEOUT, refused).await;
             // From then on it is known that servers of this label take floating addresses.
-            harness.says(&second, "floating-ips").await;
-            harness.use_up(&first).await;
+            harness.wait_for_reason(&second, "floating-ips").await;
+            harness.accept_and_release(&first).await;
             harness.wait_until_fulfilled(&second).await;
-            harness.use_up(&second).await;
-            harness.empties().await;
+            harness.accept_and_release(&second).await;
+            harness.wait_until_empty().await;
             assert_eq!(cloud.simulation().state().await["floating_ips"], 0);
         })
         .await;
@@ -306,7 +306,7 @@ fn an_unexpected_quota_error_only_delays_the_request() {
 fn a_server_fault_naming_the_quota_only_delays_the_request() {
     on_real_time(async {
         let fault = "Quota exceeded for cores: Requested 1, but already used 20 of 20 cores";
-        let cloud = Cloud::simulated(&["--boot-fails-every", "1", "--boot-failure", fault]).await;
+        let cloud = TestCloud::simulated(&["--boot-fails-every", "1", "--boot-failure", fault]).await;
         let configure = |name: &str| {
             let mut provider = cloud.provider(name);
             provider["launch-retries"] = json!(1);
@@ -315,11 +315,11 @@ fn a_server_fault_naming_the_quota_only_delays_the_request() {
         with_launcher(&cloud, configure, async |harness| {
             let id = harness.consumer.submit_labels(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
-            crate::support::wait::until("a second attempt", crate::stack::scene::LONG, refused).await;
+            crate::support::wait::until("a second attempt", crate::stack::scene::CLOUD_TIMEOUT, refused).await;
             cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
             harness.wait_until_fulfilled(&id).await;
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -330,7 +330,7 @@ fn a_server_fault_naming_the_quota_only_delays_the_request() {
 fn a_cloud_without_neutron_or_cinder_launches_nodes() {
     on_real_time(async {
         for missing in ["neutron", "cinder"] {
-            let cloud = Cloud::simulated(&["--without", missing]).await;
+            let cloud = TestCloud::simulated(&["--without", missing]).await;
             let configure = |name: &str| {
                 let mut provider = cloud.provider(name);
                 let pool = &mut provider["pools"][0];
@@ -342,14 +342,14 @@ fn a_cloud_without_neutron_or_cinder_launches_nodes() {
                 vec![provider]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 assert!(nodes[0].interface_ip.is_some(), "{nodes:?}");
                 if missing == "cinder" {
                     let never = harness.consumer.submit_labels(&["volume"]).await;
                     assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
                 }
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -361,7 +361,7 @@ fn a_cloud_without_neutron_or_cinder_launches_nodes() {
 fn a_server_with_several_ports_waits_for_the_port_list() {
     on_real_time(async {
         let flags = ["--networks", "private,second", "--fault", "500 times=2 service=network path=/subnets$"];
-        let cloud = Cloud::simulated(&flags).await;
+        let cloud = TestCloud::simulated(&flags).await;
         let configure = |name: &str| {
             let mut provider = cloud.provider(name);
             let pool = &mut provider["pools"][0];
@@ -369,11 +369,11 @@ fn a_server_with_several_ports_waits_for_the_port_list() {
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
-            let (id, nodes) = harness.serve(&["a"]).await;
+            let (id, nodes) = harness.obtain_nodes(&["a"]).await;
             assert!(nodes[0].public_ipv4.is_some(), "{nodes:?}");
             assert_eq!(cloud.simulation().state().await["servers_created"], 1);
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -385,7 +385,7 @@ fn unavailable_quotas_affect_only_pools_that_respect_them() {
     on_real_time(async {
         for status in ["403", "404", "500"] {
             let fault = format!("{status} service=compute path=/limits$");
-            let cloud = Cloud::simulated(&["--fault", &fault]).await;
+            let cloud = TestCloud::simulated(&["--fault", &fault]).await;
             let configure = |name: &str| {
                 let mut ignoring = cloud.provider(name);
                 ignoring["pools"][0]["ignore-provider-quota"] = json!(true);
@@ -399,23 +399,23 @@ fn unavailable_quotas_affect_only_pools_that_respect_them() {
                 vec![ignoring, all_heed]
             };
             with_launcher(&cloud, configure, async |harness| {
-                let (id, _) = harness.serve(&["a"]).await;
+                let (id, _) = harness.obtain_nodes(&["a"]).await;
                 let second = harness.consumer.submit_labels(&["b"]).await;
                 assert_eq!(harness.wait_for_end(&second).await.state, RequestState::Failed);
-                harness.says(&second, "the cloud does not tell its limits").await;
+                harness.wait_for_reason(&second, "the cloud does not tell its limits").await;
                 let third = harness.consumer.submit_labels(&["c"]).await;
-                harness.says(&third, "the cloud does not tell its limits").await;
+                harness.wait_for_reason(&third, "the cloud does not tell its limits").await;
                 // Refused is refused, while a failure may pass.
                 match status {
                     "500" => {
                         cloud.simulation().knobs(json!({"faults": []})).await;
                         harness.wait_until_fulfilled(&third).await;
-                        harness.use_up(&third).await;
+                        harness.accept_and_release(&third).await;
                     }
                     _ => assert_eq!(harness.wait_for_end(&third).await.state, RequestState::Failed),
                 }
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             })
             .await;
         }
@@ -428,7 +428,7 @@ fn known_quotas_are_kept_when_they_become_unavailable() {
     on_real_time(async {
         let faults = ["--fault", "403 after=1 service=compute path=/limits$"];
         let cloud =
-            Cloud::simulated(&[&faults[..], &["--quota-servers", "1", "--boot-fails-every", "1"]].concat()).await;
+            TestCloud::simulated(&[&faults[..], &["--quota-servers", "1", "--boot-fails-every", "1"]].concat()).await;
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
@@ -437,14 +437,15 @@ fn known_quotas_are_kept_when_they_become_unavailable() {
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');
-                crate::support::wait::until("the limits to be refused", crate::stack::scene::LONG, struck).await;
+                crate::support::wait::until("the limits to be refused", crate::stack::scene::CLOUD_TIMEOUT, struck)
+                    .await;
                 cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
                 let never = harness.consumer.submit_labels(&["a", "a"]).await;
                 assert_eq!(harness.wait_for_end(&never).await.state, RequestState::Failed);
-                harness.says(&never, "needs instances 2, the limit is 1").await;
-                let (id, _) = harness.serve(&["a"]).await;
-                harness.use_up(&id).await;
-                harness.empties().await;
+                harness.wait_for_reason(&never, "needs instances 2, the limit is 1").await;
+                let (id, _) = harness.obtain_nodes(&["a"]).await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
             },
         )
         .await;

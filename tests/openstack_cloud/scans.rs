@@ -4,13 +4,13 @@ use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
-use crate::stack::Cloud;
-use crate::stack::scene::{LONG, OpenStackHarness, server_of, with_launcher};
+use crate::stack::TestCloud;
+use crate::stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_launcher};
 use crate::support::real::{self, ports, sshd};
 use crate::support::wait;
 
 /// A provider whose servers are asked for their keys at this port, for so many seconds.
-fn checked(cloud: &Cloud, name: &str, port: u16, seconds: u64) -> Value {
+fn checked(cloud: &TestCloud, name: &str, port: u16, seconds: u64) -> Value {
     let mut provider = cloud.provider(name);
     (provider["boot-timeout"], provider["launch-retries"]) = (json!(seconds), json!(2));
     provider["cloud-images"][0]["connection-port"] = json!(port);
@@ -22,14 +22,14 @@ fn checked(cloud: &Cloud, name: &str, port: u16, seconds: u64) -> Value {
 #[test]
 fn servers_without_host_keys_fail_the_request_and_are_deleted() {
     on_real_time(async {
-        let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
+        let (cloud, port) = (TestCloud::simulated(&[]).await, ports::reserve());
         let configure = |name: &str| vec![checked(&cloud, name, port.number, 1)];
         with_launcher(&cloud, configure, async |harness| {
             let id = harness.consumer.submit_labels(&["a"]).await;
             let request = harness.wait_for_end(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
             assert_eq!(cloud.simulation().state().await["servers_created"], 2, "both attempts were made");
-            harness.empties().await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -38,10 +38,10 @@ fn servers_without_host_keys_fail_the_request_and_are_deleted() {
 /// The address of the server that is there, other than this one.
 async fn address_of_another(
     harness: &OpenStackHarness,
-    cloud: &Cloud,
+    cloud: &TestCloud,
     than: Option<&str>,
 ) -> (String, std::net::IpAddr) {
-    wait::until_some("a server with an address", LONG, async || {
+    wait::until_some("a server with an address", CLOUD_TIMEOUT, async || {
         let servers = harness.client.servers_of(&harness.provider).await;
         let server = servers.iter().find(|server| server["id"].as_str() != than)?;
         let address = server["addresses"].get(&cloud.network)?[0]["addr"].as_str()?.parse().ok()?;
@@ -57,7 +57,7 @@ fn a_failed_key_scan_is_retried_with_another_server() {
         return;
     }
     on_real_time(async {
-        let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
+        let (cloud, port) = (TestCloud::simulated(&[]).await, ports::reserve());
         let number = port.number;
         let configure = |name: &str| vec![checked(&cloud, name, number, 8)];
         with_launcher(&cloud, configure, async |harness| {
@@ -72,8 +72,8 @@ fn a_failed_key_scan_is_retried_with_another_server() {
             assert_eq!(keys, host.keys());
             let state = cloud.simulation().state().await;
             assert_eq!((&state["servers_created"], &state["double_creates"]), (&json!(2), &json!(0)));
-            harness.use_up(&id).await;
-            harness.empties().await;
+            harness.accept_and_release(&id).await;
+            harness.wait_until_empty().await;
         })
         .await;
     });
@@ -88,12 +88,12 @@ fn a_node_whose_server_was_deleted_elsewhere_is_deleted() {
                 &cloud,
                 |name| vec![cloud.provider(name)],
                 async |harness| {
-                    let (id, nodes) = harness.serve(&["a"]).await;
+                    let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                     harness.client.delete_server(server_of(&nodes[0])).await;
                     let servers = async || harness.client.servers_of(&harness.provider).await;
-                    wait::until("the server to be gone", LONG, async || servers().await.is_empty()).await;
-                    harness.use_up(&id).await;
-                    harness.empties().await;
+                    wait::until("the server to be gone", CLOUD_TIMEOUT, async || servers().await.is_empty()).await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
                 },
             )
             .await;

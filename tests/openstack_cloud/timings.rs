@@ -6,11 +6,11 @@ use serde_json::json;
 use tokio::net::UdpSocket;
 
 use crate::grown::on_real_time;
-use crate::stack::scene::{LONG, with_launcher};
-use crate::stack::{Cloud, clouds};
+use crate::stack::scene::{CLOUD_TIMEOUT, with_launcher};
+use crate::stack::{TestCloud, clouds};
 
 /// The cloud with a statsd of its own.
-fn with_statsd(cloud: &mut Cloud, folder: &Path, statsd: &UdpSocket) {
+fn with_statsd(cloud: &mut TestCloud, folder: &Path, statsd: &UdpSocket) {
     let (name, port) = (cloud.name.clone(), statsd.local_addr().unwrap().port());
     cloud.copy_clouds_yaml(folder, |file| {
         file["metrics"] = json!({"statsd": {"prefix": "of.all", "host": "nowhere.invalid"}});
@@ -29,9 +29,9 @@ fn statsd_receives_timings_of_each_kind_of_call() {
                 &cloud,
                 |name| vec![cloud.provider(name)],
                 async |harness| {
-                    let (id, _) = harness.serve(&["a"]).await;
-                    harness.use_up(&id).await;
-                    harness.empties().await;
+                    let (id, _) = harness.obtain_nodes(&["a"]).await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
                 },
             )
             .await;
@@ -48,7 +48,7 @@ fn statsd_receives_timings_of_each_kind_of_call() {
             ];
             let (mut buffer, mut is_timed) = ([0; 2048], false);
             while !wanted.is_empty() || !is_timed {
-                let received = tokio::time::timeout(LONG, statsd.recv(&mut buffer)).await;
+                let received = tokio::time::timeout(CLOUD_TIMEOUT, statsd.recv(&mut buffer)).await;
                 let length = received.unwrap_or_else(|_| panic!("{}: {wanted:?} come", cloud.name)).unwrap();
                 let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
                 assert!(datagram.lines().all(|line| line.starts_with("of.one.")), "{datagram}");

@@ -5,7 +5,7 @@ use nodepool_model::records::request::RequestState;
 use nodepool_zk::{Connection, paths};
 use serde_json::json;
 
-use crate::grown::builder::upload;
+use crate::grown::builder::record_upload;
 use crate::grown::on_real_time;
 use crate::stack::clouds;
 use crate::stack::scene::{OpenStackHarness, server_of, with_launcher};
@@ -24,7 +24,7 @@ async fn record(
     image: Option<&str>,
 ) -> UploadKey {
     let key = key(harness, build);
-    upload(&harness.consumer.zk, &key, state, at, image).await;
+    record_upload(&harness.consumer.zk, &key, state, at, image).await;
     key
 }
 
@@ -46,14 +46,14 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
             with_launcher(&cloud, configure, async |harness| {
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
-                harness.says(&id, "image debian has not been uploaded to this provider").await;
+                harness.wait_for_reason(&id, "image debian has not been uploaded to this provider").await;
 
                 let nowhere = "00000000-0000-4000-8000-000000000000";
                 record(harness, "b1", UploadState::Ready, 1000.0, Some(&image)).await;
                 record(harness, "b2", UploadState::Uploading, 3000.0, None).await;
                 record(harness, "b3", UploadState::Deleting, 4000.0, Some(nowhere)).await;
                 let newest = record(harness, "b0", UploadState::Ready, 2000.0, Some(&image)).await;
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let node = &nodes[0];
                 let path =
                     format!("/nodepool/images/debian/builds/b0/providers/{}/images/0000000001", harness.provider);
@@ -66,20 +66,20 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                     (&server["metadata"]["nodepool_image_name"], &server["config_drive"]),
                     (&json!("debian"), &json!("True"))
                 );
-                harness.use_up(&id).await;
+                harness.accept_and_release(&id).await;
 
                 // It is to go: the one before it is used again.
                 record(harness, "b0", UploadState::Deleting, 5000.0, Some(nowhere)).await;
-                let (id, nodes) = harness.serve(&["a"]).await;
+                let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 assert_eq!(nodes[0].image_id.as_deref(), Some(path.replace("/b0/", "/b1/").as_str()));
-                harness.use_up(&id).await;
+                harness.accept_and_release(&id).await;
                 let zk = harness.zookeeper.connect();
                 for key in [newest, key(harness, "b1")] {
                     zk.delete(&paths::image_upload(&key), -1).await.expect("the upload is there");
                 }
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
-                harness.empties().await;
+                harness.wait_until_empty().await;
             })
             .await;
         }

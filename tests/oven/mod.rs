@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nodepool_model::snapshot::images::Images;
 
 /// Takes its time, in a child of its own, and leaves files of some size.
-const DIB: &str = r#"#!/bin/bash
+const FAKE_DIB: &str = r#"#!/bin/bash
 while [ $# -gt 0 ]; do
     case "$1" in -o) out=$2; shift ;; -t) formats=$2; shift ;; esac
     shift
@@ -23,7 +23,7 @@ done
 "#;
 
 /// Never ends by itself, and takes a while to tidy up when it is to end.
-pub const TIDY: &str = r#"#!/bin/bash
+pub const SLOW_EXIT_DIB: &str = r#"#!/bin/bash
 here=$(dirname "$0")
 trap 'sleep 1; touch "$here/tidied"; exit 1' TERM
 touch "$here/begun"
@@ -33,11 +33,11 @@ wait
 
 /// The command for `dib-cmd`, in this directory.
 pub fn install(directory: &Path) -> PathBuf {
-    put(directory, DIB)
+    install_script(directory, FAKE_DIB)
 }
 
 /// The same, or another one in its place.
-pub fn put(directory: &Path, script: &str) -> PathBuf {
+pub fn install_script(directory: &Path, script: &str) -> PathBuf {
     let command = directory.join("dib");
     std::fs::write(&command, script).expect("the directory is writable");
     let executable = std::fs::Permissions::from_mode(0o755);
@@ -46,7 +46,7 @@ pub fn put(directory: &Path, script: &str) -> PathBuf {
 }
 
 /// Processes that make a build in this directory.
-pub fn makers(images: &Path) -> usize {
+pub fn build_processes(images: &Path) -> usize {
     let mark = format!("DIB_IMAGE_FILENAME={}", images.display());
     let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
     let environments = processes.filter_map(|entry| std::fs::read(entry.path().join("environ")).ok());
@@ -54,12 +54,13 @@ pub fn makers(images: &Path) -> usize {
 }
 
 /// A file in one of these directories, or a claim, that belongs to no build; some names are somebody else's.
-pub fn odd_file(directories: &[&Path], records: &Images, strangers: &[&str]) -> Option<String> {
+pub fn unexpected_file(directories: &[&Path], records: &Images, foreign_files: &[&str]) -> Option<String> {
     let builds: BTreeSet<String> = records.builds().map(|(key, _)| key.file_name()).collect();
     let is_known = |name: &str| builds.iter().any(|build| name == build || name.starts_with(&format!("{build}.")));
     let own = [".builds", "builder_id.txt"];
     let mut files = directories.iter().flat_map(|images| {
-        let files = names(images).into_iter().filter(|name| !strangers.contains(&&**name) && !own.contains(&&**name));
+        let files =
+            names(images).into_iter().filter(|name| !foreign_files.contains(&&**name) && !own.contains(&&**name));
         files.chain(names(&images.join(".builds")))
     });
     files.find(|name| !is_known(name))

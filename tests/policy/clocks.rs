@@ -1,7 +1,7 @@
 //! The clock on the wall is set while something is waited for.
 
 use crate::launches::PoolHarness;
-use crate::worlds::{Spec, node_id};
+use crate::worlds::{FixtureSpec, node_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::JobEvent;
 use nodepool_model::records::time::Seconds;
@@ -22,7 +22,7 @@ fn the_boot_timeout_is_independent_of_clock_steps() {
         harness.built.set_clock(by);
         assert_eq!(harness.step(Event::Clock), [], "no time has passed");
         assert_eq!(harness.pool.due(), Some(due));
-        harness.built.wait_until(due);
+        harness.built.advance_to(due);
         let effects = harness.step(Event::Clock);
         assert!(matches!(&effects[..], [Effect::Abandon { node }] if *node == harness.nodes[0]), "{effects:?}");
     }
@@ -38,7 +38,7 @@ fn quota_backoff_is_independent_of_clock_steps() {
         harness.built.snapshot.remove_node(&harness.nodes[0]);
         harness.built.set_clock(by);
         assert_eq!(harness.step(Event::Wake), [], "it rests");
-        harness.built.wait_until(harness.pool.due().expect("it is tried again"));
+        harness.built.advance_to(harness.pool.due().expect("it is tried again"));
         assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { .. }]));
     }
 }
@@ -47,8 +47,12 @@ fn quota_backoff_is_independent_of_clock_steps() {
 fn deletion_backoff_is_independent_of_clock_steps() {
     for by in BACK_AND_AHEAD {
         let nodes = vec!["1 labels=a used".to_owned()];
-        let mut built =
-            PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
+        let mut built = PoolHarness::from_spec(&FixtureSpec {
+            hosts: vec!["h1 labels=a".to_owned()],
+            nodes,
+            ..FixtureSpec::default()
+        })
+        .built;
         let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);
@@ -58,7 +62,7 @@ fn deletion_backoff_is_independent_of_clock_steps() {
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 0, "it rests");
         let due = planner.due().expect("it is tried again");
         assert!((due - built.monotonic_now()).0 <= 5.0);
-        built.wait_until(due);
+        built.advance_to(due);
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
+use crate::worlds::{Fixture, FixtureSpec, LAUNCHER, NOW, build, node_id, pool_id, request_id};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, ProviderFacts};
 use nodepool_driver::instance::Instance;
@@ -21,7 +21,7 @@ use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 
 /// A pool that launches nodes of the label `a`, without a check, and a request for some.
 pub struct PoolHarness {
-    pub built: Built,
+    pub built: Fixture,
     pub pool: Pool,
     pub request: RequestId,
     pub nodes: Vec<NodeId>,
@@ -30,14 +30,14 @@ pub struct PoolHarness {
 impl PoolHarness {
     pub fn new(labels: &str) -> Self {
         // A label is one that a host has; the facts take no notice of the host.
-        Self::from_spec(&Spec {
+        Self::from_spec(&FixtureSpec {
             hosts: vec!["h1 labels=a".to_owned()],
-            requests: vec![format!("200-1 {wishes}")],
-            ..Spec::default()
+            requests: vec![format!("200-1 {labels}")],
+            ..FixtureSpec::default()
         })
     }
 
-    pub fn from_spec(spec: &Spec) -> Self {
+    pub fn from_spec(spec: &FixtureSpec) -> Self {
         let mut built = build(spec);
         let label = LaunchLabel {
             need: Some(Resources::none().with("instances", 1.0)),
@@ -68,11 +68,11 @@ impl PoolHarness {
 
     /// With room for so many, idle nodes among them.
     pub fn with_capacity(room: f64, request: &str, nodes: &[&str]) -> Self {
-        let mut harness = Self::from_spec(&Spec {
+        let mut harness = Self::from_spec(&FixtureSpec {
             hosts: vec!["h1 labels=a,b".to_owned()],
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
             requests: vec![request.to_owned()],
-            ..Spec::default()
+            ..FixtureSpec::default()
         });
         let facts = (*harness.built.facts["lab"]).clone();
         let facts = ProviderFacts { limits: Resources::unlimited().with("instances", room), ..facts };
@@ -425,7 +425,7 @@ fn nodes_of_a_claim_with_a_lost_reply_stay_reserved() {
     );
     let due = harness.pool.due().expect("it is looked at again");
     harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new())));
-    harness.built.wait_until(due);
+    harness.built.advance_to(due);
     assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { create, .. }] if create.len() == 1));
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::worlds::{Built, NOW, Spec, build};
+use crate::worlds::{Fixture, FixtureSpec, NOW, build};
 use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
@@ -14,9 +14,9 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, LeakReason, Proof};
 
-fn inputs(nodes: &[&str]) -> Built {
+fn inputs(nodes: &[&str]) -> Fixture {
     let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
-    let mut built = build(&Spec { nodes, ..Spec::default() });
+    let mut built = build(&FixtureSpec { nodes, ..FixtureSpec::default() });
     let launching = LaunchConfig {
         attempts: 1,
         timeout: Seconds(60.0),
@@ -56,7 +56,7 @@ fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
 }
 
 /// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
-fn sweep(leaks: &mut LeakDetector, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
+fn sweep(leaks: &mut LeakDetector, built: &Fixture, instances: &[Instance], then: Event) -> Vec<Effect> {
     let mut listing = leaks.step(Event::Sweep, &built.inputs());
     if listing == [Effect::ListServerIds(lab_provider())] {
         listing = leaks.step(ids_listed(instances), &built.inputs());
@@ -92,7 +92,7 @@ fn a_leak_needs_two_sightings_and_a_zookeeper_check() {
 }
 
 /// A node of the world "1 ready", with this instance.
-fn ready_with(id: &str) -> Built {
+fn ready_with(id: &str) -> Fixture {
     let mut built = inputs(&["1 ready"]);
     let (node, stored) =
         built.snapshot.nodes().next().map(|(id, stored)| (id.clone(), stored.clone())).expect("a node");
@@ -114,7 +114,7 @@ fn listings_run_every_ten_minutes_despite_clock_steps() {
         built.set_clock(by);
         assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
         leaks.step(ids_listed(&known), &built.inputs());
-        built.wait_until(built.monotonic_now() + Seconds(600.0));
+        built.advance_to(built.monotonic_now() + Seconds(600.0));
         assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())]);
     }
 }
@@ -237,7 +237,7 @@ fn leaked_instances_count_towards_limits_until_deleted() {
             _ => None,
         })
     };
-    let mut sweep_usage = |built: &Built, instances: &[Instance]| {
+    let mut sweep_usage = |built: &Fixture, instances: &[Instance]| {
         reported_usage(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
     };
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "seen once");

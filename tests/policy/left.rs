@@ -1,26 +1,26 @@
 //! Requests that a launcher left, of pools that only others have: whether they are waited for.
 
-use crate::worlds::{Built, Spec, build};
+use crate::worlds::{Fixture, FixtureSpec, build};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::RequestChange;
 use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
-fn inputs(other: Option<&str>) -> Built {
+fn inputs(other: Option<&str>) -> Fixture {
     inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1"], other)
 }
 
-fn inputs_with_nodes(nodes: &[&str], other: Option<&str>) -> Built {
-    build(&Spec {
+fn inputs_with_nodes(nodes: &[&str], other: Option<&str>) -> Fixture {
+    build(&FixtureSpec {
         nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
         requests: vec!["200-1 a pending".to_owned()],
         others: other.into_iter().map(str::to_owned).collect(),
-        ..Spec::default()
+        ..FixtureSpec::default()
     })
 }
 
-fn resets(planner: &mut CleanupPlanner, built: &Built) -> bool {
+fn resets(planner: &mut CleanupPlanner, built: &Fixture) -> bool {
     let is_reset =
         |effect: &Effect| matches!(effect, Effect::Repair(Repair::Reset { request, .. }) if is_ours(request));
     planner.step(Event::Wake, &built.inputs()).iter().any(is_reset)
@@ -37,7 +37,7 @@ fn a_request_resumable_elsewhere_is_reset_after_a_delay() {
     assert!(!resets(&mut planner, &built));
     let due = planner.due().expect("it is looked at again");
     assert_eq!((due - built.monotonic_now()).0, 3.0);
-    built.wait_until(due);
+    built.advance_to(due);
     assert!(resets(&mut planner, &built), "nobody went on with it");
 }
 

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id};
+use crate::worlds::{Fixture, FixtureSpec, LAUNCHER, build, pool_id};
 use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
@@ -14,7 +14,7 @@ use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::pool::{self, Pool};
 
 /// Everything that is decided about a world, as text.
-fn plan(built: &Built) -> String {
+fn plan(built: &Fixture) -> String {
     let mut text = String::new();
     let inputs = built.inputs();
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
@@ -83,7 +83,8 @@ fn every_plan_matches_its_file() {
     let mut wrong = String::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let spec: Spec = serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let spec: FixtureSpec =
+            serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let found = plan(&build(&spec));
         if found == spec.expect {
             continue;

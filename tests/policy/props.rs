@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, pool_id, request_id};
+use crate::worlds::{Fixture, FixtureSpec, LAUNCHER, NOW, build, pool_id, request_id};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
@@ -68,8 +68,8 @@ fn requests() -> impl Strategy<Value = Vec<String>> {
 const OTHERS: [&str; 2] = ["first provider=p labels=a,d priority=50", "second labels=b,c paused priority=10"];
 
 prop_compose! {
-    fn specs()(hosts in hosts(), nodes in nodes(), requests in requests(), others in 0usize..=2) -> Spec {
-        Spec {
+    fn specs()(hosts in hosts(), nodes in nodes(), requests in requests(), others in 0usize..=2) -> FixtureSpec {
+        FixtureSpec {
             hosts,
             nodes,
             requests,
@@ -77,12 +77,12 @@ prop_compose! {
             tenants: vec!["t instances=2".to_owned()],
             labels: vec!["a max-ready-age=50".to_owned()],
             max_hold_age: Some(60.0),
-            ..Spec::default()
+            ..FixtureSpec::default()
         }
     }
 }
 
-fn scheduling_pass(built: &Built) -> (Pool, Vec<Effect>) {
+fn scheduling_pass(built: &Fixture) -> (Pool, Vec<Effect>) {
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     let effects = pool.step(Event::Wake, &built.inputs());
     (pool, effects)
@@ -104,7 +104,7 @@ fn lacking_labels(reason: &str) -> Vec<LabelName> {
     named.split(',').map(LabelName::from).collect()
 }
 
-fn apply(built: &mut Built, plan: &ImmediateFulfillment, mzxid: i64) {
+fn apply(built: &mut Fixture, plan: &ImmediateFulfillment, mzxid: i64) {
     let request = Versioned { record: plan.request.record.clone().into(), version: 1, mzxid, mtime_ms: 0 };
     built.snapshot.put_request(plan.request.id.clone(), request);
     for node in &plan.nodes {
@@ -286,11 +286,11 @@ proptest! {
 #[test]
 fn a_waiting_request_keeps_every_label_it_ever_lacked() {
     // Short of b first; while it waits, a runs out as well. When b comes back, a must not be lost to others.
-    let inputs = |nodes: &[&str]| Spec {
+    let inputs = |nodes: &[&str]| FixtureSpec {
         hosts: vec!["h1 labels=a check=not-needed".to_owned(), "h2 labels=b check=not-needed".to_owned()],
         nodes: nodes.iter().map(|line| line.to_string()).collect(),
         requests: vec!["200-1 a,b".to_owned(), "200-2 a".to_owned(), "200-3 b".to_owned()],
-        ..Spec::default()
+        ..FixtureSpec::default()
     };
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     let first = build(&inputs(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0 in-use locked"]));
@@ -308,12 +308,12 @@ fn a_waiting_request_keeps_every_label_it_ever_lacked() {
 // drivers.md 9.1: the limit holds over all pools of a provider.
 #[test]
 fn max_concurrency_counts_the_requests_of_the_other_pools() {
-    let spec = Spec {
+    let spec = FixtureSpec {
         pool: "max-concurrency=2".to_owned(),
         hosts: vec!["h1 labels=a slots=3 check=not-needed".to_owned()],
         nodes: (0..3).map(|slot| format!("{slot} host=h1 slot={slot}")).collect(),
         requests: (0..3).map(|number| format!("200-{number} a")).collect(),
-        ..Spec::default()
+        ..FixtureSpec::default()
     };
     let built = build(&spec);
     for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {

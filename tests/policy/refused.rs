@@ -1,6 +1,6 @@
 //! What follows when ZooKeeper refuses a write of ours: another try, but only on another picture.
 
-use crate::worlds::{Spec, build};
+use crate::worlds::{FixtureSpec, build};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
@@ -19,7 +19,7 @@ fn repairs(effects: &[Effect]) -> Vec<String> {
 #[test]
 fn a_rejected_repair_is_retried_on_a_newer_snapshot() {
     let spec = "hosts: [h1 labels=a check=not-needed]\nnodes: [1 host=h1 slot=0 used]\nexpect: ''\n";
-    let spec: Spec = serde_yaml::from_str(spec).unwrap();
+    let spec: FixtureSpec = serde_yaml::from_str(spec).unwrap();
     let mut built = build(&spec);
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     let asked = repairs(&planner.step(Event::Wake, &built.inputs()));

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::worlds::{Spec, build};
+use crate::worlds::{FixtureSpec, build};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::Seconds;
@@ -12,7 +12,7 @@ use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 #[test]
 fn checks_of_hundreds_of_dead_hosts_are_spread_out() {
     let hosts = (0..120).map(|number| format!("h{number} labels=a check=failed")).collect();
-    let mut built = build(&Spec { hosts, ..Spec::default() });
+    let mut built = build(&FixtureSpec { hosts, ..FixtureSpec::default() });
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     let inspected = |effects: Vec<Effect>| {
         let host = |effect| match effect {

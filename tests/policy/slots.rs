@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::worlds::{Built, Spec, build, node_id};
+use crate::worlds::{Fixture, FixtureSpec, build, node_id};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::Node;
@@ -14,17 +14,17 @@ use nodepool_policy::cleanup::rules::Repair;
 
 /// A launcher that finds its hosts as its spec says, however often it checks them.
 struct Launcher {
-    built: Built,
+    built: Fixture,
     planner: CleanupPlanner,
     check_result: HostCheck,
 }
 
 impl Launcher {
     fn new(name: &str, check: &str, nodes: &[&str]) -> Self {
-        let spec = Spec {
+        let spec = FixtureSpec {
             hosts: vec![format!("h1 labels=a check={check}")],
             nodes: nodes.iter().map(|line| (*line).to_owned()).collect(),
-            ..Spec::default()
+            ..FixtureSpec::default()
         };
         let built = build(&spec);
         let finding = facts(&built).static_hosts[0].check.clone();
@@ -67,7 +67,7 @@ impl Launcher {
     }
 }
 
-fn facts(built: &Built) -> &ProviderFacts {
+fn facts(built: &Fixture) -> &ProviderFacts {
     built.facts.values().next().unwrap()
 }
 
@@ -107,7 +107,7 @@ fn registered(checks: [&str; 2], node: &str) -> usize {
     let mut count = 0;
     for tenth in 0..150 {
         for launcher in &mut launchers {
-            launcher.built.wait_until(MonotonicTime::at(10_000.0 + f64::from(tenth) / 10.0));
+            launcher.built.advance_to(MonotonicTime::at(10_000.0 + f64::from(tenth) / 10.0));
             let event = if tenth == 0 { Event::Sweep } else { Event::Wake };
             count += launcher.run_effects(event, &mut tree);
         }
@@ -140,7 +140,7 @@ fn a_slot_freed_by_others_is_filled_after_backoff_and_a_check() {
         assert_eq!(launcher.wake(), [], "whoever emptied it may fill it");
         let rest = launcher.due() - launcher.built.monotonic_now();
         assert!((5.0..10.0).contains(&rest.0), "{rest:?}");
-        launcher.built.wait_until(launcher.due());
+        launcher.built.advance_to(launcher.due());
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Inspect { .. }]), "{effects:?}");
         assert_eq!(launcher.wake(), [], "the check is under way");
@@ -166,7 +166,7 @@ fn a_slot_filled_meanwhile_is_not_filled_again() {
     let due = launcher.due();
     launcher.built.snapshot.put_node(node_id("2"), stored);
     assert_eq!(launcher.wake(), []);
-    launcher.built.wait_until(due);
+    launcher.built.advance_to(due);
     assert_eq!(launcher.wake(), []);
 }
 

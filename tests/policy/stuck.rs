@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::launches::PoolHarness;
-use crate::worlds::{FixtureSpec, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
+use crate::worlds::{FixtureSpec, LAUNCHER, NOW, build, node_id, pool_id, request_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::job::JobEvent;
@@ -24,10 +24,10 @@ fn with_one_min_ready() -> (LabelName, PoolHarness, MinReady) {
 }
 
 fn with_min_ready(label: &str) -> (LabelName, PoolHarness, MinReady) {
-    let harness = PoolHarness::from_spec(&Spec {
+    let harness = PoolHarness::from_spec(&FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
         labels: vec![label.to_owned()],
-        ..Spec::default()
+        ..FixtureSpec::default()
     });
     (LabelName::from("a"), harness, MinReady::default())
 }
@@ -99,7 +99,7 @@ fn a_rejected_min_ready_request_backs_off() {
         assert_eq!(plan(&mut min_ready, &harness), []);
         let due = min_ready.due(harness.built.monotonic_now()).expect("it is tried again");
         assert_eq!(due - harness.built.monotonic_now(), Seconds(pause));
-        harness.built.wait_until(due);
+        harness.built.advance_to(due);
     }
 }
 
@@ -165,11 +165,11 @@ fn a_min_ready_request_with_a_lost_reply_is_recognized() {
 // One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
 #[test]
 fn duplicate_nodes_of_a_min_ready_request_are_deleted_with_it() {
-    let spec = Spec {
+    let spec = FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
         labels: vec!["a min-ready=1".to_owned()],
         nodes: ["1 labels=a init allocated=100-7", "2 labels=a allocated=100-7"].map(str::to_owned).into(),
-        ..Spec::default()
+        ..FixtureSpec::default()
     };
     let (mut harness, mut min_ready, label) =
         (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
@@ -233,11 +233,11 @@ fn min_ready_nodes_are_requested_in_batches() {
 #[test]
 fn a_node_relabelled_during_its_host_check_is_not_assigned() {
     let nodes = ["1 host=h1 slot=0", "2 host=h1 slot=1"];
-    let mut built = build(&Spec {
+    let mut built = build(&FixtureSpec {
         hosts: vec!["h1 labels=a check=passed slots=2".to_owned()],
         nodes: nodes.map(str::to_owned).into(),
         requests: vec!["200-1 a,a".to_owned()],
-        ..Spec::default()
+        ..FixtureSpec::default()
     });
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     pool.update_shared_state(&built.shared_pools);
@@ -296,11 +296,11 @@ fn the_lowest_ranked_waiting_request_releases_its_nodes() {
 // The other pool left the request to this one, which asked its cloud again every five seconds.
 #[test]
 fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
-    let mut harness = PoolHarness::from_spec(&Spec {
+    let mut harness = PoolHarness::from_spec(&FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
         requests: vec!["200-1 a".to_owned()],
         others: vec!["elsewhere labels=a priority=200".to_owned()],
-        ..Spec::default()
+        ..FixtureSpec::default()
     });
     harness.start_launches();
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));

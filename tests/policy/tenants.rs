@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::launches::PoolHarness;
-use crate::worlds::{FixtureSpec, Spec, node_id, request_id};
+use crate::worlds::{FixtureSpec, LAUNCHER, node_id, request_id};
 use nodepool_model::records::ids::{LauncherId, PoolId};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::WriteError;
@@ -13,11 +13,11 @@ use nodepool_policy::scheduler::tenant_usage::PendingTenantUsage;
 
 /// Three requests for one node each, of a tenant that may have two.
 fn three_requests_for_two() -> PoolHarness {
-    PoolHarness::from_spec(&Spec {
+    PoolHarness::from_spec(&FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
         requests: ["200-1 a tenant=t", "200-2 a tenant=t", "200-3 a tenant=t"].map(str::to_owned).into(),
         tenants: vec!["t instances=2".to_owned()],
-        ..Spec::default()
+        ..FixtureSpec::default()
     })
 }
 
@@ -77,12 +77,12 @@ fn pools_of_one_process_share_the_tenant_limit() {
 
 /// One request for a node of a tenant that may have two.
 fn one_request_for_two(nodes: &[&str]) -> PoolHarness {
-    PoolHarness::from_spec(&Spec {
+    PoolHarness::from_spec(&FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
         nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
         requests: vec!["200-1 a tenant=t".to_owned(), "200-2 a tenant=t".to_owned()],
         tenants: vec!["t instances=2".to_owned()],
-        ..Spec::default()
+        ..FixtureSpec::default()
     })
 }
 
@@ -125,7 +125,7 @@ fn a_lost_reply_counts_as_usage_until_it_would_be_visible() {
     harness.step(Event::Claimed(request_id("200-1"), Err(WriteError::Failed("connection loss".to_owned()))));
     assert_eq!(claims(&harness.step(Event::Wake)), 0, "neither that one nor the third");
     let due = harness.pool.due().expect("it is forgotten at some time");
-    harness.built.wait_until(due);
+    harness.built.advance_to(due);
     harness.built.snapshot.remove_request(&request_id("200-1"));
     assert_eq!(claims(&harness.step(Event::Clock)) + claims(&harness.step(Event::Wake)), 1);
 }

@@ -27,13 +27,13 @@ use python_yaml::parse;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-pub struct Provider {
+pub struct ProviderHarness {
     pub handle: ProviderHandle,
     pub samples: mpsc::Receiver<Sample>,
     pub registry: dump::DumpRegistry,
     pub panics: PanicWatch,
     submitter: Addr<Submitter>,
-    news: mpsc::UnboundedReceiver<JobUpdate>,
+    updates: mpsc::UnboundedReceiver<JobUpdate>,
 }
 
 /// Hears the news of its jobs.
@@ -43,12 +43,12 @@ impl Actor for Submitter {
 }
 impl Handler<JobUpdate> for Submitter {
     type Result = ();
-    fn handle(&mut self, news: JobUpdate, _: &mut Self::Context) {
-        self.0.send(news).unwrap();
+    fn handle(&mut self, update: JobUpdate, _: &mut Self::Context) {
+        self.0.send(update).unwrap();
     }
 }
 
-impl Provider {
+impl ProviderHarness {
     pub fn new(start: impl FnOnce(TaskManagerDeps) -> ProviderHandle) -> Self {
         let (sink, samples) = SampleSink::channel();
         let (registry, panics) = (dump::DumpRegistry::default(), PanicWatch::new());
@@ -62,8 +62,8 @@ impl Provider {
             refresh_mode: RefreshMode::Periodic,
             fence: None,
         });
-        let (sender, news) = mpsc::unbounded_channel();
-        Self { handle, samples, registry, panics, submitter: Submitter(sender).start(), news }
+        let (sender, updates) = mpsc::unbounded_channel();
+        Self { handle, samples, registry, panics, submitter: Submitter(sender).start(), updates }
     }
 
     /// The first provider of a configuration file.
@@ -81,12 +81,12 @@ impl Provider {
     }
 
     pub async fn next(&mut self) -> (u64, JobEvent) {
-        let news = timeout(Duration::from_secs(3600), self.news.recv()).await.expect("news come").unwrap();
-        (news.job_id.0, news.event)
+        let update = timeout(Duration::from_secs(3600), self.updates.recv()).await.expect("news come").unwrap();
+        (update.job_id.0, update.event)
     }
 
     /// The end of the next job that ends.
-    pub async fn end(&mut self) -> (u64, Result<Outcome, CloudError>) {
+    pub async fn wait_for_end(&mut self) -> (u64, Result<Outcome, CloudError>) {
         loop {
             if let (job_id, JobEvent::Finished(result)) = self.next().await {
                 return (job_id, result);
@@ -97,7 +97,7 @@ impl Provider {
     /// Runs one job to its end.
     pub async fn run(&mut self, job: Job) -> Result<Outcome, CloudError> {
         self.submit(0, job);
-        self.end().await.1
+        self.wait_for_end().await.1
     }
 
     pub fn facts(&self) -> Arc<ProviderFacts> {
@@ -105,15 +105,15 @@ impl Provider {
     }
 
     /// Waits for the survey with which a provider begins.
-    pub async fn surveyed(&self) -> Arc<ProviderFacts> {
-        self.facts_until(|facts| facts.refreshed_at.0 > 0.0).await
+    pub async fn wait_for_refresh(&self) -> Arc<ProviderFacts> {
+        self.wait_for_facts(|facts| facts.refreshed_at.0 > 0.0).await
     }
 
     /// Waits until the facts are as described.
-    pub async fn facts_until(&self, what: impl Fn(&ProviderFacts) -> bool) -> Arc<ProviderFacts> {
+    pub async fn wait_for_facts(&self, condition: impl Fn(&ProviderFacts) -> bool) -> Arc<ProviderFacts> {
         let mut facts = self.handle.facts.clone();
-        let seen = timeout(Duration::from_secs(60), facts.wait_for(|facts| what(facts))).await;
-        seen.expect("the facts come true").unwrap().clone()
+        let result = timeout(Duration::from_secs(60), facts.wait_for(|facts| condition(facts))).await;
+        result.expect("the facts come true").unwrap().clone()
     }
 }
 

@@ -26,7 +26,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::configuration::{Cast, PROVIDERS};
+use super::configuration::{PROVIDERS, Participants};
 
 /// Clones are the same book.
 #[derive(Clone, Default)]
@@ -39,7 +39,7 @@ struct RunState {
     data: FxHashMap<String, Bytes>,
     /// As the files have them, and as the watcher was told.
     limits: BTreeMap<PoolId, usize>,
-    told: BTreeMap<PoolId, usize>,
+    reported_limits: BTreeMap<PoolId, usize>,
     violations: Vec<String>,
     digest: FxHasher,
     changes: u64,
@@ -47,14 +47,14 @@ struct RunState {
     validates_every_record: bool,
     /// Of nodes and requests the gist is kept.
     keeps_checked_fields_only: bool,
-    tale: Option<Vec<String>>,
+    trace: Option<Vec<String>>,
 }
 
 impl RunHistory {
     /// One that remembers every line, to be read by people.
-    pub fn with_tale() -> Self {
+    pub fn with_trace() -> Self {
         let history = Self::default();
-        history.0.lock().unwrap().tale = Some(Vec::new());
+        history.0.lock().unwrap().trace = Some(Vec::new());
         history
     }
 
@@ -70,23 +70,23 @@ impl RunHistory {
 
     pub fn observe(&self, observation: Observation<'_>) {
         let mut pages = self.0.lock().unwrap();
-        if pages.tale.is_some() && !matches!(observation, Observation::Node(..) | Observation::Request(..)) {
-            pages.tell(&format!("{sight:?}"));
+        if pages.trace.is_some() && !matches!(observation, Observation::Node(..) | Observation::Request(..)) {
+            pages.trace_line(&format!("{observation:?}"));
         }
         let found = pages.checker.observe(observation);
-        pages.note(found);
+        pages.record_violations(found);
     }
 
     pub fn observe_image(&self, sight: ImageObservation<'_>) {
         let mut pages = self.0.lock().unwrap();
-        pages.tell(&format!("{sight:?}"));
+        pages.trace_line(&format!("{sight:?}"));
         let found = pages.images.observe(sight);
-        pages.note(found);
+        pages.record_violations(found);
     }
 
     /// Of what no watcher sees.
-    pub fn accuse(&self, violation: Violation) {
-        self.0.lock().unwrap().note(vec![violation]);
+    pub fn report_violation(&self, violation: Violation) {
+        self.0.lock().unwrap().record_violations(vec![violation]);
     }
 
     /// A change of a znode, or of its children.
@@ -102,26 +102,29 @@ impl RunHistory {
         pages.changes += 1;
         (path, data.map(|data| &data[..])).hash(&mut pages.digest);
         let Some(rest) = path.strip_prefix("/nodepool/") else { return };
-        if pages.tale.is_some() {
+        if pages.trace.is_some() {
             let text = data.map_or("gone".into(), |data| String::from_utf8_lossy(data).into_owned());
-            pages.tell(&format!("{rest} {text}"));
+            pages.trace_line(&format!("{rest} {text}"));
         }
-        if (pages.validates_every_record || pages.changes.is_multiple_of(READ_AGAIN))
+        if (pages.validates_every_record || pages.changes.is_multiple_of(VALIDATE_ONE_IN))
             && let Some(data) = data
         {
             let found = unreadable(path, data);
-            pages.note(found);
+            pages.record_violations(found);
         }
         let found = match paths::parse(path) {
             paths::ZnodePath::Node(id) => {
-                let node =
-                    if pages.keeps_checked_fields_only { record::<Gist>(data).map(Node::from) } else { record(data) };
+                let node = if pages.keeps_checked_fields_only {
+                    record::<NodeFields>(data).map(Node::from)
+                } else {
+                    record(data)
+                };
                 pages.checker.observe(Observation::Node(&id, node.as_ref()))
             }
             paths::ZnodePath::Request(id) => {
                 let checked_fields_only = pages.keeps_checked_fields_only;
                 let request =
-                    if checked_fields_only { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
+                    if checked_fields_only { record::<RequestFields>(data).map(From::from) } else { record(data) };
                 pages.checker.observe(Observation::Request(&id, request.as_ref()))
             }
             paths::ZnodePath::NodeContender(id, name) => {
@@ -139,54 +142,54 @@ impl RunHistory {
             }
             _ => Vec::new(),
         };
-        pages.note(found);
+        pages.record_violations(found);
     }
 
     /// The nodes of this kind, as who follows all changes has them.
-    pub fn nodes(&self, is_meant: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
+    pub fn nodes(&self, matches: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
         let pages = self.0.lock().unwrap();
-        let meant = pages.checker.nodes().iter().filter(|(_, node)| is_meant(node));
+        let meant = pages.checker.nodes().iter().filter(|(_, node)| matches(node));
         meant.map(|(id, node)| (id.clone(), node.clone())).collect()
     }
 
     /// The same of requests, in the order in which they are served.
-    pub fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<(RequestId, NodeRequest)> {
+    pub fn requests(&self, matches: impl Fn(&NodeRequest) -> bool) -> Vec<(RequestId, NodeRequest)> {
         let pages = self.0.lock().unwrap();
-        let meant = pages.checker.requests().iter().filter(|(_, request)| is_meant(request));
+        let meant = pages.checker.requests().iter().filter(|(_, request)| matches(request));
         meant.map(|(id, request)| (id.clone(), request.clone())).collect()
     }
 
     /// From now on no more servers than that; where it falls, a while later. The file may be written again with the same limit before
     /// that.
     pub fn limit(&self, pool: &PoolId, limit: usize, grace_period: Duration) {
-        let (earlier, told) = {
+        let (earlier, reported) = {
             let mut pages = self.0.lock().unwrap();
-            (pages.limits.insert(pool.clone(), limit), pages.told.get(pool).copied())
+            (pages.limits.insert(pool.clone(), limit), pages.reported_limits.get(pool).copied())
         };
         if earlier == Some(limit) {
             return;
         }
         // One that rises again from where it has not been told of yet has fallen for the watcher.
-        if told.is_none_or(|told| told <= limit) {
-            return self.tell_limit(pool, limit);
+        if reported.is_none_or(|reported| reported <= limit) {
+            return self.observe_limit(pool, limit);
         }
         let (history, pool) = (self.clone(), pool.clone());
         actix_rt::spawn(async move {
             tokio::time::sleep(grace_period).await;
             let last = history.0.lock().unwrap().limits.get(&pool).copied();
             if last == Some(limit) {
-                history.tell_limit(&pool, limit);
+                history.observe_limit(&pool, limit);
             }
         });
     }
 
-    fn tell_limit(&self, pool: &PoolId, limit: usize) {
-        self.0.lock().unwrap().told.insert(pool.clone(), limit);
+    fn observe_limit(&self, pool: &PoolId, limit: usize) {
+        self.0.lock().unwrap().reported_limits.insert(pool.clone(), limit);
         self.observe(Observation::PoolLimit(pool, limit));
     }
 
-    pub fn remark(&self, text: &str) {
-        self.0.lock().unwrap().tell(text);
+    pub fn trace_remark(&self, text: &str) {
+        self.0.lock().unwrap().trace_line(text);
     }
 
     pub fn violations(&self) -> Vec<String> {
@@ -194,23 +197,23 @@ impl RunHistory {
     }
 
     /// What keeps all from being at rest.
-    pub fn unrest(&self, cast: Cast) -> Vec<Violation> {
+    pub fn leftovers(&self, participants: Participants) -> Vec<Violation> {
         let pages = self.0.lock().unwrap();
-        let mut left = pages.checker.at_quiescence();
+        let mut leftovers = pages.checker.at_quiescence();
         // Nobody who asked is there any more, and who held a node has let it go.
         let requests = pages.checker.requests().keys();
-        left.extend(requests.map(|id| Violation(format!("request {id} is left over"))));
+        leftovers.extend(requests.map(|id| Violation(format!("request {id} is left over"))));
         let held = pages.checker.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
-        left.extend(held.map(|(id, _)| Violation(format!("node {id} is still held"))));
-        left.extend(pages.images.at_quiescence(&cast.wanted_images()));
+        leftovers.extend(held.map(|(id, _)| Violation(format!("node {id} is still held"))));
+        leftovers.extend(pages.images.at_quiescence(&participants.expected_images()));
         // What kazoo made anew by locking what had gone (K10).
         let empty = pages.data.iter().filter(|(_, data)| data.is_empty());
-        let ghosts = empty.filter_map(|(path, _)| match paths::parse(path) {
+        let empty_nodes = empty.filter_map(|(path, _)| match paths::parse(path) {
             paths::ZnodePath::Node(id) => Some(Violation(format!("node {id} is left over, and empty"))),
             _ => None,
         });
-        left.extend(ghosts);
-        left
+        leftovers.extend(empty_nodes);
+        leftovers
     }
 
     /// One of the uploads that are ready.
@@ -222,10 +225,10 @@ impl RunHistory {
     }
 
     /// Servers of our providers that are nobody's.
-    pub fn strays(&self) -> Vec<CloudObjectKey> {
+    pub fn stray_servers(&self) -> Vec<CloudObjectKey> {
         let pages = self.0.lock().unwrap();
-        let strays = pages.checker.stray_servers().map(|(place, _)| place.clone());
-        strays.filter(|(provider, _)| PROVIDERS.contains(&provider.as_str())).collect()
+        let stray = pages.checker.stray_servers().map(|(place, _)| place.clone());
+        stray.filter(|(provider, _)| PROVIDERS.contains(&provider.as_str())).collect()
     }
 
     /// Requests that somebody should look after, with the provider of a node that each could have.
@@ -252,14 +255,14 @@ impl RunHistory {
         (pages.changes, pages.digest.finish())
     }
 
-    pub fn tale(&self) -> Vec<String> {
-        self.0.lock().unwrap().tale.clone().unwrap_or_default()
+    pub fn trace(&self) -> Vec<String> {
+        self.0.lock().unwrap().trace.clone().unwrap_or_default()
     }
 }
 
 /// What promises are held to, of a record of a node; nobody else looks at the rest.
 #[derive(Deserialize)]
-struct Gist {
+struct NodeFields {
     state: NodeState,
     provider: Option<ProviderName>,
     #[serde(rename = "type")]
@@ -273,19 +276,19 @@ struct Gist {
     state_time: Timestamp,
 }
 
-impl From<Gist> for Node {
-    fn from(gist: Gist) -> Self {
-        let mut node = Self::new(gist.state, gist.state_time);
-        (node.provider, node.labels, node.allocated_to) = (gist.provider, gist.labels, gist.allocated_to);
-        (node.external_id, node.hostname) = (gist.external_id.into(), gist.hostname);
-        (node.tenant_name, node.pool, node.launcher) = (gist.tenant_name, gist.pool, gist.launcher);
+impl From<NodeFields> for Node {
+    fn from(fields: NodeFields) -> Self {
+        let mut node = Self::new(fields.state, fields.state_time);
+        (node.provider, node.labels, node.allocated_to) = (fields.provider, fields.labels, fields.allocated_to);
+        (node.external_id, node.hostname) = (fields.external_id.into(), fields.hostname);
+        (node.tenant_name, node.pool, node.launcher) = (fields.tenant_name, fields.pool, fields.launcher);
         node
     }
 }
 
 /// The same of a request.
 #[derive(Deserialize)]
-struct GistOfRequest {
+struct RequestFields {
     state: RequestState,
     #[serde(default)]
     relative_priority: i64,
@@ -299,8 +302,8 @@ struct GistOfRequest {
     nodes: Vec<NodeId>,
 }
 
-impl From<GistOfRequest> for NodeRequest {
-    fn from(gist: GistOfRequest) -> Self {
+impl From<RequestFields> for NodeRequest {
+    fn from(gist: RequestFields) -> Self {
         let mut request = Self::new(gist.node_types, "", Timestamp::default());
         (request.state, request.nodes) = (gist.state, gist.nodes);
         (request.relative_priority, request.reuse) = (gist.relative_priority, gist.reuse);
@@ -310,11 +313,11 @@ impl From<GistOfRequest> for NodeRequest {
 }
 
 /// One in so many records is read as its other readers do, where not each is: it takes as long as all the rest.
-const READ_AGAIN: u64 = 8;
+const VALIDATE_ONE_IN: u64 = 8;
 
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
     // The place of a record may be made before it.
-    let keys = keys::needed(&paths::parse(path)).filter(|_| !data.is_empty());
+    let keys = keys::required_keys(&paths::parse(path)).filter(|_| !data.is_empty());
     keys.map_or_else(Vec::new, |keys| nodes::check_readable(path, keys, data))
 }
 
@@ -325,16 +328,16 @@ fn record<T: DeserializeOwned>(data: Option<&Bytes>) -> Option<T> {
 }
 
 impl RunState {
-    fn note(&mut self, found: Vec<Violation>) {
+    fn record_violations(&mut self, found: Vec<Violation>) {
         for violation in found {
-            self.tell(&format!("VIOLATION {violation}"));
+            self.trace_line(&format!("VIOLATION {violation}"));
             self.violations.push(format!("{:.3}: {violation}", clock::now().0));
         }
     }
 
-    fn tell(&mut self, text: &str) {
-        if let Some(tale) = &mut self.tale {
-            tale.push(format!("{:.3} {text}", clock::now().0));
+    fn trace_line(&mut self, text: &str) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:.3} {text}", clock::now().0));
         }
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::Signal;
 
-use crate::model::faults::{self, Chosen};
-use crate::model::fewest::fewest;
+use crate::model::faults::{self, FaultFilter};
+use crate::model::fewest::minimize;
 
 const YEAR_H: f64 = 365.25 * 24.0;
 
@@ -41,64 +41,64 @@ impl FromStr for Seeds {
 pub struct Campaign {
     pub seeds: Seeds,
     pub jobs: usize,
-    pub twice: bool,
+    pub check_determinism: bool,
     pub until_broken: bool,
-    pub ledger: Option<PathBuf>,
+    pub history: Option<PathBuf>,
 }
 
 impl Campaign {
     /// Whether all promises held. Says which did not, and how fast it went.
     pub fn run(self) -> bool {
-        let (next, lived) = (AtomicU64::new(self.seeds.first), AtomicU64::new(0));
+        let (next, runs) = (AtomicU64::new(self.seeds.first), AtomicU64::new(0));
         let number_of_kills = AtomicUsize::new(0);
-        let broken = Mutex::new(Vec::new());
+        let failed_seeds = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..self.jobs {
                 scope.spawn(|| {
                     loop {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed > self.seeds.last || self.until_broken && !broken.lock().unwrap().is_empty() {
+                        if seed > self.seeds.last || self.until_broken && !failed_seeds.lock().unwrap().is_empty() {
                             break;
                         }
-                        lived.fetch_add(if self.twice { 2 } else { 1 }, Ordering::Relaxed);
-                        let (holds, kills) = self.holds(seed);
+                        runs.fetch_add(if self.check_determinism { 2 } else { 1 }, Ordering::Relaxed);
+                        let (has_passed, kills) = self.check_seed(seed);
                         number_of_kills.fetch_add(kills, Ordering::Relaxed);
-                        if !holds {
-                            broken.lock().unwrap().push(seed);
+                        if !has_passed {
+                            failed_seeds.lock().unwrap().push(seed);
                         }
                     }
                 });
             }
         });
-        let mut broken = broken.into_inner().unwrap();
-        broken.sort_unstable();
+        let mut failed_seeds = failed_seeds.into_inner().unwrap();
+        failed_seeds.sort_unstable();
         let Seeds { first, last } = self.seeds;
-        let result = match broken.len() {
+        let result = match failed_seeds.len() {
             0 => "all promises held".to_owned(),
-            number => format!("{number} broken: {broken:?}"),
+            number => format!("{number} broken: {failed_seeds:?}"),
         };
-        let years = lived.into_inner() as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
+        let years = runs.into_inner() as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
         let kills = number_of_kills.into_inner();
         println!(
             "seeds {first}-{last}: {result}; {kills} kills; {years:.2} simulated years per hour of processor time"
         );
-        if let Some(file) = &self.ledger {
+        if let Some(file) = &self.history {
             let line = format!("| {} | {first}-{last} | {kills} | {result} |\n", commit());
-            let ledger = OpenOptions::new().create(true).append(true).open(file);
-            ledger.and_then(|mut ledger| ledger.write_all(line.as_bytes())).expect("the ledger can be written");
+            let history = OpenOptions::new().create(true).append(true).open(file);
+            history.and_then(|mut history| history.write_all(line.as_bytes())).expect("the ledger can be written");
         }
-        broken.is_empty()
+        failed_seeds.is_empty()
     }
 
     /// Whether all promises did, and how many launchers and builders were killed.
-    fn holds(&self, seed: u64) -> (bool, usize) {
-        let once = live(seed, &Chosen::default());
-        print!("{}", text(seed, &once));
-        let kills = kills(&once);
-        if !once.status.success() {
+    fn check_seed(&self, seed: u64) -> (bool, usize) {
+        let first_run = run_seed(seed, &FaultFilter::default());
+        print!("{}", report(seed, &first_run));
+        let kills = kills(&first_run);
+        if !first_run.status.success() {
             return (false, kills);
         }
-        let differs = self.twice && live(seed, &Chosen::default()).stdout != once.stdout;
+        let differs = self.check_determinism && run_seed(seed, &FaultFilter::default()).stdout != first_run.stdout;
         if differs {
             println!("seed {seed}: another result when it is lived again");
         }
@@ -107,26 +107,26 @@ impl Campaign {
 }
 
 /// Fewer and fewer faults, as long as a promise is broken. False when nothing was broken in the first place.
-pub fn minimise(seed: u64) -> bool {
+pub fn minimize_faults(seed: u64) -> bool {
     let faults = faults::schedule(seed);
-    let mut told = live(seed, &Chosen::default());
-    if told.status.success() {
+    let mut last_failure = run_seed(seed, &FaultFilter::default());
+    if last_failure.status.success() {
         println!("seed {seed}: all promises hold");
         return false;
     }
-    let left = fewest(faults.len(), |kept| {
-        let output = live(seed, &Chosen::only(kept));
+    let needed = minimize(faults.len(), |candidate| {
+        let output = run_seed(seed, &FaultFilter::only(candidate));
         let is_broken = !output.status.success();
         if is_broken {
-            println!("seed {seed}: {} faults are enough: {kept:?}", kept.len());
-            told = output;
+            println!("seed {seed}: {} faults are enough: {candidate:?}", candidate.len());
+            last_failure = output;
         }
         is_broken
     });
-    for (at, fault) in left.iter().map(|number| &faults[*number]) {
+    for (at, fault) in needed.iter().map(|number| &faults[*number]) {
         println!("{at:9.3} {fault:?}");
     }
-    print!("{}", text(seed, &told));
+    print!("{}", report(seed, &last_failure));
     true
 }
 
@@ -137,25 +137,25 @@ fn kills(output: &Output) -> usize {
     parts.filter_map(|part| part.strip_suffix(" kills")).find_map(|number| number.parse().ok()).unwrap_or(0)
 }
 
-fn live(seed: u64, chosen: &Chosen) -> Output {
+fn run_seed(seed: u64, filter: &FaultFilter) -> Output {
     let program = std::env::current_exe().expect("the program knows where it is");
     let mut command = Command::new(program);
     command.args(["--seed", &seed.to_string()]);
-    if let Some(numbers) = chosen.text() {
+    if let Some(numbers) = filter.to_argument() {
         command.args(["--faults", &numbers]);
     }
     command.output().expect("the program starts again")
 }
 
 /// What an hour said of itself, or how it ended without a word.
-fn text(seed: u64, output: &Output) -> String {
+fn report(seed: u64, output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let again = format!("    again: sim --seed {seed} --tale hour.log\n");
+    let reproduce = format!("    again: sim --seed {seed} --tale hour.log\n");
     match output.status.signal().map(Signal::try_from) {
         _ if output.status.success() => out.into_owned(),
-        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}{again}"),
-        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}{again}"),
-        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}{again}", output.status),
+        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}{reproduce}"),
+        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}{reproduce}"),
+        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}{reproduce}", output.status),
         None => format!("{out}{err}"),
     }
 }

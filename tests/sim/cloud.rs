@@ -33,21 +33,21 @@ use super::gate::StepBudget;
 
 /// How likely things go wrong with one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weather {
+pub struct CallFaultRates {
     pub refused: f64,
-    pub lost_answers: f64,
+    pub lost_replies: f64,
     pub throttled: f64,
     pub failing_boots: f64,
     pub hanging_boots: f64,
-    pub sticking_deletes: f64,
+    pub ignored_deletes: f64,
     /// One more server than was asked for.
-    pub doubled: f64,
+    pub duplicate_creates: f64,
     /// Seconds that a listing is behind, of what has come and of what has gone.
-    pub lag_s: f64,
+    pub list_lag_s: f64,
     /// The longest time in seconds that answers take beyond the usual one.
-    pub slow_s: f64,
+    pub max_extra_latency_s: f64,
     /// Servers of others, which take their part of the quota.
-    pub of_others: usize,
+    pub foreign_servers: usize,
 }
 
 /// All clouds of one simulation, by provider. Clones are the same.
@@ -57,14 +57,14 @@ pub struct Clouds(Arc<Mutex<State>>);
 struct State {
     rng: StdRng,
     /// With a number that grows with each change.
-    weather: BTreeMap<ProviderName, (u64, Weather)>,
+    fault_rates: BTreeMap<ProviderName, (u64, CallFaultRates)>,
     servers: BTreeMap<CloudObjectKey, Server>,
     /// What has gone, and since when: listings that are behind have it still.
-    gone: Vec<(CloudObjectKey, Instance, Instant)>,
+    deleted: Vec<(CloudObjectKey, Instance, Instant)>,
     /// With the time since when.
     images: BTreeMap<CloudObjectKey, (StoredImage, Instant)>,
     history: RunHistory,
-    numbers: u64,
+    last_id: u64,
 }
 
 #[derive(Clone)]
@@ -72,16 +72,16 @@ struct Server {
     name: String,
     metadata: BTreeMap<String, String>,
     zone: Option<String>,
-    made: Instant,
+    created_at: Instant,
     boots_at: Instant,
-    fate: Fate,
-    goes_at: Option<Instant>,
+    outcome: ServerOutcome,
+    deleted_at: Option<Instant>,
     /// That it runs.
-    told: bool,
+    is_running_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum ServerOutcome {
     Runs,
     Fails,
     Hangs,
@@ -92,106 +92,107 @@ impl Clouds {
         let rng = StdRng::seed_from_u64(seed ^ 0xc10d);
         let state = State {
             rng,
-            weather: BTreeMap::new(),
+            fault_rates: BTreeMap::new(),
             servers: BTreeMap::new(),
-            gone: Vec::new(),
+            deleted: Vec::new(),
             images: BTreeMap::new(),
             history,
-            numbers: 0,
+            last_id: 0,
         };
         Self(Arc::new(Mutex::new(state)))
     }
 
     /// Bad weather, until there is other bad weather, or it is over by then.
-    pub fn set_weather(&self, provider: &str, weather: Weather, duration: Duration) {
+    pub fn set_fault_rates(&self, provider: &str, rates: CallFaultRates, duration: Duration) {
         let number = {
             let mut state = self.0.lock().unwrap();
-            let (number, now) = state.weather.entry(provider.into()).or_default();
-            (*number, *now) = (*number + 1, weather);
+            let (number, now) = state.fault_rates.entry(provider.into()).or_default();
+            (*number, *now) = (*number + 1, rates);
             *number
         };
         let (clouds, provider) = (self.clone(), ProviderName::from(provider));
         actix_rt::spawn(async move {
             tokio::time::sleep(duration).await;
-            match clouds.0.lock().unwrap().weather.get_mut(&provider) {
-                Some((last, now)) if *last == number => *now = Weather::default(),
+            match clouds.0.lock().unwrap().fault_rates.get_mut(&provider) {
+                Some((last, now)) if *last == number => *now = CallFaultRates::default(),
                 _ => {}
             }
         });
     }
 
     /// Fair weather everywhere.
-    pub fn calm(&self) {
-        self.0.lock().unwrap().weather.values_mut().for_each(|(_, weather)| *weather = Weather::default());
+    pub fn clear_faults(&self) {
+        self.0.lock().unwrap().fault_rates.values_mut().for_each(|(_, weather)| *weather = CallFaultRates::default());
     }
 
-    pub fn is_fair(&self, provider: &ProviderName) -> bool {
-        self.0.lock().unwrap().weather(provider) == Weather::default()
+    pub fn is_fault_free(&self, provider: &ProviderName) -> bool {
+        self.0.lock().unwrap().fault_rates(provider) == CallFaultRates::default()
     }
 
     /// Somebody else ends a server of ours, if there is any.
-    pub fn vanish(&self, nth: usize) -> bool {
+    pub fn delete_any_server(&self, nth: usize) -> bool {
         let mut state = self.0.lock().unwrap();
-        let place = state.servers.keys().nth(nth % state.servers.len().max(1)).cloned();
-        if let Some(place) = &place {
-            state.end(place);
+        let key = state.servers.keys().nth(nth % state.servers.len().max(1)).cloned();
+        if let Some(place) = &key {
+            state.remove_server(place);
         }
-        place.is_some()
+        key.is_some()
     }
 
-    pub fn door(&self, provider: ProviderName, budget: &StepBudget) -> Door {
-        Door { provider, clouds: self.clone(), budget: budget.clone(), session: budget.last_session() }
+    pub fn connect(&self, provider: ProviderName, budget: &StepBudget) -> CloudConnection {
+        CloudConnection { provider, clouds: self.clone(), budget: budget.clone(), session: budget.last_session() }
     }
 
     /// The drivers of one process.
-    pub fn behind(&self, budget: &StepBudget) -> Box<dyn ExtraDrivers> {
-        Box::new(Behind { clouds: self.clone(), budget: budget.clone() })
+    pub fn drivers(&self, budget: &StepBudget) -> Box<dyn ExtraDrivers> {
+        Box::new(SimDrivers { clouds: self.clone(), budget: budget.clone() })
     }
 }
 
 impl State {
-    fn weather(&self, provider: &ProviderName) -> Weather {
-        self.weather.get(provider).map(|(_, weather)| *weather).unwrap_or_default()
+    fn fault_rates(&self, provider: &ProviderName) -> CallFaultRates {
+        self.fault_rates.get(provider).map(|(_, weather)| *weather).unwrap_or_default()
     }
 
     fn happens(&mut self, likelihood: f64) -> bool {
         likelihood > 0.0 && self.rng.gen_bool(likelihood)
     }
 
-    fn end(&mut self, place: &CloudObjectKey) {
+    fn remove_server(&mut self, place: &CloudObjectKey) {
         if let Some(server) = self.servers.remove(place) {
             let now = Instant::now();
-            self.gone.retain(|(_, _, since)| *since + LONGEST_LAG > now);
-            self.gone.push((place.clone(), server.instance(&place.1, now), now));
+            self.deleted.retain(|(_, _, since)| *since + MAX_LIST_LAG > now);
+            self.deleted.push((place.clone(), server.instance(&place.1, now), now));
             self.history.observe(Observation::Removed(place));
         }
     }
 
     /// What has happened since somebody looked.
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         let now = Instant::now();
-        let runs = |server: &Server| server.fate == Fate::Runs && server.boots_at <= now;
-        for (place, server) in self.servers.iter_mut().filter(|(_, server)| !server.told && runs(server)) {
-            server.told = true;
+        let runs = |server: &Server| server.outcome == ServerOutcome::Runs && server.boots_at <= now;
+        for (place, server) in self.servers.iter_mut().filter(|(_, server)| !server.is_running_reported && runs(server))
+        {
+            server.is_running_reported = true;
             self.history.observe(Observation::Running(place));
         }
-        let gone = self.servers.iter().filter(|(_, server)| server.goes_at.is_some_and(|at| at <= now));
+        let gone = self.servers.iter().filter(|(_, server)| server.deleted_at.is_some_and(|at| at <= now));
         for place in gone.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
-            self.end(&place);
+            self.remove_server(&place);
         }
     }
 
     fn create(&mut self, provider: &ProviderName, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
-        self.go_on();
+        self.advance();
         let own = || self.servers.iter().filter(|((of, _), _)| of == provider);
         // Whoever says that there may be one already means that one; nobody else is asked whether there is.
-        let same = |(_, server): &(_, &Server)| server.name == order.hostname && server.goes_at.is_none();
+        let same = |(_, server): &(_, &Server)| server.name == order.hostname && server.deleted_at.is_none();
         if order.may_exist
             && let Some(((_, id), _)) = own().find(same)
         {
             return Ok(ExternalId::text(id.clone()));
         }
-        if own().count() + self.weather(provider).of_others >= limit {
+        if own().count() + self.fault_rates(provider).foreign_servers >= limit {
             return Err(CloudError::Quota("no more servers".to_owned()));
         }
         if let Some(image) = &order.image
@@ -199,57 +200,60 @@ impl State {
         {
             return Err(failed("there is no such image"));
         }
-        let weather = self.weather(provider);
-        self.numbers += 1;
-        let (place, now) = ((provider.clone(), format!("s-{}", self.numbers)), Instant::now());
-        let fate = match () {
-            () if self.happens(weather.failing_boots) => Fate::Fails,
-            () if self.happens(weather.hanging_boots) => Fate::Hangs,
-            () => Fate::Runs,
+        let weather = self.fault_rates(provider);
+        self.last_id += 1;
+        let (place, now) = ((provider.clone(), format!("s-{}", self.last_id)), Instant::now());
+        let outcome = match () {
+            () if self.happens(weather.failing_boots) => ServerOutcome::Fails,
+            () if self.happens(weather.hanging_boots) => ServerOutcome::Hangs,
+            () => ServerOutcome::Runs,
         };
         let server = Server {
             name: order.hostname.clone(),
             metadata: order.metadata.clone(),
             zone: order.zone.clone(),
-            made: now,
+            created_at: now,
             boots_at: now + Duration::from_secs_f64(self.rng.gen_range(5.0..60.0)),
-            fate,
-            goes_at: None,
-            told: false,
+            outcome,
+            deleted_at: None,
+            is_running_reported: false,
         };
         let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
         let node = NodeId::from(node.as_str());
         self.history.observe(Observation::Created(&place, &node));
-        if self.happens(weather.doubled) {
-            self.numbers += 1;
-            let twin = (provider.clone(), format!("s-{}", self.numbers));
-            self.history.observe(Observation::Duplicated(&twin, &node));
-            self.servers.insert(twin, server.clone());
+        if self.happens(weather.duplicate_creates) {
+            self.last_id += 1;
+            let duplicate = (provider.clone(), format!("s-{}", self.last_id));
+            self.history.observe(Observation::Duplicated(&duplicate, &node));
+            self.servers.insert(duplicate, server.clone());
         }
         self.servers.insert(place.clone(), server);
-        match self.happens(weather.lost_answers) {
+        match self.happens(weather.lost_replies) {
             true => Err(failed("the answer was lost")),
             false => Ok(ExternalId::text(place.1)),
         }
     }
 
     fn delete(&mut self, place: &CloudObjectKey) -> Result<(), CloudError> {
-        self.go_on();
-        if place.1.starts_with(OF_OTHERS) {
-            self.history.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
+        self.advance();
+        if place.1.starts_with(FOREIGN_ID_PREFIX) {
+            self.history.report_violation(Violation(format!(
+                "{} of {}, which is somebody else's, is deleted",
+                place.1, place.0
+            )));
         }
         self.history.observe(Observation::Deleting(place));
         if !self.servers.contains_key(place) {
             return Err(CloudError::NotFound);
         }
-        let weather = self.weather(&place.0);
+        let weather = self.fault_rates(&place.0);
         // Said to be done, and not done: that shows in later listings only.
-        if !self.happens(weather.sticking_deletes) {
+        if !self.happens(weather.ignored_deletes) {
             let ends = Instant::now() + Duration::from_secs_f64(self.rng.gen_range(0.5..20.0));
-            self.servers.get_mut(place).expect("it was there a moment ago").goes_at.get_or_insert(ends);
+            self.servers.get_mut(place).expect("it was there a moment ago").deleted_at.get_or_insert(ends);
             self.history.observe(Observation::Ending(place));
         }
-        match self.happens(weather.lost_answers) {
+        match self.happens(weather.lost_replies) {
             true => Err(failed("the answer was lost")),
             false => Ok(()),
         }
@@ -262,12 +266,12 @@ impl State {
         {
             return Ok(image.id.clone());
         }
-        self.numbers += 1;
-        let place = (provider.clone(), format!("i-{}", self.numbers));
+        self.last_id += 1;
+        let place = (provider.clone(), format!("i-{}", self.last_id));
         let id = ExternalId::text(place.1.clone());
         self.images.insert(place.clone(), (order.to_stored_image(id.clone()), Instant::now()));
         self.history.observe_image(ImageObservation::Created(&place));
-        match self.happens(self.weather(provider).lost_answers) {
+        match self.happens(self.fault_rates(provider).lost_replies) {
             true => Err(failed("the answer was lost")),
             false => Ok(id),
         }
@@ -277,30 +281,30 @@ impl State {
         self.history.observe_image(ImageObservation::Deleting(place));
         self.images.remove(place).ok_or(CloudError::NotFound)?;
         self.history.observe_image(ImageObservation::Removed(place));
-        match self.happens(self.weather(&place.0).lost_answers) {
+        match self.happens(self.fault_rates(&place.0).lost_replies) {
             true => Err(failed("the answer was lost")),
             false => Ok(()),
         }
     }
 
     fn list_images(&self, provider: &ProviderName) -> Vec<StoredImage> {
-        let (now, lag) = (Instant::now(), Duration::from_secs_f64(self.weather(provider).lag_s));
+        let (now, lag) = (Instant::now(), Duration::from_secs_f64(self.fault_rates(provider).list_lag_s));
         let own = self.images.iter().filter(|((of, _), (_, since))| of == provider && *since + lag <= now);
         own.map(|(_, (image, _))| image.clone()).collect()
     }
 
     fn list(&mut self, provider: &ProviderName) -> Vec<Instance> {
-        self.go_on();
-        let Weather { lag_s, of_others, .. } = self.weather(provider);
+        self.advance();
+        let CallFaultRates { list_lag_s: lag_s, foreign_servers: of_others, .. } = self.fault_rates(provider);
         let (now, lag) = (Instant::now(), Duration::from_secs_f64(lag_s));
-        let own = self.servers.iter().filter(|((of, _), server)| of == provider && server.made + lag <= now);
+        let own = self.servers.iter().filter(|((of, _), server)| of == provider && server.created_at + lag <= now);
         let own = own.map(|((_, id), server)| server.instance(id, now));
-        let gone = self.gone.iter().filter(|((of, _), _, since)| of == provider && *since + lag > now);
+        let gone = self.deleted.iter().filter(|((of, _), _, since)| of == provider && *since + lag > now);
         let gone = gone.map(|(_, instance, _)| instance.clone());
         let of_others = (0..of_others).map(|number| Instance {
-            resources: need(),
+            resources: server_resources(),
             state: InstanceState::Running,
-            ..Instance::new(ExternalId::text(format!("{OF_OTHERS}{number}")))
+            ..Instance::new(ExternalId::text(format!("{FOREIGN_ID_PREFIX}{number}")))
         });
         own.chain(gone).chain(of_others).collect()
     }
@@ -308,25 +312,25 @@ impl State {
 
 impl Server {
     fn instance(&self, id: &str, now: Instant) -> Instance {
-        let state = match self.fate {
-            _ if self.goes_at.is_some() => InstanceState::Stopping,
-            Fate::Hangs => InstanceState::Starting,
+        let state = match self.outcome {
+            _ if self.deleted_at.is_some() => InstanceState::Stopping,
+            ServerOutcome::Hangs => InstanceState::Starting,
             _ if now < self.boots_at => InstanceState::Starting,
-            Fate::Fails => InstanceState::Failed("it would not start".to_owned()),
-            Fate::Runs => InstanceState::Running,
+            ServerOutcome::Fails => InstanceState::Failed("it would not start".to_owned()),
+            ServerOutcome::Runs => InstanceState::Running,
         };
         Instance {
             interface_ip: Some("fake".to_owned()),
             zone: self.zone.clone(),
             metadata: self.metadata.clone(),
-            resources: need(),
+            resources: server_resources(),
             state,
             ..Instance::new(ExternalId::text(id))
         }
     }
 }
 
-fn need() -> Resources {
+fn server_resources() -> Resources {
     Resources::none().with("instances", 1.0).with("cores", CORES as f64).with("ram", 2048.0)
 }
 
@@ -334,12 +338,12 @@ fn failed(detail: &str) -> CloudError {
     CloudError::Failed { kind: FailureKind::Unknown, detail: detail.to_owned() }
 }
 
-struct Behind {
+struct SimDrivers {
     clouds: Clouds,
     budget: StepBudget,
 }
 
-impl ExtraDrivers for Behind {
+impl ExtraDrivers for SimDrivers {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }
@@ -348,19 +352,19 @@ impl ExtraDrivers for Behind {
         let mut findings = Diagnostics::default();
         let parts = servers::section(section, &mut findings);
         assert!(findings.items.is_empty(), "{:?}", findings.items);
-        let adapter = Adapter { door: self.clouds.door(section.name.clone(), &self.budget), parts };
+        let adapter = Adapter { connection: self.clouds.connect(section.name.clone(), &self.budget), parts };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
 
 /// What a driver of ours has of one cloud.
 struct Adapter {
-    door: Door,
+    connection: CloudConnection,
     parts: Section,
 }
 
 /// The way of one process to one cloud.
-pub struct Door {
+pub struct CloudConnection {
     provider: ProviderName,
     clouds: Clouds,
     budget: StepBudget,
@@ -369,71 +373,75 @@ pub struct Door {
 }
 
 /// What was on its way when a session ended is on its way a moment later.
-const MOMENT: Seconds = Seconds(0.1);
+const IN_FLIGHT_GRACE: Seconds = Seconds(0.1);
 /// How the ids of servers begin that are not ours.
-const OF_OTHERS: &str = "other-";
+const FOREIGN_ID_PREFIX: &str = "other-";
 /// No listing is behind for longer.
-const LONGEST_LAG: Duration = Duration::from_secs(60);
+const MAX_LIST_LAG: Duration = Duration::from_secs(60);
 /// Servers that each cloud has room for.
-const LIMIT: usize = 12;
+const MAX_SERVERS: usize = 12;
 
-impl Door {
+impl CloudConnection {
     /// The way there and back, on which things get lost.
     async fn call<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
         if !self.budget.take_step() {
             std::future::pending::<()>().await;
         }
-        let (latency, slowness, trouble) = {
+        let (latency, extra_latency, failure) = {
             let mut state = self.clouds.0.lock().unwrap();
-            let weather = state.weather(&self.provider);
-            let slowness = if weather.slow_s > 0.0 { state.rng.gen_range(0.0..weather.slow_s) } else { 0.0 };
-            let trouble = match () {
+            let weather = state.fault_rates(&self.provider);
+            let extra_latency = if weather.max_extra_latency_s > 0.0 {
+                state.rng.gen_range(0.0..weather.max_extra_latency_s)
+            } else {
+                0.0
+            };
+            let failure = match () {
                 () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Seconds(2.0) }),
                 () if state.happens(weather.refused) => Some(failed("the cloud has hiccups")),
                 () => None,
             };
-            (state.rng.gen_range(0.05..0.6), slowness, trouble)
+            (state.rng.gen_range(0.05..0.6), extra_latency, failure)
         };
         tokio::time::sleep(Duration::from_secs_f64(latency)).await;
-        if let Some(trouble) = trouble {
-            return Err(trouble);
+        if let Some(failure) = failure {
+            return Err(failure);
         }
         // A call that is on its way takes effect though who made it has died.
-        let answer = call(&mut self.clouds.0.lock().unwrap());
-        if slowness > 0.0 {
-            tokio::time::sleep(Duration::from_secs_f64(slowness)).await;
+        let result = call(&mut self.clouds.0.lock().unwrap());
+        if extra_latency > 0.0 {
+            tokio::time::sleep(Duration::from_secs_f64(extra_latency)).await;
         }
         if self.budget.is_exhausted() {
             std::future::pending::<()>().await;
         }
-        answer
+        result
     }
 
     /// Nothing is changed by whose session is over.
-    fn check(&self, what: impl FnOnce() -> String) {
+    fn check_session(&self, what: impl FnOnce() -> String) {
         let Some(over_for) = self.budget.expired_for(self.session).filter(|_| !self.budget.is_exhausted()) else {
             return;
         };
         let what = format!("{} at {}", what(), self.provider);
-        if let Some(violation) = nodes::check_call(what, Some(Seconds(over_for.as_secs_f64())), MOMENT) {
-            self.clouds.0.lock().unwrap().history.accuse(violation);
+        if let Some(violation) = nodes::check_call(what, Some(Seconds(over_for.as_secs_f64())), IN_FLIGHT_GRACE) {
+            self.clouds.0.lock().unwrap().history.report_violation(violation);
         }
     }
 
     pub async fn create(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        self.check(|| format!("server {} is made", order.hostname));
-        self.call(|state| state.create(&self.provider, order, LIMIT)).await
+        self.check_session(|| format!("server {} is made", order.hostname));
+        self.call(|state| state.create(&self.provider, order, MAX_SERVERS)).await
     }
 
     pub async fn delete(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.check(|| format!("server {id} is deleted"));
+        self.check_session(|| format!("server {id} is deleted"));
         let place = (self.provider.clone(), id.to_string());
         self.call(|state| state.delete(&place)).await
     }
 
     /// It takes its time, and a file that does not get there whole is no image.
     async fn upload(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
-        self.check(|| format!("image {} is uploaded", order.name));
+        self.check_session(|| format!("image {} is uploaded", order.name));
         let duration = self.call(|state| Ok(state.rng.gen_range(10.0..120.0))).await?;
         tokio::time::sleep(Duration::from_secs_f64(duration)).await;
         if self.budget.is_exhausted() {
@@ -449,7 +457,7 @@ impl Door {
     }
 
     async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.check(|| format!("image {id} is deleted"));
+        self.check_session(|| format!("image {id} is deleted"));
         let place = (self.provider.clone(), id.to_string());
         self.call(|state| state.delete_image(&place)).await
     }
@@ -461,35 +469,35 @@ impl Door {
 
 impl SimpleAdapter for Adapter {
     async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        self.door.create(order).await
+        self.connection.create(order).await
     }
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.door.delete(id).await
+        self.connection.delete(id).await
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
-        self.door.list().await
+        self.connection.list().await
     }
 
     async fn quota_limits(&self) -> Result<Resources, CloudError> {
-        self.door.call(|_| Ok(Resources::unlimited().with("instances", LIMIT as f64))).await
+        self.connection.call(|_| Ok(Resources::unlimited().with("instances", MAX_SERVERS as f64))).await
     }
 
     async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
-        self.door.upload(order).await
+        self.connection.upload(order).await
     }
 
     async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.door.delete_image(id).await
+        self.connection.delete_image(id).await
     }
 
     async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
-        self.door.call(|state| Ok(state.list_images(&self.door.provider))).await
+        self.connection.call(|state| Ok(state.list_images(&self.connection.provider))).await
     }
 
     fn launching(&self) -> LaunchConfig {
-        self.parts.launching(|_, _, _| Ok(need()))
+        self.parts.launching(|_, _, _| Ok(server_resources()))
     }
 
     fn uploading(&self) -> Option<UploadConfig> {

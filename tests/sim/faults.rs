@@ -13,12 +13,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::book::RunHistory;
-use super::builders::Luck;
-use super::cloud::{Clouds, Weather};
-use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, Lack, OLD, PROVIDERS, Sizes};
-use super::process::{Configured, SESSION_TIMEOUT, Seat};
-use super::zuul::Crowd;
-use super::{HOUR, operator};
+use super::builders::BuildOutcomes;
+use super::cloud::{CallFaultRates, Clouds};
+use super::configuration::{
+    BUILDERS, IMAGES, LAUNCHERS, NODEPOOL11_PROVIDERS, PROVIDERS, Participants, ReloadSizes, RemovedSection,
+};
+use super::process::{Configured, ProcessHandle, SESSION_TIMEOUT};
+use super::zuul::Workload;
+use super::{RUN_LENGTH_S, operator};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
@@ -27,95 +29,95 @@ pub enum Fault {
     /// Its session is ended by the server.
     Expire { process: usize },
     /// Its connection is cut for a while, longer or shorter than the session lasts.
-    Cut { process: usize, seconds: f64 },
+    Disconnect { process: usize, seconds: f64 },
     /// So many of its requests, or of the answers to them, are lost.
-    Lose { process: usize, requests: usize, answers: bool },
+    LoseMessages { process: usize, requests: usize, answers: bool },
     /// A cloud has bad weather for a while.
-    Storm { provider: &'static str, weather: Storm, seconds: f64 },
+    CloudCalls { provider: &'static str, kind: CloudFaultKind, seconds: f64 },
     /// Somebody else ends a server.
-    Vanish { nth: usize },
+    DeleteServer { nth: usize },
     /// The wall clock of all jumps.
-    Jump { seconds: f64 },
+    ClockJump { seconds: f64 },
     /// All that it asks ZooKeeper, and all that it hears, is late by up to so much, for a while or until it loses its session.
-    Slow { process: usize, most_ms: u64, seconds: f64 },
+    NetworkDelay { process: usize, most_ms: u64, seconds: f64 },
     /// Its server is behind the leader, and so is all that it reads and hears, for a while or until it loses its session.
-    Behind { process: usize, most_ms: u64, seconds: f64 },
+    FollowerLag { process: usize, most_ms: u64, seconds: f64 },
     /// Somebody deletes an idle node by hand.
-    Delete { nth: usize },
+    DeleteNode { nth: usize },
     /// Somebody keeps an idle node by hand for a while.
-    Hold { nth: usize, seconds: f64 },
+    HoldNode { nth: usize, seconds: f64 },
     /// Somebody removes the record of an idle node by hand.
-    Erase { nth: usize },
+    DeleteRecord { nth: usize },
     /// Somebody lets an upload go by hand that is ready, whether there is another or not.
-    Dismiss { nth: usize },
+    DeleteUpload { nth: usize },
     /// Somebody wants an image built anew.
-    Rebuild { image: &'static str },
+    RequestBuild { image: &'static str },
     /// All builds of an image fail for a while.
-    Doom { image: &'static str, seconds: f64 },
+    FailBuilds { image: &'static str, seconds: f64 },
     /// A launcher gets another configuration. What it lacks it has again after a while.
-    Reload { launcher: usize, sizes: Sizes, seconds: f64 },
+    Reload { launcher: usize, sizes: ReloadSizes, seconds: f64 },
 }
 
 /// Kinds of bad weather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storm {
-    Hiccups,
-    LostAnswers,
+pub enum CloudFaultKind {
+    Errors,
+    LostReplies,
     Throttling,
-    BadBoots,
-    StickingDeletes,
-    Lag,
+    FailingBoots,
+    IgnoredDeletes,
+    StaleLists,
     Slow,
-    Doubled,
-    Others,
+    DuplicateCreates,
+    ForeignServers,
 }
 
-impl Storm {
+impl CloudFaultKind {
     const ALL: [Self; 9] = [
-        Self::Hiccups,
-        Self::LostAnswers,
+        Self::Errors,
+        Self::LostReplies,
         Self::Throttling,
-        Self::BadBoots,
-        Self::StickingDeletes,
-        Self::Lag,
+        Self::FailingBoots,
+        Self::IgnoredDeletes,
+        Self::StaleLists,
         Self::Slow,
-        Self::Doubled,
-        Self::Others,
+        Self::DuplicateCreates,
+        Self::ForeignServers,
     ];
 
-    fn weather(self) -> Weather {
-        let fair = Weather::default();
+    fn rates(self) -> CallFaultRates {
+        let no_faults = CallFaultRates::default();
         match self {
-            Self::Hiccups => Weather { refused: 0.4, ..fair },
-            Self::LostAnswers => Weather { lost_answers: 0.4, ..fair },
-            Self::Throttling => Weather { throttled: 0.5, ..fair },
-            Self::BadBoots => Weather { failing_boots: 0.3, hanging_boots: 0.2, ..fair },
-            Self::StickingDeletes => Weather { sticking_deletes: 0.5, ..fair },
-            Self::Lag => Weather { lag_s: 20.0, ..fair },
-            Self::Slow => Weather { slow_s: 25.0, ..fair },
-            Self::Doubled => Weather { doubled: 0.3, ..fair },
-            Self::Others => Weather { of_others: 7, ..fair },
+            Self::Errors => CallFaultRates { refused: 0.4, ..no_faults },
+            Self::LostReplies => CallFaultRates { lost_replies: 0.4, ..no_faults },
+            Self::Throttling => CallFaultRates { throttled: 0.5, ..no_faults },
+            Self::FailingBoots => CallFaultRates { failing_boots: 0.3, hanging_boots: 0.2, ..no_faults },
+            Self::IgnoredDeletes => CallFaultRates { ignored_deletes: 0.5, ..no_faults },
+            Self::StaleLists => CallFaultRates { list_lag_s: 20.0, ..no_faults },
+            Self::Slow => CallFaultRates { max_extra_latency_s: 25.0, ..no_faults },
+            Self::DuplicateCreates => CallFaultRates { duplicate_creates: 0.3, ..no_faults },
+            Self::ForeignServers => CallFaultRates { foreign_servers: 7, ..no_faults },
         }
     }
 }
 
 /// Which faults of a schedule strike, by their numbers. All, where nothing is said.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chosen(Option<Vec<usize>>);
+pub struct FaultFilter(Option<Vec<usize>>);
 
-impl Chosen {
+impl FaultFilter {
     pub fn only(numbers: &[usize]) -> Self {
         Self(Some(numbers.to_vec()))
     }
 
     /// As it is said on a command line.
-    pub fn text(&self) -> Option<String> {
+    pub fn to_argument(&self) -> Option<String> {
         let numbers = self.0.as_ref()?;
         let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
         Some(if texts.is_empty() { NONE.to_owned() } else { texts.join(",") })
     }
 
-    pub fn of(&self, schedule: Vec<(f64, Fault)>) -> Vec<(f64, Fault)> {
+    pub fn apply(&self, schedule: Vec<(f64, Fault)>) -> Vec<(f64, Fault)> {
         let Some(numbers) = &self.0 else { return schedule };
         schedule.into_iter().enumerate().filter(|(at, _)| numbers.contains(at)).map(|(_, fault)| fault).collect()
     }
@@ -123,7 +125,7 @@ impl Chosen {
 
 const NONE: &str = "none";
 
-impl FromStr for Chosen {
+impl FromStr for FaultFilter {
     type Err = ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, ParseIntError> {
@@ -133,20 +135,20 @@ impl FromStr for Chosen {
 }
 
 impl Fault {
-    fn strikes_somebody(&self, cast: Cast) -> bool {
+    fn applies_to(&self, participants: Participants) -> bool {
         match self {
             Self::Kill { process, .. }
             | Self::Expire { process }
-            | Self::Cut { process, .. }
-            | Self::Lose { process, .. }
-            | Self::Behind { process, .. }
-            | Self::Slow { process, .. } => match *process {
-                OLD_SEAT => cast.old,
-                process => process < LAUNCHERS.len() || cast.builders,
+            | Self::Disconnect { process, .. }
+            | Self::LoseMessages { process, .. }
+            | Self::FollowerLag { process, .. }
+            | Self::NetworkDelay { process, .. } => match *process {
+                NODEPOOL11_PROCESS => participants.nodepool11,
+                process => process < LAUNCHERS.len() || participants.builders,
             },
-            Self::Dismiss { .. } | Self::Rebuild { .. } | Self::Doom { .. } => cast.builders,
-            Self::Storm { .. } | Self::Vanish { .. } | Self::Jump { .. } => true,
-            Self::Delete { .. } | Self::Hold { .. } | Self::Erase { .. } | Self::Reload { .. } => true,
+            Self::DeleteUpload { .. } | Self::RequestBuild { .. } | Self::FailBuilds { .. } => participants.builders,
+            Self::CloudCalls { .. } | Self::DeleteServer { .. } | Self::ClockJump { .. } => true,
+            Self::DeleteNode { .. } | Self::HoldNode { .. } | Self::DeleteRecord { .. } | Self::Reload { .. } => true,
         }
     }
 }
@@ -154,11 +156,11 @@ impl Fault {
 /// The faults of a seed: a dozen or more, in their order.
 pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
     let rng = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
-    let (cast, number) = (Cast::of(seed), rng.gen_range(16..30));
+    let (participants, number) = (Participants::draw(seed), rng.gen_range(16..30));
     let fault = |rng: &mut StdRng| loop {
         let fault = draw(rng);
-        if fault.strikes_somebody(cast) {
-            break (rng.gen_range(60.0..HOUR - 120.0), fault);
+        if fault.applies_to(participants) {
+            break (rng.gen_range(60.0..RUN_LENGTH_S - 120.0), fault);
         }
     };
     let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| fault(rng)).collect();
@@ -169,44 +171,44 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 fn draw(rng: &mut StdRng) -> Fault {
     // Launchers more often than builders. Whoever polls is killed and slow: what it still writes after a session is for its own account.
     let process = [0, 0, 1, 1, 2, 3][rng.gen_range(0..6)];
-    let anybody = if rng.gen_ratio(1, 8) { OLD_SEAT } else { process };
+    let any_process = if rng.gen_ratio(1, 8) { NODEPOOL11_PROCESS } else { process };
     match rng.gen_range(0..22) {
         0..3 => Fault::Kill { process, steps: rng.gen_range(0..60) },
-        3 => Fault::Kill { process: OLD_SEAT, steps: rng.gen_range(0..60) },
+        3 => Fault::Kill { process: NODEPOOL11_PROCESS, steps: rng.gen_range(0..60) },
         4 => Fault::Expire { process },
-        5 => Fault::Cut { process, seconds: rng.gen_range(0.5..20.0) },
-        6 => Fault::Lose { process, requests: rng.gen_range(1..6), answers: rng.r#gen() },
-        7..9 => Fault::Storm {
+        5 => Fault::Disconnect { process, seconds: rng.gen_range(0.5..20.0) },
+        6 => Fault::LoseMessages { process, requests: rng.gen_range(1..6), answers: rng.r#gen() },
+        7..9 => Fault::CloudCalls {
             provider: PROVIDERS[rng.gen_range(0..PROVIDERS.len())],
-            weather: Storm::ALL[rng.gen_range(0..Storm::ALL.len())],
+            kind: CloudFaultKind::ALL[rng.gen_range(0..CloudFaultKind::ALL.len())],
             seconds: if rng.gen_ratio(1, 5) { rng.gen_range(400.0..2400.0) } else { rng.gen_range(30.0..400.0) },
         },
-        9 => Fault::Vanish { nth: rng.gen_range(0..20) },
-        10 if rng.gen_ratio(1, 3) => Fault::Jump { seconds: rng.gen_range(-HOUR..HOUR) },
-        10 => Fault::Jump { seconds: rng.gen_range(-30.0..120.0) },
+        9 => Fault::DeleteServer { nth: rng.gen_range(0..20) },
+        10 if rng.gen_ratio(1, 3) => Fault::ClockJump { seconds: rng.gen_range(-RUN_LENGTH_S..RUN_LENGTH_S) },
+        10 => Fault::ClockJump { seconds: rng.gen_range(-30.0..120.0) },
         11..13 => {
             let most_ms = [5, 20, 100, 400, 1500][rng.gen_range(0..5)];
-            Fault::Slow { process: anybody, most_ms, seconds: rng.gen_range(60.0..900.0) }
+            Fault::NetworkDelay { process: any_process, most_ms, seconds: rng.gen_range(60.0..900.0) }
         }
-        13..15 => Fault::Delete { nth: rng.gen_range(0..20) },
-        15 => Fault::Dismiss { nth: rng.gen_range(0..12) },
+        13..15 => Fault::DeleteNode { nth: rng.gen_range(0..20) },
+        15 => Fault::DeleteUpload { nth: rng.gen_range(0..12) },
         16 => {
             let image = IMAGES[rng.gen_range(0..IMAGES.len())].0;
-            let seconds = rng.gen_range(300.0..HOUR);
-            if rng.r#gen() { Fault::Rebuild { image } } else { Fault::Doom { image, seconds } }
+            let seconds = rng.gen_range(300.0..RUN_LENGTH_S);
+            if rng.r#gen() { Fault::RequestBuild { image } } else { Fault::FailBuilds { image, seconds } }
         }
-        17 => Fault::Erase { nth: rng.gen_range(0..20) },
+        17 => Fault::DeleteRecord { nth: rng.gen_range(0..20) },
         19..21 => {
             let most_ms = [5, 50, 300, 1500][rng.gen_range(0..4)];
-            Fault::Behind { process: anybody, most_ms, seconds: rng.gen_range(60.0..900.0) }
+            Fault::FollowerLag { process: any_process, most_ms, seconds: rng.gen_range(60.0..900.0) }
         }
-        18 => Fault::Hold { nth: rng.gen_range(0..20), seconds: rng.gen_range(1.0..300.0) },
+        18 => Fault::HoldNode { nth: rng.gen_range(0..20), seconds: rng.gen_range(1.0..300.0) },
         _ => Fault::Reload {
             launcher: rng.gen_range(0..2),
-            sizes: Sizes {
+            sizes: ReloadSizes {
                 max_servers: rng.gen_range(5..9),
                 min_ready: rng.gen_range(0..3),
-                lacks: [None, Some(Lack::Label), Some(Lack::Provider)][rng.gen_range(0..3)],
+                removed: [None, Some(RemovedSection::Label), Some(RemovedSection::Provider)][rng.gen_range(0..3)],
             },
             seconds: rng.gen_range(15.0..400.0),
         },
@@ -214,28 +216,28 @@ fn draw(rng: &mut StdRng) -> Fault {
 }
 
 /// Of the launcher of Nodepool 11; before it are those of launchers and builders, in the order of the configuration.
-pub const OLD_SEAT: usize = LAUNCHERS.len() + BUILDERS.len();
+pub const NODEPOOL11_PROCESS: usize = LAUNCHERS.len() + BUILDERS.len();
 
 /// On what faults strike.
-pub struct Stage {
+pub struct FaultTargets {
     pub zookeeper: MemoryZooKeeper,
     pub clouds: Clouds,
-    pub seats: Vec<Seat>,
+    pub processes: Vec<ProcessHandle>,
     pub launchers: Vec<Configured>,
-    pub crowd: Crowd,
-    pub luck: Luck,
+    pub workload: Workload,
+    pub build_outcomes: BuildOutcomes,
     pub history: RunHistory,
-    pub struck: Struck,
+    pub effective: EffectiveFaults,
 }
 
 /// How many faults met somebody: one that is dead already is not killed, and of idle nodes there may be none. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Struck {
+pub struct EffectiveFaults {
     all: Rc<Cell<usize>>,
     kills: Rc<Cell<usize>>,
 }
 
-impl Struck {
+impl EffectiveFaults {
     pub fn all(&self) -> usize {
         self.all.get()
     }
@@ -245,23 +247,23 @@ impl Struck {
         self.kills.get()
     }
 
-    fn note(&self, met: bool) {
-        self.all.set(self.all.get() + usize::from(met));
+    fn record(&self, had_effect: bool) {
+        self.all.set(self.all.get() + usize::from(had_effect));
     }
 
     /// What people do takes its time.
-    fn note_later(&self, act: impl Future<Output = bool> + 'static) {
-        let struck = self.clone();
-        actix_rt::spawn(async move { struck.note(act.await) });
+    fn record_later(&self, act: impl Future<Output = bool> + 'static) {
+        let effective = self.clone();
+        actix_rt::spawn(async move { effective.record(act.await) });
     }
 }
 
-impl Stage {
+impl FaultTargets {
     /// False where whoever sat there is dead already.
     fn kill(&self, process: usize, steps: u64) -> bool {
-        let seat = self.seats[process].clone();
-        let (budget, zookeeper, struck) = (seat.budget(), self.zookeeper.clone(), self.struck.clone());
-        if !seat.is_alive() {
+        let handle = self.processes[process].clone();
+        let (budget, zookeeper, effective) = (handle.budget(), self.zookeeper.clone(), self.effective.clone());
+        if !handle.is_alive() {
             return false;
         }
         budget.limit_to(steps);
@@ -269,20 +271,20 @@ impl Stage {
             // Who makes fewer steps than that dies all the same.
             let _ = tokio::time::timeout(Duration::from_secs(60), budget.exhausted()).await;
             budget.limit_to(0);
-            if process < OLD_SEAT && budget.count_death() {
-                struck.kills.set(struck.kills.get() + 1);
+            if process < NODEPOOL11_PROCESS && budget.count_death() {
+                effective.kills.set(effective.kills.get() + 1);
             }
             // The session it has by then, which may not be that of now; nobody sits there anew so soon.
-            let session = seat.session();
+            let session = handle.session();
             tokio::time::sleep(SESSION_TIMEOUT).await;
             zookeeper.expire(session);
         });
         true
     }
 
-    fn cut(&self, process: usize, duration: Duration) {
-        let (zookeeper, seat) = (self.zookeeper.clone(), &self.seats[process]);
-        let (session, budget) = (seat.session(), seat.budget());
+    fn disconnect(&self, process: usize, duration: Duration) {
+        let (zookeeper, handle) = (self.zookeeper.clone(), &self.processes[process]);
+        let (session, budget) = (handle.session(), handle.budget());
         let number = budget.last_session();
         zookeeper.suspend(session);
         actix_rt::spawn(async move {
@@ -296,29 +298,34 @@ impl Stage {
         });
     }
 
-    fn reload(&self, launcher: usize, sizes: Sizes, duration: Duration) {
+    fn reload(&self, launcher: usize, sizes: ReloadSizes, duration: Duration) {
         let configured = self.launchers[launcher].clone();
         configured.set(sizes);
         actix_rt::spawn(async move {
             tokio::time::sleep(duration).await;
-            configured.complete();
+            configured.restore_removed();
         });
     }
 
     /// What people do by hand. False where it is done by now, or never; otherwise it is counted when it is done.
-    fn act(&self, fault: &Fault) -> bool {
-        let (zookeeper, crowd, book) = (self.zookeeper.clone(), self.crowd.clone(), self.history.clone());
+    fn run_operator_action(&self, fault: &Fault) -> bool {
+        let (zookeeper, crowd, book) = (self.zookeeper.clone(), self.workload.clone(), self.history.clone());
         match *fault {
-            Fault::Delete { nth } => {
-                self.seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
-                self.struck.note_later(operator::delete_idle(zookeeper, crowd, nth));
+            Fault::DeleteNode { nth } => {
+                self.processes[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
+                self.effective.record_later(operator::delete_idle(zookeeper, crowd, nth));
             }
-            Fault::Hold { nth, seconds } => {
-                self.struck.note_later(operator::hold(zookeeper, crowd, nth, Duration::from_secs_f64(seconds)));
+            Fault::HoldNode { nth, seconds } => {
+                self.effective.record_later(operator::hold_idle(
+                    zookeeper,
+                    crowd,
+                    nth,
+                    Duration::from_secs_f64(seconds),
+                ));
             }
-            Fault::Erase { nth } => self.struck.note_later(operator::erase(zookeeper, book, nth)),
-            Fault::Dismiss { nth } => self.struck.note_later(operator::dismiss_upload(zookeeper, book, nth)),
-            Fault::Rebuild { image } => {
+            Fault::DeleteRecord { nth } => self.effective.record_later(operator::delete_record(zookeeper, book, nth)),
+            Fault::DeleteUpload { nth } => self.effective.record_later(operator::delete_upload(zookeeper, book, nth)),
+            Fault::RequestBuild { image } => {
                 actix_rt::spawn(operator::request_build(zookeeper, image));
                 return true;
             }
@@ -328,33 +335,33 @@ impl Stage {
     }
 }
 
-pub fn strike(fault: &Fault, stage: &Stage) {
-    let Stage { zookeeper, clouds, seats, .. } = stage;
-    let met = match *fault {
-        Fault::Kill { process, steps } => stage.kill(process, steps),
+pub fn inject(fault: &Fault, targets: &FaultTargets) {
+    let FaultTargets { zookeeper, clouds, processes: seats, .. } = targets;
+    let had_effect = match *fault {
+        Fault::Kill { process, steps } => targets.kill(process, steps),
         Fault::Expire { process } => {
             zookeeper.expire(seats[process].session());
             seats[process].is_alive()
         }
-        Fault::Cut { process, seconds } => {
-            stage.cut(process, Duration::from_secs_f64(seconds));
+        Fault::Disconnect { process, seconds } => {
+            targets.disconnect(process, Duration::from_secs_f64(seconds));
             seats[process].is_alive()
         }
-        Fault::Lose { process, requests, answers } => {
-            let loss = if answers { Loss::AfterApplying } else { Loss::BeforeApplying };
-            zookeeper.fail_next(seats[process].session(), requests, loss);
+        Fault::LoseMessages { process, requests, answers } => {
+            let message_fault = if answers { Loss::AfterApplying } else { Loss::BeforeApplying };
+            zookeeper.fail_next(seats[process].session(), requests, message_fault);
             seats[process].is_alive()
         }
-        Fault::Storm { provider, weather, seconds } => {
-            clouds.set_weather(provider, weather.weather(), Duration::from_secs_f64(seconds));
+        Fault::CloudCalls { provider, kind, seconds } => {
+            clouds.set_fault_rates(provider, kind.rates(), Duration::from_secs_f64(seconds));
             true
         }
-        Fault::Vanish { nth } => clouds.vanish(nth),
-        Fault::Jump { seconds } => {
+        Fault::DeleteServer { nth } => clouds.delete_any_server(nth),
+        Fault::ClockJump { seconds } => {
             clock::simulate(Timestamp(clock::now().0 + seconds));
             true
         }
-        Fault::Behind { process, most_ms, seconds } => {
+        Fault::FollowerLag { process, most_ms, seconds } => {
             let lag = seats[process].set_lag(Duration::from_millis(most_ms), zookeeper);
             actix_rt::spawn(async move {
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
@@ -362,28 +369,28 @@ pub fn strike(fault: &Fault, stage: &Stage) {
             });
             seats[process].is_alive()
         }
-        Fault::Slow { process, most_ms, seconds } => {
+        Fault::NetworkDelay { process, most_ms, seconds } => {
             slow_down(&seats[process], most_ms, seconds);
             seats[process].is_alive()
         }
-        Fault::Delete { .. }
-        | Fault::Hold { .. }
-        | Fault::Erase { .. }
-        | Fault::Dismiss { .. }
-        | Fault::Rebuild { .. } => stage.act(fault),
-        Fault::Doom { image, seconds } => {
-            stage.luck.doom(image, Duration::from_secs_f64(seconds));
+        Fault::DeleteNode { .. }
+        | Fault::HoldNode { .. }
+        | Fault::DeleteRecord { .. }
+        | Fault::DeleteUpload { .. }
+        | Fault::RequestBuild { .. } => targets.run_operator_action(fault),
+        Fault::FailBuilds { image, seconds } => {
+            targets.build_outcomes.fail_builds(image, Duration::from_secs_f64(seconds));
             true
         }
         Fault::Reload { launcher, sizes, seconds } => {
-            stage.reload(launcher, sizes, Duration::from_secs_f64(seconds));
+            targets.reload(launcher, sizes, Duration::from_secs_f64(seconds));
             true
         }
     };
-    stage.struck.note(met);
+    targets.effective.record(had_effect);
 }
 
-fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
+fn slow_down(process: &ProcessHandle, most_ms: u64, seconds: f64) {
     let link = process.link();
     let max_delay = Duration::from_millis(most_ms);
     link.set_max_delay(max_delay);
@@ -395,15 +402,15 @@ fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
 }
 
 /// The end of all faults.
-pub fn heal(stage: &Stage) {
-    let Stage { zookeeper, clouds, seats, launchers, luck, .. } = stage;
-    luck.calm();
-    clouds.calm();
-    for seat in seats {
-        zookeeper.resume(seat.session());
-        seat.link().set_max_delay(Duration::ZERO);
-        seat.set_lag(Duration::ZERO, zookeeper);
+pub fn end_faults(targets: &FaultTargets) {
+    let FaultTargets { zookeeper, clouds, processes: seats, launchers, build_outcomes: luck, .. } = targets;
+    luck.end_faults();
+    clouds.clear_faults();
+    for process in seats {
+        zookeeper.resume(process.session());
+        process.link().set_max_delay(Duration::ZERO);
+        process.set_lag(Duration::ZERO, zookeeper);
     }
-    launchers.iter().for_each(Configured::complete);
-    drop(actix_rt::spawn(operator::end_forgotten(zookeeper.clone(), OLD[0])));
+    launchers.iter().for_each(Configured::restore_removed);
+    drop(actix_rt::spawn(operator::delete_abandoned_nodes(zookeeper.clone(), NODEPOOL11_PROVIDERS[0])));
 }

@@ -2,21 +2,21 @@
 //! Failure-Inducing Input, 2002).
 
 /// Of so many, those that are left when none can be left out any more; each time fewer of them are enough, that is told.
-pub fn fewest(number: usize, mut are_enough: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
-    let mut left: Vec<usize> = (0..number).collect();
+pub fn minimize(number: usize, mut still_fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
+    let mut remaining: Vec<usize> = (0..number).collect();
     let mut parts = 2;
-    while !left.is_empty() {
-        let size = left.len().div_ceil(parts).max(1);
-        let shorter = (0..left.len()).step_by(size).find_map(|from| {
-            let numbers = left.iter().enumerate().filter(|(at, _)| !(from..from + size).contains(at));
-            let kept: Vec<usize> = numbers.map(|(_, number)| *number).collect();
-            are_enough(&kept).then_some(kept)
+    while !remaining.is_empty() {
+        let size = remaining.len().div_ceil(parts).max(1);
+        let shorter = (0..remaining.len()).step_by(size).find_map(|from| {
+            let numbers = remaining.iter().enumerate().filter(|(at, _)| !(from..from + size).contains(at));
+            let candidate: Vec<usize> = numbers.map(|(_, number)| *number).collect();
+            still_fails(&candidate).then_some(candidate)
         });
         match shorter {
-            Some(kept) => (left, parts) = (kept, parts.saturating_sub(1).max(2)),
-            None if size > 1 => parts = (parts * 2).min(left.len()),
+            Some(candidate) => (remaining, parts) = (candidate, parts.saturating_sub(1).max(2)),
+            None if size > 1 => parts = (parts * 2).min(remaining.len()),
             None => break,
         }
     }
-    left
+    remaining
 }

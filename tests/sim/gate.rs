@@ -118,57 +118,57 @@ pub struct KillableConnection {
 }
 
 impl KillableConnection {
-    fn ask<T: Send + 'static>(
+    fn send<T: Send + 'static>(
         &self,
         kind: RequestKind,
-        ask: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static,
+        request: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         if !self.budget.take_step() {
             return pending().boxed();
         }
         let inner = self.inner.clone();
-        self.link.transmit(kind, move || ask(&inner))
+        self.link.transmit(kind, move || request(&inner))
     }
 
     /// The same of what is done to a path.
-    fn at<T: Send + 'static>(
+    fn send_for_path<T: Send + 'static>(
         &self,
         kind: RequestKind,
         path: &str,
-        ask: impl FnOnce(&MemoryConnection, &str) -> Reply<T> + Send + 'static,
+        request: impl FnOnce(&MemoryConnection, &str) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         let path = path.to_owned();
-        self.ask(kind, move |zk| ask(zk, &path))
+        self.send(kind, move |zk| request(zk, &path))
     }
 }
 
 impl Connection for KillableConnection {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
-        self.at(RequestKind::Read, path, |zk, path| zk.get(path))
+        self.send_for_path(RequestKind::Read, path, |zk, path| zk.get(path))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
-        self.at(RequestKind::Read, path, |zk, path| zk.exists(path))
+        self.send_for_path(RequestKind::Read, path, |zk, path| zk.exists(path))
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
-        self.at(RequestKind::Read, path, |zk, path| zk.children(path))
+        self.send_for_path(RequestKind::Read, path, |zk, path| zk.children(path))
     }
 
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
-        self.at(RequestKind::Write, path, move |zk, path| zk.create(path, data, mode))
+        self.send_for_path(RequestKind::Write, path, move |zk, path| zk.create(path, data, mode))
     }
 
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
-        self.at(RequestKind::Write, path, move |zk, path| zk.set(path, data, version))
+        self.send_for_path(RequestKind::Write, path, move |zk, path| zk.set(path, data, version))
     }
 
     fn delete(&self, path: &str, version: i32) -> Reply<()> {
-        self.at(RequestKind::Write, path, move |zk, path| zk.delete(path, version))
+        self.send_for_path(RequestKind::Write, path, move |zk, path| zk.delete(path, version))
     }
 
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
-        self.ask(RequestKind::Write, |zk| zk.multi(ops))
+        self.send(RequestKind::Write, |zk| zk.multi(ops))
     }
 
     fn max_transaction_bytes(&self) -> usize {
@@ -177,27 +177,27 @@ impl Connection for KillableConnection {
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
         let (listener, events) = self.link.events();
-        let watching = self.at(RequestKind::Read, path, move |zk, path| zk.listen(path, listener));
+        let watching = self.send_for_path(RequestKind::Read, path, move |zk, path| zk.listen(path, listener));
         async move { watching.await.map(|()| events) }.boxed()
     }
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
-        let asking = self.at(RequestKind::Read, path, |zk, path| zk.exists_and_watch(path));
+        let reply = self.send_for_path(RequestKind::Read, path, |zk, path| zk.exists_and_watch(path));
         let wire = self.link.clone();
         async move {
-            let (stat, changed) = asking.await?;
+            let (stat, changed) = reply.await?;
             // What changed before the watch was there, and is not shown yet, is told as well; so is what did not.
             let lag = wire.lag();
-            let told = async move {
+            let notified = async move {
                 if lag.is_zero() { changed.await } else { drop(tokio::time::timeout(lag, changed).await) }
             };
-            Ok((stat, told.boxed()))
+            Ok((stat, notified.boxed()))
         }
         .boxed()
     }
 
     fn sync(&self, path: &str) -> Reply<()> {
-        self.at(RequestKind::Write, path, |zk, path| zk.sync(path))
+        self.send_for_path(RequestKind::Write, path, |zk, path| zk.sync(path))
     }
 
     fn session_valid_until(&self) -> Option<Instant> {

@@ -13,7 +13,7 @@ use nodepool_policy::invariants::nodes::{CloudObjectKey, Violation, check_usage_
 use super::book::RunHistory;
 use super::cloud::Clouds;
 use super::gate::StepBudget;
-use super::process::{Configured, Seat};
+use super::process::{Configured, ProcessHandle};
 
 /// Between two looks. Not the period of anything else.
 const INTERVAL: Duration = Duration::from_secs(97);
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(97);
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// As long as the process lives.
-pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: StepBudget, history: RunHistory) {
+pub async fn check_launcher(name: &'static str, shared: Arc<ProcessContext>, budget: StepBudget, history: RunHistory) {
     let (mut waited, mut session) = (BTreeSet::new(), None);
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -31,7 +31,7 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
         let before = std::mem::replace(&mut session, budget.live_session());
         let Some(snapshot) = shared.snapshot_feed.latest() else { continue };
         if let Some(Violation(text)) = check_usage_totals(&snapshot) {
-            history.accuse(Violation(format!("{name}: {text}")));
+            history.report_violation(Violation(format!("{name}: {text}")));
         }
         let is_open = |state| matches!(state, RequestState::Requested | RequestState::Pending);
         let open = snapshot.requests().filter(|(_, request)| is_open(request.record.state));
@@ -40,9 +40,9 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
         if snapshot.connected && session.is_some() && session == before {
             for id in open.intersection(&waited) {
                 let answers = shared.explain_registry.request_all(ExplainRequest(id.clone()), DEADLINE).await;
-                let is_told = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
-                if !is_told && history.is_open(id) && !budget.is_exhausted() {
-                    history.accuse(Violation(format!("{name} cannot say why {id} waits")));
+                let has_reason = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
+                if !has_reason && history.is_open(id) && !budget.is_exhausted() {
+                    history.report_violation(Violation(format!("{name} cannot say why {id} waits")));
                 }
             }
             waited = open;
@@ -53,33 +53,33 @@ pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, budget: St
 }
 
 /// Between two looks at requests, and how often one may be found by which a launcher passes: for the five seconds that are promised.
-const GLANCE: Duration = Duration::from_millis(2_600);
-const MOST_GLANCES: u32 = 2;
+const NEGLECT_CHECK_INTERVAL: Duration = Duration::from_millis(2_600);
+const MAX_NEGLECTED_CHECKS: u32 = 2;
 /// One that was let down may wait for room as before. For other launchers it is as if it had never been taken up after a minute.
-const MOST_LET_DOWN: u32 = 28;
+const MAX_ABANDONED_CHECKS: u32 = 28;
 
 /// Sees requests that nobody looks after, although a launcher could to which nothing has happened all the while. One that has just begun
 /// hands out nothing of a cloud that does not answer it.
-pub async fn seek_neglected(launchers: Vec<(Seat, Configured)>, clouds: Clouds, book: RunHistory) {
+pub async fn check_neglected_requests(launchers: Vec<(ProcessHandle, Configured)>, clouds: Clouds, book: RunHistory) {
     let mut seen: BTreeMap<(RequestId, i64, bool), u32> = BTreeMap::new();
     loop {
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(NEGLECT_CHECK_INTERVAL).await;
         let mut found = BTreeMap::new();
         for (id, provider) in book.neglected() {
             let serves = |file: &Configured| match &provider {
-                Some(provider) => file.is_settled() && file.launcher.serves(provider) && clouds.is_fair(provider),
+                Some(provider) => file.is_settled() && file.launcher.serves(provider) && clouds.is_fault_free(provider),
                 None => true,
             };
             let able = launchers.iter().filter(|(_, file)| serves(file));
-            for session in able.filter_map(|(seat, _)| seat.undisturbed()) {
-                let most = if provider.is_some() { MOST_GLANCES } else { MOST_LET_DOWN };
+            for session in able.filter_map(|(seat, _)| seat.healthy_session()) {
+                let max_checks = if provider.is_some() { MAX_NEGLECTED_CHECKS } else { MAX_ABANDONED_CHECKS };
                 let key = (id.clone(), session, provider.is_some());
-                let glances = seen.get(&key).map_or(1, |glances| glances + 1);
-                if glances == most + 1 {
+                let checks = seen.get(&key).map_or(1, |checks| checks + 1);
+                if checks == max_checks + 1 {
                     let idle = provider.as_ref().map(|provider| format!(", though {provider} has an idle node"));
-                    book.accuse(Violation(format!("nobody looks after {id}{}", idle.unwrap_or_default())));
+                    book.report_violation(Violation(format!("nobody looks after {id}{}", idle.unwrap_or_default())));
                 }
-                found.insert(key, glances);
+                found.insert(key, checks);
             }
         }
         seen = found;
@@ -87,18 +87,20 @@ pub async fn seek_neglected(launchers: Vec<(Seat, Configured)>, clouds: Clouds, 
 }
 
 /// In fair weather a server that is nobody's is there for so many looks at most, whatever else fails.
-const MOST_LOOKS: u32 = 10;
+const MAX_STRAY_CHECKS: u32 = 10;
 
 /// Sees servers that are nobody's, as long as anybody lives.
-pub async fn seek_strays(clouds: Clouds, book: RunHistory) {
+pub async fn check_stray_servers(clouds: Clouds, book: RunHistory) {
     let mut seen: BTreeMap<CloudObjectKey, u32> = BTreeMap::new();
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let strays = book.strays().into_iter().filter(|(provider, _)| clouds.is_fair(provider));
-        seen = strays.map(|place| (place.clone(), seen.get(&place).map_or(1, |looks| looks + 1))).collect();
-        for ((provider, server), looks) in &seen {
-            if *looks == MOST_LOOKS {
-                book.accuse(Violation(format!("server {server} of {provider} is nobody's, and nobody ends it")));
+        let stray = book.stray_servers().into_iter().filter(|(provider, _)| clouds.is_fault_free(provider));
+        seen = stray.map(|key| (key.clone(), seen.get(&key).map_or(1, |checks| checks + 1))).collect();
+        for ((provider, server), checks) in &seen {
+            if *checks == MAX_STRAY_CHECKS {
+                book.report_violation(Violation(format!(
+                    "server {server} of {provider} is nobody's, and nobody ends it"
+                )));
             }
         }
     }

@@ -30,24 +30,24 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
 use self::book::RunHistory;
-use self::builders::Luck;
+use self::builders::BuildOutcomes;
 use self::cloud::Clouds;
-use self::configuration::{BUILDERS, Cast, HOSTS, LAUNCHERS, RACK, TENANT, TENANT_NODES};
-use self::faults::{Chosen, Fault, Stage, Struck};
-use self::process::Seat;
-use self::zuul::Crowd;
+use self::configuration::{BUILDERS, HOSTS, LAUNCHERS, Participants, STATIC_PROVIDER, TENANT, TENANT_NODES};
+use self::faults::{EffectiveFaults, Fault, FaultFilter, FaultTargets};
+use self::process::ProcessHandle;
+use self::zuul::Workload;
 use crate::grown::on_paused_time;
 
-pub const HOUR: f64 = 3600.0;
+pub const RUN_LENGTH_S: f64 = 3600.0;
 const REQUESTS: usize = 300;
 /// Bytes that transactions take where they take few: less than one node has.
-const NARROW: usize = 1_000;
+const SMALL_TRANSACTION_BYTES: usize = 1_000;
 /// Fewer than so many that are served show nothing.
-const FEWEST_SERVED: u32 = 200;
+const MIN_SERVED: u32 = 200;
 /// And so do fewer faults that meet somebody.
-const FEWEST_FAULTS: usize = 10;
+const MIN_EFFECTIVE_FAULTS: usize = 10;
 /// After all faults everything has to be at rest within this time.
-const HEALING: Duration = Duration::from_secs(1800);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What came of a seed.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct Outcome {
     pub violations: Vec<String>,
     pub served: u32,
     pub failed: u32,
-    pub given_up: u32,
+    pub cancelled: u32,
     /// Those that met somebody.
     pub faults: usize,
     /// Launchers and builders that were killed.
@@ -65,13 +65,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn has_held(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         self.violations.is_empty()
     }
 
     /// What came of it, and where a promise was broken, how to see it again.
-    pub fn line(&self, seed: u64, chosen: &Chosen) -> String {
-        let Self { violations, served, failed, given_up, faults, kills, digest: (changes, digest) } = self;
+    pub fn report(&self, seed: u64, filter: &FaultFilter) -> String {
+        let Self { violations, served, failed, cancelled: given_up, faults, kills, digest: (changes, digest) } = self;
         let mut text = format!(
             "seed {seed}: {served} requests served, {failed} failed, {given_up} given up, {faults} faults, {kills} kills, \
              {changes} changes, digest {digest:016x}"
@@ -80,7 +80,7 @@ impl Outcome {
             text += &format!("\n    BROKEN {violation}");
         }
         if !violations.is_empty() {
-            let chosen = chosen.text().map(|numbers| format!(" --faults {numbers}")).unwrap_or_default();
+            let chosen = filter.to_argument().map(|numbers| format!(" --faults {numbers}")).unwrap_or_default();
             text += &format!("\n    again: sim --seed {seed}{chosen} --tale hour.log");
         }
         text
@@ -90,126 +90,149 @@ impl Outcome {
 /// What panicked, wherever it did: a task that nobody waits for ends without a word otherwise.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn note_panics() {
-    let told = std::panic::take_hook();
+fn record_panics() {
+    let previous_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        told(panic);
+        previous_hook(panic);
         PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string().replace('\n', " "));
     }));
 }
 
 /// Lives the hour of a seed, once in the life of a process.
-pub fn live(seed: u64, chosen: &Chosen, history: RunHistory) -> Outcome {
-    note_panics();
+pub fn run(seed: u64, filter: &FaultFilter, history: RunHistory) -> Outcome {
+    record_panics();
     entropy::seed(seed);
     nodepool_rng::seed(seed);
     blocking::run_blocking_inline();
-    let faults = chosen.of(faults::schedule(seed));
+    let faults = filter.apply(faults::schedule(seed));
     on_paused_time(async {
         clock::simulate(Timestamp(1_700_000_000.0));
-        hour(seed, &faults, history).await
+        simulate(seed, &faults, history).await
     })
 }
 
-async fn hour(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcome {
+async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcome {
     let mut rng = StdRng::seed_from_u64(seed);
     let zookeeper = MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64);
-    let seen = history.clone();
-    zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
+    let observer = history.clone();
+    zookeeper.observe(Box::new(move |path, data| observer.znode(path, data)));
     let clouds = Clouds::new(seed, history.clone());
-    let cast = Cast::of(seed);
-    if cast.narrow {
-        zookeeper.limit_transactions(NARROW);
+    let participants = Participants::draw(seed);
+    if participants.small_transactions {
+        zookeeper.limit_transactions(SMALL_TRANSACTION_BYTES);
         history.validate_every_record();
     }
-    if !cast.old {
+    if !participants.nodepool11 {
         // Only that one has its own picture from the book.
         history.keep_checked_fields_only();
     }
-    let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &history);
-    let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
-    let luck = Luck::default();
-    let mut builder = |name: &&'static str| builders::builder(name, rng.r#gen(), &zookeeper, &clouds, &luck);
-    let builders: Vec<_> = BUILDERS.iter().filter(|_| cast.builders).map(&mut builder).collect();
+    let launcher = |launcher| process::launcher(launcher, participants, &zookeeper, &clouds, &history);
+    let (mut processes, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
+    let build_outcomes = BuildOutcomes::default();
+    let mut builder = |name: &&'static str| builders::builder(name, rng.r#gen(), &zookeeper, &clouds, &build_outcomes);
+    let builders: Vec<_> = BUILDERS.iter().filter(|_| participants.builders).map(&mut builder).collect();
     // Those who do not take part leave their seats empty.
-    seats.extend(
-        (0..BUILDERS.len()).map(|at| builders.get(at).map_or_else(Seat::empty, |builder| builder.seat.clone())),
+    processes.extend(
+        (0..BUILDERS.len())
+            .map(|at| builders.get(at).map_or_else(ProcessHandle::absent, |builder| builder.process.clone())),
     );
-    seats.push(if cast.old { python::keep_running(&zookeeper, &clouds, &history) } else { Seat::empty() });
-    let crowd = Crowd::of(&zookeeper, &history);
+    processes.push(if participants.nodepool11 {
+        python::keep_running(&zookeeper, &clouds, &history)
+    } else {
+        ProcessHandle::absent()
+    });
+    let workload = Workload::of(&zookeeper, &history);
     for _ in 0..REQUESTS {
-        crowd.join(Duration::from_secs_f64(rng.gen_range(20.0..HOUR)), rng.r#gen(), cast.wishes());
+        workload.add_consumer(
+            Duration::from_secs_f64(rng.gen_range(20.0..RUN_LENGTH_S)),
+            rng.r#gen(),
+            participants.weighted_labels(),
+        );
     }
-    if cast.tenant {
+    if participants.tenant_limit {
         history.observe(Observation::TenantLimit(&TENANT.into(), TENANT_NODES));
     }
-    if cast.rack {
-        HOSTS.iter().for_each(|(host, jobs)| history.observe(Observation::HostSlots(&RACK.into(), host, *jobs)));
+    if participants.static_hosts {
+        HOSTS
+            .iter()
+            .for_each(|(host, jobs)| history.observe(Observation::HostSlots(&STATIC_PROVIDER.into(), host, *jobs)));
     }
-    actix_rt::spawn(inspector::seek_strays(clouds.clone(), history.clone()));
-    let sitting = seats.iter().cloned().zip(launchers.iter().cloned()).collect();
-    actix_rt::spawn(inspector::seek_neglected(sitting, clouds.clone(), history.clone()));
-    let struck = Struck::default();
-    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, history: history.clone(), struck };
+    actix_rt::spawn(inspector::check_stray_servers(clouds.clone(), history.clone()));
+    let configured_launchers = processes.iter().cloned().zip(launchers.iter().cloned()).collect();
+    actix_rt::spawn(inspector::check_neglected_requests(configured_launchers, clouds.clone(), history.clone()));
+    let effective = EffectiveFaults::default();
+    let targets = FaultTargets {
+        zookeeper,
+        clouds,
+        processes,
+        launchers,
+        workload,
+        build_outcomes,
+        history: history.clone(),
+        effective,
+    };
     let started = Instant::now();
     for (at, fault) in faults {
         tokio::time::sleep_until(started + Duration::from_secs_f64(*at)).await;
-        history.remark(&format!("FAULT {fault:?}"));
-        faults::strike(fault, &stage);
+        history.trace_remark(&format!("FAULT {fault:?}"));
+        faults::inject(fault, &targets);
     }
-    tokio::time::sleep_until(started + Duration::from_secs_f64(HOUR)).await;
-    history.remark("HEALED");
-    faults::heal(&stage);
-    let unrest = || {
-        let files = builders.iter().flat_map(|builder| builder.left_over(|key| history.is_built(key)));
+    tokio::time::sleep_until(started + Duration::from_secs_f64(RUN_LENGTH_S)).await;
+    history.trace_remark("HEALED");
+    faults::end_faults(&targets);
+    let leftovers = || {
+        let files = builders.iter().flat_map(|builder| builder.leftover_files(|key| history.is_built(key)));
         history
-            .unrest(cast)
+            .leftovers(participants)
             .iter()
             .map(ToString::to_string)
             .chain(files)
-            .map(|left| format!("after healing: {left}"))
+            .map(|leftover| format!("after healing: {leftover}"))
             .collect()
     };
-    let mut violations = rest(unrest, stage.crowd.members()).await;
+    let mut violations = wait_until_idle(leftovers, targets.workload.take_consumers()).await;
     violations.splice(0..0, history.violations());
     violations
         .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
     violations.extend(
         invariant_guard::recorded_violations()
             .iter()
-            .map(|broken| format!("a program refused to break a promise: {broken}")),
+            .map(|violation| format!("a program refused to break a promise: {violation}")),
     );
-    let served = stage.crowd.stats.served.get();
-    if served < FEWEST_SERVED {
+    let served = targets.workload.stats.served.get();
+    if served < MIN_SERVED {
         violations.push(format!("only {served} of {REQUESTS} requests were served"));
     }
-    let (met, kills) = (stage.struck.all(), stage.struck.kills());
-    if met < FEWEST_FAULTS.min(faults.len()) {
-        violations.push(format!("only {met} of {} faults met somebody", faults.len()));
+    let (effective, kills) = (targets.effective.all(), targets.effective.kills());
+    if effective < MIN_EFFECTIVE_FAULTS.min(faults.len()) {
+        violations.push(format!("only {effective} of {} faults met somebody", faults.len()));
     }
     Outcome {
         violations,
         served,
-        failed: stage.crowd.stats.failed.get(),
-        given_up: stage.crowd.stats.given_up.get(),
-        faults: met,
+        failed: targets.workload.stats.failed.get(),
+        cancelled: targets.workload.stats.cancelled.get(),
+        faults: effective,
         kills,
         digest: history.digest(),
     }
 }
 
 /// Until every consumer has what it wanted and nothing is left over; what there still is when that takes too long.
-async fn rest(unrest: impl Fn() -> Vec<String>, consumers: Vec<tokio::task::JoinHandle<()>>) -> Vec<String> {
-    let deadline = Instant::now() + HEALING;
+async fn wait_until_idle(
+    leftovers: impl Fn() -> Vec<String>,
+    consumers: Vec<tokio::task::JoinHandle<()>>,
+) -> Vec<String> {
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
     for consumer in consumers {
         match tokio::time::timeout_at(deadline, consumer).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return vec![format!("a consumer: {error}")],
-            Err(_) => return [vec!["after healing: a consumer still waits".to_owned()], unrest()].concat(),
+            Err(_) => return [vec!["after healing: a consumer still waits".to_owned()], leftovers()].concat(),
         }
     }
-    while !unrest().is_empty() && Instant::now() < deadline {
+    while !leftovers().is_empty() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    unrest()
+    leftovers()
 }

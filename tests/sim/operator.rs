@@ -16,16 +16,18 @@ use nodepool_zk::paths;
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
 use super::book::RunHistory;
-use super::configuration::{ALL_LABELS, WISHES};
-use super::zuul::Crowd;
+use super::configuration::{ALL_LABELS, PROVIDERS};
+use super::zuul::Workload;
 use crate::grown::Consumer;
 
 /// An idle node, in the very moment in which several ask for such a one.
-async fn wanted_by_many(operator: &Consumer, crowd: &Crowd, nth: usize) -> Option<NodeId> {
+async fn contended_idle_node(operator: &Consumer, workload: &Workload, nth: usize) -> Option<NodeId> {
     let idle: Vec<(NodeId, Node)> = operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).collect();
     let (id, node) = idle.get(nth % idle.len().max(1))?;
-    if let Some(wish) = WISHES.into_iter().find(|wish| node.labels.iter().any(|label| label.as_str() == *wish)) {
-        (0..4).for_each(|number| crowd.join(Duration::ZERO, nth as u64 * 4 + number, vec![wish]));
+    if let Some(requested) =
+        ALL_LABELS.into_iter().find(|requested| node.labels.iter().any(|label| label.as_str() == *requested))
+    {
+        (0..4).for_each(|number| workload.add_consumer(Duration::ZERO, nth as u64 * 4 + number, vec![requested]));
         // Who serves it may have decided before the lock is there, and write after that.
         tokio::time::sleep(Duration::from_millis(20) * nth as u32).await;
     }
@@ -33,9 +35,9 @@ async fn wanted_by_many(operator: &Consumer, crowd: &Crowd, nth: usize) -> Optio
 }
 
 /// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later. Whether there was one.
-pub async fn delete_idle(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize) -> bool {
+pub async fn delete_idle(zookeeper: MemoryZooKeeper, workload: Workload, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
-    let Some(id) = wanted_by_many(&operator, &crowd, nth).await else { return false };
+    let Some(id) = contended_idle_node(&operator, &workload, nth).await else { return false };
     let zk = operator.zk.clone();
     let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await else { return false };
     let node = operator.node(&id).await.filter(Node::is_idle);
@@ -49,7 +51,7 @@ pub async fn delete_idle(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize) -
 }
 
 /// Removes the record of an idle node, with what is below it. Its server is left over. Whether there was one.
-pub async fn erase(zookeeper: MemoryZooKeeper, history: RunHistory, nth: usize) -> bool {
+pub async fn delete_record(zookeeper: MemoryZooKeeper, history: RunHistory, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let is_ours = |node: &Node| node.provider.as_ref().is_some_and(|provider| PROVIDERS.contains(&provider.as_str()));
     let nodes = operator.nodes().await.into_iter();
@@ -73,9 +75,9 @@ pub async fn erase(zookeeper: MemoryZooKeeper, history: RunHistory, nth: usize) 
 }
 
 /// Keeps an idle node for a while, so that nobody is given it, and lets it go then. Whether there was one.
-pub async fn hold(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize, duration: Duration) -> bool {
+pub async fn hold_idle(zookeeper: MemoryZooKeeper, crowd: Workload, nth: usize, duration: Duration) -> bool {
     let operator = Consumer::of(&zookeeper);
-    let Some(id) = wanted_by_many(&operator, &crowd, nth).await else { return false };
+    let Some(id) = contended_idle_node(&operator, &crowd, nth).await else { return false };
     let zk = operator.zk.clone();
     let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await else { return false };
     let node = operator.node(&id).await.filter(Node::is_idle);
@@ -111,13 +113,14 @@ pub async fn delete_held(operator: &Consumer, id: &NodeId, state: NodeState) {
 
 /// Ends what a Nodepool 11 forgets that dies while it takes a request up: nodes that were not begun, of a request that goes meanwhile.
 /// Nobody else may touch what is of its provider.
-pub async fn end_forgotten(zookeeper: MemoryZooKeeper, provider: &'static str) {
+pub async fn delete_abandoned_nodes(zookeeper: MemoryZooKeeper, provider: &'static str) {
     let operator = Consumer::of(&zookeeper);
     loop {
         tokio::time::sleep(Duration::from_secs(60)).await;
         for (id, mut node) in operator.nodes().await {
-            let is_its = node.provider.as_ref().is_some_and(|its| its.as_str() == provider);
-            let Some(request) = node.allocated_to.as_ref().filter(|_| is_its && node.state == NodeState::Init) else {
+            let is_of_provider = node.provider.as_ref().is_some_and(|its| its.as_str() == provider);
+            let Some(request) = node.allocated_to.as_ref().filter(|_| is_of_provider && node.state == NodeState::Init)
+            else {
                 continue;
             };
             if !matches!(operator.zk.exists(&paths::request(request)).await, Ok(None)) {
@@ -144,7 +147,7 @@ pub async fn request_build(zookeeper: MemoryZooKeeper, image: &'static str) {
 }
 
 /// Lets an upload go that is ready. Whether there was one.
-pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: RunHistory, nth: usize) -> bool {
+pub async fn delete_upload(zookeeper: MemoryZooKeeper, book: RunHistory, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let Some((key, mut upload)) = book.ready_upload(nth) else { return false };
     book.observe_image(ImageObservation::ManuallyDeleted(&key));

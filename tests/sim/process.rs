@@ -17,26 +17,26 @@ use tokio::time::Instant;
 
 use super::book::RunHistory;
 use super::cloud::Clouds;
-use super::configuration::{Cast, Launcher, Sizes};
+use super::configuration::{Launcher, Participants, ReloadSizes};
 use super::gate::{KillableConnection, StepBudget};
-use super::inspector::inspect;
+use super::inspector::check_launcher;
 use super::wire::SimLink;
 use crate::grown::InProcessDaemon;
 
 /// What a ZooKeeper waits before it ends the session of somebody who has died.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Whoever starts a process again takes so long: sooner, and later, than the session of its last life ends.
-const RESTARTS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(14), Duration::from_secs(1)];
+const RESTART_DELAYS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(14), Duration::from_secs(1)];
 
-pub fn restart(life: usize) -> Duration {
-    RESTARTS[life % RESTARTS.len()]
+pub fn restart_delay(run: usize) -> Duration {
+    RESTART_DELAYS[run % RESTART_DELAYS.len()]
 }
 
 /// Where faults take hold of the process that runs under a name now. Clones are the same.
 #[derive(Clone)]
-pub struct Seat(Rc<RefCell<Sitting>>);
+pub struct ProcessHandle(Rc<RefCell<ProcessState>>);
 
-struct Sitting {
+struct ProcessState {
     budget: StepBudget,
     link: SimLink,
     session: i64,
@@ -44,9 +44,9 @@ struct Sitting {
     state: Option<watch::Receiver<SessionState>>,
 }
 
-impl Seat {
-    pub fn empty() -> Self {
-        Self(Rc::new(RefCell::new(Sitting {
+impl ProcessHandle {
+    pub fn absent() -> Self {
+        Self(Rc::new(RefCell::new(ProcessState {
             budget: StepBudget::unlimited(),
             link: SimLink::new(0),
             session: 0,
@@ -60,7 +60,7 @@ impl Seat {
         budget.track_session(inner.session());
         let (session, wire) = (inner.session_id(), SimLink::new(inner.session_id() as u64));
         let state = Some(inner.session());
-        *self.0.borrow_mut() = Sitting { budget: budget.clone(), link: wire.clone(), session, state };
+        *self.0.borrow_mut() = ProcessState { budget: budget.clone(), link: wire.clone(), session, state };
         Arc::new(KillableConnection { inner, budget: budget.clone(), link: wire })
     }
 
@@ -75,10 +75,10 @@ impl Seat {
     }
 
     /// The session of who sits there, as long as nothing is wrong with its connection.
-    pub fn undisturbed(&self) -> Option<i64> {
-        let sitting = self.0.borrow();
-        let is_connected = sitting.state.as_ref().is_some_and(|state| *state.borrow() == SessionState::Connected);
-        (is_connected && sitting.link.is_undelayed() && self.is_alive()).then_some(sitting.session)
+    pub fn healthy_session(&self) -> Option<i64> {
+        let current = self.0.borrow();
+        let is_connected = current.state.as_ref().is_some_and(|state| *state.borrow() == SessionState::Connected);
+        (is_connected && current.link.is_undelayed() && self.is_alive()).then_some(current.session)
     }
 
     pub fn link(&self) -> SimLink {
@@ -122,33 +122,39 @@ impl Lag {
 /// A program, in one of its lives.
 pub struct Started {
     pub process: InProcessDaemon,
-    pub run: Grow,
+    pub run: StartActors,
 }
 
 /// Grows its tree on a session.
-pub type Grow = Box<dyn FnMut(&mut InProcessDaemon, Zk) -> JoinHandle<SessionEnd>>;
+pub type StartActors = Box<dyn FnMut(&mut InProcessDaemon, Zk) -> JoinHandle<SessionEnd>>;
 
 /// Keeps a program running: after a session with another one, after its death as another process.
 pub fn keep_running(
     name: &'static str,
     zookeeper: &MemoryZooKeeper,
     start: impl Fn(&StepBudget) -> Started + 'static,
-) -> Seat {
-    let (seat, zookeeper) = (Seat::empty(), zookeeper.clone());
-    let taken = seat.clone();
+) -> ProcessHandle {
+    let (process, zookeeper) = (ProcessHandle::absent(), zookeeper.clone());
+    let handle = process.clone();
     actix_rt::spawn(async move {
-        for life in 0.. {
+        for run in 0.. {
             let gate = StepBudget::unlimited();
-            one_life(name, start(&gate), &gate, &taken, &zookeeper).await;
-            tokio::time::sleep(restart(life)).await;
+            run_until_killed(name, start(&gate), &gate, &handle, &zookeeper).await;
+            tokio::time::sleep(restart_delay(run)).await;
         }
     });
-    seat
+    process
 }
 
-async fn one_life(name: &str, mut started: Started, gate: &StepBudget, seat: &Seat, zookeeper: &MemoryZooKeeper) {
+async fn run_until_killed(
+    name: &str,
+    mut started: Started,
+    gate: &StepBudget,
+    handle: &ProcessHandle,
+    zookeeper: &MemoryZooKeeper,
+) {
     while !gate.is_exhausted() {
-        let running = (started.run)(&mut started.process, seat.connect(gate, zookeeper));
+        let running = (started.run)(&mut started.process, handle.connect(gate, zookeeper));
         tokio::select! {
             biased;
             ended = running => {
@@ -164,56 +170,63 @@ async fn one_life(name: &str, mut started: Started, gate: &StepBudget, seat: &Se
 }
 
 /// What was decided on an older configuration has been done by then.
-const DECIDED_BEFORE: Duration = Duration::from_secs(60);
+const CONFIG_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 /// The configuration file of a launcher. Clones are the same file.
 #[derive(Clone)]
 pub struct Configured {
     pub launcher: &'static Launcher,
-    cast: Cast,
+    participants: Participants,
     files: ConfigFileSource,
     history: RunHistory,
-    sizes: Rc<Cell<Sizes>>,
+    reload_sizes: Rc<Cell<ReloadSizes>>,
     written: Rc<Cell<Instant>>,
 }
 
 impl Configured {
     /// What it reads at its next look.
-    pub fn set(&self, sizes: Sizes) {
+    pub fn set(&self, sizes: ReloadSizes) {
         let ConfigFileSource::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
-        files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.cast));
-        for (pool, servers) in self.launcher.limits(sizes, self.cast) {
-            self.history.limit(&pool, servers, DECIDED_BEFORE);
+        files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.participants));
+        for (pool, servers) in self.launcher.limits(sizes, self.participants) {
+            self.history.limit(&pool, servers, CONFIG_GRACE_PERIOD);
         }
-        self.sizes.set(sizes);
+        self.reload_sizes.set(sizes);
         self.written.set(Instant::now());
     }
 
     /// It has had all for so long that the launcher knows.
     pub fn is_settled(&self) -> bool {
-        self.sizes.get().lacks.is_none() && self.written.get().elapsed() > DECIDED_BEFORE
+        self.reload_sizes.get().removed.is_none() && self.written.get().elapsed() > CONFIG_GRACE_PERIOD
     }
 
     /// It lacks nothing any more.
-    pub fn complete(&self) {
-        self.set(Sizes { lacks: None, ..self.sizes.get() });
+    pub fn restore_removed(&self) {
+        self.set(ReloadSizes { removed: None, ..self.reload_sizes.get() });
     }
 }
 
 /// Keeps a launcher running.
 pub fn launcher(
     launcher: &'static Launcher,
-    cast: Cast,
+    cast: Participants,
     zookeeper: &MemoryZooKeeper,
     clouds: &Clouds,
     book: &RunHistory,
-) -> (Seat, Configured) {
+) -> (ProcessHandle, Configured) {
     let files = ConfigFileSource::InMemory(Arc::default());
     let (sizes, written) = (Rc::default(), Rc::new(Cell::new(Instant::now())));
-    let configured = Configured { launcher, cast, files: files.clone(), history: book.clone(), sizes, written };
-    configured.set(Sizes::default());
+    let configured = Configured {
+        launcher,
+        participants: cast,
+        files: files.clone(),
+        history: book.clone(),
+        reload_sizes: sizes,
+        written,
+    };
+    configured.set(ReloadSizes::default());
     let (clouds, book) = (clouds.clone(), book.clone());
-    let seat = keep_running(launcher.name, zookeeper, move |gate| {
+    let handle = keep_running(launcher.name, zookeeper, move |gate| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             options.delete_interval = Seconds(30.0);
@@ -222,9 +235,9 @@ pub fn launcher(
             options.config_check = Seconds(11.0);
         };
         let process =
-            InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.behind(gate)));
-        actix_rt::spawn(inspect(launcher.name, process.shared.clone(), gate.clone(), book.clone()));
+            InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.drivers(gate)));
+        actix_rt::spawn(check_launcher(launcher.name, process.shared.clone(), gate.clone(), book.clone()));
         Started { process, run: Box::new(|process, zk| process.run_on(zk)) }
     });
-    (seat, configured)
+    (handle, configured)
 }

@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 
 use campaign::{Campaign, Seeds};
 use model::book::RunHistory;
-use model::faults::Chosen;
+use model::faults::FaultFilter;
 
 /// Lives simulated hours, each from a seed, and holds them to the promises of doc/reliability.md.
 #[derive(Parser)]
@@ -28,7 +28,7 @@ struct Arguments {
     seed: Option<u64>,
     /// With these of its faults only, by their numbers (`--faults 2,5`), or with `none`
     #[arg(long, requires = "seed", value_name = "NUMBERS")]
-    faults: Option<Chosen>,
+    faults: Option<FaultFilter>,
     /// Writes all that happened in it, line by line
     #[arg(long, requires = "seed", value_name = "FILE")]
     tale: Option<PathBuf>,
@@ -57,34 +57,34 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let has_held = match arguments.seed {
-        Some(seed) if arguments.minimise => campaign::minimise(seed),
-        Some(seed) => one_hour(seed, &arguments),
+    let has_passed = match arguments.seed {
+        Some(seed) if arguments.minimise => campaign::minimize_faults(seed),
+        Some(seed) => run_one_seed(seed, &arguments),
         None => Campaign {
             seeds: arguments.seeds,
             jobs: arguments.jobs.unwrap_or_else(campaign::processors),
-            twice: arguments.twice,
+            check_determinism: arguments.twice,
             until_broken: arguments.until_broken,
-            ledger: arguments.ledger,
+            history: arguments.ledger,
         }
         .run(),
     };
-    if has_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if has_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Seconds of a processor after which an hour counts as one that never ends.
-const LONGEST: u64 = 90;
+const MAX_CPU_S: u64 = 90;
 
-fn one_hour(seed: u64, arguments: &Arguments) -> bool {
+fn run_one_seed(seed: u64, arguments: &Arguments) -> bool {
     // An hour that spins cannot say so itself, and nobody waits for it when who asked has gone.
-    setrlimit(Resource::RLIMIT_CPU, LONGEST, LONGEST + 5).expect("a process may limit itself");
+    setrlimit(Resource::RLIMIT_CPU, MAX_CPU_S, MAX_CPU_S + 5).expect("a process may limit itself");
     set_pdeathsig(Signal::SIGKILL).expect("a process may end with its parent");
-    let history = if arguments.tale.is_some() { RunHistory::with_tale() } else { RunHistory::default() };
-    let chosen = arguments.faults.clone().unwrap_or_default();
-    let outcome = model::live(seed, &chosen, history.clone());
+    let history = if arguments.tale.is_some() { RunHistory::with_trace() } else { RunHistory::default() };
+    let filter = arguments.faults.clone().unwrap_or_default();
+    let outcome = model::run(seed, &filter, history.clone());
     if let Some(file) = &arguments.tale {
-        std::fs::write(file, history.tale().join("\n")).expect("the tale can be written");
+        std::fs::write(file, history.trace().join("\n")).expect("the tale can be written");
     }
-    println!("{}", outcome.line(seed, &chosen));
-    outcome.has_held()
+    println!("{}", outcome.report(seed, &filter));
+    outcome.has_passed()
 }

@@ -27,10 +27,10 @@ use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, ZkError};
 
 use super::book::RunHistory;
-use super::cloud::{CloudConnection, Door};
-use super::configuration::{LABELS, OLD, OLD_LABEL};
+use super::cloud::{CloudConnection, Clouds};
+use super::configuration::{LABELS, NODEPOOL11_LABEL, NODEPOOL11_PROVIDERS};
 use super::gate::StepBudget;
-use super::process::{Seat, restart};
+use super::process::{ProcessHandle, restart_delay};
 use crate::grown::Consumer;
 
 /// Of its own provider.
@@ -38,107 +38,107 @@ pub const MAX_SERVERS: usize = 6;
 const ATTEMPTS: u32 = 3;
 
 /// One life of it.
-struct Python {
+struct Nodepool11Model {
     /// With the reads that every client has.
-    eyes: Consumer,
+    reader: Consumer,
     /// In place of what it keeps by watches.
-    cache: Picture,
+    view: StaleView,
     zk: Zk,
-    own: Door,
-    middle: Door,
+    own_cloud: CloudConnection,
+    shared: CloudConnection,
     /// In the order of `OLD`.
     pools: [LauncherId; 2],
     components: RefCell<Vec<String>>,
 }
 
 /// What it was told by its watches, which it gets to when it has nothing else to do. Each life is slower than the one before, or quick.
-const LATENESS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Duration::from_secs(4)];
+const VIEW_DELAYS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Duration::from_secs(4)];
 
 /// What it believes to be there.
-struct Picture {
+struct StaleView {
     /// What is.
     history: RunHistory,
-    late: Duration,
-    taken: RefCell<Option<Taken>>,
+    delay: Duration,
+    polled: RefCell<Option<PolledState>>,
 }
 
-struct Taken {
-    at: Instant,
+struct PolledState {
+    polled_at: Instant,
     nodes: Vec<(NodeId, Node)>,
     requests: Vec<(RequestId, NodeRequest)>,
 }
 
-impl Picture {
-    fn new(book: RunHistory, life: u32) -> Self {
-        Self { book, late: LATENESS[life as usize % LATENESS.len()], taken: RefCell::default() }
+impl StaleView {
+    fn new(book: RunHistory, run: u32) -> Self {
+        Self { history: book, delay: VIEW_DELAYS[run as usize % VIEW_DELAYS.len()], polled: RefCell::default() }
     }
 
-    fn nodes(&self, is_meant: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
-        self.look(|taken| taken.nodes.iter().filter(|(_, node)| is_meant(node)).cloned().collect())
+    fn nodes(&self, matches: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
+        self.read(|polled| polled.nodes.iter().filter(|(_, node)| matches(node)).cloned().collect())
     }
 
     /// In the order in which they are served.
-    fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
-        let ids = |taken: &Taken| {
-            let meant = taken.requests.iter().filter(|(_, request)| is_meant(request));
+    fn requests(&self, matches: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
+        let ids = |polled: &PolledState| {
+            let meant = polled.requests.iter().filter(|(_, request)| matches(request));
             meant.map(|(id, _)| id.clone()).collect()
         };
-        self.look(ids)
+        self.read(ids)
     }
 
-    fn look<T>(&self, look: impl Fn(&Taken) -> T) -> T {
-        let taken = &mut *self.taken.borrow_mut();
-        let recent = taken.take().filter(|taken| taken.at.elapsed() < self.late);
-        let all = || Taken {
-            at: Instant::now(),
+    fn read<T>(&self, read: impl Fn(&PolledState) -> T) -> T {
+        let polled = &mut *self.polled.borrow_mut();
+        let recent = polled.take().filter(|polled| polled.polled_at.elapsed() < self.delay);
+        let all = || PolledState {
+            polled_at: Instant::now(),
             nodes: self.history.nodes(|_| true),
             requests: self.history.requests(|_| true),
         };
-        look(taken.insert(recent.unwrap_or_else(all)))
+        read(polled.insert(recent.unwrap_or_else(all)))
     }
 }
 
 /// Starts it, and starts it again when it has been killed.
-pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &RunHistory) -> Seat {
-    book.limit(&PoolId::new(OLD[0], "main"), MAX_SERVERS, Duration::ZERO);
-    let seat = Seat::empty();
-    let (taken, zookeeper, clouds, book) = (seat.clone(), zookeeper.clone(), clouds.clone(), book.clone());
+pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &RunHistory) -> ProcessHandle {
+    book.limit(&PoolId::new(NODEPOOL11_PROVIDERS[0], "main"), MAX_SERVERS, Duration::ZERO);
+    let process = ProcessHandle::absent();
+    let (handle, zookeeper, clouds, book) = (process.clone(), zookeeper.clone(), clouds.clone(), book.clone());
     actix_rt::spawn(async move {
-        for life in 1.. {
+        for run in 1.. {
             let gate = StepBudget::unlimited();
-            let zk = taken.connect(&gate, &zookeeper);
-            let (clouds, book, of_life) = (clouds.clone(), book.clone(), gate.clone());
-            actix_rt::spawn(async move { Python::live(zk, &clouds, book, &of_life, life).await });
+            let zk = handle.connect(&gate, &zookeeper);
+            let (clouds, book, run_budget) = (clouds.clone(), book.clone(), gate.clone());
+            actix_rt::spawn(async move { Nodepool11Model::run(zk, &clouds, book, &run_budget, run).await });
             gate.exhausted().await;
-            tokio::time::sleep(restart(life as usize)).await;
+            tokio::time::sleep(restart_delay(run as usize)).await;
         }
     });
-    seat
+    process
 }
 
 /// Nobody waits for what a killed process was about to say.
-type Told<T> = Result<T, ZkError>;
+type ZkResult<T> = Result<T, ZkError>;
 
-impl Python {
+impl Nodepool11Model {
     /// Registers its pools and works until it is killed.
-    async fn live(zk: Zk, clouds: &Clouds, book: RunHistory, gate: &StepBudget, life: u32) {
-        let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{life:032x}"));
-        let python = Rc::new(Self {
-            eyes: Consumer { zk: zk.clone() },
-            cache: Picture::new(book, life),
+    async fn run(zk: Zk, clouds: &Clouds, book: RunHistory, gate: &StepBudget, run: u32) {
+        let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{run:032x}"));
+        let model = Rc::new(Self {
+            reader: Consumer { zk: zk.clone() },
+            view: StaleView::new(book, run),
             zk,
-            own: clouds.door(OLD[0].into(), gate),
-            middle: clouds.door(OLD[1].into(), gate),
-            pools: OLD.map(pool),
+            own_cloud: clouds.connect(NODEPOOL11_PROVIDERS[0].into(), gate),
+            shared: clouds.connect(NODEPOOL11_PROVIDERS[1].into(), gate),
+            pools: NODEPOOL11_PROVIDERS.map(pool),
             components: RefCell::default(),
         });
-        for (provider, id) in OLD.iter().zip(&python.pools) {
-            python.register(provider, id).await.expect("a session that has just begun");
+        for (provider, id) in NODEPOOL11_PROVIDERS.iter().zip(&model.pools) {
+            model.register(provider, id).await.expect("a session that has just begun");
         }
-        futures::join!(python.delete_nodes(), python.clone().assign(), python.reset_lost(), python.delete_leaked());
+        futures::join!(model.delete_nodes(), model.clone().assign(), model.reset_lost(), model.delete_leaked());
     }
 
-    async fn register(&self, provider: &str, id: &LauncherId) -> Told<()> {
+    async fn register(&self, provider: &str, id: &LauncherId) -> ZkResult<()> {
         lock::make_path(&self.zk, &paths::components(ComponentKind::Pool)).await?;
         let prefix = paths::component_prefix(ComponentKind::Pool, "old");
         let data = json::to_bytes(&component(provider, id, false));
@@ -148,9 +148,9 @@ impl Python {
     }
 
     /// Says whether its own pool waits for room.
-    async fn pause(&self, paused: bool) -> Told<()> {
+    async fn pause(&self, paused: bool) -> ZkResult<()> {
         let path = self.components.borrow()[0].clone();
-        let data = json::to_bytes(&component(OLD[0], &self.pools[0], paused));
+        let data = json::to_bytes(&component(NODEPOOL11_PROVIDERS[0], &self.pools[0], paused));
         self.zk.set(&path, data.into(), -1).await.map(drop)
     }
 
@@ -160,15 +160,15 @@ impl Python {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let declined = |request: &NodeRequest| self.pools.iter().all(|pool| request.declined_by.contains(pool));
             let is_open = |request: &NodeRequest| request.state == RequestState::Requested && !declined(request);
-            for id in self.cache.requests(is_open) {
+            for id in self.view.requests(is_open) {
                 // An error ends the pass for this request, as an exception does.
-                let _ = self.consider(&id).await;
+                let _ = self.handle_request(&id).await;
             }
         }
     }
 
-    async fn consider(self: &Rc<Self>, id: &RequestId) -> Told<()> {
-        let Some(seen) = self.eyes.request(id).await else { return Ok(()) };
+    async fn handle_request(self: &Rc<Self>, id: &RequestId) -> ZkResult<()> {
+        let Some(seen) = self.reader.request(id).await else { return Ok(()) };
         for (at, pool) in self.pools.iter().enumerate() {
             let is_mine =
                 |request: &NodeRequest| request.state == RequestState::Requested && !request.declined_by.contains(pool);
@@ -177,13 +177,13 @@ impl Python {
                 continue;
             }
             let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { continue };
-            match self.eyes.request(id).await.filter(is_mine) {
+            match self.reader.request(id).await.filter(is_mine) {
                 // R38: what is kept ready does not wait for room.
                 Some(request) if launches && (!request.is_min_ready() || self.capacity() > 0) => {
-                    let nodes = self.take_up(id, &request).await?;
-                    let python = self.clone();
+                    let nodes = self.accept(id, &request).await?;
+                    let model = self.clone();
                     actix_rt::spawn(async move {
-                        let _ = python.serve(held, nodes).await;
+                        let _ = model.serve(held, nodes).await;
                     });
                     return Ok(());
                 }
@@ -198,14 +198,14 @@ impl Python {
     }
 
     /// R32.
-    async fn decline(&self, id: &RequestId, mut request: NodeRequest, pool: &LauncherId) -> Told<()> {
+    async fn decline(&self, id: &RequestId, mut request: NodeRequest, pool: &LauncherId) -> ZkResult<()> {
         request.declined_by.push(pool.clone());
-        let declined = |known: &LauncherId| request.declined_by.contains(known);
+        let declined = |launcher: &LauncherId| request.declined_by.contains(launcher);
         let is_over = self.registered().await?.iter().all(declined);
         self.store_request(id, request, if is_over { RequestState::Failed } else { RequestState::Requested }).await
     }
 
-    async fn registered(&self) -> Told<Vec<LauncherId>> {
+    async fn registered(&self) -> ZkResult<Vec<LauncherId>> {
         let root = paths::components(ComponentKind::Pool);
         let mut ids = Vec::new();
         for name in self.zk.children(&root).await?.0 {
@@ -217,13 +217,13 @@ impl Python {
     }
 
     /// R35 to R39, for a request whose lock is held: its nodes, as far as they could be had before it went.
-    async fn take_up(&self, id: &RequestId, request: &NodeRequest) -> Told<Vec<(NodeId, Lock)>> {
+    async fn accept(&self, id: &RequestId, request: &NodeRequest) -> ZkResult<Vec<(NodeId, Lock)>> {
         self.store_request(id, request.clone(), RequestState::Pending).await?;
         let mut nodes = Vec::new();
         for label in &request.node_types {
             loop {
-                if let Some(idle) = self.reuse(id, request, label).await? {
-                    nodes.push(idle);
+                if let Some(reused) = self.reuse(id, request, label).await? {
+                    nodes.push(reused);
                     break;
                 }
                 if self.capacity() > 0 {
@@ -234,7 +234,7 @@ impl Python {
                 self.pause(true).await?;
                 self.evict().await?;
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                if self.eyes.request(id).await.is_none() {
+                if self.reader.request(id).await.is_none() {
                     self.pause(false).await?;
                     return Ok(nodes);
                 }
@@ -245,14 +245,14 @@ impl Python {
     }
 
     /// R38: the node that has been idle for longest makes room.
-    async fn evict(&self) -> Told<()> {
+    async fn evict(&self) -> ZkResult<()> {
         let is_idle = |node: &Node| node.is_idle() && Self::is_own(node);
-        let mut idle = self.cache.nodes(is_idle);
+        let mut idle = self.view.nodes(is_idle);
         idle.sort_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0));
         for (node, _) in idle {
             let Some((held, record)) = self.lock_node(&node).await? else { continue };
             if let Some(mut record) = record.filter(is_idle) {
-                self.turn(&node, &mut record, NodeState::Deleting).await?;
+                self.set_state(&node, &mut record, NodeState::Deleting).await?;
                 return held.release().await;
             }
             held.release().await?;
@@ -261,25 +261,25 @@ impl Python {
     }
 
     fn is_own(node: &Node) -> bool {
-        node.provider.as_ref().is_some_and(|provider| provider.as_str() == OLD[0])
+        node.provider.as_ref().is_some_and(|provider| provider.as_str() == NODEPOOL11_PROVIDERS[0])
     }
 
     /// R40 to R46.
-    async fn serve(self: Rc<Self>, held: Lock, nodes: Vec<(NodeId, Lock)>) -> Told<()> {
+    async fn serve(self: Rc<Self>, held: Lock, nodes: Vec<(NodeId, Lock)>) -> ZkResult<()> {
         let id = RequestId::from(paths::name(held.directory()));
         let ready = join_all(nodes.iter().map(|(node, _)| self.launch(node))).await;
-        let is_gone = self.eyes.request(&id).await.is_none();
+        let is_deleted = self.reader.request(&id).await.is_none();
         let mut obtained = Vec::new();
         for (node, lock) in nodes {
             // R43: nobody wants it any more.
-            if let (true, Some(mut record)) = (is_gone, self.eyes.node(&node).await) {
+            if let (true, Some(mut record)) = (is_deleted, self.reader.node(&node).await) {
                 record.allocated_to = None;
-                self.store(&node, &record).await?;
+                self.store_node(&node, &record).await?;
             }
             obtained.push(node);
             lock.release().await?;
         }
-        match self.eyes.request(&id).await {
+        match self.reader.request(&id).await {
             Some(mut last) if ready.iter().all(|ready| *ready) => {
                 last.nodes = obtained;
                 self.store_request(&id, last, RequestState::Fulfilled).await?;
@@ -291,14 +291,19 @@ impl Python {
     }
 
     /// R37.
-    async fn reuse(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> Told<Option<(NodeId, Lock)>> {
+    async fn reuse(
+        &self,
+        id: &RequestId,
+        request: &NodeRequest,
+        label: &LabelName,
+    ) -> ZkResult<Option<(NodeId, Lock)>> {
         let is_free = |node: &Node| node.is_idle() && Self::is_own(node) && node.labels.contains(label);
-        for (node, _) in self.cache.nodes(|node| request.reuse && is_free(node)) {
+        for (node, _) in self.view.nodes(|node| request.reuse && is_free(node)) {
             let Some((held, record)) = self.lock_node(&node).await? else { continue };
             match record.filter(is_free) {
                 Some(mut record) => {
                     record.allocated_to = Some(id.clone());
-                    self.store(&node, &record).await?;
+                    self.store_node(&node, &record).await?;
                     return Ok(Some((node, held)));
                 }
                 None => held.release().await?,
@@ -308,10 +313,10 @@ impl Python {
     }
 
     /// R39.
-    async fn new_node(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> Told<(NodeId, Lock)> {
+    async fn new_node(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> ZkResult<(NodeId, Lock)> {
         let mut record = Node::new(NodeState::Init, clock::now());
         record.labels = vec![label.clone()];
-        (record.provider, record.pool) = (Some(OLD[0].into()), Some("main".into()));
+        (record.provider, record.pool) = (Some(NODEPOOL11_PROVIDERS[0].into()), Some("main".into()));
         record.launcher = Some(self.pools[0].to_string());
         record.allocated_to = Some(id.clone());
         record.requestor = request.requestor.clone();
@@ -319,27 +324,27 @@ impl Python {
         let (path, _) = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await?;
         let node = NodeId::from(paths::name(&path));
         let held = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await?.expect("nobody knows of it yet");
-        self.turn(&node, &mut record, NodeState::Building).await?;
+        self.set_state(&node, &mut record, NodeState::Building).await?;
         Ok((node, held))
     }
 
     /// L1 to L9, for a node whose lock is held; one that is reused is ready already.
     async fn launch(&self, node: &NodeId) -> bool {
-        let Some(mut record) = self.eyes.node(node).await else { return false };
+        let Some(mut record) = self.reader.node(node).await else { return false };
         if record.state == NodeState::Ready {
             return true;
         }
         for attempt in 0..ATTEMPTS {
-            let Ok(server) = self.own.create(&order(node, attempt > 0)).await else { continue };
+            let Ok(server) = self.own_cloud.create(&order(node, attempt > 0)).await else { continue };
             record.external_id = serde_json::to_value(&server).expect("an id is a text").into();
-            if self.store(node, &record).await.is_err() {
+            if self.store_node(node, &record).await.is_err() {
                 return false;
             }
             if let Some(instance) = self.booted(&server).await {
                 record.interface_ip = instance.interface_ip;
-                return self.turn(node, &mut record, NodeState::Ready).await.is_ok();
+                return self.set_state(node, &mut record, NodeState::Ready).await.is_ok();
             }
-            self.delete(&self.own, &server).await;
+            self.delete(&self.own_cloud, &server).await;
         }
         false
     }
@@ -347,7 +352,7 @@ impl Python {
     async fn booted(&self, server: &ExternalId) -> Option<Instance> {
         for _ in 0..180 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let Ok(listed) = self.own.list().await else { continue };
+            let Ok(listed) = self.own_cloud.list().await else { continue };
             let instance = listed.into_iter().find(|instance| instance.external_id == *server)?;
             match instance.state {
                 InstanceState::Running => return Some(instance),
@@ -362,10 +367,11 @@ impl Python {
     async fn delete_nodes(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            let is_served = |node: &Node| node.provider.as_ref().is_some_and(|name| OLD.contains(&name.as_str()));
-            for (node, seen) in self.cache.nodes(is_served) {
+            let is_served =
+                |node: &Node| node.provider.as_ref().is_some_and(|name| NODEPOOL11_PROVIDERS.contains(&name.as_str()));
+            for (node, seen) in self.view.nodes(is_served) {
                 let is_lost = match &seen.allocated_to {
-                    Some(request) if seen.state == NodeState::Ready => self.eyes.request(request).await.is_none(),
+                    Some(request) if seen.state == NodeState::Ready => self.reader.request(request).await.is_none(),
                     _ => false,
                 };
                 if seen.state.is_finished() || is_lost {
@@ -375,7 +381,7 @@ impl Python {
         }
     }
 
-    async fn delete_node(&self, node: &NodeId) -> Told<()> {
+    async fn delete_node(&self, node: &NodeId) -> ZkResult<()> {
         let directory = paths::node_lock(node);
         if !lock::contenders(&self.zk, &directory).await?.is_empty() {
             return Ok(());
@@ -388,35 +394,35 @@ impl Python {
             return Ok(());
         };
         match record.allocated_to.clone() {
-            Some(request) if record.state == NodeState::Ready && self.eyes.request(&request).await.is_none() => {
+            Some(request) if record.state == NodeState::Ready && self.reader.request(&request).await.is_none() => {
                 record.allocated_to = None;
-                self.store(node, &record).await?;
+                self.store_node(node, &record).await?;
                 return held.release().await;
             }
             _ if !record.state.is_finished() => return held.release().await,
             _ => {}
         }
-        self.turn(node, &mut record, NodeState::Deleting).await?;
-        let cloud = if Self::is_own(&record) { &self.own } else { &self.middle };
+        self.set_state(node, &mut record, NodeState::Deleting).await?;
+        let cloud = if Self::is_own(&record) { &self.own_cloud } else { &self.shared };
         if let Some(server) = ExternalId::of(&record.external_id)
             && !self.delete(cloud, &server).await
         {
             return held.release().await;
         }
-        self.turn(node, &mut record, NodeState::Deleted).await?;
+        self.set_state(node, &mut record, NodeState::Deleted).await?;
         delete_tree::delete_tree(&*self.zk, &paths::node(node)).await?;
         held.mark_released();
         Ok(())
     }
 
     /// The lock of a node, unless somebody has it, and what is written there then. Locking makes what has gone anew, empty (K10).
-    async fn lock_node(&self, node: &NodeId) -> Told<Option<(Lock, Option<Node>)>> {
-        self.make_anew(node).await?;
+    async fn lock_node(&self, node: &NodeId) -> ZkResult<Option<(Lock, Option<Node>)>> {
+        self.recreate_empty(node).await?;
         let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(node), "").await? else { return Ok(None) };
-        Ok(Some((held, self.eyes.node(node).await)))
+        Ok(Some((held, self.reader.node(node).await)))
     }
 
-    async fn make_anew(&self, node: &NodeId) -> Told<()> {
+    async fn recreate_empty(&self, node: &NodeId) -> ZkResult<()> {
         match self.zk.create(&paths::node(node), Bytes::new(), CreateMode::Persistent).await {
             Ok(_) | Err(ZkError::NodeExists) => Ok(()),
             Err(error) => Err(error),
@@ -424,7 +430,7 @@ impl Python {
     }
 
     /// Whether the server is gone.
-    async fn delete(&self, cloud: &Door, server: &ExternalId) -> bool {
+    async fn delete(&self, cloud: &CloudConnection, server: &ExternalId) -> bool {
         match cloud.delete(server).await {
             Ok(()) => {}
             Err(CloudError::NotFound) => return true,
@@ -442,21 +448,21 @@ impl Python {
 
     /// C2, every minute: what was nobody's the last time as well.
     async fn delete_leaked(&self) {
-        let mut before = BTreeSet::new();
+        let mut leaked_before = BTreeSet::new();
         loop {
             tokio::time::sleep(Duration::from_secs(60)).await;
-            let Ok(listed) = self.own.list().await else { continue };
-            let mut nobodys = BTreeSet::new();
+            let Ok(listed) = self.own_cloud.list().await else { continue };
+            let mut leaked = BTreeSet::new();
             for instance in listed {
                 let Some(node) = instance.node().map(NodeId::from) else { continue };
-                if self.eyes.node(&node).await.is_none() {
-                    nobodys.insert(instance.external_id.to_string());
+                if self.reader.node(&node).await.is_none() {
+                    leaked.insert(instance.external_id.to_string());
                 }
             }
-            for server in nobodys.intersection(&before) {
-                let _ = self.own.delete(&ExternalId::text(server.clone())).await;
+            for server in leaked.intersection(&leaked_before) {
+                let _ = self.own_cloud.delete(&ExternalId::text(server.clone())).await;
             }
-            before = nobodys;
+            leaked_before = leaked;
         }
     }
 
@@ -464,25 +470,25 @@ impl Python {
     async fn reset_lost(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(60)).await;
-            for id in self.cache.requests(|request| request.state == RequestState::Pending) {
+            for id in self.view.requests(|request| request.state == RequestState::Pending) {
                 let _ = self.reset(&id).await;
             }
         }
     }
 
-    async fn reset(&self, id: &RequestId) -> Told<()> {
+    async fn reset(&self, id: &RequestId) -> ZkResult<()> {
         let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { return Ok(()) };
-        let lost = self.eyes.request(id).await.filter(|request| request.state == RequestState::Pending);
+        let lost = self.reader.request(id).await.filter(|request| request.state == RequestState::Pending);
         let Some(mut request) = lost else { return held.release().await };
-        for (node, _) in self.cache.nodes(|node| node.allocated_to.as_ref() == Some(id)) {
-            self.make_anew(&node).await?;
+        for (node, _) in self.view.nodes(|node| node.allocated_to.as_ref() == Some(id)) {
+            self.recreate_empty(&node).await?;
             let locked = lock::lock(&self.zk, &paths::node_lock(&node), "").await?;
             if let Some(mut record) =
-                self.eyes.node(&node).await.filter(|record| record.allocated_to.as_ref() == Some(id))
+                self.reader.node(&node).await.filter(|record| record.allocated_to.as_ref() == Some(id))
             {
                 record.allocated_to = None;
                 let next = if record.state == NodeState::Init { NodeState::Deleting } else { record.state };
-                self.turn(&node, &mut record, next).await?;
+                self.set_state(&node, &mut record, next).await?;
             }
             locked.release().await?;
         }
@@ -493,29 +499,29 @@ impl Python {
 
     /// Q4 and Q5. Of its own nodes it knows at once, so that it counts well.
     fn capacity(&self) -> usize {
-        MAX_SERVERS.saturating_sub(self.cache.history.nodes(Self::is_own).len())
+        MAX_SERVERS.saturating_sub(self.view.history.nodes(Self::is_own).len())
     }
 
-    async fn turn(&self, node: &NodeId, record: &mut Node, state: NodeState) -> Told<()> {
+    async fn set_state(&self, node: &NodeId, record: &mut Node, state: NodeState) -> ZkResult<()> {
         if record.state != state {
             (record.state, record.state_time) = (state, clock::now());
         }
-        self.store(node, record).await
+        self.store_node(node, record).await
     }
 
-    async fn store(&self, node: &NodeId, record: &Node) -> Told<()> {
+    async fn store_node(&self, node: &NodeId, record: &Node) -> ZkResult<()> {
         self.zk.set(&paths::node(node), json::to_bytes(record).into(), -1).await.map(drop)
     }
 
-    async fn store_request(&self, id: &RequestId, mut request: NodeRequest, state: RequestState) -> Told<()> {
+    async fn store_request(&self, id: &RequestId, mut request: NodeRequest, state: RequestState) -> ZkResult<()> {
         (request.state, request.state_time) = (state, clock::now());
         self.zk.set(&paths::request(id), json::to_bytes(&request).into(), -1).await.map(drop)
     }
 }
 
 fn component(provider: &str, id: &LauncherId, paused: bool) -> PoolComponent {
-    let launches = provider == OLD[0];
-    let labels = LABELS.iter().copied().chain(launches.then_some(OLD_LABEL));
+    let launches = provider == NODEPOOL11_PROVIDERS[0];
+    let labels = LABELS.iter().copied().chain(launches.then_some(NODEPOOL11_LABEL));
     PoolComponent {
         hostname: "old".to_owned(),
         id: Some(id.clone()),
@@ -538,7 +544,7 @@ fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
     let metadata = [
         ("nodepool_node_id", node.to_string()),
         ("nodepool_pool_name", "main".to_owned()),
-        ("nodepool_provider_name", OLD[0].to_owned()),
+        ("nodepool_provider_name", NODEPOOL11_PROVIDERS[0].to_owned()),
     ];
     LaunchOrder {
         pool: "main".into(),

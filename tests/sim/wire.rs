@@ -33,19 +33,19 @@ struct State {
     /// When the last request gets there, and the last answer or event back.
     last_request: Instant,
     last_reply: Instant,
-    requests: mpsc::UnboundedSender<(Instant, Errand)>,
+    requests: mpsc::UnboundedSender<(Instant, Delivery)>,
 }
 
-type Errand = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl SimLink {
     pub fn new(seed: u64) -> Self {
-        let (requests, mut waiting) = mpsc::unbounded::<(Instant, Errand)>();
+        let (requests, mut waiting) = mpsc::unbounded::<(Instant, Delivery)>();
         // One after the other, as they were written.
         tokio::spawn(async move {
-            while let Some((at, errand)) = waiting.next().await {
+            while let Some((at, delivery)) = waiting.next().await {
                 sleep_until(at).await;
-                errand.await;
+                delivery.await;
             }
         });
         let now = Instant::now();
@@ -101,7 +101,7 @@ impl SimLink {
         let Some(arrival) = self.0.lock().unwrap().next_request_arrival() else { return send() };
         let (reply_sender, reply_receiver) = oneshot::channel();
         let wire = self.clone();
-        let errand = async move {
+        let delivery = async move {
             let processed_at = wire.0.lock().unwrap().processed_at(kind);
             sleep_until(processed_at).await;
             // It takes effect here, and the next one after it; its answer is another matter.
@@ -114,7 +114,7 @@ impl SimLink {
                 let _ = reply_sender.send(result);
             });
         };
-        let _ = self.0.lock().unwrap().requests.unbounded_send((arrival, Box::pin(errand)));
+        let _ = self.0.lock().unwrap().requests.unbounded_send((arrival, Box::pin(delivery)));
         Box::pin(async move { reply_receiver.await.unwrap_or(Err(ZkError::SessionExpired)) })
     }
 

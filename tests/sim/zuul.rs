@@ -34,7 +34,7 @@ use crate::grown::Consumer;
 pub struct RunStats {
     pub served: Rc<Cell<u32>>,
     pub failed: Rc<Cell<u32>>,
-    pub given_up: Rc<Cell<u32>>,
+    pub cancelled: Rc<Cell<u32>>,
 }
 
 fn count(cell: &Cell<u32>) {
@@ -43,51 +43,52 @@ fn count(cell: &Cell<u32>) {
 
 /// Those who ask in an hour.
 #[derive(Clone)]
-pub struct Crowd {
+pub struct Workload {
     zookeeper: MemoryZooKeeper,
     history: RunHistory,
     pub stats: RunStats,
-    members: Rc<RefCell<Vec<JoinHandle<()>>>>,
+    consumers: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
-impl Crowd {
+impl Workload {
     pub fn of(zookeeper: &MemoryZooKeeper, history: &RunHistory) -> Self {
         Self {
             zookeeper: zookeeper.clone(),
             history: history.clone(),
             stats: RunStats::default(),
-            members: Rc::default(),
+            consumers: Rc::default(),
         }
     }
 
     /// One more, who asks for one of these labels, or for several, after a while.
-    pub fn join(&self, after: Duration, seed: u64, labels: Vec<&'static str>) {
-        let crowd = self.clone();
-        self.members.borrow_mut().push(actix_rt::spawn(async move {
+    pub fn add_consumer(&self, after: Duration, seed: u64, labels: Vec<&'static str>) {
+        let workload = self.clone();
+        self.consumers.borrow_mut().push(actix_rt::spawn(async move {
             tokio::time::sleep(after).await;
-            one(crowd, seed, &labels).await;
+            run_request(workload, seed, &labels).await;
         }));
     }
 
     /// Each ends when it has what it wanted.
-    pub fn members(&self) -> Vec<JoinHandle<()>> {
-        self.members.take()
+    pub fn take_consumers(&self) -> Vec<JoinHandle<()>> {
+        self.consumers.take()
     }
 }
 
 /// Whatever fails, an hour is too long.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// How many nodes a request asks for, one of these numbers as likely as the other. Most jobs have one.
-const NODES: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
+const NODE_COUNTS: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
 
 /// One request from its beginning to the end.
-async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
-    let Crowd { zookeeper, history: book, stats, .. } = crowd;
+async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
+    let Workload { zookeeper, history: book, stats, .. } = workload;
     let mut dice = StdRng::seed_from_u64(seed);
     let consumer = Consumer { zk: connect(&zookeeper, seed) };
     let session = consumer.zk.session_id();
-    let requested: Vec<&str> =
-        (0..NODES[dice.gen_range(0..NODES.len())]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
+    let requested: Vec<&str> = (0..NODE_COUNTS[dice.gen_range(0..NODE_COUNTS.len())])
+        .map(|_| labels[dice.gen_range(0..labels.len())])
+        .collect();
     let id = submit(&consumer, &requested).await;
     let death = dice.gen_bool(0.03).then(|| Duration::from_secs_f64(dice.gen_range(0.0..60.0)));
     let cancel_after = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
@@ -96,20 +97,20 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
         biased;
         () = dies(death) => {
             zookeeper.expire(session);
-            forget(&zookeeper, &id, &mut dice).await;
-            return count(&stats.given_up);
+            delete_abandoned(&zookeeper, &id, &mut dice).await;
+            return count(&stats.cancelled);
         }
-        ended = tokio::time::timeout(cancel_after.unwrap_or(LONGEST_WAIT), wait_for_end(&consumer, &id)) => ended,
-        never = revise(&consumer, &id, revisions) => match never {},
+        ended = tokio::time::timeout(cancel_after.unwrap_or(MAX_WAIT), wait_for_end(&consumer, &id)) => ended,
+        never = revise_priority(&consumer, &id, revisions) => match never {},
     };
     match ended {
         Err(_) => {
             if cancel_after.is_none() {
-                book.accuse(Violation(format!("request {id} for {wanted:?} waited for {LONGEST_WAIT:?}")));
+                book.report_violation(Violation(format!("request {id} for {requested:?} waited for {MAX_WAIT:?}")));
             }
             // Changed its mind, whatever has come of the request meanwhile.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
-            return count(&stats.given_up);
+            return count(&stats.cancelled);
         }
         Ok(RequestState::Failed) => {
             consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
@@ -125,18 +126,18 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
             true => {
                 zookeeper.expire(session);
                 drop(locks);
-                forget(&zookeeper, &id, &mut dice).await;
+                delete_abandoned(&zookeeper, &id, &mut dice).await;
             }
             false => consumer.zk.delete(&paths::request(&id), -1).await.unwrap(),
         }
-        return count(&stats.given_up);
+        return count(&stats.cancelled);
     }
     let nodes = consumer.accept(&id).await;
     count(&stats.served);
     // From now on only the locks tell that they are taken.
     tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..3.0))).await;
     for (node, _) in &nodes {
-        let record = consumer.glance(node).await.expect("a locked node stays");
+        let record = consumer.node_fields(node).await.expect("a locked node stays");
         let is_ours = record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(&id);
         assert!(is_ours, "node {node} was locked for {id}, and is {} for {:?}", record.state, record.allocated_to);
     }
@@ -182,17 +183,17 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
 }
 
 /// One in so many is far away, and all that it asks and hears takes up to so long.
-const FAR: u32 = 8;
-const DISTANCES: [Duration; 4] =
+const REMOTE_ONE_IN: u32 = 8;
+const REMOTE_DELAYS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(400), Duration::from_millis(1500)];
 
 fn connect(zookeeper: &MemoryZooKeeper, seed: u64) -> Zk {
     let (inner, mut dice) = (zookeeper.connect(), StdRng::seed_from_u64(seed ^ 0xfa4));
-    if !dice.gen_ratio(1, FAR) {
+    if !dice.gen_ratio(1, REMOTE_ONE_IN) {
         return inner;
     }
     let link = SimLink::new(dice.r#gen());
-    link.set_max_delay(DISTANCES[dice.gen_range(0..DISTANCES.len())]);
+    link.set_max_delay(REMOTE_DELAYS[dice.gen_range(0..REMOTE_DELAYS.len())]);
     Arc::new(KillableConnection { inner, budget: StepBudget::unlimited(), link })
 }
 
@@ -211,17 +212,17 @@ async fn dies(after: Option<Duration>) {
 }
 
 /// What nobody knows any more who is alive: somebody finds out and takes it away (zookeeper.md Z18).
-async fn forget(zookeeper: &MemoryZooKeeper, id: &RequestId, dice: &mut StdRng) {
+async fn delete_abandoned(zookeeper: &MemoryZooKeeper, id: &RequestId, dice: &mut StdRng) {
     tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..300.0))).await;
     let _ = Consumer::of(zookeeper).zk.delete(&paths::request(id), -1).await;
 }
 
 /// Has thought better of what comes first, again and again (zookeeper.md Z8).
-async fn revise(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> Infallible {
+async fn revise_priority(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> Infallible {
     let Some(mut dice) = dice else { return pending().await };
     loop {
         tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..30.0))).await;
-        let (data, seen) = consumer.zk.get(&paths::request(id)).await.expect("only we take our request away");
+        let (data, stat) = consumer.zk.get(&paths::request(id)).await.expect("only we take our request away");
         let mut request: NodeRequest = json::from_bytes(&data).expect("a request can be read");
         tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.1))).await;
         if request.state != RequestState::Requested {
@@ -230,7 +231,7 @@ async fn revise(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> In
         let locked = lock::try_lock(&consumer.zk, &paths::request_lock(id), "").await.expect("our session lives");
         let Some(held) = locked else { continue };
         request.relative_priority = dice.gen_range(0..20);
-        match consumer.zk.set(&paths::request(id), json::to_bytes(&request).into(), seen.version).await {
+        match consumer.zk.set(&paths::request(id), json::to_bytes(&request).into(), stat.version).await {
             Ok(_) | Err(ZkError::BadVersion) => {}
             Err(error) => panic!("{id}: {error}"),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Waiting for what a busy machine takes its time for.
-pub const LONG: Duration = Duration::from_secs(600);
+pub const SCALE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// NODEPOOL_LIMITS=full for the size that is promised.
 pub fn size(small: usize, full: usize) -> usize {
@@ -23,17 +23,17 @@ pub fn is_full() -> bool {
 }
 
 /// Tells how long each part took, on the clock of the runtime.
-pub struct Measured {
+pub struct Stopwatch {
     since: Instant,
 }
 
-impl Measured {
-    pub fn begin(what: &str) -> Self {
+impl Stopwatch {
+    pub fn start(what: &str) -> Self {
         println!("{what}: {} MB resident", resident());
         Self { since: Instant::now() }
     }
 
-    pub fn then(&mut self, what: &str) {
+    pub fn lap(&mut self, what: &str) {
         println!("  {:8.3} s  {what}; {} MB resident", self.since.elapsed().as_secs_f64(), resident());
         self.since = Instant::now();
     }

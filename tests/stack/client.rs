@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 /// Logged in with the password that clouds.yaml names.
-pub struct Client {
+pub struct OpenStackClient {
     http: reqwest::Client,
     login: Login,
     root: &'static str,
@@ -20,9 +20,9 @@ struct Login {
     body: Value,
 }
 
-impl Client {
+impl OpenStackClient {
     /// All services are addressed below a root, where they answer there too.
-    pub async fn log_in(clouds_yaml: &Path, cloud: &str, root: &'static str) -> Client {
+    pub async fn log_in(clouds_yaml: &Path, cloud: &str, root: &'static str) -> OpenStackClient {
         let text = std::fs::read_to_string(clouds_yaml).expect("clouds.yaml can be read");
         let file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
         let auth = &file["clouds"][cloud]["auth"];
@@ -42,9 +42,9 @@ impl Client {
             http = http.add_root_certificate(reqwest::Certificate::from_pem(&authority).expect("cacert is PEM"));
         }
         let http = http.build().expect("a client with an authority can be built");
-        let login = Login { url: below(root, &url), body };
+        let login = Login { url: under_root(root, &url), body };
         let (token, catalog) = login.token(&http).await;
-        Client { http, login, root, token: Mutex::new(token), catalog }
+        OpenStackClient { http, login, root, token: Mutex::new(token), catalog }
     }
 
     fn endpoint(&self, service: &str) -> Option<String> {
@@ -54,7 +54,7 @@ impl Client {
         };
         let entry = self.catalog.iter().find(|entry| types.iter().any(|kind| entry["type"] == *kind))?;
         let endpoint = entry["endpoints"].as_array()?.iter().find(|endpoint| endpoint["interface"] == "public")?;
-        Some(below(self.root, endpoint["url"].as_str()?.trim_end_matches('/')))
+        Some(under_root(self.root, endpoint["url"].as_str()?.trim_end_matches('/')))
     }
 
     /// Good for whoever wants to log in with one.
@@ -161,7 +161,7 @@ impl Login {
 }
 
 /// The same address below another root.
-fn below(root: &str, url: &str) -> String {
+fn under_root(root: &str, url: &str) -> String {
     let host = url.find("://").map_or(0, |scheme| scheme + 3);
     let end = url[host..].find('/').map_or(url.len(), |path| host + path);
     format!("{}{root}{}", &url[..end], &url[end..])

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use client::Client;
+use client::OpenStackClient;
 
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::tls;
 
 /// A cloud, and what it is known to have.
-pub struct Cloud {
+pub struct TestCloud {
     pub clouds_yaml: PathBuf,
     /// The key in clouds.yaml.
     pub name: String,
@@ -26,14 +26,14 @@ pub struct Cloud {
     simulation: Option<SimulatedOpenStack>,
 }
 
-impl Cloud {
+impl TestCloud {
     /// A simulated cloud with these flags, whose servers boot quickly unless they say otherwise.
-    pub async fn simulated(flags: &[&str]) -> Cloud {
+    pub async fn simulated(flags: &[&str]) -> TestCloud {
         Self::of(SimulatedOpenStack::start(&quick(flags)).await)
     }
 
     /// The same with TLS, by the authority of the test certificates.
-    pub async fn simulated_with_tls(flags: &[&str]) -> Cloud {
+    pub async fn simulated_with_tls(flags: &[&str]) -> TestCloud {
         let (certificate, key) = (tls::file("server.pem"), tls::file("server.key"));
         let own = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
         let flags = [&quick(flags)[..], &own].concat();
@@ -42,8 +42,8 @@ impl Cloud {
         cloud
     }
 
-    fn of(simulation: SimulatedOpenStack) -> Cloud {
-        Cloud {
+    fn of(simulation: SimulatedOpenStack) -> TestCloud {
+        TestCloud {
             clouds_yaml: simulation.clouds_yaml(),
             name: "simulated".to_owned(),
             flavor: "tiny".to_owned(),
@@ -54,10 +54,10 @@ impl Cloud {
     }
 
     /// The cloud that OS_CLIENT_CONFIG_FILE and OS_CLOUD name; `None` without both.
-    pub fn real() -> Option<Cloud> {
+    pub fn real() -> Option<TestCloud> {
         let named = |variable: &str| std::env::var(variable).ok().filter(|value| !value.is_empty());
         let or = |variable: &str, usual: &str| named(variable).unwrap_or_else(|| usual.to_owned());
-        Some(Cloud {
+        Some(TestCloud {
             clouds_yaml: named("OS_CLIENT_CONFIG_FILE")?.into(),
             name: named("OS_CLOUD")?,
             flavor: or("NODEPOOL_TEST_OS_FLAVOR", "tiny"),
@@ -68,14 +68,14 @@ impl Cloud {
     }
 
     /// Another cloud of the same clouds.yaml, where there is one of that name.
-    pub fn sibling(&self, name: &str) -> Option<Cloud> {
+    pub fn sibling(&self, name: &str) -> Option<TestCloud> {
         let text = std::fs::read_to_string(&self.clouds_yaml).expect("clouds.yaml can be read");
         let file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
         file["clouds"].get(name)?;
-        let Cloud { clouds_yaml, flavor, image, network, .. } = self;
+        let TestCloud { clouds_yaml, flavor, image, network, .. } = self;
         let (clouds_yaml, flavor) = (clouds_yaml.clone(), flavor.clone());
         let (image, network, name) = (image.clone(), network.clone(), name.to_owned());
-        Some(Cloud { clouds_yaml, name, flavor, image, network, simulation: None })
+        Some(TestCloud { clouds_yaml, name, flavor, image, network, simulation: None })
     }
 
     /// Writes a setting into the cloud's own clouds.yaml.
@@ -107,10 +107,10 @@ impl Cloud {
         std::fs::write(path, file.to_string()).expect("a clouds.yaml of ours can be written");
     }
 
-    pub async fn client(&self) -> Client {
+    pub async fn client(&self) -> OpenStackClient {
         // There the simulated cloud answers what it has redirected, and faults of paths that begin otherwise do not hit.
         let root = if self.is_real() { "" } else { "/moved" };
-        Client::log_in(&self.clouds_yaml, &self.name, root).await
+        OpenStackClient::log_in(&self.clouds_yaml, &self.name, root).await
     }
 
     pub fn is_real(&self) -> bool {
@@ -142,8 +142,8 @@ fn quick<'a>(flags: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// The clouds of a case: a simulated one with these flags, and the real one.
-pub async fn clouds(flags: &[&str]) -> Vec<Cloud> {
-    let mut clouds = vec![Cloud::simulated(flags).await];
-    clouds.extend(Cloud::real());
+pub async fn clouds(flags: &[&str]) -> Vec<TestCloud> {
+    let mut clouds = vec![TestCloud::simulated(flags).await];
+    clouds.extend(TestCloud::real());
     clouds
 }

@@ -12,23 +12,23 @@ use openstack_clouds::{ConfigPaths, Environment};
 use python_yaml::diagnostics::Diagnostic;
 
 /// Takes the place of the driver of that name.
-pub struct WithClouds(pub PathBuf);
+pub struct InProcessDriver(pub PathBuf);
 
-impl ExtraDrivers for WithClouds {
+impl ExtraDrivers for InProcessDriver {
     fn names(&self) -> Vec<&'static str> {
         vec!["openstack"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        Ok(start.with(opened(section, &self.0)?))
+        Ok(start.with(open_driver(section, &self.0)?))
     }
 }
 
-pub fn opened(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenStack, Vec<Diagnostic>> {
-    openstack::open_with(section, &places(clouds_yaml))
+pub fn open_driver(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenStack, Vec<Diagnostic>> {
+    openstack::open_with(section, &clouds_yaml_locations(clouds_yaml))
 }
 
-pub fn places(clouds_yaml: &Path) -> ConfigPaths {
+pub fn clouds_yaml_locations(clouds_yaml: &Path) -> ConfigPaths {
     let named = clouds_yaml.to_str().expect("temporary directories have names in UTF-8").to_owned();
     let variables = BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]);
     ConfigPaths::new(&[], Environment { variables, home: None })

@@ -14,17 +14,17 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
 
-use super::Cloud;
-use super::client::Client;
-use super::roof::WithClouds;
+use super::TestCloud;
+use super::client::OpenStackClient;
+use super::roof::InProcessDriver;
 use crate::grown::{Consumer, InProcessDaemon, zookeeper};
 use crate::support::wait;
 
 /// A real cloud on a busy machine takes its time.
-pub const LONG: Duration = Duration::from_secs(180);
+pub const CLOUD_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub struct OpenStackHarness {
-    pub client: Client,
+    pub client: OpenStackClient,
     pub consumer: Consumer,
     pub process: InProcessDaemon,
     pub zookeeper: MemoryZooKeeper,
@@ -35,7 +35,7 @@ pub struct OpenStackHarness {
 
 /// Runs a case with a launcher whose providers `configure` makes of a provider name, and leaves no server behind.
 pub async fn with_launcher(
-    cloud: &Cloud,
+    cloud: &TestCloud,
     configure: impl FnOnce(&str) -> Vec<Value>,
     case: impl AsyncFnOnce(&mut OpenStackHarness),
 ) {
@@ -44,7 +44,7 @@ pub async fn with_launcher(
 
 /// The same with other flags.
 pub async fn with_tuned_launcher(
-    cloud: &Cloud,
+    cloud: &TestCloud,
     configure: impl FnOnce(&str) -> Vec<Value>,
     tune: impl FnOnce(&mut LauncherOptions),
     case: impl AsyncFnOnce(&mut OpenStackHarness),
@@ -55,7 +55,7 @@ pub async fn with_tuned_launcher(
     let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
     let mut harness = OpenStackHarness::start(cloud, configure(&provider), provider, tune).await;
     let outcome = AssertUnwindSafe(case(&mut harness)).catch_unwind().await;
-    harness.end(outcome.is_ok()).await;
+    harness.shut_down(outcome.is_ok()).await;
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
@@ -76,20 +76,20 @@ pub fn configuration(providers: &[Value]) -> String {
 }
 
 /// Not running yet.
-fn launcher(cloud: &Cloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> InProcessDaemon {
+fn launcher(cloud: &TestCloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> InProcessDaemon {
     let mut process = InProcessDaemon::with(yaml, |options| {
         options.cleanup_interval.0 = 2.0;
         options.delete_interval.0 = 1.0;
         tune(options);
     });
-    let drivers = WithClouds(cloud.clouds_yaml.clone());
+    let drivers = InProcessDriver(cloud.clouds_yaml.clone());
     Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(drivers));
     process
 }
 
 impl OpenStackHarness {
     async fn start(
-        cloud: &Cloud,
+        cloud: &TestCloud,
         providers: Vec<Value>,
         provider: String,
         tune: impl FnOnce(&mut LauncherOptions),
@@ -99,13 +99,15 @@ impl OpenStackHarness {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let running = process.run(&zookeeper);
-        wait::until("a pool to be registered", LONG, async || consumer.count("/nodepool/components/pool").await > 0)
-            .await;
+        wait::until("a pool to be registered", CLOUD_TIMEOUT, async || {
+            consumer.count("/nodepool/components/pool").await > 0
+        })
+        .await;
         OpenStackHarness { client, consumer, process, zookeeper, provider, running }
     }
 
     /// Ends the launcher, with whatever it is doing, and starts another one.
-    pub async fn restart(&mut self, cloud: &Cloud) {
+    pub async fn restart(&mut self, cloud: &TestCloud) {
         self.process.stop();
         (&mut self.running).await.expect("its task is not aborted");
         let yaml = std::fs::read_to_string(&self.process.file).expect("the file is there as long as its process");
@@ -114,22 +116,22 @@ impl OpenStackHarness {
     }
 
     /// After a case that failed, what its launcher would still have deleted is deleted here.
-    async fn end(&mut self, succeeded: bool) {
+    async fn shut_down(&mut self, succeeded: bool) {
         self.process.stop();
-        let ended = tokio::time::timeout(LONG, &mut self.running).await;
-        let left = self.client.servers_of(&self.provider).await;
-        for server in &left {
+        let ended = tokio::time::timeout(CLOUD_TIMEOUT, &mut self.running).await;
+        let leftover_servers = self.client.servers_of(&self.provider).await;
+        for server in &leftover_servers {
             self.client.delete_server(server["id"].as_str().expect("a server has an id")).await;
         }
         if succeeded {
-            assert!(left.is_empty(), "servers are left: {left:?}");
+            assert!(leftover_servers.is_empty(), "servers are left: {leftover_servers:?}");
             let ended = ended.expect("a launcher that was told to stop ends").expect("its task is not aborted");
             assert_eq!(ended, SessionEnd::Stopped);
         }
     }
 
     pub async fn wait_for_end(&self, id: &RequestId) -> NodeRequest {
-        wait::until_some(&format!("the end of request {id}"), LONG, async || {
+        wait::until_some(&format!("the end of request {id}"), CLOUD_TIMEOUT, async || {
             let request = self.consumer.request(id).await.expect("the request is there until we take it away");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
         })
@@ -138,7 +140,7 @@ impl OpenStackHarness {
 
     pub async fn wait_until_fulfilled(&self, id: &RequestId) -> Vec<Node> {
         let request = self.wait_for_end(id).await;
-        assert_eq!(request.state, RequestState::Fulfilled, "{}", self.why(id).await);
+        assert_eq!(request.state, RequestState::Fulfilled, "{}", self.wait_reason(id).await);
         let mut nodes = Vec::new();
         for id in &request.nodes {
             nodes.push(self.node(id).await);
@@ -147,7 +149,7 @@ impl OpenStackHarness {
     }
 
     /// Asks for nodes and waits until they are there.
-    pub async fn serve(&self, labels: &[&str]) -> (RequestId, Vec<Node>) {
+    pub async fn obtain_nodes(&self, labels: &[&str]) -> (RequestId, Vec<Node>) {
         let id = self.consumer.submit_labels(labels).await;
         let nodes = self.wait_until_fulfilled(&id).await;
         (id, nodes)
@@ -158,37 +160,39 @@ impl OpenStackHarness {
     }
 
     /// Accepts a request and gives its nodes back as used.
-    pub async fn use_up(&self, id: &RequestId) {
+    pub async fn accept_and_release(&self, id: &RequestId) {
         let nodes = self.consumer.accept(id).await;
-        self.consumer.use_up(nodes).await;
+        self.consumer.use_and_release(nodes).await;
     }
 
     /// Waits until there is no node any more, and no server of the provider.
-    pub async fn empties(&self) {
-        wait::until("the nodes to be gone", LONG, async || self.consumer.nodes().await.is_empty()).await;
-        wait::until("the servers to be gone", LONG, async || self.client.servers_of(&self.provider).await.is_empty())
-            .await;
+    pub async fn wait_until_empty(&self) {
+        wait::until("the nodes to be gone", CLOUD_TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
+        wait::until("the servers to be gone", CLOUD_TIMEOUT, async || {
+            self.client.servers_of(&self.provider).await.is_empty()
+        })
+        .await;
     }
 
     /// What the first pool that knows the request says of it.
-    pub async fn why(&self, id: &RequestId) -> String {
-        let asked =
+    pub async fn wait_reason(&self, id: &RequestId) -> String {
+        let replies =
             self.process.shared.explain_registry.request_all(ExplainRequest(id.clone()), Duration::from_secs(5)).await;
-        let said = asked.into_iter().filter_map(|(_, why)| why.ok().flatten());
-        said.map(|why| why.reason).collect::<Vec<_>>().join("; ")
+        let reasons = replies.into_iter().filter_map(|(_, why)| why.ok().flatten());
+        reasons.map(|why| why.reason).collect::<Vec<_>>().join("; ")
     }
 
     /// Waits until what is said of the request contains a text.
-    pub async fn says(&self, id: &RequestId, text: &str) {
-        let mut said = String::new();
+    pub async fn wait_for_reason(&self, id: &RequestId, text: &str) {
+        let mut reason = String::new();
         let what = format!("{text:?} to be said of request {id}");
-        wait::until(&what, LONG, async || {
-            let now = self.why(id).await;
-            if now != said {
+        wait::until(&what, CLOUD_TIMEOUT, async || {
+            let now = self.wait_reason(id).await;
+            if now != reason {
                 println!("request {id}: {now}");
-                said = now;
+                reason = now;
             }
-            said.contains(text)
+            reason.contains(text)
         })
         .await;
     }

@@ -20,7 +20,7 @@ use nodepool_model::records::resources::Resources;
 use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Clone, Default)]
-pub struct Cloud(Arc<Mutex<State>>);
+pub struct ImageCloud(Arc<Mutex<State>>);
 
 #[derive(Default)]
 pub struct State {
@@ -28,18 +28,18 @@ pub struct State {
     /// Every order that came, with the provider.
     pub orders: Vec<(ProviderName, UploadOrder)>,
     /// Uploads to these providers fail so many times more.
-    pub upload_fails: BTreeMap<&'static str, usize>,
+    pub upload_failures: BTreeMap<&'static str, usize>,
     /// Uploads to these providers never end.
-    pub hangs: Vec<&'static str>,
+    pub hanging_providers: Vec<&'static str>,
     /// Deletions fail so many times more.
-    pub delete_fails: usize,
+    pub delete_failures: usize,
     /// Nobody is told what images there are.
-    pub hides: bool,
+    pub lists_fail: bool,
     pub deletions: usize,
-    next: usize,
+    last_id: usize,
 }
 
-impl Cloud {
+impl ImageCloud {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
@@ -62,7 +62,7 @@ impl Cloud {
     }
 }
 
-impl ExtraDrivers for Cloud {
+impl ExtraDrivers for ImageCloud {
     fn names(&self) -> Vec<&'static str> {
         vec!["fake"]
     }
@@ -72,23 +72,23 @@ impl ExtraDrivers for Cloud {
         let parts = servers::section(section, &mut findings);
         let knob = section.section.given("fake").and_then(|fake| fake.text("image-format").ok().flatten());
         let format = knob.unwrap_or_else(|| "qcow2".to_owned());
-        let adapter = Takes { section: parts, provider: section.name.clone(), format, cloud: self.clone() };
+        let adapter = ImageCloudAdapter { section: parts, provider: section.name.clone(), format, cloud: self.clone() };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
 
-struct Takes {
+struct ImageCloudAdapter {
     section: Section,
     provider: ProviderName,
     format: String,
-    cloud: Cloud,
+    cloud: ImageCloud,
 }
 
 fn failed(detail: &str) -> CloudError {
     CloudError::Failed { kind: FailureKind::Unknown, detail: detail.to_owned() }
 }
 
-impl SimpleAdapter for Takes {
+impl SimpleAdapter for ImageCloudAdapter {
     async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
         Err(failed("this cloud takes images only"))
     }
@@ -105,11 +105,11 @@ impl SimpleAdapter for Takes {
         let hangs = {
             let mut state = self.cloud.state();
             state.orders.push((self.provider.clone(), order.clone()));
-            if let Some(left) = state.upload_fails.get_mut(self.provider.as_str()).filter(|left| **left > 0) {
+            if let Some(left) = state.upload_failures.get_mut(self.provider.as_str()).filter(|left| **left > 0) {
                 *left -= 1;
                 return Err(failed("no image today"));
             }
-            state.hangs.contains(&self.provider.as_str())
+            state.hanging_providers.contains(&self.provider.as_str())
         };
         if hangs {
             futures::future::pending::<()>().await;
@@ -119,8 +119,8 @@ impl SimpleAdapter for Takes {
         if let Some(image) = state.images.values().find(|image| image.has_marks(&order.marks)) {
             return Ok(image.id.clone());
         }
-        state.next += 1;
-        let id = format!("image-{}", state.next);
+        state.last_id += 1;
+        let id = format!("image-{}", state.last_id);
         state.images.insert(id.clone(), order.to_stored_image(ExternalId::text(id.clone())));
         Ok(ExternalId::text(id))
     }
@@ -128,8 +128,8 @@ impl SimpleAdapter for Takes {
     async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
         let mut state = self.cloud.state();
         state.deletions += 1;
-        if state.delete_fails > 0 {
-            state.delete_fails -= 1;
+        if state.delete_failures > 0 {
+            state.delete_failures -= 1;
             return Err(failed("this image stays"));
         }
         state.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
@@ -137,7 +137,7 @@ impl SimpleAdapter for Takes {
 
     async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
         let state = self.cloud.state();
-        if state.hides {
+        if state.lists_fail {
             return Err(failed("no list today"));
         }
         Ok(state.images.values().cloned().collect())

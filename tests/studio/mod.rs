@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use zookeeper_server::types::CreateMode;
 
 use crate::grown::{InProcessDaemon, until, zookeeper};
-use cloud::Cloud;
+use cloud::ImageCloud;
 
 /// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
 const RECORDING_DIB: &str = r#"#!/bin/sh
@@ -46,15 +46,15 @@ for format in $(echo "$formats" | tr , ' '); do
 done
 "#;
 
-pub struct Scene {
+pub struct BuilderHarness {
     pub folder: tempfile::TempDir,
     pub zookeeper: MemoryZooKeeper,
     pub zk: Zk,
     /// All providers share it.
-    pub cloud: Cloud,
+    pub cloud: ImageCloud,
 }
 
-impl Scene {
+impl BuilderHarness {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("images")).unwrap();
@@ -63,7 +63,7 @@ impl Scene {
         std::fs::set_permissions(&dib, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let zookeeper = zookeeper();
         let zk: Zk = zookeeper.connect();
-        Self { folder, zookeeper, zk, cloud: Cloud::default() }
+        Self { folder, zookeeper, zk, cloud: ImageCloud::default() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -102,15 +102,15 @@ impl Scene {
     }
 
     pub fn start_for(&self, images: &[&str], providers: &[&str], tune: impl FnOnce(&mut BuilderOptions)) -> Builder {
-        self.start_driven(images, providers, Box::new(self.cloud.clone()), tune)
+        self.start_with_drivers(images, providers, Box::new(self.cloud.clone()), tune)
     }
 
     /// With providers of other drivers.
-    pub fn start_driven(
+    pub fn start_with_drivers(
         &self,
         images: &[&str],
         providers: &[&str],
-        drivers: Box<dyn MoreDrivers>,
+        drivers: Box<dyn ExtraDrivers>,
         tune: impl FnOnce(&mut BuilderOptions),
     ) -> Builder {
         self.start_with_yaml(&self.yaml(images, providers), drivers, tune)
@@ -120,25 +120,26 @@ impl Scene {
     pub fn start_with_yaml(
         &self,
         yaml: &str,
-        drivers: Box<dyn MoreDrivers>,
+        drivers: Box<dyn ExtraDrivers>,
         tune: impl FnOnce(&mut BuilderOptions),
     ) -> Builder {
-        let process = Process::driven(yaml, |options| options.provider_retry = Span(0.2), Some(drivers));
+        let process =
+            InProcessDaemon::with_drivers(yaml, |options| options.provider_retry = Seconds(0.2), Some(drivers));
         let mut options = BuilderOptions {
-            build_interval: Span(0.2),
-            upload_interval: Span(0.2),
+            build_interval: Seconds(0.2),
+            upload_interval: Seconds(0.2),
             // Who wants to see failed builds has time to.
-            cleanup_interval: Span::ZERO,
+            cleanup_interval: Seconds::ZERO,
             ..BuilderOptions::default()
         };
         tune(&mut options);
         let builder_id = "705c8f5d-6bcc-4bb5-bd96-f61902760199".to_owned();
-        let life = BuilderLife { options, builder_id, maker: Arc::new(DiskImageBuilder) };
+        let session = BuilderSetup { options, builder_id, maker: Arc::new(DiskImageBuilder) };
         let connection = self.zookeeper.connect();
         let (session_id, shared) = (connection.session_id(), process.shared.clone());
         let running = actix_rt::spawn(async move {
             let loaded = shared.options.load().await.expect("a test's configuration loads");
-            run_session(connection, shared, life, loaded).await
+            run_session(connection, shared, session, loaded).await
         });
         Builder { process, session_id, running }
     }
@@ -183,14 +184,14 @@ impl Scene {
     }
 
     /// How many uploads of an image to a provider are in a state.
-    pub async fn uploaded(&self, image: &str, provider: &str, state: UploadState) -> usize {
+    pub async fn count_uploads(&self, image: &str, provider: &str, state: UploadState) -> usize {
         let uploads = self.uploads(image).await;
         uploads.iter().filter(|(key, upload)| key.provider.as_str() == provider && upload.state == state).count()
     }
 
     pub async fn until_uploaded(&self, image: &str, provider: &str, number: usize) {
         until(&format!("{number} uploads of {image} to {provider}"), async || {
-            self.uploaded(image, provider, UploadState::Ready).await == number
+            self.count_uploads(image, provider, UploadState::Ready).await == number
         })
         .await;
     }
@@ -212,31 +213,33 @@ impl Scene {
         self.zk.set(&path, Bytes::from(nodepool_model::records::json::to_bytes(&build)), stat.version).await.unwrap();
     }
 
-    pub async fn count(&self, image: &str, state: BuildState) -> usize {
+    pub async fn count_builds(&self, image: &str, state: BuildState) -> usize {
         self.builds(image).await.iter().filter(|(_, build)| build.state == state).count()
     }
 
     pub async fn until_built(&self, image: &str, number: usize) -> Vec<(BuildId, ImageBuild)> {
-        until(&format!("{number} builds of {image}"), async || self.count(image, BuildState::Ready).await == number)
-            .await;
+        until(&format!("{number} builds of {image}"), async || {
+            self.count_builds(image, BuildState::Ready).await == number
+        })
+        .await;
         self.builds(image).await
     }
 
-    pub async fn ask(&self, image: &str) {
+    pub async fn request_build(&self, image: &str) {
         let path = paths::image_build_request(&image.into());
         make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
         self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
     }
 
-    pub async fn is_asked(&self, image: &str) -> bool {
+    pub async fn is_build_requested(&self, image: &str) -> bool {
         self.zk.exists(&paths::image_build_request(&image.into())).await.unwrap().is_some()
     }
 
     /// A build of somebody else.
-    pub async fn put_build(&self, image: &str, age: f64, formats: &[&str]) {
+    pub async fn put_foreign_build(&self, image: &str, age: f64, formats: &[&str]) {
         let time = Timestamp(clock::now().0 - age);
         let formats = formats.iter().map(|format| (*format).to_owned()).collect();
-        let mut build = ImageBuild::begun("elsewhere", "other", formats, time);
+        let mut build = ImageBuild::started("elsewhere", "other", formats, time);
         build.state = BuildState::Ready;
         let path = paths::image_build(&image.into(), &BuildId::from(format!("{:032x}", age as u64)));
         make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
@@ -244,11 +247,11 @@ impl Scene {
         self.zk.create(&path, Bytes::from(data), CreateMode::Persistent).await.unwrap();
     }
 
-    pub fn set(&self, mark: &str) {
-        std::fs::write(self.path(mark), "").unwrap();
+    pub fn create_flag_file(&self, flag: &str) {
+        std::fs::write(self.path(flag), "").unwrap();
     }
 
-    pub fn unset(&self, mark: &str) {
+    pub fn remove_flag_file(&self, mark: &str) {
         std::fs::remove_file(self.path(mark)).unwrap();
     }
 
@@ -259,7 +262,7 @@ impl Scene {
 }
 
 pub struct Builder {
-    pub process: Process,
+    pub process: InProcessDaemon,
     pub session_id: i64,
     pub running: JoinHandle<SessionEnd>,
 }
@@ -267,9 +270,9 @@ pub struct Builder {
 impl Builder {
     /// As somebody edits the file; the builder looks at it every second. Returns when it goes by it.
     pub async fn reconfigure(&self, yaml: String) {
-        let before = self.process.shared.in_force();
+        let before = self.process.shared.active_config();
         std::fs::write(&self.process.file, yaml).unwrap();
-        until("the new configuration", async || match (&before, &self.process.shared.in_force()) {
+        until("the new configuration", async || match (&before, &self.process.shared.active_config()) {
             (Some(before), Some(now)) => !Arc::ptr_eq(&before.config, &now.config),
             (before, now) => before.is_none() && now.is_some(),
         })

@@ -4,7 +4,7 @@ use nodepool_policy::invariants::nodes;
 use nodepool_zk::paths::ZnodePath;
 
 /// `None` where there are no records that others read too.
-pub fn needed(znode: &ZnodePath) -> Option<&'static [&'static str]> {
+pub fn required_keys(znode: &ZnodePath) -> Option<&'static [&'static str]> {
     match znode {
         ZnodePath::Node(_) => Some(nodes::KEYS_OF_NODES),
         ZnodePath::Request(_) => Some(nodes::KEYS_OF_REQUESTS),

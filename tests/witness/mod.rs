@@ -29,11 +29,11 @@ pub mod transactions;
 use transactions::{Change, Transaction};
 
 /// Both sources have the clock of this machine, and one of them tells milliseconds.
-const MICROS: i64 = 1000;
+const MICROS_PER_MS: i64 = 1000;
 
 /// A call leaves while the session is known to live for another moment (`actors/fence.rs`). Where processors are busy it may take longer to
 /// arrive than that.
-const ON_ITS_WAY: Seconds = Seconds(0.5);
+const CALL_TRANSIT_TIME: Seconds = Seconds(0.5);
 
 /// Of each record the tale has so many bytes.
 const MAX_SHOWN_BYTES: usize = 3000;
@@ -41,80 +41,82 @@ const MAX_SHOWN_BYTES: usize = 3000;
 /// Everything that a run left behind.
 pub struct HistoryChecker {
     pub transactions: Arc<[Transaction]>,
-    pub servers: Vec<Life>,
-    pub images: Vec<ImageLife>,
+    pub servers: Vec<ServerLifetime>,
+    pub images: Vec<ImageLifetime>,
     /// How many servers a pool may have, from the beginning to the end.
     pub limits: Vec<(PoolId, usize)>,
     /// The sessions that each user of the cloud has had. Of others it is not known on whose behalf they ask.
     pub sessions: BTreeMap<String, BTreeSet<i64>>,
     /// The images that have to be in a provider at the end.
-    pub wanted: Vec<(ImageName, ProviderName)>,
+    pub expected_images: Vec<(ImageName, ProviderName)>,
     /// What who asked the cloud for, as far as it makes, changes or deletes something.
-    pub changes: Vec<Asked>,
+    pub cloud_calls: Vec<CloudCall>,
     chroot: String,
 }
 
 /// A call that makes or deletes something in the cloud; the time as below.
-pub struct Asked {
+pub struct CloudCall {
     pub by: String,
     pub at: i64,
     pub call: String,
 }
 
 /// A server that the cloud has or had; times in microseconds since the Unix epoch.
-pub struct Life {
+pub struct ServerLifetime {
     pub place: CloudObjectKey,
     pub node: NodeId,
     pub created: i64,
     /// The first answer that said it runs.
     pub shown_active: Option<i64>,
-    pub delete_asked: Option<i64>,
-    pub gone: Option<i64>,
+    pub delete_requested: Option<i64>,
+    pub deleted: Option<i64>,
 }
 
 /// An image that a provider has or had in the cloud; times as above.
-pub struct ImageLife {
+pub struct ImageLifetime {
     pub place: CloudObjectKey,
     pub created: i64,
     /// Its content was there.
     pub filled: Option<i64>,
-    pub gone: Option<i64>,
+    pub deleted: Option<i64>,
 }
 
 /// A request, from the moment at which it was written; times in milliseconds since the Unix epoch.
 #[derive(Clone, Debug)]
-pub struct Stay {
+pub struct RequestLifetime {
     pub id: RequestId,
-    pub asked_ms: i64,
+    pub submitted_ms: i64,
     /// Fulfilled, failed, or taken away by who wrote it.
     pub ended_ms: Option<i64>,
 }
 
-impl Stay {
+impl RequestLifetime {
     /// How long it waited at most while nothing failed: between these times, each with beginning and end.
-    pub fn longest_calm_ms(&self, faults: &[(i64, i64)]) -> i64 {
+    pub fn longest_fault_free_wait_ms(&self, faults: &[(i64, i64)]) -> i64 {
         let Some(ended) = self.ended_ms else { return 0 };
-        let (mut calm, mut longest) = (self.asked_ms, 0);
-        for (began, over) in faults.iter().filter(|(began, over)| *over > self.asked_ms && *began < ended) {
-            longest = longest.max(began - calm);
+        let (mut fault_free_since, mut longest) = (self.submitted_ms, 0);
+        for (began, ended_at) in
+            faults.iter().filter(|(began, ended_at)| *ended_at > self.submitted_ms && *began < ended)
+        {
+            longest = longest.max(began - fault_free_since);
             // The effects of one may outlast the next one.
-            calm = calm.max(*over);
+            fault_free_since = fault_free_since.max(*ended_at);
         }
-        longest.max(ended - calm)
+        longest.max(ended - fault_free_since)
     }
 }
 
 /// What became of the promises.
-pub struct Findings {
-    pub broken: Vec<String>,
+pub struct HistoryReport {
+    pub violations: Vec<String>,
     /// What the run left unfinished.
-    pub unrest: Vec<String>,
-    pub requests: Vec<Stay>,
+    pub leftovers: Vec<String>,
+    pub requests: Vec<RequestLifetime>,
     pub nodes: usize,
     /// Changes of records of any kind.
     pub changes: usize,
     /// All that happened, line by line.
-    pub tale: String,
+    pub trace: String,
 }
 
 impl HistoryChecker {
@@ -132,130 +134,143 @@ impl HistoryChecker {
         let (servers, images, changes) = match cloud {
             Some(cloud) => {
                 let history = cloud.history().await;
-                (lives(&history), image_lives(&history), changes(&history))
+                (server_lifetimes(&history), image_lifetimes(&history), cloud_calls(&history))
             }
             None => Default::default(),
         };
         let (limits, sessions, wanted) = Default::default();
         let transactions = transactions::committed(data_dirs).into();
-        HistoryChecker { transactions, servers, images, limits, sessions, wanted, changes, chroot: chroot.to_owned() ,}
+        HistoryChecker {
+            transactions,
+            servers,
+            images,
+            limits,
+            sessions,
+            expected_images: wanted,
+            cloud_calls: changes,
+            chroot: chroot.to_owned(),
+        }
     }
 
     /// The sessions of launchers and builders: those that have registered one.
-    fn programs(&self) -> BTreeSet<i64> {
-        let registers = |change: &Change| match change {
-            Change::Created(path, _) => {
-                self.local(path).is_some_and(|path| matches!(paths::parse(path), paths::ZnodePath::Component { .. }))
-            ,
-            Change::Written(..) | Change::Gone(_) | Change::SessionEnded => false,
+    fn program_sessions(&self) -> BTreeSet<i64> {
+        let creates_component = |change: &Change| match change {
+            Change::Created(path, _) => self
+                .strip_chroot(path)
+                .is_some_and(|path| matches!(paths::parse(path), paths::ZnodePath::Component { .. })),
+            Change::Updated(..) | Change::Deleted(_) | Change::SessionEnded => false,
         };
-        let registering = self.transactions.iter().filter(|transaction| transaction.changes.iter().any(registers));
-        registering.map(|transaction| transaction.session).collect()
+        let registrations =
+            self.transactions.iter().filter(|transaction| transaction.changes.iter().any(creates_component));
+        registrations.map(|transaction| transaction.session).collect()
     }
 
     /// A path as programs know it.
-    pub fn local<'a>(&self, path: &'a str) -> Option<&'a str> {
+    pub fn strip_chroot<'a>(&self, path: &'a str) -> Option<&'a str> {
         path.strip_prefix(&*self.chroot)
     }
 
-    pub fn judge(&self) -> Findings {
-        let mut judge = Judge { programs: self.programs(), ..Judge::default() };
+    pub fn check(&self) -> HistoryReport {
+        let mut checker = Checker { program_sessions: self.program_sessions(), ..Checker::default() };
         for (pool, limit) in &self.limits {
-            judge.observe(0, Observation::PoolLimit(pool, *limit));
+            checker.observe(0, Observation::PoolLimit(pool, *limit));
         }
         let mut events = self.cloud_events().into_iter().peekable();
         for transaction in &*self.transactions {
             // A record is written before its server is asked for, and its server goes before it: both are seen so, where the
             // clock decides. Of two things in the same millisecond the record's beginning and the server's end come first.
-            while let Some(event) = events.next_if(|event| event.at < transaction.at_ms * MICROS) {
-                judge.cloud(&event);
+            while let Some(event) = events.next_if(|event| event.at < transaction.at_ms * MICROS_PER_MS) {
+                checker.cloud(&event);
             }
             for change in &transaction.changes {
                 let (path, data) = match change {
-                    Change::Created(path, data) | Change::Written(path, data) => (path, Some(data)),
-                    Change::Gone(path) => (path, None),
+                    Change::Created(path, data) | Change::Updated(path, data) => (path, Some(data)),
+                    Change::Deleted(path) => (path, None),
                     Change::SessionEnded => {
-                        judge.tell(transaction.at_ms, &format!("session {:#x} ends", transaction.session));
+                        checker.trace_line(transaction.at_ms, &format!("session {:#x} ends", transaction.session));
                         continue;
                     }
                 };
-                if let Some(path) = self.local(path) {
-                    judge.znode(transaction, path, data.map(Vec::as_slice));
+                if let Some(path) = self.strip_chroot(path) {
+                    checker.znode(transaction, path, data.map(Vec::as_slice));
                 }
             }
         }
-        events.for_each(|event| judge.cloud(&event));
-        self.judge_changes(&mut judge);
-        judge.end(&self.wanted)
+        events.for_each(|event| checker.cloud(&event));
+        self.check_cloud_calls(&mut checker);
+        checker.finish(&self.expected_images)
     }
 
     /// Whether who asked for a change had a session.
-    fn judge_changes(&self, judge: &mut Judge) {
-        let mut lives: BTreeMap<i64, (i64, Option<i64>)> = BTreeMap::new();
+    fn check_cloud_calls(&self, checker: &mut Checker) {
+        let mut session_times: BTreeMap<i64, (i64, Option<i64>)> = BTreeMap::new();
         for Transaction { session, at_ms, changes, .. } in &*self.transactions {
-            let (_, end) = lives.entry(*session).or_insert((*at_ms, None));
+            let (_, end) = session_times.entry(*session).or_insert((*at_ms, None));
             *end = end.or(changes.contains(&Change::SessionEnded).then_some(*at_ms));
         }
-        for Asked { by, at, call } in &self.changes {
+        for CloudCall { by, at, call } in &self.cloud_calls {
             let Some(sessions) = self.sessions.get(by) else { continue };
-            let at_ms = at / MICROS;
-            let begun = sessions.iter().filter_map(|session| lives.get(session)).filter(|(begun, _)| *begun <= at_ms);
+            let at_ms = at / MICROS_PER_MS;
+            let begun =
+                sessions.iter().filter_map(|session| session_times.get(session)).filter(|(begun, _)| *begun <= at_ms);
             // Without any it never had one, and that since for ever.
-            let over_for = begun.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
-            let over_for = Seconds(over_for as f64 / 1000.0);
-            judge.note(
+            let expired_ms = begun.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
+            let over_for = Seconds(expired_ms as f64 / 1000.0);
+            checker.record_violations(
                 at_ms,
-                nodes::check_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),
+                nodes::check_call(format_args!("{call} of {by}"), Some(over_for), CALL_TRANSIT_TIME)
+                    .into_iter()
+                    .collect(),
             );
         }
     }
 
-    fn cloud_events(&self) -> Vec<Event<'_>> {
+    fn cloud_events(&self) -> Vec<CloudEvent<'_>> {
         let mut events = Vec::new();
         // Ends are told as if they had come a millisecond earlier, but never before the beginning.
-        let early = |at: i64, created: i64| ((at / MICROS - 1) * MICROS).max(created);
-        for life in &self.servers {
-            let mut happened = |at, what| events.push(Event { at, of: Of::Server(life), what });
-            happened(life.created, What::Created);
+        let early = |at: i64, created: i64| ((at / MICROS_PER_MS - 1) * MICROS_PER_MS).max(created);
+        for server in &self.servers {
+            let mut happened = |at, what| events.push(CloudEvent { at, object: ObjectRef::Server(server), kind: what });
+            happened(server.created, LifecycleEvent::Created);
             // Its node may be ready within the same millisecond.
-            if let Some(at) = life.shown_active {
-                happened(early(at, life.created), What::Runs);
+            if let Some(at) = server.shown_active {
+                happened(early(at, server.created), LifecycleEvent::Runs);
             }
-            if let Some(at) = life.delete_asked {
-                happened(at, What::Deleting);
-                happened(early(at, life.created), What::Ending);
+            if let Some(at) = server.delete_requested {
+                happened(at, LifecycleEvent::Deleting);
+                happened(early(at, server.created), LifecycleEvent::Ending);
             }
-            if let Some(at) = life.gone {
-                happened(early(at, life.created), What::Gone);
+            if let Some(at) = server.deleted {
+                happened(early(at, server.created), LifecycleEvent::Gone);
             }
         }
         for life in &self.images {
-            let mut happened = |at, what| events.push(Event { at, of: Of::Image(life), what });
+            let mut happened = |at, what| events.push(CloudEvent { at, object: ObjectRef::Image(life), kind: what });
             // What never had content is an image all the same for who looks for what is left over; and what has it is ready at once.
-            happened(life.filled.map_or(life.created, |at| early(at, life.created)), What::Created);
-            if let Some(at) = life.gone {
-                happened(at, What::Deleting);
-                happened(early(at, life.created), What::Gone);
+            happened(life.filled.map_or(life.created, |at| early(at, life.created)), LifecycleEvent::Created);
+            if let Some(at) = life.deleted {
+                happened(at, LifecycleEvent::Deleting);
+                happened(early(at, life.created), LifecycleEvent::Gone);
             }
         }
-        events.sort_by_key(|event| (event.at, event.what));
+        events.sort_by_key(|event| (event.at, event.kind));
         events
     }
 }
 
-struct Event<'a> {
+struct CloudEvent<'a> {
     at: i64,
-    of: Of<'a>,
-    what: What,
+    object: ObjectRef<'a>,
+    kind: LifecycleEvent,
 }
 
-enum Of<'a> {
-    Server(&'a Life),
-    Image(&'a ImageLife),
+enum ObjectRef<'a> {
+    Server(&'a ServerLifetime),
+    Image(&'a ImageLifetime),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum LifecycleEvent {
     Created,
     Runs,
     Deleting,
@@ -268,33 +283,33 @@ fn micros(seconds: &Value) -> Option<i64> {
 }
 
 /// The images that are some provider's, as the cloud tells of them.
-pub fn image_lives(history: &Value) -> Vec<ImageLife> {
+pub fn image_lifetimes(history: &Value) -> Vec<ImageLifetime> {
     let images = history["images"].as_array().expect("a history has its images");
     let ours = images.iter().filter_map(|image| Some((image, image["provider"].as_str()?)));
-    let life = |(image, provider): (&Value, &str)| ImageLife {
+    let lifetime = |(image, provider): (&Value, &str)| ImageLifetime {
         place: (provider.into(), image["id"].as_str().expect("an image has an id").to_owned()),
         created: micros(&image["created"]).expect("an image was created at some time"),
         filled: micros(&image["filled"]),
-        gone: micros(&image["gone"]),
+        deleted: micros(&image["gone"]),
     };
-    ours.map(life).collect()
+    ours.map(lifetime).collect()
 }
 
-fn changes(history: &Value) -> Vec<Asked> {
+fn cloud_calls(history: &Value) -> Vec<CloudCall> {
     let changes = history["changes"].as_array().expect("a history has its changes");
     let text = |change: &Value, key: &str| change[key].as_str().expect("of a change it is said").to_owned();
-    let asked = |change: &Value| Asked {
+    let call = |change: &Value| CloudCall {
         by: text(change, "by"),
         at: micros(&change["at"]).expect("a change was asked for at some time"),
         call: text(change, "call"),
     };
-    changes.iter().map(asked).collect()
+    changes.iter().map(call).collect()
 }
 
-fn lives(history: &Value) -> Vec<Life> {
+fn server_lifetimes(history: &Value) -> Vec<ServerLifetime> {
     let servers = history["servers"].as_array().expect("a history has its servers");
     let ours = servers.iter().filter_map(|server| Some((server, server["node"].as_str()?)));
-    let life = |(server, node): (&Value, &str)| Life {
+    let lifetime = |(server, node): (&Value, &str)| ServerLifetime {
         place: (
             ProviderName::from(server["provider"].as_str().expect("who has a node has a provider")),
             server["id"].as_str().expect("a server has an id").to_owned(),
@@ -302,74 +317,74 @@ fn lives(history: &Value) -> Vec<Life> {
         node: NodeId::from(node),
         created: micros(&server["created"]).expect("a server was created at some time"),
         shown_active: micros(&server["shown_active"]),
-        delete_asked: micros(&server["delete_asked"]),
-        gone: micros(&server["gone"]),
+        delete_requested: micros(&server["delete_asked"]),
+        deleted: micros(&server["gone"]),
     };
-    ours.map(life).collect()
+    ours.map(lifetime).collect()
 }
 
 #[derive(Default)]
-struct Judge {
+struct Checker {
     checker: InvariantChecker,
     /// Of these sessions every record has what other readers of it need. What Zuul writes is its own affair.
-    programs: BTreeSet<i64>,
+    program_sessions: BTreeSet<i64>,
     image_checker: ImageInvariantChecker,
-    broken: Vec<String>,
-    stays: BTreeMap<RequestId, Stay>,
+    violations: Vec<String>,
+    requests: BTreeMap<RequestId, RequestLifetime>,
     nodes: BTreeSet<NodeId>,
     changes: usize,
-    tale: String,
+    trace: String,
 }
 
-impl Judge {
+impl Checker {
     fn observe(&mut self, at_ms: i64, observation: Observation<'_>) {
         let found = self.checker.observe(observation);
-        self.note(at_ms, found);
+        self.record_violations(at_ms, found);
     }
 
     fn observe_image(&mut self, at_ms: i64, sight: ImageObservation<'_>) {
         let found = self.image_checker.observe(sight);
-        self.note(at_ms, found);
+        self.record_violations(at_ms, found);
     }
 
-    fn note(&mut self, at_ms: i64, found: Vec<Violation>) {
+    fn record_violations(&mut self, at_ms: i64, found: Vec<Violation>) {
         for violation in found {
-            self.tell(at_ms, &format!("VIOLATION {violation}"));
-            self.broken.push(format!("{at_ms}: {violation}"));
+            self.trace_line(at_ms, &format!("VIOLATION {violation}"));
+            self.violations.push(format!("{at_ms}: {violation}"));
         }
     }
 
-    fn tell(&mut self, at_ms: i64, text: &str) {
-        writeln!(self.tale, "{at_ms} {text}").expect("a string takes any text");
+    fn trace_line(&mut self, at_ms: i64, text: &str) {
+        writeln!(self.trace, "{at_ms} {text}").expect("a string takes any text");
     }
 
-    fn cloud(&mut self, event: &Event<'_>) {
-        match event.of {
-            Of::Server(life) => self.server(event, life),
-            Of::Image(life) => self.image(event, life),
+    fn cloud(&mut self, event: &CloudEvent<'_>) {
+        match event.object {
+            ObjectRef::Server(server) => self.server(event, server),
+            ObjectRef::Image(image) => self.image(event, image),
         }
     }
 
-    fn server(&mut self, event: &Event<'_>, Life { place, node, .. }: &Life) {
-        let at_ms = event.at / MICROS;
-        self.tell(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.what));
-        let observation = match event.what {
-            What::Created => Observation::Created(place, node),
-            What::Runs => Observation::Running(place),
-            What::Deleting => Observation::Deleting(place),
-            What::Ending => Observation::Ending(place),
-            What::Gone => Observation::Removed(place),
+    fn server(&mut self, event: &CloudEvent<'_>, ServerLifetime { place, node, .. }: &ServerLifetime) {
+        let at_ms = event.at / MICROS_PER_MS;
+        self.trace_line(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.kind));
+        let observation = match event.kind {
+            LifecycleEvent::Created => Observation::Created(place, node),
+            LifecycleEvent::Runs => Observation::Running(place),
+            LifecycleEvent::Deleting => Observation::Deleting(place),
+            LifecycleEvent::Ending => Observation::Ending(place),
+            LifecycleEvent::Gone => Observation::Removed(place),
         };
         self.observe(at_ms, observation);
     }
 
-    fn image(&mut self, event: &Event<'_>, ImageLife { place, .. }: &ImageLife) {
-        let at_ms = event.at / MICROS;
-        self.tell(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.what));
-        let sight = match event.what {
-            What::Created | What::Runs => ImageObservation::Created(place),
-            What::Deleting | What::Ending => ImageObservation::Deleting(place),
-            What::Gone => ImageObservation::Removed(place),
+    fn image(&mut self, event: &CloudEvent<'_>, ImageLifetime { place, .. }: &ImageLifetime) {
+        let at_ms = event.at / MICROS_PER_MS;
+        self.trace_line(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.kind));
+        let sight = match event.kind {
+            LifecycleEvent::Created | LifecycleEvent::Runs => ImageObservation::Created(place),
+            LifecycleEvent::Deleting | LifecycleEvent::Ending => ImageObservation::Deleting(place),
+            LifecycleEvent::Gone => ImageObservation::Removed(place),
         };
         self.observe_image(at_ms, sight);
     }
@@ -378,14 +393,14 @@ impl Judge {
         let Some(rest) = path.strip_prefix("/nodepool/") else { return };
         let shown = data.map(|data| &data[..data.len().min(MAX_SHOWN_BYTES)]);
         let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
-        self.tell(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
+        self.trace_line(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
         let znode = paths::parse(path);
-        if let Some(keys) = keys::needed(&znode) {
+        if let Some(keys) = keys::required_keys(&znode) {
             self.changes += 1;
             // The place of a record may be made before it.
-            let of_program = self.programs.contains(&transaction.session);
+            let of_program = self.program_sessions.contains(&transaction.session);
             if let Some(written) = data.filter(|data| of_program && !data.is_empty()) {
-                self.note(at_ms, nodes::check_readable(path, keys, written));
+                self.record_violations(at_ms, nodes::check_readable(path, keys, written));
             }
         }
         match znode {
@@ -396,11 +411,12 @@ impl Judge {
             }
             paths::ZnodePath::Request(id) => {
                 let Some(record) = self.record::<NodeRequest>(at_ms, rest, data) else { return };
-                self.stay(&id, at_ms, record.as_ref());
+                self.track_request(&id, at_ms, record.as_ref());
                 self.observe(at_ms, Observation::Request(&id, record.as_ref()));
             }
             paths::ZnodePath::NodeContender(id, name) => {
-                self.observe(at_ms, Observation::NodeContender(&id, &name, data.is_some()))}
+                self.observe(at_ms, Observation::NodeContender(&id, &name, data.is_some()))
+            }
             // What is empty was made to have something below it.
             paths::ZnodePath::ImageBuild(image, build) => {
                 let data = data.filter(|data| !data.is_empty());
@@ -416,12 +432,12 @@ impl Judge {
         }
     }
 
-    fn stay(&mut self, id: &RequestId, at_ms: i64, record: Option<&NodeRequest>) {
-        let stay = Stay { id: id.clone(), asked_ms: at_ms, ended_ms: None };
-        let stay = self.stays.entry(id.clone()).or_insert(stay);
+    fn track_request(&mut self, id: &RequestId, at_ms: i64, record: Option<&NodeRequest>) {
+        let lifetime = RequestLifetime { id: id.clone(), submitted_ms: at_ms, ended_ms: None };
+        let lifetime = self.requests.entry(id.clone()).or_insert(lifetime);
         let is_open = |record: &NodeRequest| matches!(record.state, RequestState::Requested | RequestState::Pending);
         if !record.is_some_and(is_open) {
-            stay.ended_ms = stay.ended_ms.or(Some(at_ms));
+            lifetime.ended_ms = lifetime.ended_ms.or(Some(at_ms));
         }
     }
 
@@ -431,52 +447,55 @@ impl Judge {
         match json::from_bytes(data) {
             Ok(record) => Some(Some(record)),
             Err(error) => {
-                self.broken.push(format!("{at_ms}: {path} cannot be read: {error}"));
+                self.violations.push(format!("{at_ms}: {path} cannot be read: {error}"));
                 None
             }
         }
     }
 
-    fn end(self, wanted: &[(ImageName, ProviderName)]) -> Findings {
-        let of_images = self.image_checker.at_quiescence(wanted);
-        Findings {
-            unrest: self.checker.at_quiescence().iter().chain(&of_images).map(ToString::to_string).collect(),
+    fn finish(self, expected_images: &[(ImageName, ProviderName)]) -> HistoryReport {
+        let of_images = self.image_checker.at_quiescence(expected_images);
+        HistoryReport {
+            leftovers: self.checker.at_quiescence().iter().chain(&of_images).map(ToString::to_string).collect(),
             changes: self.changes,
-            broken: self.broken,
-            requests: self.stays.into_values().collect(),
+            violations: self.violations,
+            requests: self.requests.into_values().collect(),
             nodes: self.nodes.len(),
-            tale: self.tale,
+            trace: self.trace,
         }
     }
 }
 
-impl Findings {
+impl HistoryReport {
     /// Fails with every promise that was broken; the whole tale lies beside the test then. So does it where nothing was found to look at.
-    pub fn assert_kept(&self, what: &str) {
+    pub fn assert_no_violations(&self, what: &str) {
         assert!(self.changes > 0, "{what}: no record was found in what ZooKeeper wrote");
-        let broken = [&self.broken[..], &self.unrest].concat();
-        if broken.is_empty() {
+        let all = [&self.violations[..], &self.leftovers].concat();
+        if all.is_empty() {
             return;
         }
-        let file = self.write(what);
-        panic!("{what}: {} promises were broken; {} tells all:\n{}", broken.len(), file.display(), broken.join("\n"));
+        let file = self.write_trace(what);
+        panic!("{what}: {} promises were broken; {} tells all:\n{}", all.len(), file.display(), all.join("\n"));
     }
 
     /// Fails with every request that waited longer while nothing failed, see `longest_calm_ms`; the longest of those waits otherwise.
-    pub fn longest_calm(&self, faults: &[(i64, i64)], limit: Duration, what: &str) -> Duration {
-        let waits = self.requests.iter().map(|stay| (stay.longest_calm_ms(faults), &stay.id));
+    pub fn longest_fault_free_wait(&self, faults: &[(i64, i64)], limit: Duration, what: &str) -> Duration {
+        let waits = self.requests.iter().map(|lifetime| (lifetime.longest_fault_free_wait_ms(faults), &lifetime.id));
         let (longest, id) = waits.max().expect("somebody asked for something");
         let longest = Duration::from_millis(longest.try_into().expect("a request ends after it was asked"));
         if longest > limit {
-            panic!("{what}: {id} waited {longest:?} while nothing failed; {} tells all", self.write(what).display());
+            panic!(
+                "{what}: {id} waited {longest:?} while nothing failed; {} tells all",
+                self.write_trace(what).display()
+            );
         }
         longest
     }
 
     /// The tale, as a file beside the test.
-    pub fn write(&self, what: &str) -> PathBuf {
+    pub fn write_trace(&self, what: &str) -> PathBuf {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}.log"));
-        std::fs::write(&file, &self.tale).expect("cargo gave this directory to the tests");
+        std::fs::write(&file, &self.trace).expect("cargo gave this directory to the tests");
         file
     }
 }

@@ -20,8 +20,8 @@ pub struct Transaction {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     Created(String, Vec<u8>),
-    Written(String, Vec<u8>),
-    Gone(String),
+    Updated(String, Vec<u8>),
+    Deleted(String),
     SessionEnded,
 }
 
@@ -34,14 +34,14 @@ pub fn committed(data_dirs: &[&Path]) -> Vec<Transaction> {
             found.entry(zxid).or_insert((0, transaction)).0 += 1;
         }
     }
-    let kept = found.into_values().filter(|(servers, _)| 2 * servers > data_dirs.len());
-    let kept: Vec<Transaction> = kept.map(|(_, transaction)| transaction).collect();
-    for pair in kept.windows(2) {
+    let committed = found.into_values().filter(|(servers, _)| 2 * servers > data_dirs.len());
+    let committed: Vec<Transaction> = committed.map(|(_, transaction)| transaction).collect();
+    for pair in committed.windows(2) {
         let (earlier, later) = (pair[0].zxid, pair[1].zxid);
         let is_next = later == earlier + 1 || (later >> 32 > earlier >> 32 && later & 0xffff_ffff == 1);
         assert!(is_next, "between the transactions {earlier:#x} and {later:#x} something lacks in the logs");
     }
-    kept
+    committed
 }
 
 /// By its number; one that a server got again after it had forgotten it is there once.
@@ -57,7 +57,7 @@ fn logged(data_dir: &Path) -> BTreeMap<i64, Transaction> {
 }
 
 /// Until the zeros with which ZooKeeper fills its files, or what was being written when the server died.
-fn read_log(bytes: &[u8], mut take: impl FnMut(Transaction)) {
+fn read_log(bytes: &[u8], mut visit: impl FnMut(Transaction)) {
     const HEADER: usize = 16;
     let Some(rest) = bytes.get(HEADER..) else { return };
     let mut reader = Reader::new(rest);
@@ -65,7 +65,7 @@ fn read_log(bytes: &[u8], mut take: impl FnMut(Transaction)) {
         if checksum != adler32(body) {
             return;
         }
-        take(transaction(body).expect("a transaction whose checksum is right can be read"));
+        visit(transaction(body).expect("a transaction whose checksum is right can be read"));
     }
 }
 
@@ -83,8 +83,8 @@ fn read_changes(kind: i32, reader: &mut Reader<'_>, changes: &mut Vec<Change>) -
         // create, create2, createContainer, createTTL: what follows are rights and what becomes of it.
         1 | 15 | 19 | 21 => changes.push(Change::Created(reader.text()?, reader.buffer()?.to_vec())),
         // delete, deleteContainer
-        2 | 20 => changes.push(Change::Gone(reader.text()?)),
-        5 => changes.push(Change::Written(reader.text()?, reader.buffer()?.to_vec())),
+        2 | 20 => changes.push(Change::Deleted(reader.text()?)),
+        5 => changes.push(Change::Updated(reader.text()?, reader.buffer()?.to_vec())),
         14 => {
             let parts = reader.list(|reader| Ok((reader.int()?, reader.buffer()?.to_vec())))?;
             // Of one that was refused the parts before the refused one are logged as if nothing were wrong.
@@ -94,7 +94,7 @@ fn read_changes(kind: i32, reader: &mut Reader<'_>, changes: &mut Vec<Change>) -
             }
         }
         -11 => {
-            changes.extend(reader.list(|reader| reader.text())?.into_iter().map(Change::Gone));
+            changes.extend(reader.list(|reader| reader.text())?.into_iter().map(Change::Deleted));
             changes.push(Change::SessionEnded);
         }
         // Sessions that begin, rights, checks, and what was refused.

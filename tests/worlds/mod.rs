@@ -25,7 +25,7 @@ pub const LAUNCHER: &str = "launcher-lab-main";
 /// What a world file says. Every line is `id word word=value …`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Spec {
+pub struct FixtureSpec {
     /// `max-concurrency=-1 priority=100 max-servers=5`
     pub pool: String,
     /// `h1 labels=a,b slots=2 check=passed|not-needed|failed|unresolved|pending`
@@ -48,17 +48,17 @@ pub struct Spec {
     pub expect: String,
 }
 
-pub struct Built {
+pub struct Fixture {
     pub config: Config,
     pub snapshot: Snapshot,
     pub facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     pub shared_pools: SharedPoolState,
     pub now: Timestamp,
     /// How far the clock on the wall has been put ahead, or back.
-    pub set: Seconds,
+    pub clock_offset: Seconds,
 }
 
-impl Built {
+impl Fixture {
     pub fn inputs(&self) -> Inputs<'_> {
         let moment = self.monotonic_now();
         Inputs {
@@ -71,17 +71,17 @@ impl Built {
     }
 
     pub fn monotonic_now(&self) -> MonotonicTime {
-        MonotonicTime::at(self.now.0 - self.set.0)
+        MonotonicTime::at(self.now.0 - self.clock_offset.0)
     }
 
-    pub fn wait_until(&mut self, moment: MonotonicTime) {
+    pub fn advance_to(&mut self, moment: MonotonicTime) {
         self.now = self.now + (moment - self.monotonic_now());
     }
 
     /// Somebody sets the clock on the wall.
     pub fn set_clock(&mut self, by: Seconds) {
         self.now = self.now + by;
-        self.set = Seconds(self.set.0 + by.0);
+        self.clock_offset = Seconds(self.clock_offset.0 + by.0);
     }
 }
 
@@ -90,13 +90,13 @@ pub fn pool_id() -> PoolId {
 }
 
 /// `word word key=value` after the first word.
-pub struct Line<'a> {
+pub struct SpecLine<'a> {
     pub first: &'a str,
     words: Vec<&'a str>,
     values: BTreeMap<&'a str, &'a str>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> SpecLine<'a> {
     pub fn of(text: &'a str) -> Self {
         let mut words = text.split_whitespace();
         let first = words.next().unwrap_or_default();
@@ -130,8 +130,8 @@ pub fn request_id(text: &str) -> RequestId {
     RequestId::from(format!("{priority}-{sequence:0>10}"))
 }
 
-pub fn build(spec: &Spec) -> Built {
-    let hosts: Vec<StaticHost> = spec.hosts.iter().map(|line| host(&Line::of(line))).collect();
+pub fn build(spec: &FixtureSpec) -> Fixture {
+    let hosts: Vec<StaticHost> = spec.hosts.iter().map(|line| host(&SpecLine::of(line))).collect();
     let mut snapshot = Snapshot::default();
     snapshot.connected = !spec.disconnected;
     let mut zxid = 0;
@@ -140,30 +140,30 @@ pub fn build(spec: &Spec) -> Built {
         zxid
     };
     for line in &spec.nodes {
-        let line = Line::of(line);
+        let line = SpecLine::of(line);
         let id = node_id(line.first);
         let record = node(&line, &hosts);
         snapshot.put_node(id.clone(), versioned(record, next()));
         snapshot.set_node_lock(id, lock_state(&line));
     }
     for line in &spec.requests {
-        let line = Line::of(line);
+        let line = SpecLine::of(line);
         let id = request_id(line.first);
         snapshot.put_request(id.clone(), versioned(request(&line), next()));
         snapshot.set_request_lock(id, lock_state(&line));
     }
-    let section = provider_section(&Line::of(&format!("lab {}", spec.pool)), &hosts);
+    let section = provider_section(&SpecLine::of(&format!("lab {}", spec.pool)), &hosts);
     let own = section.pools.values().next().unwrap().clone();
     if !spec.unregistered {
-        let component = registered("lab", "main", LAUNCHER, &own.labels, own.priority);
+        let component = pool_component("lab", "main", LAUNCHER, &own.labels, own.priority);
         snapshot.put_pool("own".to_owned(), versioned(component, next()));
     }
     for line in &spec.others {
-        let line = Line::of(line);
+        let line = SpecLine::of(line);
         let labels = line.list("labels").into_iter().map(Into::into).collect();
         let priority = line.number("priority").unwrap_or(100.0) as i64;
         let provider = line.get("provider").unwrap_or("elsewhere");
-        let mut component = registered(provider, "main", line.first, &labels, priority);
+        let mut component = pool_component(provider, "main", line.first, &labels, priority);
         component.paused = line.has("paused");
         component.version = line.get("version").map(str::to_owned);
         snapshot.put_pool(line.first.to_owned(), versioned(component, next()));
@@ -175,17 +175,17 @@ pub fn build(spec: &Spec) -> Built {
     };
     let mut shared_pools = SharedPoolState::default();
     spec.started.iter().for_each(|launcher| shared_pools.register(launcher.as_str().into()));
-    Built {
+    Fixture {
         config: config(spec, section),
         snapshot,
         facts: BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]),
         shared_pools,
         now: NOW,
-        set: Seconds::ZERO,
+        clock_offset: Seconds::ZERO,
     }
 }
 
-fn host(line: &Line<'_>) -> StaticHost {
+fn host(line: &SpecLine<'_>) -> StaticHost {
     let check = match line.get("check").unwrap_or("passed") {
         "passed" => HostCheck::Passed { at: NOW, host_keys: vec!["ssh-rsa KEY".to_owned()], address: None },
         "not-needed" => HostCheck::NotNeeded { address: None },
@@ -210,7 +210,7 @@ fn host(line: &Line<'_>) -> StaticHost {
     }
 }
 
-fn node(line: &Line<'_>, hosts: &[StaticHost]) -> Node {
+fn node(line: &SpecLine<'_>, hosts: &[StaticHost]) -> Node {
     let mut states = NodeState::ALL.into_iter().filter(|state| line.has(state.as_str()));
     let state = states.next_back().unwrap_or(NodeState::Ready);
     let mut node = Node::new(state, Timestamp(NOW.0 - line.number("age").unwrap_or(0.0)));
@@ -240,7 +240,7 @@ fn node(line: &Line<'_>, hosts: &[StaticHost]) -> Node {
     node
 }
 
-fn request(line: &Line<'_>) -> NodeRequest {
+fn request(line: &SpecLine<'_>) -> NodeRequest {
     let labels = line.words.first().copied().unwrap_or_default();
     let mut request = NodeRequest::new(labels.split(',').map(Into::into).collect(), "tester", NOW);
     request.tenant_name = line.get("tenant").map(Into::into);
@@ -258,13 +258,13 @@ fn request(line: &Line<'_>) -> NodeRequest {
     request
 }
 
-fn lock_state(line: &Line<'_>) -> LockState {
+fn lock_state(line: &SpecLine<'_>) -> LockState {
     let held = line.has("locked");
     let contenders = held.then(|| format!("{:032x}__lock__0000000000", 1)).into_iter().collect();
     LockState { exists: held || line.has("lock-directory"), contenders, mtime_ms: 0 }
 }
 
-fn provider_section(line: &Line<'_>, hosts: &[StaticHost]) -> ProviderConfig {
+fn provider_section(line: &SpecLine<'_>, hosts: &[StaticHost]) -> ProviderConfig {
     let section = YamlNode { at: Position::default(), value: YamlValue::Null };
     let labels: BTreeSet<_> = hosts.iter().flat_map(|host| host.labels.iter().cloned()).collect();
     let pool = PoolConfig {
@@ -288,9 +288,9 @@ fn provider_section(line: &Line<'_>, hosts: &[StaticHost]) -> ProviderConfig {
     }
 }
 
-fn config(spec: &Spec, section: ProviderConfig) -> Config {
+fn config(spec: &FixtureSpec, section: ProviderConfig) -> Config {
     let labels = spec.labels.iter().map(|line| {
-        let line = Line::of(line);
+        let line = SpecLine::of(line);
         Label {
             name: line.first.into(),
             min_ready: line.number("min-ready").unwrap_or(0.0) as i64,
@@ -298,7 +298,7 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
         }
     });
     let tenants = spec.tenants.iter().map(|line| {
-        let line = Line::of(line);
+        let line = SpecLine::of(line);
         let limits = line.values.iter().fold(Resources::unlimited(), |limits, (name, amount)| {
             limits.with(name, amount.parse().expect("a limit is a number"))
         });
@@ -325,7 +325,7 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
     }
 }
 
-fn registered(
+fn pool_component(
     provider: &str,
     pool: &str,
     id: &str,

@@ -62,19 +62,19 @@ async fn our_locks_and_kazoo_locks_exclude_each_other() {
     let directory = paths::request_lock(&"200-0000000001".into());
     let attempt = json!({"do": "acquire", "path": directory, "blocking": false});
     let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("nobody else wants it");
-    assert_eq!(pair.kazoo.ask(attempt.clone()).await, json!(false));
+    assert_eq!(pair.kazoo.call(attempt.clone()).await, json!(false));
     assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())], "kazoo's attempt left nothing");
     let (data, stat) = pair.zk.get(ours.path()).await.unwrap();
     assert_eq!((data.len(), stat.ephemeral_owner), (0, pair.zk.session_id()));
     ours.release().await.unwrap();
-    assert_eq!(pair.kazoo.ask(attempt).await, json!(true));
+    assert_eq!(pair.kazoo.call(attempt).await, json!(true));
     assert!(lock::try_lock(&pair.zk(), &directory, "").await.unwrap().is_none());
     let left = pair.contenders(&directory).await;
     assert_eq!(left.len(), 1, "our attempt left nothing: {left:?}");
     // Theirs and ours have names of one form.
     let (unique, sequence) = left[0].split_once("__lock__").unwrap();
     assert!(unique.len() == 32 && sequence.len() == 10, "{left:?}");
-    pair.kazoo.ask(json!({"do": "release", "path": directory})).await;
+    pair.kazoo.call(json!({"do": "release", "path": directory})).await;
     assert!(lock::try_lock(&pair.zk(), &directory, "").await.unwrap().is_some());
 }
 
@@ -89,7 +89,7 @@ async fn our_locks_and_kazoo_locks_share_one_fifo_queue() {
     let directory = "/nodepool/elections/stats".to_owned();
     let acquire = json!({"do": "acquire", "path": directory});
     let release = json!({"do": "release", "path": directory});
-    assert_eq!(pair.kazoo.ask(acquire.clone()).await, json!(true));
+    assert_eq!(pair.kazoo.call(acquire.clone()).await, json!(true));
     // Behind kazoo's first: ours, kazoo's second, ours again.
     let first = tokio::spawn({
         let (zk, directory) = (pair.zk(), directory.clone());
@@ -103,16 +103,16 @@ async fn our_locks_and_kazoo_locks_share_one_fifo_queue() {
         async move { lock::lock_within(&zk, &directory, "nl01-2", TIMEOUT).await.unwrap().expect("in time") }
     });
     pair.has_contenders(&directory, 4).await;
-    let listed = pair.kazoo.ask(json!({"do": "contenders", "path": directory})).await;
+    let listed = pair.kazoo.call(json!({"do": "contenders", "path": directory})).await;
     assert_eq!(listed, json!(["kazoo", "nl01-1", "kazoo", "nl01-2"]), "identifiers as kazoo reads them");
     assert!(!first.is_finished() && !last.is_finished());
-    pair.kazoo.ask(release.clone()).await;
+    pair.kazoo.call(release.clone()).await;
     let held = first.await.unwrap();
     assert!(!last.is_finished());
     held.release().await.unwrap();
-    assert_eq!(second.answer(TIMEOUT).await, Ok(json!(true)));
+    assert_eq!(second.reply(TIMEOUT).await, Ok(json!(true)));
     assert!(!last.is_finished());
-    second.ask(release).await;
+    second.call(release).await;
     last.await.unwrap().release().await.unwrap();
     assert_eq!(pair.contenders(&directory).await, Vec::<String>::new());
 }
@@ -126,7 +126,7 @@ async fn lock_timeouts_of_both_clients_leave_no_contender() {
     let server = Server::start(zookeeper::Options::default()).await;
     let mut pair = KazooPair::start(&server).await;
     let directory = paths::request_lock(&"100-0000000001".into());
-    assert_eq!(pair.kazoo.ask(json!({"do": "acquire", "path": directory})).await, json!(true));
+    assert_eq!(pair.kazoo.call(json!({"do": "acquire", "path": directory})).await, json!(true));
     let waited = lock::lock_within(&pair.zk(), &directory, "", Duration::from_millis(300)).await.unwrap();
     assert!(waited.is_none());
     assert_eq!(pair.contenders(&directory).await.len(), 1);
@@ -140,7 +140,7 @@ async fn lock_timeouts_of_both_clients_leave_no_contender() {
     let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("free");
     let in_vain = json!({"do": "acquire", "path": directory, "timeout": 0.3});
     let mut other = kazoo(&pair.address);
-    assert_eq!(other.ask(in_vain).await, json!(false));
+    assert_eq!(other.call(in_vain).await, json!(false));
     assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())]);
 }
 
@@ -154,7 +154,7 @@ async fn no_increment_is_lost_when_both_clients_count() {
     let server = Server::start(zookeeper::Options::default()).await;
     let mut pair = KazooPair::start(&server).await;
     let directory = "/nodepool/elections/count";
-    pair.kazoo.ask(json!({"do": "create", "path": "/nodepool/counter", "data": "0"})).await;
+    pair.kazoo.call(json!({"do": "create", "path": "/nodepool/counter", "data": "0"})).await;
     let ours = (0..2).map(|_| {
         let address = pair.address.clone();
         tokio::spawn(async move {
@@ -172,11 +172,11 @@ async fn no_increment_is_lost_when_both_clients_count() {
         let mut kazoo = kazoo(&pair.address);
         tokio::spawn(async move {
             for _ in 0..TURNS {
-                assert_eq!(kazoo.ask(json!({"do": "acquire", "path": directory})).await, json!(true));
-                let count = kazoo.ask(json!({"do": "get", "path": "/nodepool/counter"})).await;
+                assert_eq!(kazoo.call(json!({"do": "acquire", "path": directory})).await, json!(true));
+                let count = kazoo.call(json!({"do": "get", "path": "/nodepool/counter"})).await;
                 let count: usize = count.as_str().unwrap().parse().unwrap();
-                kazoo.ask(json!({"do": "set", "path": "/nodepool/counter", "data": (count + 1).to_string()})).await;
-                kazoo.ask(json!({"do": "release", "path": directory})).await;
+                kazoo.call(json!({"do": "set", "path": "/nodepool/counter", "data": (count + 1).to_string()})).await;
+                kazoo.call(json!({"do": "release", "path": directory})).await;
             }
         })
     });

@@ -44,7 +44,7 @@ mod metrics;
 /// How long a pool worker may take to say what it decided.
 const WHY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ids are ten digits with a priority before them; twice that is no id.
-const LONGEST_ID: usize = 32;
+const MAX_ID_LENGTH: usize = 32;
 /// Connections at a time; further ones wait until one of these ends.
 const MAX_CONNECTIONS: usize = 2048;
 /// Of the files that the process may have open; the rest is for ZooKeeper, clouds and logs, however many look at pages.
@@ -184,7 +184,7 @@ async fn why(request: HttpRequest, id: web::Path<String>, context: web::Data<Pro
 fn request_id(text: &str) -> Option<RequestId> {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let (priority, sequence) = text.split_once('-')?;
-    (text.len() <= LONGEST_ID && digits(priority) && digits(sequence)).then(|| RequestId::from(text))
+    (text.len() <= MAX_ID_LENGTH && digits(priority) && digits(sequence)).then(|| RequestId::from(text))
 }
 
 #[cfg(test)]

@@ -228,13 +228,13 @@ pub struct RequestArguments {
 }
 
 /// Ten years. A clock cannot count on for as long as a number can say.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Seconds with decimals.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if seconds > LONGEST.as_secs_f64() {
-        return Err(format!("more than ten years, which are {} seconds", LONGEST.as_secs()));
+    if seconds > MAX_DURATION.as_secs_f64() {
+        return Err(format!("more than ten years, which are {} seconds", MAX_DURATION.as_secs()));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| "not a number of seconds that can be waited".to_owned())
 }

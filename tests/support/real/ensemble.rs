@@ -7,9 +7,9 @@ use super::{
 use crate::support::wait;
 use std::time::Duration;
 
-const ELECTION: Duration = Duration::from_secs(60);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// For members to find each other; the machine may be busy.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The servers of one ensemble, counted from 0.
 pub struct Ensemble {
@@ -22,7 +22,8 @@ impl Ensemble {
     /// Starts that many servers with these options and waits until all serve.
     pub async fn start(size: usize, options: Options) -> Ensemble {
         let peer_ports: Vec<ports::Port> = (0..2 * size).map(|_| ports::reserve()).collect();
-        let [start, sync] = [START, options.sync].map(|time| time.as_millis() / options.tick.as_millis());
+        let [start, sync] =
+            [START_TIMEOUT, options.sync_timeout].map(|time| time.as_millis() / options.tick.as_millis());
         let mut settings =
             vec![format!("initLimit={start}"), format!("syncLimit={sync}"), "standaloneEnabled=false".into()];
         settings.extend(
@@ -48,7 +49,7 @@ impl Ensemble {
 
     /// The index of the leader; waits while there is none.
     pub async fn leader(&self) -> usize {
-        wait::until_some("the ensemble to have a leader", ELECTION, async || {
+        wait::until_some("the ensemble to have a leader", ELECTION_TIMEOUT, async || {
             for (index, server) in self.servers.iter().enumerate() {
                 if server.is_running() && server.role().await.as_deref() == Some("leader") {
                     return Some(index);
@@ -61,8 +62,8 @@ impl Ensemble {
 
     /// Waits until all servers serve and agree on who leads. One that was deposed while it was frozen still takes itself for the leader
     /// for a moment.
-    pub async fn settles(&self) {
-        wait::until("all servers to serve under one leader", ELECTION, async || {
+    pub async fn wait_until_settled(&self) {
+        wait::until("all servers to serve under one leader", ELECTION_TIMEOUT, async || {
             let mut leaders = 0;
             for server in &self.servers {
                 match server.role().await.as_deref() {

@@ -1,6 +1,6 @@
 //! Our own programs, started as an operator starts them, each in a directory of its own.
 
-use super::child::{ChildProcess, Running};
+use super::child::{ChildProcess, Output};
 use crate::support::wait;
 use nix::sys::signal::Signal;
 use std::{
@@ -11,23 +11,23 @@ use std::{
 use tempfile::TempDir;
 
 /// What a program writes of itself that no sound one writes: a promise that it would have broken, a panic of an actor or a thread.
-const DEFECTS: [&str; 2] = ["it would break a promise", "panicked"];
+const DEFECT_TEXTS: [&str; 2] = ["it would break a promise", "panicked"];
 /// Lines that are told with each of them: what a thread panicked about stands in the next ones.
-const TOLD: usize = 4;
+const SHOWN_LINES: usize = 4;
 
 /// A running program; dropping it kills it and, when the test fails, shows the end of its log. However a test ends it: one that has
 /// written of a defect in itself fails the test, and so does one that ended before anybody wanted it to.
-pub struct Nodepool {
-    running: Running,
+pub struct NodepoolProcess {
+    running: ChildProcess,
     home: TempDir,
     /// The test knows of its end, and its log was looked at.
-    is_over: bool,
+    is_log_checked: bool,
 }
 
-impl Nodepool {
+impl NodepoolProcess {
     /// Starts `executable` (for example `env!("CARGO_BIN_EXE_nodepool-launcher")`) with `-c FILE` in front of `arguments`; FILE
     /// holds `configuration`.
-    pub fn start(executable: &str, configuration: &str, arguments: &[&str]) -> Nodepool {
+    pub fn start(executable: &str, configuration: &str, arguments: &[&str]) -> NodepoolProcess {
         Self::start_in(&[], executable, configuration, arguments)
     }
 
@@ -37,7 +37,7 @@ impl Nodepool {
         executable: &str,
         configuration: &str,
         arguments: &[&str],
-    ) -> Nodepool {
+    ) -> NodepoolProcess {
         let home =
             tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("the temporary directory is writable");
         let file = home.path().join("nodepool.yaml");
@@ -46,8 +46,8 @@ impl Nodepool {
         command.arg("-c").arg(&file).args(arguments).current_dir(home.path());
         command.envs(environment.iter().copied());
         let name = Path::new(executable).file_name().expect("an executable is a file").to_string_lossy().into_owned();
-        let running = Running::start(&name, &mut command, Output::Logged, &home.path().join("log"), home.path());
-        Nodepool { running, home, is_over: false }
+        let running = ChildProcess::start(&name, &mut command, Output::Logged, &home.path().join("log"), home.path());
+        NodepoolProcess { running, home, is_log_checked: false }
     }
 
     /// The configuration file, for tests that change it under the running program.
@@ -81,7 +81,7 @@ impl Nodepool {
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.running.ended();
         if status.is_some() {
-            self.over();
+            self.check_log();
         }
         status
     }
@@ -89,7 +89,7 @@ impl Nodepool {
     /// Waits for the program to end.
     pub async fn wait(&mut self, deadline: Duration) -> ExitStatus {
         let status = self.running.wait(deadline).await;
-        self.over();
+        self.check_log();
         status
     }
 
@@ -97,7 +97,7 @@ impl Nodepool {
     pub async fn stop(&mut self, deadline: Duration) -> ExitStatus {
         self.assert_runs();
         let status = self.running.stop(deadline).await;
-        self.over();
+        self.check_log();
         status
     }
 
@@ -105,30 +105,30 @@ impl Nodepool {
     pub fn kill(&mut self) -> ExitStatus {
         self.assert_runs();
         let status = self.running.kill();
-        self.over();
+        self.check_log();
         status
     }
 
     fn assert_runs(&mut self) {
-        if !self.is_over
+        if !self.is_log_checked
             && let Some(status) = self.running.ended()
         {
-            self.over();
-            panic!("{} ended by itself ({status}); {}", self.name(), self.kept_log());
+            self.check_log();
+            panic!("{} ended by itself ({status}); {}", self.name(), self.save_log());
         }
     }
 
     /// The first time it is known to have ended, its log is looked at.
-    fn over(&mut self) {
-        if std::mem::replace(&mut self.is_over, true) {
+    fn check_log(&mut self) {
+        if std::mem::replace(&mut self.is_log_checked, true) {
             return;
         }
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        let is_defect = |line: &str| DEFECTS.iter().any(|text| line.contains(text));
+        let is_defect = |line: &str| DEFECT_TEXTS.iter().any(|text| line.contains(text));
         let found = (0..lines.len()).filter(|number| is_defect(lines[*number]));
-        let found: Vec<String> = found.map(|at| lines[at..lines.len().min(at + TOLD)].join("\n")).collect();
-        assert!(found.is_empty(), "{} wrote of itself:\n{}\n{}", self.name(), found.join("\n"), self.kept_log());
+        let found: Vec<String> = found.map(|at| lines[at..lines.len().min(at + SHOWN_LINES)].join("\n")).collect();
+        assert!(found.is_empty(), "{} wrote of itself:\n{}\n{}", self.name(), found.join("\n"), self.save_log());
     }
 
     fn name(&self) -> String {
@@ -136,14 +136,14 @@ impl Nodepool {
     }
 
     /// The log goes with the program, so it is kept beside the test.
-    fn kept_log(&self) -> String {
+    fn save_log(&self) -> String {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name().replace(' ', "-")));
         std::fs::write(&file, self.log()).expect("cargo gave this directory to the tests");
         format!("{} is its log", file.display())
     }
 }
 
-impl Drop for Nodepool {
+impl Drop for NodepoolProcess {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.kill();

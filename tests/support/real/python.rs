@@ -1,6 +1,6 @@
 //! Scripts of `tests/python/` that speak one JSON value per line, for kazoo, Zuul's classes and the Python Nodepool.
 
-use super::child::{ChildProcess, Running};
+use super::child::{ChildProcess, Output};
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use tokio::{
 };
 
 /// How long an answer may take when the caller gives no deadline of its own.
-const ANSWER: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which virtual environment of `tests/run` interprets a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Interpreter {
 /// A running script; dropping it kills it and, when the test fails, shows its standard error.
 pub struct Script {
     name: String,
-    running: Running,
+    running: ChildProcess,
     input: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
     _home: TempDir,
@@ -58,7 +58,7 @@ pub fn spawn(interpreter: Interpreter, script: &str, arguments: &[&str]) -> Scri
     let mut command = Command::new(interpreter.path());
     // Without bytecode files: the sources lie in the repository.
     command.args(["-u", "-B"]).arg(&file).args(arguments);
-    let mut running = Running::start(script, &mut command, Output::Piped, &home.path().join("log"), home.path());
+    let mut running = ChildProcess::start(script, &mut command, Output::Piped, &home.path().join("log"), home.path());
     let (input, output) = running.pipes();
     let input = ChildStdin::from_std(input).expect("a pipe works with the runtime");
     let output = ChildStdout::from_std(output).expect("a pipe works with the runtime");
@@ -83,17 +83,17 @@ pub async fn run(interpreter: Interpreter, script: &str, arguments: &[&str], dea
 
 impl Script {
     /// Sends a command and returns the value of its answer; panics when the script reports an error.
-    pub async fn ask(&mut self, command: Value) -> Value {
-        match self.try_ask(&command).await {
+    pub async fn call(&mut self, command: Value) -> Value {
+        match self.try_call(&command).await {
             Ok(value) => value,
             Err(error) => panic!("{}: {command} failed: {error}\n{}", self.name, self.running.log_tail()),
         }
     }
 
     /// Sends a command and returns the value of its answer, or the error that the script reports: its class and text.
-    pub async fn try_ask(&mut self, command: &Value) -> Result<Value, String> {
+    pub async fn try_call(&mut self, command: &Value) -> Result<Value, String> {
         self.send(command).await;
-        self.answer(ANSWER).await
+        self.reply(REPLY_TIMEOUT).await
     }
 
     /// Sends a command without waiting for the answer, which `answer` returns later.
@@ -106,16 +106,16 @@ impl Script {
     }
 
     /// The next answer; panics when there is none by the deadline.
-    pub async fn answer(&mut self, deadline: Duration) -> Result<Value, String> {
+    pub async fn reply(&mut self, deadline: Duration) -> Result<Value, String> {
         let Ok(line) = tokio::time::timeout(deadline, self.read()).await else {
             panic!("{} did not answer within {deadline:?}\n{}", self.name, self.running.log_tail());
         };
-        let Some(mut answer) = line else {
+        let Some(mut reply) = line else {
             panic!("{} ended instead of answering\n{}", self.name, self.running.log_tail());
         };
-        match answer.get("error").and_then(Value::as_str) {
+        match reply.get("error").and_then(Value::as_str) {
             Some(error) => Err(error.to_owned()),
-            None => Ok(answer["ok"].take()),
+            None => Ok(reply["ok"].take()),
         }
     }
 

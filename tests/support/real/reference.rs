@@ -1,6 +1,6 @@
 //! The Python Nodepool 11.0.0: its launcher beside ours, its command line on our tree.
 
-use super::{process::Nodepool, python::Interpreter, tls, zookeeper::Server};
+use super::{process::NodepoolProcess, python::Interpreter, tls, zookeeper::Server};
 use std::{
     fmt::Write,
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use std::{
 };
 
 /// The Python program takes seconds to import what it needs, more on a busy machine.
-const COMMAND: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The head of a configuration for this server, which must have TLS: the Python program connects in no other way.
 pub fn zookeeper_section(server: &Server) -> String {
@@ -38,14 +38,14 @@ pub fn static_sections(provider: &str, label: &str, hosts: &[&str]) -> String {
 
 /// Starts the Python launcher in the foreground, with debug messages and without its web port. The configuration is that of
 /// `zookeeper_section` and what follows.
-pub fn launcher(configuration: &str) -> Nodepool {
+pub fn launcher(configuration: &str) -> NodepoolProcess {
     launcher_in(&[], configuration)
 }
 
 /// The same with these variables in its environment.
-pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepool {
-    let executable = installed("nodepool-launcher");
-    Nodepool::start_in(
+pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> NodepoolProcess {
+    let executable = program_path("nodepool-launcher");
+    NodepoolProcess::start_in(
         environment,
         executable.to_str().expect("the cache directory has a name in UTF-8"),
         configuration,
@@ -54,22 +54,22 @@ pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepo
 }
 
 /// The same with its web port, which the configuration names.
-pub fn launcher_with_web(configuration: &str) -> Nodepool {
-    let executable = installed("nodepool-launcher");
+pub fn launcher_with_web(configuration: &str) -> NodepoolProcess {
+    let executable = program_path("nodepool-launcher");
     let executable = executable.to_str().expect("the cache directory has a name in UTF-8");
-    Nodepool::start_in(&[], executable, configuration, &["-d"])
+    NodepoolProcess::start_in(&[], executable, configuration, &["-d"])
 }
 
 /// Starts the Python builder in the foreground, with debug messages.
-pub fn builder(configuration: &str) -> Nodepool {
+pub fn builder(configuration: &str) -> NodepoolProcess {
     builder_in(&[], configuration)
 }
 
 /// The same with these variables in its environment.
-pub fn builder_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepool {
-    let executable = installed("nodepool-builder");
+pub fn builder_in(environment: &[(&str, &Path)], configuration: &str) -> NodepoolProcess {
+    let executable = program_path("nodepool-builder");
     let executable = executable.to_str().expect("the cache directory has a name in UTF-8");
-    Nodepool::start_in(environment, executable, configuration, &["-d"])
+    NodepoolProcess::start_in(environment, executable, configuration, &["-d"])
 }
 
 /// What a command of the Python `nodepool` printed, and its exit status.
@@ -84,17 +84,17 @@ pub async fn command(configuration: &str, arguments: &[&str]) -> CommandOutput {
     let home = tempfile::tempdir().expect("the temporary directory is writable");
     let file = home.path().join("nodepool.yaml");
     std::fs::write(&file, configuration).expect("a new directory is writable");
-    let mut command = tokio::process::Command::new(installed("nodepool"));
+    let mut command = tokio::process::Command::new(program_path("nodepool"));
     command.arg("-c").arg(&file).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(COMMAND, command.output()).await;
-    let output = output.unwrap_or_else(|_| panic!("nodepool {arguments:?} still runs after {COMMAND:?}"));
+    let output = tokio::time::timeout(COMMAND_TIMEOUT, command.output()).await;
+    let output = output.unwrap_or_else(|_| panic!("nodepool {arguments:?} still runs after {COMMAND_TIMEOUT:?}"));
     let output = output.unwrap_or_else(|error| panic!("cannot run the Python nodepool: {error}"));
     let text = |bytes| String::from_utf8(bytes).expect("the Python nodepool prints UTF-8");
     CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr), status: output.status.code() }
 }
 
 /// The path of a program of the reference's environment.
-fn installed(program: &str) -> PathBuf {
+fn program_path(program: &str) -> PathBuf {
     let path = Interpreter::Reference.path().with_file_name(program);
     assert!(path.is_file(), "{} does not exist: run tests/run", path.display());
     path

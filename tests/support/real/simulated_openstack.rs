@@ -1,18 +1,18 @@
 //! The example `simulated-openstack` in a process of its own, with its knobs and counters at hand.
 
-use super::child::{ChildProcess, Running};
+use super::child::{ChildProcess, Output};
 use crate::support::wait;
 use serde_json::Value;
 use std::{path::PathBuf, process::Command, time::Duration};
 use tempfile::TempDir;
 
 /// How long it may take to start on a busy machine.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LISTENING: &str = "listening on ";
 
 /// A running cloud; dropping it ends it and, when the test fails, shows what it wrote.
 pub struct SimulatedOpenStack {
-    running: Running,
+    running: ChildProcess,
     home: TempDir,
     base: String,
     http: reqwest::Client,
@@ -38,8 +38,8 @@ impl SimulatedOpenStack {
         let mut command = Command::new(executable());
         command.arg("--clouds-yaml").arg(home.path().join("clouds.yaml")).args(flags);
         let log = home.path().join("log");
-        let mut running = Running::start("simulated-openstack", &mut command, Output::Logged, &log, home.path());
-        let base = wait::until_some("the simulated cloud to listen", START, async || {
+        let mut running = ChildProcess::start("simulated-openstack", &mut command, Output::Logged, &log, home.path());
+        let base = wait::until_some("the simulated cloud to listen", START_TIMEOUT, async || {
             let log = running.log();
             assert!(running.ended().is_none(), "the simulated cloud ended: {log}");
             let line = log.lines().find_map(|line| line.strip_prefix(LISTENING).map(str::to_owned));
@@ -84,19 +84,19 @@ impl SimulatedOpenStack {
 
     /// Back to the beginning: nothing there, nothing counted, the knobs as they were at the start.
     pub async fn reset(&self) {
-        self.tell("reset").await;
+        self.post("reset").await;
     }
 
     /// No token is good any more.
     pub async fn revoke_tokens(&self) {
-        self.tell("revoke-tokens").await;
+        self.post("revoke-tokens").await;
     }
 
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    async fn tell(&self, what: &str) {
+    async fn post(&self, what: &str) {
         let sent = self.http.post(format!("{}/sim/{what}", self.base)).send().await;
         assert!(sent.expect("the simulated cloud answers").status().is_success(), "{what}");
     }

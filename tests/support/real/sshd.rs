@@ -1,7 +1,7 @@
 //! OpenSSH's server on a loopback address with host keys of its own: a static host as far as host keys and liveness go.
 
 use super::{
-    child::{ChildProcess, Running},
+    child::{ChildProcess, Output},
     ports::{self, Port},
 };
 use crate::support::wait;
@@ -18,7 +18,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The kinds of host key a server can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Options {
 /// A running sshd; nobody can log in. Dropping it kills it.
 pub struct Host {
     options: Options,
-    running: Option<Running>,
+    running: Option<ChildProcess>,
     port: Port,
     home: TempDir,
 }
@@ -131,13 +131,13 @@ impl Host {
         let mut command = Command::new(super::setting("NODEPOOL_TEST_SSHD"));
         command.args(["-D", "-e", "-f"]).arg(&configuration);
         let log = self.home.path().join("log");
-        let mut running = Running::start("sshd", &mut command, Output::Logged, &log, self.home.path());
+        let mut running = ChildProcess::start("sshd", &mut command, Output::Logged, &log, self.home.path());
         let address = self.address();
-        wait::until("sshd to greet", START, async || {
+        wait::until("sshd to greet", START_TIMEOUT, async || {
             if let Some(status) = running.ended() {
                 panic!("sshd ended with {status}\n{}", running.log_tail());
             }
-            greets(address).await
+            sends_banner(address).await
         })
         .await;
         self.running = Some(running);
@@ -185,14 +185,14 @@ impl Host {
 }
 
 /// A host that accepts connections and never says a word.
-pub struct Hanging {
+pub struct SilentHost {
     pub address: SocketAddr,
     task: JoinHandle<()>,
     _port: Port,
 }
 
 /// Listens on a port of this address and leaves everybody waiting until the value is dropped.
-pub async fn hang(address: IpAddr) -> Hanging {
+pub async fn start_silent_host(address: IpAddr) -> SilentHost {
     let port = ports::reserve_at(address);
     let address = SocketAddr::new(address, port.number);
     let listener = TcpListener::bind(address).await.expect("a reserved port is free");
@@ -202,10 +202,10 @@ pub async fn hang(address: IpAddr) -> Hanging {
             silent.push(stream);
         }
     });
-    Hanging { address, task, _port: port }
+    SilentHost { address, task, _port: port }
 }
 
-impl Drop for Hanging {
+impl Drop for SilentHost {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -216,7 +216,7 @@ fn public_key(private: &Path) -> String {
     text.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
-async fn greets(address: SocketAddr) -> bool {
+async fn sends_banner(address: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else { return false };
     let mut greeting = [0; 4];
     stream.read_exact(&mut greeting).await.is_ok() && &greeting == b"SSH-"

@@ -1,7 +1,7 @@
 //! Apache ZooKeeper as Debian packages it, started for one test or for one test binary.
 
 use super::{
-    child::{ChildProcess, Running},
+    child::{ChildProcess, Output},
     ports::{self, Port},
     tls,
 };
@@ -30,9 +30,9 @@ const LOG_TIMES: [&str; 2] =
     ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"];
 
 /// A Java program on a machine busy with other tests starts slowly.
-const START: Duration = Duration::from_secs(60);
-const STOP: Duration = Duration::from_secs(20);
-const ANSWER: Duration = Duration::from_secs(2);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a server is started with.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub struct Options {
     pub tick: Duration,
     /// How long members of an ensemble wait for each other. Generous, because the machine may be busy, and short ticks are meant for
     /// sessions only.
-    pub sync: Duration,
+    pub sync_timeout: Duration,
     /// Further lines of zoo.cfg.
     pub settings: Vec<String>,
     /// Options of the Java machine. The default starts fast and computes slowly; benchmarks give their own.
@@ -58,7 +58,7 @@ impl Default for Options {
         Options {
             certificate: None,
             tick: Duration::from_secs(2),
-            sync: Duration::from_secs(20),
+            sync_timeout: Duration::from_secs(20),
             settings: Vec::new(),
             java: java.map(str::to_owned).to_vec(),
             environment: Vec::new(),
@@ -81,7 +81,7 @@ impl Options {
 /// One server with its own data directory; dropping it kills it and removes the directory.
 pub struct Server {
     options: Options,
-    running: Option<Running>,
+    running: Option<ChildProcess>,
     plain_port: Port,
     secure_port: Option<Port>,
     home: TempDir,
@@ -118,7 +118,7 @@ impl Server {
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(&configuration);
         let log = self.home.path().join("log");
-        self.running = Some(Running::start("ZooKeeper", &mut command, Output::Logged, &log, self.home.path()));
+        self.running = Some(ChildProcess::start("ZooKeeper", &mut command, Output::Logged, &log, self.home.path()));
     }
 
     /// Waits until the server answers and, as member of an ensemble, takes part in a quorum.
@@ -126,7 +126,7 @@ impl Server {
         let port = self.plain_port.number;
         let secure = self.secure_port.as_ref().map(|port| port.number);
         let running = self.running.as_mut().expect("only a server that was launched can serve");
-        wait::until("ZooKeeper to answer", START, async || {
+        wait::until("ZooKeeper to answer", START_TIMEOUT, async || {
             if let Some(status) = running.ended() {
                 panic!("ZooKeeper ended with {status}\n{}", running.log_tail());
             }
@@ -134,7 +134,7 @@ impl Server {
                 Some(secure) => TcpStream::connect(("127.0.0.1", secure)).await.is_ok(),
                 None => true,
             };
-            listens && ask(port, "srvr").await.is_some_and(|answer| answer.contains("Mode: "))
+            listens && four_letter_word(port, "srvr").await.is_some_and(|answer| answer.contains("Mode: "))
         })
         .await;
     }
@@ -171,7 +171,7 @@ impl Server {
 
     /// Ends the server in good order.
     pub async fn stop(&mut self) {
-        self.running.take().expect("only a running server can be stopped").stop(STOP).await;
+        self.running.take().expect("only a running server can be stopped").stop(STOP_TIMEOUT).await;
     }
 
     /// Starts the server again on its ports and data, after `kill` or `stop`, and waits until it serves.
@@ -194,25 +194,25 @@ impl Server {
     }
 
     pub fn pid(&self) -> Option<u32> {
-        self.running.as_ref().map(Running::pid)
+        self.running.as_ref().map(ChildProcess::pid)
     }
 
     /// The role of the server: "standalone", "leader" or "follower"; none while it does not serve.
     pub async fn role(&self) -> Option<String> {
-        let answer = ask(self.plain_port.number, "srvr").await?;
+        let answer = four_letter_word(self.plain_port.number, "srvr").await?;
         Some(answer.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
     }
 
     /// The number of the last transaction: two readings tell how many writes lie between them.
     pub async fn zxid(&self) -> u64 {
-        let answer = ask(self.plain_port.number, "srvr").await.expect("a running server answers");
+        let answer = four_letter_word(self.plain_port.number, "srvr").await.expect("a running server answers");
         let zxid = answer.lines().find_map(|line| line.strip_prefix("Zxid: 0x"));
         u64::from_str_radix(zxid.expect("srvr prints the zxid"), 16).expect("a zxid is a hexadecimal number")
     }
 
     /// What `mntr` reports, for example `zk_packets_received`.
     pub async fn metrics(&self) -> BTreeMap<String, String> {
-        let answer = ask(self.plain_port.number, "mntr").await.expect("a running server answers");
+        let answer = four_letter_word(self.plain_port.number, "mntr").await.expect("a running server answers");
         answer.lines().filter_map(|line| line.split_once('\t')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 
@@ -261,7 +261,7 @@ pub async fn shared() -> &'static Server {
 }
 
 /// Sends one of ZooKeeper's four letter words; none if the server does not answer.
-async fn ask(port: u16, word: &str) -> Option<String> {
+async fn four_letter_word(port: u16, word: &str) -> Option<String> {
     let conversation = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
         stream.write_all(word.as_bytes()).await.ok()?;
@@ -269,5 +269,5 @@ async fn ask(port: u16, word: &str) -> Option<String> {
         stream.read_to_string(&mut answer).await.ok()?;
         Some(answer)
     };
-    tokio::time::timeout(ANSWER, conversation).await.ok().flatten()
+    tokio::time::timeout(REPLY_TIMEOUT, conversation).await.ok().flatten()
 }

@@ -184,6 +184,7 @@ impl SyslogConnection {
         }
     }
 }
+
 fn send_through<S: Write>(
     open: &mut Option<S>,
     backoff: &mut Backoff,

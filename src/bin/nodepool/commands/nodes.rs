@@ -78,7 +78,7 @@ pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &
     }
     match done? {
         Deletion::Done => show(zk.as_ref(), output, id, "deleted").await,
-        Deletion::Gone => not_found(output, id),
+        Deletion::AlreadyDeleted => not_found(output, id),
         Deletion::ProviderUndefined(message) => {
             output.print(&message)?;
             Ok(output.outcome(json!({"outcome": "provider not defined", "id": id, "message": message}))?)
@@ -90,7 +90,7 @@ pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &
 enum Deletion {
     Done,
     /// Somebody else had removed the record.
-    Gone,
+    AlreadyDeleted,
     /// Nobody here knows its provider; in words.
     ProviderUndefined(String),
 }
@@ -128,8 +128,8 @@ async fn remove_with_instance(
     lock: &Lock,
 ) -> anyhow::Result<Deletion> {
     let (id, external_id) = (node.id.clone(), ExternalId::of(&node.stored.record.external_id));
-    if let UpdateResult::Gone = write_state(zk, node, NodeState::Deleting, lock).await? {
-        return Ok(Deletion::Gone);
+    if let UpdateResult::AlreadyDeleted = write_state(zk, node, NodeState::Deleting, lock).await? {
+        return Ok(Deletion::AlreadyDeleted);
     }
     // Without one, nothing was made of it.
     if let Some(external_id) = external_id {
@@ -151,13 +151,13 @@ async fn change_state(
     release(lock, output).await?;
     match updated? {
         UpdateResult::Done => show(zk.as_ref(), output, id, outcome).await,
-        UpdateResult::Gone => not_found(output, id),
+        UpdateResult::AlreadyDeleted => not_found(output, id),
     }
 }
 
 enum UpdateResult {
     Done,
-    Gone,
+    AlreadyDeleted,
 }
 
 async fn write_state(
@@ -175,11 +175,11 @@ async fn write_state(
             Ok(_) => return Ok(UpdateResult::Done),
             Err(error) if *error.root() == ZkError::BadVersion => match read(zk, &entry.id).await? {
                 Some(newer) => entry = newer,
-                None => return Ok(UpdateResult::Gone),
+                None => return Ok(UpdateResult::AlreadyDeleted),
             },
             Err(error) if *error.root() == ZkError::NoNode => {
                 if read(zk, &entry.id).await?.is_none() {
-                    return Ok(UpdateResult::Gone);
+                    return Ok(UpdateResult::AlreadyDeleted);
                 }
                 bail!("the lock {} was taken away from us", lock.directory());
             }

@@ -20,7 +20,7 @@ use crate::output::Output;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Verdicts are sentences; this is a hundred times what a busy launcher answers.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_REPLY_BYTES: usize = 1 << 20;
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
@@ -131,7 +131,7 @@ async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId)
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| describe(&error))? {
         body.extend_from_slice(&chunk);
-        if body.len() > LONGEST_ANSWER {
+        if body.len() > MAX_REPLY_BYTES {
             return Err("its answer does not end".to_owned());
         }
     }

@@ -45,7 +45,7 @@ pub async fn image_build_and_wait(
     let mut snapshots = mirror.subscribe();
     let before = snapshots.latest().images.image(image).map(earlier_builds).unwrap_or_default();
     images::request_build(zk, config, image).await?;
-    let mut awaited = AwaitedBuild { image: image.clone(), before, started: BTreeSet::new(), told_pause: false };
+    let mut awaited = AwaitedBuild { image: image.clone(), before, started: BTreeSet::new(), pause_reported: false };
     loop {
         let snapshot = snapshots.latest_and_mark_seen();
         if let Some((build, builder)) = awaited.ready_build(snapshot.images.image(image), output)? {
@@ -84,7 +84,7 @@ struct AwaitedBuild {
     /// Builds of before the request.
     before: BTreeSet<BuildId>,
     started: BTreeSet<BuildId>,
-    told_pause: bool,
+    pause_reported: bool,
 }
 
 impl AwaitedBuild {
@@ -95,7 +95,7 @@ impl AwaitedBuild {
         output: &mut Output<'_>,
     ) -> anyhow::Result<Option<(BuildId, Option<String>)>> {
         let Some(image) = image else { return Ok(None) };
-        if image.paused && !std::mem::replace(&mut self.told_pause, true) {
+        if image.paused && !std::mem::replace(&mut self.pause_reported, true) {
             output.note(format_args!("{0} is paused: its build begins after `image-unpause {0}`", self.image))?;
         }
         let new: Vec<(&BuildId, &Versioned<ImageBuild>)> =

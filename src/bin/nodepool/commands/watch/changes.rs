@@ -50,7 +50,7 @@ impl ChangeTracker {
     /// The first picture is told as a whole.
     pub fn update(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Value> {
         let fingerprints = fingerprints(snapshot);
-        let mut told = Vec::new();
+        let mut documents = Vec::new();
         for ((kind, id), fingerprint) in &fingerprints {
             let change = match self.previous.as_ref().map(|seen| seen.get(&(*kind, id.clone()))) {
                 None => "there",
@@ -60,15 +60,15 @@ impl ChangeTracker {
             };
             let mut document = json!({"change": change, "kind": kind.as_str(), "id": id});
             document[kind.as_str()] = record_document(*kind, id, snapshot, now);
-            told.push(document);
+            documents.push(document);
         }
         for (kind, id) in self.previous.iter().flat_map(BTreeMap::keys) {
             if !fingerprints.contains_key(&(*kind, id.clone())) {
-                told.push(json!({"change": "gone", "kind": kind.as_str(), "id": id}));
+                documents.push(json!({"change": "gone", "kind": kind.as_str(), "id": id}));
             }
         }
         self.previous = Some(fingerprints);
-        told
+        documents
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
         snapshot.put_node(id.into(), Versioned { record, version: 0, mzxid, mtime_ms: 0 });
     }
 
-    fn told(tracker: &mut ChangeTracker, snapshot: &Snapshot) -> Vec<String> {
+    fn reported(tracker: &mut ChangeTracker, snapshot: &Snapshot) -> Vec<String> {
         let documents = tracker.update(snapshot, Timestamp(0.0));
         let short = |document: &Value| {
             let detail = document["node"]["state"].as_str().or(document["connection"].as_str()).unwrap_or("-");
@@ -160,18 +160,18 @@ mod tests {
         let (mut tracker, mut snapshot) = (ChangeTracker::default(), Snapshot::default());
         snapshot.connected = true;
         put(&mut snapshot, "1", 1, "ready");
-        assert_eq!(told(&mut tracker, &snapshot), ["there connection zookeeper there", "there node 1 ready"]);
-        assert_eq!(told(&mut tracker, &snapshot), Vec::<String>::new());
+        assert_eq!(reported(&mut tracker, &snapshot), ["there connection zookeeper there", "there node 1 ready"]);
+        assert_eq!(reported(&mut tracker, &snapshot), Vec::<String>::new());
         put(&mut snapshot, "2", 2, "building");
         put(&mut snapshot, "1", 3, "in-use");
-        assert_eq!(told(&mut tracker, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
+        assert_eq!(reported(&mut tracker, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
         let mut view = LockState { exists: true, ..LockState::default() };
         view.contenders.insert("0__lock__0000000000".to_owned());
         snapshot.set_node_lock("2".into(), view);
-        assert_eq!(told(&mut tracker, &snapshot), ["changed node 2 building"]);
+        assert_eq!(reported(&mut tracker, &snapshot), ["changed node 2 building"]);
         snapshot.remove_node(&"1".into());
         snapshot.connected = false;
-        assert_eq!(told(&mut tracker, &snapshot), ["changed connection zookeeper lost", "gone node 1 -"]);
+        assert_eq!(reported(&mut tracker, &snapshot), ["changed connection zookeeper lost", "gone node 1 -"]);
     }
 
     #[test]
