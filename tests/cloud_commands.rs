@@ -1,20 +1,20 @@
 //! What operators see of a cloud: `info`, `alien-list` and `delete --now` as they are typed, the launcher's log, its statistics.
 
-mod daemon;
-mod grown;
-mod stack;
+mod daemon_process;
+mod in_process_launcher;
+mod openstack_harness;
 mod support;
 
 use std::process::Output;
 use std::sync::Arc;
 
-use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, text};
+use daemon_process::{Coordinator, Daemon, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, text};
 use nodepool_zk::Connection;
 use nodepool_zk::client::RealConnection;
+use openstack_harness::client::OpenStackClient;
+use openstack_harness::{TestCloud, harness};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use stack::client::OpenStackClient;
-use stack::{TestCloud, scene};
 use support::real::ports;
 use support::wait;
 use tokio::net::UdpSocket;
@@ -41,7 +41,7 @@ impl CloudCommandHarness {
 
     /// Writes a configuration with these providers and their labels.
     fn configure(&self, providers: &[Value], labels: &Value) {
-        let mut file: Value = serde_json::from_str(&scene::configuration(providers)).unwrap();
+        let mut file: Value = serde_json::from_str(&harness::configuration(providers)).unwrap();
         file["zookeeper-servers"] = json!([{"host": "127.0.0.1", "port": self.coordinator.port}]);
         for label in file["labels"].as_array_mut().unwrap() {
             let more = labels[label["name"].as_str().unwrap()].as_object().cloned().unwrap_or_default();
@@ -63,7 +63,7 @@ impl CloudCommandHarness {
     async fn run(&self, line: &str) -> Output {
         let words: Vec<&str> = line.split(' ').collect();
         let mut command = tokio::process::Command::from(self.command(NODEPOOL, &words));
-        timeout(scene::CLOUD_TIMEOUT, command.output()).await.unwrap().unwrap()
+        timeout(harness::CLOUD_TIMEOUT, command.output()).await.unwrap().unwrap()
     }
 
     async fn json(&self, line: &str) -> Value {

@@ -6,11 +6,11 @@ mod support;
 
 #[path = "clouds/cases.rs"]
 mod cases;
-#[path = "clouds/compared.rs"]
-mod compared;
+#[path = "clouds/settings_json.rs"]
+mod settings_json;
 
 use cases::{CASES, Case, Outcome};
-use openstack_clouds::{CloudSelector, ConfigPaths, Environment, field_paths};
+use openstack_clouds::{CloudSelector, ConfigPaths, Environment, config_paths};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,11 +45,11 @@ impl CloudsReferenceHarness {
     }
 
     fn ours(&self, case: &Case<'_>) -> Result<Value, String> {
-        let directories = field_paths::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
+        let directories = config_paths::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
         let environment = Environment { variables: self.variables.clone(), home: Some(self.path("home")) };
         let wanted = CloudSelector { cloud: case.cloud, region: case.region };
         let loaded = openstack_clouds::load(&ConfigPaths::new(&directories, environment), wanted);
-        loaded.map(|loaded| compared::json_of(&loaded.settings)).map_err(|error| error.to_string())
+        loaded.map(|loaded| settings_json::json_of(&loaded.settings)).map_err(|error| error.to_string())
     }
 
     async fn theirs(&self, sdk: &mut python::Script, case: &Case<'_>) -> Result<Value, String> {

@@ -1,8 +1,8 @@
 //! The real diskimage-builder: an image in two formats from an element that needs no network, and its way to Glance.
 
-mod grown;
-mod stack;
-mod studio;
+mod in_process_launcher;
+mod openstack_harness;
+mod in_process_builder;
 mod support;
 
 use std::io::{Read, Write};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use grown::on_real_time;
+use in_process_builder::BuilderHarness;
+use in_process_launcher::on_real_time;
 use nodepool_drivers::common::checksums;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
+use openstack_harness::clouds;
+use openstack_harness::in_process_driver::InProcessDriver;
 use serde_json::{Value, json};
-use stack::clouds;
-use stack::roof::InProcessDriver;
-use studio::BuilderHarness;
 use support::{real, wait};
 
 const BUILD_TIMEOUT: Duration = Duration::from_secs(300);

@@ -1,14 +1,14 @@
 //! What README and doc/ tell one to type is run: against `nodepool standalone`, or by the test that is named here.
 
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use daemon::{NODEPOOL, PROCESS_TIMEOUT, WorkDir, text};
-use support::real::child::{ChildProcess, Output};
+use daemon_process::{NODEPOOL, PROCESS_TIMEOUT, WorkDir, text};
+use support::real::child_process::{ChildProcess, Output};
 use support::{real, wait};
 
 /// What becomes of a command.

@@ -1,8 +1,8 @@
 //! What every driver promises, whatever its cloud: one line per driver in `drivers`, the same cases for all.
 
-mod provider;
-#[path = "stack/roof.rs"]
-mod roof;
+mod provider_harness;
+#[path = "openstack_harness/in_process_driver.rs"]
+mod in_process_driver;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
+use in_process_driver::{InProcessDriver, open_driver};
 use nodepool::actors::provider::providers;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver};
@@ -23,8 +24,7 @@ use nodepool_drivers::OpenDriver;
 use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::static_host::HostIdentity;
-use provider::{ProviderHarness, launch, on_real_time, provider_section};
-use roof::{InProcessDriver, open_driver};
+use provider_harness::{ProviderHarness, launch, on_real_time, provider_section};
 use serde_json::{Value, json};
 use support::real::simulated_openstack::SimulatedOpenStack;
 use tokio::time::{Instant, timeout};

@@ -1,10 +1,10 @@
 //! Disks that are full: the coordinator says so and loses nothing, builds fail, and all goes on when there is room again.
 
-mod bakery;
-mod disks;
-mod grown;
-mod oven;
-mod stack;
+mod builder_process;
+mod disk_faults;
+mod in_process_launcher;
+mod fake_dib;
+mod openstack_harness;
 mod support;
 
 use std::io::{BufRead, BufReader};
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
-use bakery::{BuilderProcessHarness, IMAGES, SETTLE_TIMEOUT};
+use builder_process::{BuilderProcessHarness, IMAGES, SETTLE_TIMEOUT};
 use bytes::Bytes;
-use disks::SmallDisk;
+use disk_faults::SmallDisk;
 use nix::sys::signal::Signal;
 use nodepool::actors::process::pidfile::{PidFile, PidFileError};
 use nodepool_model::records::image_build::BuildState;
 use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
-use support::real::child::{ChildProcess, Output};
+use support::real::child_process::{ChildProcess, Output};
 use support::{real, wait};
 use tokio::time::timeout;
 use zookeeper_server::types::CreateMode;

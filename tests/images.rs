@@ -4,7 +4,7 @@
 mod builds;
 #[path = "images/cleanup.rs"]
 mod cleanup;
-mod grown;
-mod studio;
+mod in_process_launcher;
+mod in_process_builder;
 #[path = "images/uploads.rs"]
 mod uploads;

@@ -1,12 +1,12 @@
 //! Host keys: what a scan sees of real SSH servers, and that no host can make it wait for ever.
 
-mod hosts;
+mod misbehaving_hosts;
 mod support;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hosts::{ListenerBehavior, free_address, listen};
+use misbehaving_hosts::{ListenerBehavior, free_address, listen};
 use nodepool_drivers::common::keyscan::{KeyScanResult, ScanError, ScanMode, ScanTarget, Scanner};
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;

@@ -6,27 +6,27 @@ mod example_driver;
 mod fake_nodes;
 #[path = "launching/fake_servers.rs"]
 mod fake_servers;
-#[path = "launching/forgotten_servers.rs"]
-mod forgotten_servers;
-mod grown;
-mod late;
-#[path = "launching/late_answers.rs"]
-mod late_answers;
-#[path = "launching/launched_ends.rs"]
-mod launched_ends;
+#[path = "launching/leaked_servers.rs"]
+mod leaked_servers;
+mod in_process_launcher;
+mod delayed_replies;
+#[path = "launching/late_write_replies.rs"]
+mod late_write_replies;
+#[path = "launching/node_lifecycle_end.rs"]
+mod node_lifecycle_end;
 #[path = "launching/launched_nodes.rs"]
 mod launched_nodes;
 #[path = "launching/launcher.rs"]
 mod launcher;
 #[path = "launching/min_ready.rs"]
 mod min_ready;
-#[path = "launching/no_room.rs"]
-mod no_room;
+#[path = "launching/insufficient_capacity.rs"]
+mod insufficient_capacity;
 #[path = "launching/notifications.rs"]
 mod notifications;
 #[path = "launching/pools.rs"]
 mod pools;
-mod provider;
+mod provider_harness;
 #[path = "launching/quotas.rs"]
 mod quotas;
 #[path = "launching/reload.rs"]

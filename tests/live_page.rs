@@ -1,14 +1,14 @@
 //! The live page in a real browser: what it shows, how it follows changes, what it does with markup, without any console error.
 
 mod browser;
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::time::Duration;
 
 use browser::{Browser, Viewport};
 use bytes::Bytes;
-use daemon::{Coordinator, Daemon, WorkDir};
+use daemon_process::{Coordinator, Daemon, WorkDir};
 use nodepool_zk::Connection;
 use nodepool_zk::client::RealConnection;
 use std::sync::Arc;

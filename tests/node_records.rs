@@ -1,12 +1,14 @@
 //! What the records of static nodes say, from their registration to their removal.
 
-mod grown;
-mod hosts;
+mod in_process_launcher;
+mod misbehaving_hosts;
 mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, start_launcher, start_process, until, yaml};
+use in_process_launcher::{
+    Consumer, InProcessDaemon, on_paused_time, on_real_time, start_launcher, start_process, until, yaml,
+};
 use nodepool_model::records::ids::NodeId;
 use nodepool_zk::paths;
 use serde_json::{Value, json};
@@ -94,7 +96,7 @@ fn connection(record: &Value) -> [&Value; 5] {
 fn a_windows_node_keeps_its_port_and_has_no_keys() {
     on_real_time(async {
         let (gone, _) = std::sync::mpsc::channel();
-        let address = hosts::listen(hosts::ListenerBehavior::Silent, gone);
+        let address = misbehaving_hosts::listen(misbehaving_hosts::ListenerBehavior::Silent, gone);
         let port = address.port();
         let text = format!(
             "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: \

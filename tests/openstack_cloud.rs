@@ -2,16 +2,16 @@
 //!
 //! The real one is what OS_CLIENT_CONFIG_FILE and OS_CLOUD name; without them the simulated cloud is the only one.
 
-mod grown;
-mod stack;
+mod in_process_launcher;
+mod openstack_harness;
 mod support;
 
 #[path = "openstack_cloud/limits.rs"]
 mod limits;
 #[path = "openstack_cloud/logins.rs"]
 mod logins;
-#[path = "openstack_cloud/refusals.rs"]
-mod refusals;
+#[path = "openstack_cloud/rejections.rs"]
+mod rejections;
 #[path = "openstack_cloud/scans.rs"]
 mod scans;
 #[path = "openstack_cloud/timings.rs"]
@@ -19,11 +19,11 @@ mod timings;
 #[path = "openstack_cloud/uploads.rs"]
 mod uploads;
 
-use grown::on_real_time;
+use in_process_launcher::on_real_time;
 use nodepool_model::records::node::Node;
+use openstack_harness::harness::{CLOUD_TIMEOUT, server_of, with_launcher};
+use openstack_harness::{TestCloud, clouds};
 use serde_json::{Value, json};
-use stack::scene::{CLOUD_TIMEOUT, server_of, with_launcher};
-use stack::{TestCloud, clouds};
 use support::real::{self, ports, sshd};
 use support::wait;
 

@@ -1,19 +1,19 @@
 //! A cloud that answers wrongly, late or not at all: every node comes in the end or fails alone, none is made twice.
 
-mod grown;
-mod stack;
+mod in_process_launcher;
+mod openstack_harness;
 mod support;
 
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, join_all};
-use grown::on_real_time;
+use in_process_launcher::on_real_time;
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
+use openstack_harness::TestCloud;
+use openstack_harness::harness::{CLOUD_TIMEOUT, with_launcher};
 use serde_json::{Value, json};
-use stack::TestCloud;
-use stack::scene::{CLOUD_TIMEOUT, with_launcher};
 use support::wait;
 
 /// The calls before the first node.

@@ -2,24 +2,24 @@
 //!
 //! The real one is what OS_CLIENT_CONFIG_FILE and OS_CLOUD name; without them the simulated cloud is the only one.
 
-mod grown;
-mod stack;
-mod studio;
+mod in_process_launcher;
+mod openstack_harness;
+mod in_process_builder;
 mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, InProcessDaemon, on_real_time};
+use in_process_builder::{Builder, BuilderHarness};
+use in_process_launcher::{Consumer, InProcessDaemon, on_real_time};
 use nodepool::actors::builder::builder::BuilderOptions;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
+use openstack_harness::client::OpenStackClient;
+use openstack_harness::in_process_driver::InProcessDriver;
+use openstack_harness::{TestCloud, clouds};
 use serde_json::{Value, json};
-use stack::client::OpenStackClient;
-use stack::roof::InProcessDriver;
-use stack::{TestCloud, clouds};
-use studio::{Builder, BuilderHarness};
 use support::wait;
 
 /// A real cloud on a busy machine takes its time.
@@ -303,7 +303,14 @@ fn a_user_snapshot_of_a_server_is_never_deleted() {
             let (status, _) = harness.client.call(reqwest::Method::POST, "image", "/images", Some(snapshot)).await;
             assert!(status.is_success());
         }
-        grown::builder::record_upload(&harness.harness.zk, &stale, UploadState::Uploading, 5.0, None).await;
+        in_process_launcher::image_records::record_upload(
+            &harness.harness.zk,
+            &stale,
+            UploadState::Uploading,
+            5.0,
+            None,
+        )
+        .await;
         wait::until("the upload without a builder to go", CLOUD_TIMEOUT, async || {
             harness.harness.uploads("debian").await.len() == 1
         })

@@ -1,6 +1,6 @@
 //! Images by tasks of Glance (`image_api_use_tasks`), which no cloud of today offers to everybody: held against a small cloud over HTTP that does.
 
-mod provider;
+mod provider_harness;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use nodepool_drivers::{OpenDriver, openstack};
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use openstack_clouds::{ConfigPaths, Environment};
-use provider::{ProviderHarness, on_real_time, provider_section};
+use provider_harness::{ProviderHarness, on_real_time, provider_section};
 use serde_json::{Value, json};
 
 /// What the cloud has, and what it was asked.

@@ -2,18 +2,18 @@
 //!
 //! On the simulated cloud, and on a real one where OS_CLIENT_CONFIG_FILE and OS_CLOUD name it.
 
-mod grown;
-mod stack;
+mod in_process_launcher;
+mod openstack_harness;
 mod support;
 
 use bytes::Bytes;
-use grown::on_real_time;
+use in_process_launcher::on_real_time;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::{Zk, paths};
+use openstack_harness::harness::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_tuned_launcher};
+use openstack_harness::{TestCloud, clouds};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_tuned_launcher};
-use stack::{TestCloud, clouds};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 

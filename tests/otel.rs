@@ -1,8 +1,8 @@
 //! One trace per request, in the trace of Zuul: what a collector gets by OTLP over HTTP. Needs the feature `otel`.
 #![cfg(feature = "otel")]
 
-mod daemon;
-mod life;
+mod daemon_process;
+mod request_lifecycle;
 mod support;
 
 use std::sync::{Arc, Mutex};
@@ -97,17 +97,17 @@ async fn request_spans_belong_to_zuuls_trace() {
     let endpoint = collector.clone().start().await;
     let environment =
         [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")];
-    let life = life::run_one_request(&["-f"], &environment).await;
-    assert!(life.record.contains(&life::requestor_data()), "{}", life.record);
+    let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
+    assert!(life.record.contains(&request_lifecycle::requestor_data()), "{}", life.record);
     let spans = collector.spans();
-    let trace = format!("{:032x}", life::TRACE);
+    let trace = format!("{:032x}", request_lifecycle::TRACE);
     assert!(spans.iter().all(|span| span["traceId"] == trace.as_str()), "{spans:#?}");
     assert!(life.log.contains("sending traces"), "{}", life.log);
     let named = |name: &str| spans.iter().filter(|span| span["name"] == name).collect::<Vec<_>>();
     let [request] = named("request")[..] else { panic!("{spans:#?}") };
-    assert_eq!(request["parentSpanId"], format!("{:016x}", life::SPAN).as_str(), "{request}");
+    assert_eq!(request["parentSpanId"], format!("{:016x}", request_lifecycle::SPAN).as_str(), "{request}");
     let about = ["node_request", "event", "provider", "result"].map(|key| attribute(request, key));
-    assert_eq!(about, [life.request.as_str(), life::EVENT, "lab", "fulfilled"]);
+    assert_eq!(about, [life.request.as_str(), request_lifecycle::EVENT, "lab", "fulfilled"]);
     assert_eq!(request["startTimeUnixNano"], "1706933106250000000", "{request}");
 
     let launches = named("launch");
@@ -138,17 +138,17 @@ async fn a_tls_collector_is_verified_by_its_authority() {
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", file.to_str().unwrap()),
     ];
-    life::run_one_request(&["-f"], &environment).await;
+    request_lifecycle::run_one_request(&["-f"], &environment).await;
     assert!(collector.spans().iter().any(|span| span["name"] == "request"));
     // Not known without it, and no traces are no reason not to work.
     let others = Collector::default();
     let (endpoint, _) = others.clone().start_tls().await;
     environment[0].1 = endpoint.as_str();
-    let life = life::run_one_request(&["-f"], &environment).await;
+    let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
     assert!(others.spans().is_empty() && life.log.contains("traces are lost while the collector"), "{}", life.log);
     assert!(life.log.contains("invalid peer certificate: "), "{}", life.log);
     environment[2].1 = "/nowhere/ca.pem";
-    let life = life::run_one_request(&["-f"], &environment).await;
+    let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
     assert!(life.log.contains("no traces are sent error=cannot read /nowhere/ca.pem: No such file"), "{}", life.log);
 }
 
@@ -161,7 +161,7 @@ async fn an_unreachable_collector_only_loses_traces() {
     drop(gone);
     // Each ends in order, which is looked at for all lives, and says what is lost.
     for (endpoint, said) in endpoints.iter().zip(["the last traces are lost error=", "Connection refused"]) {
-        let life = life::run_one_request(&["-f"], &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).await;
+        let life = request_lifecycle::run_one_request(&["-f"], &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).await;
         assert!(life.log.contains(said), "{endpoint}: {}", life.log);
     }
 }
@@ -169,7 +169,7 @@ async fn an_unreachable_collector_only_loses_traces() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalid_endpoint_is_not_printed() {
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:pass word@collector.example.org")];
-    let log = life::run_one_request(&["-f"], &environment).await.log;
+    let log = request_lifecycle::run_one_request(&["-f"], &environment).await.log;
     let expected = "no traces are sent error=OTEL_EXPORTER_OTLP_ENDPOINT holds no address";
     assert!(log.contains(expected) && !log.contains("pass word"), "{log}");
 }

@@ -3,14 +3,14 @@
 #[allow(dead_code)] // its `main`
 #[path = "../examples/gce.rs"]
 mod gce;
-mod grown;
+mod in_process_launcher;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
-use grown::{Consumer, InProcessDaemon, on_real_time, until, zookeeper};
+use in_process_launcher::{Consumer, InProcessDaemon, on_real_time, until, zookeeper};
 use nodepool::actors::process::config_files;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};

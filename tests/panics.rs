@@ -1,12 +1,12 @@
 //! A panic ends one tree of actors, with its session, and not the process; five of them within ten minutes end it.
 
-mod coordinator;
-mod grown;
+mod embedded_zk;
+mod in_process_launcher;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use grown::{Consumer, InProcessDaemon, on_real_time, until, yaml};
+use in_process_launcher::{Consumer, InProcessDaemon, on_real_time, until, yaml};
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::files::ConfigFileSource;
 use nodepool::actors::process::process::{ProcessError, Role, run_sessions};
@@ -82,7 +82,7 @@ async fn launcher(
     panics: usize,
 ) -> (EmbeddedServer, InProcessDaemon, JoinHandle<Result<(), ProcessError>>, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let server = coordinator::start(directory.path()).await;
+    let server = embedded_zk::start(directory.path()).await;
     let text = yaml("p", &["name: fake-1, labels: a", "name: fake-2, labels: a"], "");
     let text = text
         .replace("host: localhost\n    port: 2181", &format!("host: 127.0.0.1\n    port: {}", server.address().port()));
@@ -103,7 +103,7 @@ async fn launcher(
 fn after_a_panic_actors_restart_on_a_new_session() {
     on_real_time(async {
         let (server, process, running, _directory) = launcher(1).await;
-        let zk = connect(coordinator::client(server.address().port())).await.unwrap();
+        let zk = connect(embedded_zk::client(server.address().port())).await.unwrap();
         let consumer = Consumer { zk: zk.clone() };
         until("the slots to be registered", async || consumer.ready_nodes().await == 2).await;
         assert_eq!(process.shared.panics.count(), 1);
@@ -125,7 +125,7 @@ fn five_panics_in_ten_minutes_end_the_process() {
         let (server, process, running, _directory) = launcher(usize::MAX).await;
         let end = running.await.unwrap().expect_err("it cannot work");
         assert_eq!(end.to_string(), "gave up after 5 panics in ten minutes; the log tells where they happened");
-        let zk = connect(coordinator::client(server.address().port())).await.unwrap();
+        let zk = connect(embedded_zk::client(server.address().port())).await.unwrap();
         assert_eq!(Consumer { zk: zk.clone() }.count("/nodepool/components/pool").await, 0);
         drop(process);
         zk.close().await;

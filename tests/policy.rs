@@ -1,25 +1,25 @@
 //! What the brains decide, on worlds made by hand, from files and at random.
 
-#[path = "policy/clocks.rs"]
-mod clocks;
+#[path = "policy/clock_steps.rs"]
+mod clock_steps;
 #[path = "policy/launches.rs"]
 mod launches;
 #[path = "policy/leaks.rs"]
 mod leaks;
-#[path = "policy/left.rs"]
-mod left;
+#[path = "policy/resume.rs"]
+mod resume;
 #[path = "policy/plans.rs"]
 mod plans;
-#[path = "policy/props.rs"]
-mod props;
-#[path = "policy/refused.rs"]
-mod refused;
-#[path = "policy/retries.rs"]
-mod retries;
+#[path = "policy/properties.rs"]
+mod properties;
+#[path = "policy/rejected_repairs.rs"]
+mod rejected_repairs;
+#[path = "policy/host_check_rate.rs"]
+mod host_check_rate;
 #[path = "policy/slots.rs"]
 mod slots;
-#[path = "policy/stuck.rs"]
-mod stuck;
+#[path = "policy/liveness.rs"]
+mod liveness;
 #[path = "policy/tenants.rs"]
 mod tenants;
-mod worlds;
+mod fixtures;

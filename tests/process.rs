@@ -1,6 +1,6 @@
 //! The launcher as a process: flags, the start and what can be wrong with it, signals, the web port, sessions.
 
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::io::Write;
@@ -8,9 +8,11 @@ use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use daemon::{Coordinator, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, registered_launchers, text};
+use daemon_process::{
+    Coordinator, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, registered_launchers, text,
+};
 use nix::sys::signal::Signal;
-use support::real::child::{ChildProcess, Output};
+use support::real::child_process::{ChildProcess, Output};
 use support::real::ports;
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -190,7 +192,7 @@ async fn every_stopping_signal_releases_the_registration_at_once() {
 #[tokio::test]
 async fn a_process_waiting_for_zookeeper_can_be_stopped() {
     let nobody = ports::reserve();
-    let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
+    let work_dir = WorkDir::new(&daemon_process::configuration(nobody.number));
     let mut launcher = work_dir.launcher(&["-f"]);
     launcher.wait_for_log("Nodepool launcher 12.0.0 starting").await;
     wait::until("an answer", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
@@ -206,7 +208,7 @@ async fn a_hanging_zookeeper_delays_exit_by_at_most_ten_seconds() {
     standalone.wait_for_log("Coordinator 127.0.0.1:").await;
     let log = standalone.log();
     let port = log.split("Coordinator 127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    let work_dir = WorkDir::new(&daemon::configuration(port));
+    let work_dir = WorkDir::new(&daemon_process::configuration(port));
     let mut launcher = work_dir.launcher(&["-f"]);
     work_dir.wait_until_ready().await;
     standalone.signal(Signal::SIGSTOP);
@@ -313,7 +315,7 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
 #[tokio::test]
 async fn an_unreachable_zookeeper_is_retried_with_the_current_configuration() {
     let nobody = ports::reserve();
-    let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
+    let work_dir = WorkDir::new(&daemon_process::configuration(nobody.number));
     let mut launcher = work_dir.launcher(&["-f"]);
     launcher.wait_for_log("no connection to ZooKeeper, trying again").await;
     let _coordinator = coordinator(&work_dir).await;

@@ -1,11 +1,11 @@
 //! Our registrations in the registry of the Python Nodepool: seen, kept up to date, and gone when they are gone.
 
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::time::Duration;
 
-use daemon::{Coordinator, WorkDir};
+use daemon_process::{Coordinator, WorkDir};
 use nix::sys::signal::Signal;
 use nodepool_model::records::component::ComponentKind;
 use nodepool_zk::client::RealConnection;
@@ -22,7 +22,7 @@ fn configuration(port: u16, labels: &str) -> String {
         "providers: [{{name: ours, driver: static, pools: [{{name: main, nodes: [{{name: fake-1, labels: {labels}, \
          host-key-checking: false}}]}}]}}]\n"
     );
-    daemon::configuration(port)
+    daemon_process::configuration(port)
         .replace("labels: []", "labels: [{name: a}, {name: b}]")
         .replace("providers: []\n", &provider)
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use consumer::Consumers;
 use serde_json::json;
-use support::real::process::NodepoolProcess;
+use support::real::nodepool_process::NodepoolProcess;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::zookeeper::{Options, Server};
 use support::{real, wait};

@@ -1,13 +1,13 @@
 //! `nodepool standalone`: one command, and the next one gets nodes; what is kept, and what may be in the way.
 
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use daemon::{Daemon, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, text};
+use daemon_process::{Daemon, NODEPOOL, PROCESS_TIMEOUT, WorkDir, last_line, text};
 use nix::sys::signal::Signal;
 use nodepool_zk::Connection;
 use nodepool_zk::client::{self, ConnectOptions};

@@ -1,7 +1,7 @@
 //! The static driver: what it reads from a configuration, and what it finds out about real hosts.
 
-mod hosts;
-mod provider;
+mod misbehaving_hosts;
+mod provider_harness;
 mod support;
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hosts::{ListenerBehavior, free_address, listen};
+use misbehaving_hosts::{ListenerBehavior, free_address, listen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
@@ -20,7 +20,7 @@ use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::inputs::Inputs;
-use provider::{ProviderHarness, launch, on_paused_time, on_real_time, provider_section};
+use provider_harness::{ProviderHarness, launch, on_paused_time, on_real_time, provider_section};
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::Instant;
@@ -266,7 +266,7 @@ fn a_refresh_checks_hosts_independently() {
 
 #[test]
 fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
-    let config = provider::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
+    let config = provider_harness::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
     let section = config.providers.values().next().unwrap();
     let mut facts =
         ProviderFacts { static_hosts: static_nodes::config::hosts(section).unwrap(), ..ProviderFacts::initial() };

@@ -1,11 +1,11 @@
 //! Real sshd on loopback addresses as static hosts: up, down, hanging, with other keys than before.
 
-mod grown;
+mod in_process_launcher;
 mod support;
 
 use std::time::Duration;
 
-use grown::{Consumer, InProcessDaemon, on_real_time, start_process, until};
+use in_process_launcher::{Consumer, InProcessDaemon, on_real_time, start_process, until};
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
 use support::real::skipped;

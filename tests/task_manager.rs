@@ -2,7 +2,7 @@
 
 #[path = "task_manager/cloud.rs"]
 mod cloud;
-mod provider;
+mod provider_harness;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::Connection;
 use nodepool_zk::memory::MemoryZooKeeper;
-use provider::{ProviderHarness, delete, launch, on_paused_time, provider_section};
+use provider_harness::{ProviderHarness, delete, launch, on_paused_time, provider_section};
 use python_yaml::diagnostics::Diagnostic;
 use tokio::time::{Instant, timeout};
 

@@ -1,12 +1,12 @@
 //! The web port in bad company: wild paths and queries, slow clients, thousands of streams; and other launchers' figures.
 
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon::{Coordinator, Daemon, WorkDir};
+use daemon_process::{Coordinator, Daemon, WorkDir};
 use nodepool_zk::Connection;
 use serde_json::Value;
 use support::wait;
@@ -281,19 +281,23 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
 async fn dumps_are_served_to_local_users_only() {
     let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
     let words = ["-c", "nodepool.yaml", "-o", "json", "dump", "--profile", "0.5"];
-    let output =
-        tokio::process::Command::new(daemon::NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
+    let output = tokio::process::Command::new(daemon_process::NODEPOOL)
+        .args(words)
+        .current_dir(work_dir.home())
+        .output()
+        .await
+        .unwrap();
     let dump: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", daemon::text(&output.stderr)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", daemon_process::text(&output.stderr)));
     let actors: Vec<&str> =
         dump["actors"].as_array().unwrap().iter().filter_map(|view| view["actor"].as_str()).collect();
     assert!(actors.contains(&"Launcher") && actors.contains(&"CleanupWorker"), "{actors:?}");
     assert!(dump["profile"].to_string().contains("Handlers by processor time"), "{dump}");
-    let text = tokio::process::Command::new(daemon::NODEPOOL)
+    let text = tokio::process::Command::new(daemon_process::NODEPOOL)
         .args(["-c", "nodepool.yaml", "dump"])
         .current_dir(work_dir.home())
         .output();
-    assert!(daemon::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"CleanupWorker""#));
+    assert!(daemon_process::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"CleanupWorker""#));
     let client = reqwest::Client::new();
     let url = format!("http://127.0.0.1:{}/dump", work_dir.web_port.number);
     for (name, value) in [
@@ -354,7 +358,7 @@ async fn nothing_secret_is_shown() {
          providers:\n- {{name: one, driver: openstack, cloud: c, cloud-images: [{{name: x}}], pools: [{{name: main, labels: [{{name: a, cloud-image: x, min-ram: 1, userdata: {secret}, instance-properties: {{p: {secret}}}}}]}}]}}\n\
          - {{name: two, driver: fake, cloud: fake, cloud-images: [{{name: fake-image-id, username: z}}], pools: [{{name: main, labels: [{{name: b, cloud-image: fake-image-id, min-ram: 1, userdata: {secret}}}]}}]}}\n"
     ));
-    let mut command = work_dir.command(daemon::LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
+    let mut command = work_dir.command(daemon_process::LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
     command.env("OS_CLIENT_CONFIG_FILE", work_dir.path("clouds.yaml"));
     let launcher = work_dir.start_command(command);
     work_dir.wait_until_ready().await;

@@ -1,21 +1,21 @@
 //! Our web port beside that of the Python Nodepool 11 on one ZooKeeper: every list, with its parameters and in every format.
 
-mod daemon;
+mod daemon_process;
 mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::DateTime;
-use daemon::{Daemon, WorkDir};
+use daemon_process::{Daemon, WorkDir};
 use nodepool_model::records::json;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use nodepool_zk::locks::lock::{self, Lock};
 use nodepool_zk::{Connection, Zk};
 use serde_json::Value;
-use support::real::process::NodepoolProcess;
+use support::real::nodepool_process::NodepoolProcess;
 use support::real::zookeeper::{Options, Server};
-use support::real::{ports, reference};
+use support::real::{nodepool11, ports};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 
@@ -52,10 +52,10 @@ impl WebReferenceHarness {
         let (host, port) = plain.rsplit_once(':').unwrap();
         let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
         fill(&zk).await;
-        let rest = format!("{}labels: []\nproviders: []\n", reference::zookeeper_section(&zookeeper));
+        let rest = format!("{}labels: []\nproviders: []\n", nodepool11::zookeeper_section(&zookeeper));
         let (work_dir, python) = (WorkDir::new(&rest), ports::reserve());
         let webapp = format!("webapp: {{port: {}, listen_address: 127.0.0.1}}\n", python.number);
-        let running = (work_dir.launcher(&["-f"]), reference::launcher_with_web(&(webapp + &rest)));
+        let running = (work_dir.launcher(&["-f"]), nodepool11::launcher_with_web(&(webapp + &rest)));
         let both = WebReferenceHarness {
             zk,
             client: reqwest::Client::new(),

@@ -1,9 +1,9 @@
 //! The client, its locks and its stores: Apache ZooKeeper, the embedded server and the store in memory.
 
-mod contract;
-mod coordinator;
-#[path = "zookeeper/hostile.rs"]
-mod hostile;
+mod zk_contract;
+mod embedded_zk;
+#[path = "zookeeper/misbehaving_servers.rs"]
+mod misbehaving_servers;
 #[path = "zookeeper/huge_trees.rs"]
 mod huge_trees;
 #[path = "zookeeper/locks_in_memory.rs"]

@@ -3,7 +3,7 @@
 //! Each scenario runs against launchers that somebody else has started and prints one line of JSON. Without a scenario
 //! (`cargo bench --bench handout`) the driver script `benches/run` is started, which sets everything up.
 
-mod bare;
+mod baseline;
 mod consumer;
 mod process;
 mod scenarios;
@@ -134,7 +134,7 @@ async fn run(scenario: Scenario) -> anyhow::Result<serde_json::Value> {
         Scenario::Start { target, requests, rounds, command } => {
             start::start(&target, requests, rounds, &command).await
         }
-        Scenario::Read { target, nodes_only } => bare::read(&target.zookeeper, nodes_only).await,
+        Scenario::Read { target, nodes_only } => baseline::read(&target.zookeeper, nodes_only).await,
     }
 }
 

@@ -15,7 +15,7 @@ use zookeeper_client::Client;
 
 use crate::consumer::{Consumers, Fulfilled};
 use crate::process::{PERSISTENT_SEQUENTIAL, connect, cpu_seconds};
-use crate::{Target, bare};
+use crate::{Target, baseline};
 
 const NODES: &str = "/nodepool/nodes";
 
@@ -85,7 +85,7 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
     let (transactions, computed) = measurement.stop(count, count).await?;
     let distinct: BTreeSet<&String> = served.iter().flat_map(|(_, fulfilled)| &fulfilled.nodes).collect();
     ensure!(distinct.len() == count, "{count} requests got {} different nodes", distinct.len());
-    let sample = bare::Sample::read(&client, &served[count / 2].0, &served[count / 2].1.nodes[0]).await?;
+    let sample = baseline::Sample::read(&client, &served[count / 2].0, &served[count / 2].1.nodes[0]).await?;
     let began = Instant::now();
     release_nodes(&consumers, &served).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
@@ -95,7 +95,7 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
         "transactions": transactions, "cpu_ms": computed * 1000.0, "given_back_s": given_back,
     });
     if with_bare {
-        let rate = bare::commit(&target.zookeeper, &sample, count).await?;
+        let rate = baseline::commit(&target.zookeeper, &sample, count).await?;
         report["bare_per_second"] = json!(rate);
     }
     Ok(report)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::real::child::{ChildProcess, Output};
+use crate::support::real::child_process::{ChildProcess, Output};
 use crate::support::real::ports::{self, Port};
 use crate::support::{real, wait};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::grown::{on_real_time, until};
-use crate::studio::{BuilderHarness, names};
+use crate::in_process_builder::{BuilderHarness, names};
+use crate::in_process_launcher::{on_real_time, until};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool_model::records::image_build::BuildState;
@@ -224,7 +224,7 @@ fn a_build_whose_record_was_deleted_is_cancelled() {
         let (id, _) = harness.builds("debian").await.remove(0);
         harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
         let mark = format!("{}/images/debian-{id}", harness.folder.path().display());
-        until("its processes to end", async || !crate::studio::is_running(&mark)).await;
+        until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
     });
 }
 
@@ -238,7 +238,7 @@ fn session_loss_cancels_a_build_and_kills_its_processes() {
         harness.zookeeper.expire(builder.session_id);
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
         let mark = format!("{}/images/debian-", harness.folder.path().display());
-        until("its processes to end", async || !crate::studio::is_running(&mark)).await;
+        until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
         assert_eq!(harness.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
     });
 }
@@ -256,7 +256,7 @@ fn a_build_cancelled_by_session_loss_may_clean_up() {
         builder.running.await.unwrap();
         until("it to tidy up", async || harness.path("tidied").exists()).await;
         let mark = format!("{}/images/debian-", harness.folder.path().display());
-        until("its processes to end", async || !crate::studio::is_running(&mark)).await;
+        until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
     });
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::grown::{on_real_time, until};
-use crate::studio::{Builder, BuilderHarness, names};
+use crate::in_process_builder::{Builder, BuilderHarness, names};
+use crate::in_process_launcher::{on_real_time, until};
 use nodepool::actors::builder::builder::BuilderOptions;
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::records::ids::BuildId;
@@ -221,7 +221,8 @@ fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
             build: build.clone(),
             upload: "0000000007".into(),
         };
-        crate::grown::builder::record_upload(&harness.zk, &key, UploadState::Uploading, 5.0, None).await;
+        crate::in_process_launcher::image_records::record_upload(&harness.zk, &key, UploadState::Uploading, 5.0, None)
+            .await;
         let marks = |upload: &'static str, provider: &'static str| {
             [
                 ("nodepool_build_id", build.as_str()),
@@ -382,7 +383,14 @@ fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
         let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey { provider: "one".into(), image: "debian".into(), build, upload: "0000000001".into() };
         harness.cloud.put("left", &[]);
-        crate::grown::builder::record_upload(&harness.zk, &key, UploadState::Failed, 5.0, Some("left")).await;
+        crate::in_process_launcher::image_records::record_upload(
+            &harness.zk,
+            &key,
+            UploadState::Failed,
+            5.0,
+            Some("left"),
+        )
+        .await;
         let _builder = start(&harness, &["name: debian, formats: [qcow2]"], &[ONE]);
         until("the record to go", async || harness.uploads("debian").await.is_empty()).await;
         assert!(harness.cloud.ids().is_empty());

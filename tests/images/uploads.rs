@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::grown::{on_real_time, until};
-use crate::studio::cloud::ImageCloud;
-use crate::studio::{BuilderHarness, names};
+use crate::in_process_builder::image_cloud::ImageCloud;
+use crate::in_process_builder::{BuilderHarness, names};
+use crate::in_process_launcher::{on_real_time, until};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool::actors::runtime::clock;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
-use crate::provider::{ProviderHarness, launch};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
+use crate::provider_harness::{ProviderHarness, launch};
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::metrics::statsd_metrics::SampleKind;
@@ -62,7 +62,7 @@ fn a_request_is_served_by_a_vm_that_is_deleted_after_use() {
 
 #[test]
 fn a_vm_id_is_known_before_creation_and_unlisted_after_deletion() {
-    crate::provider::on_paused_time(async {
+    crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(YAML);
         provider.submit(1, launch("np0000000001"));
         let (_, JobEvent::InstanceKnown(id)) = provider.next().await else { panic!("the id is told first") };
@@ -77,7 +77,7 @@ fn a_vm_id_is_known_before_creation_and_unlisted_after_deletion() {
 // config.md 10.12
 #[test]
 fn omitted_keys_have_the_defaults_of_nodepool_11() {
-    crate::provider::on_paused_time(async {
+    crate::provider_harness::on_paused_time(async {
         let facts = ProviderHarness::of_config(YAML).facts();
         let launching = facts.launch_config.as_ref().unwrap();
         assert_eq!((launching.attempts, launching.boot_timeout), (3, Seconds(60.0)));
@@ -99,7 +99,7 @@ fn missing_keys_are_reported_with_position_and_remedy() {
     let root = python_yaml::parse::parse(&lacking, &mut Vec::new()).unwrap();
     let schema = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT_IN_DRIVERS);
     assert_eq!(schema.len(), 2, "region and project: {schema:?}");
-    let section = crate::provider::provider_section(&YAML.replace("    project: ci\n", "    rate-limit: 0\n"));
+    let section = crate::provider_harness::provider_section(&YAML.replace("    project: ci\n", "    rate-limit: 0\n"));
     let found: Vec<_> =
         nodepool_drivers::diagnostics(&section).iter().map(|problem| (problem.at.line, problem.help.clone())).collect();
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Nodes from a cloud, by the fake one: launched, handed out, used and deleted; attempts, quota, requests that vanish.
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::runtime::clock;
 use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool_model::records::ids::NodeId;

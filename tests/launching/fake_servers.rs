@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, zookeeper};
-use crate::provider::{ProviderHarness, launch};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, on_real_time, until, zookeeper};
+use crate::provider_harness::{ProviderHarness, launch};
 use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
@@ -152,7 +152,7 @@ fn leaked_ports_are_deleted_after_two_listings() {
 
 #[test]
 fn ports_are_kept_after_one_listing_or_if_too_many() {
-    crate::provider::on_paused_time(async {
+    crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
         assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
         let tidy = async |provider: &mut ProviderHarness, ports: bool, doing: CleanMode| {
@@ -177,7 +177,7 @@ fn ports_are_kept_after_one_listing_or_if_too_many() {
 
 #[test]
 fn a_server_whose_create_reply_was_lost_is_found() {
-    crate::provider::on_paused_time(async {
+    crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(&cloud("    fake: {create-answer-lost-every: 1}\n", "", ""));
         assert!(matches!(launched(&mut provider, "np1").await, Err(CloudError::Failed { .. })));
         let made = listed(&mut provider).await;
@@ -202,7 +202,7 @@ fn a_server_whose_create_reply_was_lost_is_found() {
 // drivers.md 2.11: an error whose text speaks of a quota
 #[test]
 fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
-    crate::provider::on_paused_time(async {
+    crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(&cloud("    fake: {boot-quota-every: 2}\n", "", ""));
         assert!(launched(&mut provider, "np1").await.is_ok());
         assert!(matches!(launched(&mut provider, "np2").await, Err(CloudError::Quota(_))));
@@ -231,7 +231,7 @@ fn a_server_that_never_boots_ends_with_its_attempt() {
 // drivers.md 2.11: extra console text
 #[test]
 fn consoles_and_addresses_are_as_configured() {
-    crate::provider::on_paused_time(async {
+    crate::provider_harness::on_paused_time(async {
         let knobs = "    fake: {address: 127.0.0.2, console: no network}\n";
         let mut provider = ProviderHarness::of_config(&cloud(knobs, "", ""));
         let instance = launched(&mut provider, "np1").await.unwrap();
@@ -264,7 +264,7 @@ fn the_console_is_fetched_if_host_keys_cannot_be_read() {
 
 #[test]
 fn missing_and_unknown_keys_are_reported_with_position() {
-    let config = crate::provider::config(
+    let config = crate::provider_harness::config(
         &cloud("    fake: {boot-time: 1}\n", "", "").replace("cloud-image: image", "cloud-image: missing"),
     );
     let problems = nodepool_drivers::diagnostics(config.providers.values().next().unwrap());

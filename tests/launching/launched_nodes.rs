@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::grown::builder::record_upload;
-use crate::grown::fake::{self, configuration, single_provider, start_fake_launcher};
-use crate::grown::{Consumer, on_paused_time, until};
+use crate::in_process_launcher::fake_cloud::{self, configuration, single_provider, start_fake_launcher};
+use crate::in_process_launcher::image_records::record_upload;
+use crate::in_process_launcher::{Consumer, on_paused_time, until};
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
@@ -168,7 +168,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
     on_paused_time(async {
         let label = json!([{"name": "a", "diskimage": "image", "flavor-name": "Fake Flavor"}]);
         let images = json!({"cloud-images": [], "diskimages": [{"name": "image"}]});
-        let of = |name: &str| fake::provider(name, images.clone(), json!({"labels": label}));
+        let of = |name: &str| fake_cloud::provider(name, images.clone(), json!({"labels": label}));
         let mut both = configuration(&[of("one"), of("two")]);
         both["diskimages"] = json!([{"name": "image", "elements": ["vm"]}]);
         let (_zookeeper, consumer, _process) = start_fake_launcher(&both).await;
@@ -207,8 +207,8 @@ fn an_image_that_only_one_provider_has_is_served_there() {
 fn a_preferred_provider_serves_first_and_blocks_nothing() {
     on_paused_time(async {
         let label = json!([{"name": "a", "cloud-image": "image", "flavor-name": "Fake Flavor"}]);
-        let [one, two] = ["one", "two"].map(|name| fake::provider(name, json!({}), json!({})));
-        let three = fake::provider("three", json!({}), json!({"labels": label}));
+        let [one, two] = ["one", "two"].map(|name| fake_cloud::provider(name, json!({}), json!({})));
+        let three = fake_cloud::provider("three", json!({}), json!({"labels": label}));
         let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration(&[one, two, three])).await;
         let cases = [
             ("a", "one", Some("one")),
@@ -292,7 +292,7 @@ fn host_keys_follow_connection_type_and_settings() {
         unchecked["host-key-checking"] = json!(false);
         let names = ["plain", "windows", "ported", "switch"];
         let labels: Vec<Value> = names.iter().map(|name| label(name, name)).chain([unchecked]).collect();
-        let mut lab = fake::provider("lab", json!({"cloud-images": images}), json!({"labels": labels}));
+        let mut lab = fake_cloud::provider("lab", json!({"cloud-images": images}), json!({"labels": labels}));
         let second =
             json!({"name": "second", "host-key-checking": false, "labels": [label("unchecked-pool", "plain")]});
         lab["pools"].as_array_mut().unwrap().push(second);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_launcher, until, yaml, zookeeper};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, start_launcher, until, yaml, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::runtime::clock;
@@ -53,7 +53,7 @@ fn hundreds_of_requests_are_served_without_polling() {
     on_paused_time(async {
         let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 300"], "");
         let process = InProcessDaemon::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
-        let (_zookeeper, consumer, _process) = crate::grown::start_process(process, 300).await;
+        let (_zookeeper, consumer, _process) = crate::in_process_launcher::start_process(process, 300).await;
         let ids = futures::future::join_all((0..300).map(|_| consumer.submit_labels(&["a"]))).await;
         let mut given = std::collections::BTreeSet::new();
         for id in ids {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::grown::foreign::ForeignPool;
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
+use crate::in_process_launcher::foreign_pool::ForeignPool;
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, yaml, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::runtime::clock;
@@ -150,7 +150,7 @@ async fn min_ready(consumer: &Consumer) -> Vec<RequestId> {
 fn a_label_of_static_hosts_alone_creates_no_requests() {
     on_paused_time(async {
         let text = config_with_min_ready(2, "").replace("labels: [a]", "labels: [a, b]");
-        let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
+        let (zookeeper, consumer, _process) = crate::in_process_launcher::start_launcher(&text, 1).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(requests_ever_created(&consumer).await, 0);
         // From the moment on at which somebody else has the label, it is.
@@ -172,7 +172,7 @@ fn a_label_of_static_hosts_alone_creates_no_requests() {
 fn other_pools_launch_labels_that_our_static_hosts_have_too() {
     on_paused_time(async {
         let text = config_with_min_ready(2, "").replace("labels: [a]", "labels: [a, b]");
-        let (zookeeper, consumer, _process) = crate::grown::start_launcher(&text, 1).await;
+        let (zookeeper, consumer, _process) = crate::in_process_launcher::start_launcher(&text, 1).await;
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
         let pool = async || {
             let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;

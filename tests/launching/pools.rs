@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::grown::foreign::ForeignPool;
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_launcher, until, yaml, zookeeper};
-use crate::late::delayed_replies;
+use crate::delayed_replies::delayed_replies;
+use crate::in_process_launcher::foreign_pool::ForeignPool;
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, start_launcher, until, yaml, zookeeper};
 use crate::notifications::{InstantDriver, Notifications, YAML};
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;

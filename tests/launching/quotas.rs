@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::grown::fake::{is_paused, single_provider, start_fake_launcher};
-use crate::grown::{Consumer, on_paused_time, until};
+use crate::in_process_launcher::fake_cloud::{is_paused, single_provider, start_fake_launcher};
+use crate::in_process_launcher::{Consumer, on_paused_time, until};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::{LabelName, RequestId};
 use nodepool_model::records::node::{Node, NodeState};

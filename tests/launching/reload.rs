@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_process, until};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, start_process, until};
 use nodepool::actors::process::config_files;
 use nodepool::actors::process::process::newest_config;
 use nodepool_drivers::BUILT_IN_DRIVERS;

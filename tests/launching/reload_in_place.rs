@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::grown::{Consumer, InProcessDaemon, on_paused_time, start_process, until, yaml};
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, start_process, until, yaml};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_drivers::{OpenDriver, static_nodes};

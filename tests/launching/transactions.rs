@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::grown::{Consumer, on_paused_time, zookeeper};
+use crate::in_process_launcher::{Consumer, on_paused_time, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::component::ComponentKind;

@@ -4,9 +4,9 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
-use crate::grown::on_real_time;
-use crate::stack::TestCloud;
-use crate::stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, with_launcher};
+use crate::in_process_launcher::on_real_time;
+use crate::openstack_harness::TestCloud;
+use crate::openstack_harness::harness::{CLOUD_TIMEOUT, OpenStackHarness, with_launcher};
 use crate::support::wait;
 
 async fn is_pending(harness: &OpenStackHarness, id: &RequestId) {

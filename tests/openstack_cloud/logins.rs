@@ -4,9 +4,9 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
-use crate::grown::on_real_time;
-use crate::stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_launcher};
-use crate::stack::{TestCloud, clouds};
+use crate::in_process_launcher::on_real_time;
+use crate::openstack_harness::harness::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_launcher};
+use crate::openstack_harness::{TestCloud, clouds};
 use crate::support::{real, wait};
 
 #[test]

@@ -3,9 +3,9 @@
 use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
-use crate::grown::on_real_time;
-use crate::stack::TestCloud;
-use crate::stack::scene::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_launcher};
+use crate::in_process_launcher::on_real_time;
+use crate::openstack_harness::TestCloud;
+use crate::openstack_harness::harness::{CLOUD_TIMEOUT, OpenStackHarness, server_of, with_launcher};
 use crate::support::real::{self, ports, sshd};
 use crate::support::wait;
 
@@ -83,7 +83,7 @@ fn a_failed_key_scan_is_retried_with_another_server() {
 #[test]
 fn a_node_whose_server_was_deleted_elsewhere_is_deleted() {
     on_real_time(async {
-        for cloud in crate::stack::clouds(&[]).await {
+        for cloud in crate::openstack_harness::clouds(&[]).await {
             with_launcher(
                 &cloud,
                 |name| vec![cloud.provider(name)],

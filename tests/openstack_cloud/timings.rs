@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::json;
 use tokio::net::UdpSocket;
 
-use crate::grown::on_real_time;
-use crate::stack::scene::{CLOUD_TIMEOUT, with_launcher};
-use crate::stack::{TestCloud, clouds};
+use crate::in_process_launcher::on_real_time;
+use crate::openstack_harness::harness::{CLOUD_TIMEOUT, with_launcher};
+use crate::openstack_harness::{TestCloud, clouds};
 
 /// The cloud with a statsd of its own.
 fn with_statsd(cloud: &mut TestCloud, folder: &Path, statsd: &UdpSocket) {

@@ -5,10 +5,10 @@ use nodepool_model::records::request::RequestState;
 use nodepool_zk::{Connection, paths};
 use serde_json::json;
 
-use crate::grown::builder::record_upload;
-use crate::grown::on_real_time;
-use crate::stack::clouds;
-use crate::stack::scene::{OpenStackHarness, server_of, with_launcher};
+use crate::in_process_launcher::image_records::record_upload;
+use crate::in_process_launcher::on_real_time;
+use crate::openstack_harness::clouds;
+use crate::openstack_harness::harness::{OpenStackHarness, server_of, with_launcher};
 
 fn key(harness: &OpenStackHarness, build: &str) -> UploadKey {
     let (provider, image) = (harness.provider.as_str().into(), "debian".into());

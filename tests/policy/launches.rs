@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::worlds::{Fixture, FixtureSpec, LAUNCHER, NOW, build, node_id, pool_id, request_id};
+use crate::fixtures::{Fixture, FixtureSpec, LAUNCHER, NOW, build, node_id, pool_id, request_id};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, ProviderFacts};
 use nodepool_driver::instance::Instance;

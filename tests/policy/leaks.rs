@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::worlds::{Fixture, FixtureSpec, NOW, build};
+use crate::fixtures::{Fixture, FixtureSpec, NOW, build};
 use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::worlds::{Fixture, FixtureSpec, LAUNCHER, build, pool_id};
+use crate::fixtures::{Fixture, FixtureSpec, LAUNCHER, build, pool_id};
 use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;

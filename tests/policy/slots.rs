@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::worlds::{Fixture, FixtureSpec, build, node_id};
+use crate::fixtures::{Fixture, FixtureSpec, build, node_id};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::Node;

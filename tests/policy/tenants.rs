@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::fixtures::{FixtureSpec, LAUNCHER, node_id, request_id};
 use crate::launches::PoolHarness;
-use crate::worlds::{FixtureSpec, LAUNCHER, node_id, request_id};
 use nodepool_model::records::ids::{LauncherId, PoolId};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::WriteError;

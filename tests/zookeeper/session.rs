@@ -48,7 +48,7 @@ async fn server_of_session(ensemble: &Ensemble, session_id: i64) -> usize {
 
 struct RealClient(ConnectOptions);
 
-impl crate::contract::Server for RealClient {
+impl crate::zk_contract::Server for RealClient {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let options = self.0.clone();
         async move {
@@ -65,9 +65,10 @@ async fn the_client_fulfils_the_contract_with_and_without_a_chroot() {
         return;
     }
     let server = Server::start(settings()).await;
-    crate::contract::run(&RealClient(options_of(&server.address()))).await;
+    crate::zk_contract::run(&RealClient(options_of(&server.address()))).await;
     // zookeeper.md check 22: made on demand
-    crate::contract::run(&RealClient(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) })).await;
+    crate::zk_contract::run(&RealClient(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) }))
+        .await;
     let outside = connect(options_of(&server.address())).await.unwrap();
     let (names, _) = outside.children("/np").await.unwrap();
     assert!(!names.is_empty() && names.iter().all(|name| name.starts_with("contract-")), "{names:?}");

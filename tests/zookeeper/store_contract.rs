@@ -1,6 +1,6 @@
 //! Every store that claims to be ZooKeeper is held to the same cases.
 
-use crate::contract::Server;
+use crate::zk_contract::Server;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use nodepool_zk::Zk;
@@ -32,18 +32,18 @@ impl Server for RealClient {
 
 #[tokio::test]
 async fn the_memory_store_fulfils_the_contract() {
-    crate::contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
+    crate::zk_contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_store_fulfils_the_contract_on_paused_time() {
-    crate::contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
+    crate::zk_contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test]
 async fn the_embedded_server_fulfils_the_contract_over_tcp() {
     let directory = tempfile::tempdir().unwrap();
-    let server = crate::coordinator::start(directory.path()).await;
-    crate::contract::run(&RealClient(crate::coordinator::client(server.address().port()))).await;
+    let server = crate::embedded_zk::start(directory.path()).await;
+    crate::zk_contract::run(&RealClient(crate::embedded_zk::client(server.address().port()))).await;
     server.stop().await;
 }

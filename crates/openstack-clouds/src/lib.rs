@@ -3,10 +3,10 @@
 //! `load` is what a provider wants; `resolve` is the same without the file system. Both are done anew at each load of the
 //! configuration, so a change of a clouds file counts from the next reload on.
 
-pub mod field_paths;
+pub mod config_paths;
 pub(crate) mod load;
 pub(crate) mod merge;
-pub(crate) mod suggestions;
+pub(crate) mod normalize;
 
 pub mod error;
 pub mod secret;
@@ -18,8 +18,8 @@ mod parse;
 mod profiles;
 mod select;
 
+pub use config_paths::{ConfigFiles, ConfigPaths, Environment, FileText};
 pub use error::CloudsError;
-pub use field_paths::{ConfigFiles, ConfigPaths, Environment, FileText};
 pub use secret::Secret;
 pub use select::CloudSelector;
 pub use settings::*;
@@ -36,7 +36,7 @@ pub struct LoadedCloud {
 
 /// Reads the files and resolves what they say about a cloud.
 pub fn load(paths: &ConfigPaths, selector: CloudSelector<'_>) -> Result<LoadedCloud, CloudsError> {
-    resolve(&field_paths::read(paths)?, selector)
+    resolve(&config_paths::read(paths)?, selector)
 }
 
 /// What these files say about a cloud. Pure.
@@ -49,4 +49,4 @@ pub fn resolve(files: &ConfigFiles, selector: CloudSelector<'_>) -> Result<Loade
 }
 
 #[cfg(test)]
-mod cases;
+mod tests;

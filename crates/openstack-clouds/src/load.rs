@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::auth::identity;
+use crate::config_paths::Environment;
 use crate::error::CloudsError;
-use crate::field_paths::Environment;
 use crate::merge::{Map, Node, Origin, Value};
 use crate::networks::networks;
+use crate::normalize::normalized;
 use crate::select::CloudEntry;
 use crate::settings::{
     ClientCertificate, CloudSettings, FloatingIps, Interface, Scope, Service, Services, Statsd, Verify,
 };
-use crate::suggestions::normalized;
 use python_yaml::diagnostics::{Diagnostic, Severity};
 
 /// The port of statsd where a file names only the host.

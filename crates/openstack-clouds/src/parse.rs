@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::config_paths::FileText;
 use crate::error::CloudsError;
-use crate::field_paths::FileText;
 use crate::merge::{Map, Node, Origin, Value};
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::parse;

@@ -1,7 +1,7 @@
 //! Profiles: what is known of a public cloud, from clouds-public.yaml or built in.
 
+use crate::config_paths::ConfigFiles;
 use crate::error::CloudsError;
-use crate::field_paths::ConfigFiles;
 use crate::merge::{Map, Node};
 use crate::parse::{built_in, parse};
 use python_yaml::diagnostics::{Diagnostic, Severity, nearest};

@@ -1,7 +1,7 @@
 //! Which cloud is meant, and everything that is said about it: file, secure file, environment, profile and region.
 
+use crate::config_paths::ConfigFiles;
 use crate::error::CloudsError;
-use crate::field_paths::ConfigFiles;
 use crate::merge::{Map, Node, Origin, Value};
 use crate::parse::parse;
 use crate::profiles::{defaults, profile};

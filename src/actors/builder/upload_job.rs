@@ -17,8 +17,8 @@ use crate::actors::telemetry::builder_metrics;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_drivers::common::checksums::{self, Checksums};
-use nodepool_drivers::common::format;
 use nodepool_drivers::common::hook::{self, HookExit};
+use nodepool_drivers::common::python_format;
 use nodepool_model::config::DiskImage;
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, UploadId};
@@ -169,7 +169,7 @@ fn external_name(pending: &PendingUpload, upload: &UploadId, now: Timestamp) -> 
         "timestamp" => Some(Value::String(format!("{:.0}", now.0.floor()))),
         _ => None,
     };
-    format::interpolate(&pending.name_format, field)
+    python_format::interpolate(&pending.name_format, field)
 }
 
 /// From the record of the beginning to that of the end.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::servers::{self, CloudImages, ImageRef};
+use crate::common::server_section::{self, CloudImages, ImageRef};
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
@@ -43,7 +43,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
             format!("it is {rate}, expected calls per second, 1 or more"),
         );
     }
-    let images = servers::cloud_images(node, diagnostics);
+    let images = server_section::cloud_images(node, diagnostics);
     let (mut vms, mut labels) = (BTreeMap::new(), BTreeMap::new());
     for pool in provider.pools.values() {
         labels.insert(pool.name.clone(), read_pool(pool, &images, &mut vms, diagnostics));

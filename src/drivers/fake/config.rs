@@ -1,6 +1,6 @@
 //! The fake driver's own part of a provider section: the mapping `fake`, with the knobs of its cloud.
 
-use crate::common::servers::{ImageRef, Label};
+use crate::common::server_section::{ImageRef, Label};
 use nodepool_driver::facts::Unavailable;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;

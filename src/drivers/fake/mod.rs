@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use crate::common::servers::{self, Section};
+use crate::common::server_section::{self, Section};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, Unavailable};
 use nodepool_driver::instance::Instance;
@@ -51,7 +51,7 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
 
 fn read(section: &ProviderConfig) -> (Section, Knobs, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
-    let parsed = servers::section(section, &mut diagnostics);
+    let parsed = server_section::section(section, &mut diagnostics);
     let knobs = config::knobs(section, &mut diagnostics);
     for label in parsed.labels() {
         if let Err(Unavailable::Permanent(why) | Unavailable::Temporary(why)) = config::need(label, &knobs) {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use crate::common::servers::ImageRef;
-use crate::common::servers::{self, Section};
+pub use crate::common::server_section::ImageRef;
+use crate::common::server_section::{self, Section};
 use nodepool_driver::facts::LabelImage;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
@@ -60,7 +60,7 @@ pub struct ServerSpec {
 }
 
 pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
-    let section = servers::section(provider, diagnostics);
+    let section = server_section::section(provider, diagnostics);
     let node = &provider.section;
     let drives = ConfigDrives::read(node, diagnostics);
     let pools = provider.pools.values();

@@ -468,7 +468,7 @@ fn transport_error(error: &reqwest::Error) -> CallFailure {
 }
 
 #[cfg(test)]
-mod cases;
+mod protocol_tests;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::catalog::catalog::CloudCatalog;
 use super::config::ServerSpec;
-use crate::common::format;
+use crate::common::python_format;
 use nodepool_driver::facts::Unavailable;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::ProviderName;
@@ -84,7 +84,7 @@ fn metadata(order: &LaunchOrder, spec: &ServerSpec, provider: &ProviderName) -> 
     ]);
     metadata.extend(spec.properties.clone());
     for (key, text) in &spec.dynamic_properties {
-        match format::interpolate(text, |name| (name == "request").then(|| Value::clone(&order.request))) {
+        match python_format::interpolate(text, |name| (name == "request").then(|| Value::clone(&order.request))) {
             Ok(value) => {
                 metadata.insert(key.clone(), value);
             }

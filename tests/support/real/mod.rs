@@ -1,11 +1,11 @@
 //! Real parts to test against. `tests/run` provides them; in a bare `cargo test` what needs them is skipped, loudly.
 
-pub mod child;
+pub mod child_process;
 pub mod ensemble;
 pub mod ports;
-pub mod process;
+pub mod nodepool_process;
 pub mod python;
-pub mod reference;
+pub mod nodepool11;
 pub mod simulated_openstack;
 pub mod sshd;
 pub mod tls;

@@ -1,6 +1,6 @@
 //! Scripts of `tests/python/` that speak one JSON value per line, for kazoo, Zuul's classes and the Python Nodepool.
 
-use super::child::{ChildProcess, Output};
+use super::child_process::{ChildProcess, Output};
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},

@@ -1,6 +1,6 @@
 //! The example `simulated-openstack` in a process of its own, with its knobs and counters at hand.
 
-use super::child::{ChildProcess, Output};
+use super::child_process::{ChildProcess, Output};
 use crate::support::wait;
 use serde_json::Value;
 use std::{path::PathBuf, process::Command, time::Duration};

@@ -1,7 +1,7 @@
 //! OpenSSH's server on a loopback address with host keys of its own: a static host as far as host keys and liveness go.
 
 use super::{
-    child::{ChildProcess, Output},
+    child_process::{ChildProcess, Output},
     ports::{self, Port},
 };
 use crate::support::wait;

@@ -1,7 +1,7 @@
 //! Apache ZooKeeper as Debian packages it, started for one test or for one test binary.
 
 use super::{
-    child::{ChildProcess, Output},
+    child_process::{ChildProcess, Output},
     ports::{self, Port},
     tls,
 };

@@ -4,7 +4,7 @@
 #[path = "otlp.rs"]
 mod backend;
 #[cfg(not(feature = "otel"))]
-#[path = "silent.rs"]
+#[path = "disabled.rs"]
 mod backend;
 
 pub use backend::{Tracer, Traces};

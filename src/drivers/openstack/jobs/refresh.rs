@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::common::servers::Label;
+use crate::common::server_section::Label;
 use crate::openstack::api_types::{self, Flavor, Network, Server, Zone};
 use crate::openstack::calls::{self, Call, ListKind, Reply};
 use crate::openstack::catalog::catalog::{CloudCatalog, FallbackData, NetworkQuota, Networks};

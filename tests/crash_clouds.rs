@@ -1,0 +1,197 @@
+//! A launcher that is killed at any moment leaves no server without a node, no node without a server, and makes none twice.
+//!
+//! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+
+mod workload;
+mod support;
+mod history_checker;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use history_checker::HistoryChecker;
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::PoolId;
+use nodepool_zk::{Zk, paths};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use support::real::nodepool_process::NodepoolProcess;
+use support::real::simulated_openstack::SimulatedOpenStack;
+use support::real::{self, zookeeper::Server};
+use support::wait;
+use tokio::time::sleep;
+use workload::consistency_checker::{ConsistencyChecker, LauncherSetup};
+use workload::harness::{self, children, find_leftover, wait_until_correct};
+use workload::{Workload, WorkloadSpec};
+
+const KILLS: usize = 20;
+/// After so many kills nothing fails for a while, until each request that waits has ended.
+const KILLS_BETWEEN_PAUSES: usize = 5;
+/// What is promised beyond the session timeout, within which a dead launcher's locks go.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// A server that a dead launcher may have asked for is looked for so long before another one is made.
+const SERVER_LOOKUP_TIME: Duration = Duration::from_secs(4);
+/// Servers that each of the two pools may have: fewer than consumers want at times.
+const MAX_SERVERS: usize = 5;
+/// So many of the last lives of the launcher are told when something was broken.
+const LOGGED_RUNS: usize = 100;
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+fn workload_spec() -> WorkloadSpec {
+    let label_lists = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"]].map(<[_]>::to_vec).to_vec();
+    WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 5, max_use: Duration::from_millis(80) }
+}
+
+/// Nodes of requests that were withdrawn are ready for others, and go when nobody wants them. Servers that break are replaced until
+/// one boots.
+fn configuration(addresses: &str, chroot: &str) -> String {
+    let (host, port) = addresses.rsplit_once(':').expect("an address ends with its port");
+    format!(
+        "zookeeper-servers: [{{host: {host}, port: {port}, chroot: '/{chroot}'}}]
+zookeeper-timeout: 1
+labels: [{{name: a, max-ready-age: 2}}, {{name: b, max-ready-age: 2}}, {{name: c, max-ready-age: 2}}]
+providers:
+  - name: lab
+    driver: openstack
+    cloud: simulated
+    launch-retries: 20
+    clean-floating-ips: true
+    cloud-images: [{{name: image, image-name: raw-1M, username: zuul}}]
+    pools:
+      - name: main
+        max-servers: {MAX_SERVERS}
+        auto-floating-ip: false
+        host-key-checking: false
+        networks: [private]
+        labels:
+          - {{name: a, cloud-image: image, flavor-name: tiny}}
+          - {{name: b, cloud-image: image, flavor-name: small}}
+      - name: public
+        max-servers: {MAX_SERVERS}
+        host-key-checking: false
+        networks: [private]
+        labels:
+          - {{name: c, cloud-image: image, flavor-name: tiny}}
+"
+    )
+}
+
+/// One whose slow rules run often, so that leaks are found within the test.
+fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> NodepoolProcess {
+    let clouds = cloud.clouds_yaml();
+    let environment = [("OS_CLIENT_CONFIG_FILE", clouds.as_path())];
+    let arguments = ["-d", "--no-webapp", "--cleanup-interval", "2", "--delete-interval", "1"];
+    NodepoolProcess::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-launcher"), configuration, &arguments)
+}
+
+// drivers.md 1.7.5: a restart; what is created is in a record or carries its node's number
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
+    if real::skipped() {
+        return;
+    }
+    let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
+    let seed = harness::seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let server = Server::start(harness::options_without_fsync()).await;
+    let chroot = server.chroot("kill-clouds").await;
+    let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
+    let flags = ["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
+    let cloud = SimulatedOpenStack::start(&flags).await;
+    let configuration = configuration(addresses, chroot);
+    let harness = harness::WorkloadHarness {
+        addresses: addresses.to_owned(),
+        chroot: format!("/{chroot}"),
+        provider: "lab",
+        hosts: &[],
+        session: Duration::from_secs(1),
+        padding: 0,
+    };
+    let zk = harness.connect().await;
+    let checker = Arc::new(ConsistencyChecker::new(
+        TIMEOUT,
+        &["a", "b", "c"].map(|label| (label, 100)),
+        LauncherSetup::OnePerProvider,
+    ));
+    let workload = Workload::start(&zk, &checker, workload_spec(), seed).await;
+    let start = || launcher(&cloud, &configuration);
+    let mut process = start();
+    let mut past = VecDeque::new();
+    let limit = harness.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
+    // In milliseconds since the Unix epoch: from when to when something failed, and since when the cloud does not do what it should.
+    let (mut faults, mut spoilt) = (Vec::new(), None);
+    for kill in 0..kills {
+        if kill % KILLS_BETWEEN_PAUSES == KILLS_BETWEEN_PAUSES - 1 {
+            cloud.knobs(no_faults()).await;
+            faults.extend(spoilt.take().map(|since| (since, now_ms())));
+            harness::wait_until_all_end(&zk, limit).await;
+        } else if kill % 3 == 0 {
+            let before = checker.summary().served;
+            let what = format!("launcher {kill} to serve, seed {seed}");
+            wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
+        }
+        sleep(Duration::from_millis(random.gen_range(100..2500))).await;
+        // Some answers to creations get lost on the way as well, and some servers break.
+        let of_calls = match random.gen_range(0..8) {
+            0 | 1 => json!(["lost-answer method=POST path=/servers$ times=2"]),
+            2 => json!(["lost-answer method=POST path=/floatingips$ times=2"]),
+            _ => json!([]),
+        };
+        let boot_fails_every = if random.gen_ratio(1, 3) { 3 } else { 0 };
+        let knobs = json!({ "faults": of_calls, "boot_fails_every": boot_fails_every });
+        let began = now_ms();
+        cloud.knobs(knobs.clone()).await;
+        process.kill();
+        past.push_back(std::mem::replace(&mut process, start()));
+        faults.push((spoilt.unwrap_or(began), now_ms()));
+        spoilt = (knobs != no_faults()).then_some(began);
+        harness::assert_no_violations(&checker, &past.iter().collect::<Vec<_>>());
+        past.drain(..past.len().saturating_sub(LOGGED_RUNS));
+        checker.restart_clock();
+    }
+    cloud.knobs(no_faults()).await;
+    faults.extend(spoilt.map(|since| (since, now_ms())));
+    workload.stop().await;
+    harness::assert_no_violations(&checker, &[&process]);
+    wait_until_correct(TIMEOUT, async || leftovers(&zk, &cloud).await).await;
+    let state = cloud.state().await;
+    assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
+    harness::assert_no_violations(&checker, &[&process]);
+    assert!(process.stop(TIMEOUT).await.success());
+    let mut history_checker = HistoryChecker::of_server(&server, &harness.chroot, Some(&cloud)).await;
+    history_checker.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MAX_SERVERS)).into();
+    let (findings, name) = (history_checker.check(), format!("kill-clouds-{seed}"));
+    findings.assert_no_violations(&name);
+    let longest = findings.longest_fault_free_wait(&faults, limit, &name);
+    let creations = state["creates_by_node"].as_object().map_or(0, |all| all.len());
+    let (served, at_once) = (checker.summary().served, &state["servers_at_once_max"]);
+    eprintln!(
+        "{kills} kills, served {served}, creations {creations}, at once {at_once}, longest wait while nothing failed {longest:?}"
+    );
+}
+
+/// A cloud that does what it should.
+fn no_faults() -> Value {
+    json!({"faults": [], "boot_fails_every": 0})
+}
+
+fn now_ms() -> i64 {
+    (clock::now().0 * 1000.0) as i64
+}
+
+/// When everything has been used and given back, nothing is there: no node, no request, no server, no floating IP.
+async fn leftovers(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
+    let nodes = children(zk, paths::NODES).await;
+    if !nodes.is_empty() {
+        return Some(format!("nodes are left: {nodes:?}"));
+    }
+    let state = cloud.state().await;
+    if state["servers"] != json!(0) {
+        return Some(format!("servers are left: {}", state["servers_by_state"]));
+    }
+    if state["floating_ips"] != json!(0) {
+        return Some(format!("floating IPs are left: {}", state["floating_ips"]));
+    }
+    find_leftover(zk, 2).await
+}

@@ -1,0 +1,131 @@
+//! A launcher that is killed at any moment leaves nothing undone for the next one: no request, no node, no lock.
+//!
+//! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+
+mod workload;
+mod support;
+mod history_checker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use history_checker::HistoryChecker;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use support::real::{self, zookeeper::Server};
+use support::wait;
+use tokio::time::{Instant, sleep};
+use workload::consistency_checker::{ConsistencyChecker, LauncherSetup, RunSummary};
+use workload::harness::{self, Host, WorkloadHarness};
+use workload::state_poller::StatePoller;
+use workload::{Workload, WorkloadSpec};
+
+/// Kills where nobody asks for more.
+const KILLS: usize = 30;
+/// What is promised beyond the session timeout, within which a dead launcher's locks go.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+const HOSTS: &[Host] = &[
+    Host { name: "fake-a1", label: "a", slots: 4 },
+    Host { name: "fake-a2", label: "a", slots: 3 },
+    Host { name: "fake-a3", label: "a", slots: 1 },
+    Host { name: "fake-b1", label: "b", slots: 2 },
+];
+
+fn workload_spec() -> WorkloadSpec {
+    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["b", "a", "a"], &["a", "a", "a"]];
+    let label_lists = shapes.map(<[_]>::to_vec).to_vec();
+    WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(80) }
+}
+
+// zookeeper.md checks 64, 72, 80, 100
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
+    if real::skipped() {
+        return;
+    }
+    let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
+    let seed = harness::seed();
+    // Several launchers at a time, each with a ZooKeeper of its own; in a long run one of them has the default session.
+    let lanes = if kills > KILLS { 4 } else { 2 };
+    let servers = futures::future::join_all((0..lanes).map(|_| Server::start(harness::options_without_fsync()))).await;
+    let (mut runs, mut chroots) = (Vec::new(), Vec::new());
+    for (lane, server) in servers.iter().enumerate() {
+        let session = if kills > KILLS && lane == 0 { 10 } else { 1 };
+        // In the second lane three nodes do not fit one transaction, so a launcher can be killed between two.
+        let padding = if lane == 1 { 240_000 } else { 0 };
+        let chroot = server.chroot("kill").await;
+        let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
+        chroots.push(format!("/{chroot}"));
+        let harness = WorkloadHarness {
+            addresses: addresses.to_owned(),
+            chroot: format!("/{chroot}"),
+            provider: "lab",
+            hosts: HOSTS,
+            session: Duration::from_secs(session),
+            padding,
+        };
+        let share = kills / lanes + usize::from(lane < kills % lanes);
+        runs.push(crash_repeatedly(harness, share, seed.wrapping_add(1000 * lane as u64)));
+    }
+    for RunSummary { served, cancelled, longest_head_wait } in futures::future::join_all(runs).await {
+        eprintln!(
+            "of {kills} kills in {lanes} lanes: served {served}, withdrawn {cancelled}, longest wait with room {longest_head_wait:?}"
+        );
+    }
+    for (lane, (server, chroot)) in servers.iter().zip(&chroots).enumerate() {
+        HistoryChecker::of_server(server, chroot, None)
+            .await
+            .check()
+            .assert_no_violations(&format!("kill-{seed}-{lane}"));
+    }
+}
+
+async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> RunSummary {
+    let mut random = StdRng::seed_from_u64(seed);
+    let zk = harness.connect().await;
+    let checker = Arc::new(ConsistencyChecker::new(
+        harness.session + GRACE_PERIOD,
+        &harness.slots(),
+        LauncherSetup::OnePerProvider,
+    ));
+    let workload = Workload::start(&zk, &checker, workload_spec(), seed).await;
+    let _watcher = StatePoller::start(&harness.connect().await, &checker);
+    let mut launcher = harness.launcher();
+    let (mut startup, mut early) = (Duration::from_millis(500), 0);
+    for kill in 0..kills {
+        // Half of the moments lie in the start, half in the work; without work in between nothing would be proven.
+        if early < 2 && random.gen_bool(0.5) {
+            early += 1;
+            sleep(startup.mul_f64(random.gen_range(0.0..1.5))).await;
+        } else {
+            early = 0;
+            let (began, before, first) = (Instant::now(), checker.summary().served, checker.head_of_queue());
+            let what = format!("launcher {kill} to serve, seed {seed}");
+            wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
+            startup = began.elapsed();
+            // Nor may the next launcher heal what this one would have left for ever.
+            let what = format!("{first:?} to be served by launcher {kill}, seed {seed}");
+            wait::until(&what, TIMEOUT, async || {
+                harness::assert_no_violations(&checker, &[&launcher]);
+                first.as_ref().is_none_or(|id| !checker.is_open(id))
+            })
+            .await;
+            sleep(Duration::from_millis(random.gen_range(0..300))).await;
+        }
+        launcher.kill();
+        harness::assert_no_violations(&checker, &[&launcher]);
+        if random.gen_ratio(1, 8) {
+            // Long enough for the dead one's session to end before there is a new one.
+            sleep(Duration::from_millis(random.gen_range(0..1500))).await;
+        }
+        launcher = harness.launcher();
+        checker.restart_clock();
+    }
+    workload.stop().await;
+    harness::assert_no_violations(&checker, &[&launcher]);
+    harness.wait_until_settled(&zk, 1, harness.session + GRACE_PERIOD).await;
+    harness::assert_no_violations(&checker, &[&launcher]);
+    assert!(launcher.stop(TIMEOUT).await.success());
+    checker.summary()
+}

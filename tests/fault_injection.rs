@@ -1,0 +1,341 @@
+//! Launchers, builders, ZooKeeper servers, a cloud and Zuul's classes as real processes, while what can fail fails: what really happened is
+//! held to the promises to which simulated hours are held.
+//!
+//! NODEPOOL_FAULTS=500 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+
+mod workload;
+mod disk_faults;
+mod fault_injector;
+mod fake_dib;
+mod support;
+mod history_checker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fault_injector::cluster::{ClusterSpec, TestCluster};
+use fault_injector::consumer::{ZuulConsumer, ZuulError, ZuulStats};
+use fault_injector::{Fault, KINDS, RunStats};
+use history_checker::zk_txn_log::Change;
+use history_checker::{CloudCall, HistoryChecker, ServerLifetime};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::json;
+use nodepool_model::records::request::NodeRequest;
+use nodepool_zk::{Zk, paths};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use support::real::{self, python::Interpreter, zookeeper::Server};
+use support::wait;
+use tokio::time::{Instant, sleep};
+use workload::consistency_checker::{ConsistencyChecker, LauncherSetup};
+use workload::harness::{self, children, wait_until_correct};
+use workload::{Workload, WorkloadSpec, retry_unknown};
+use zookeeper_client::{Acls, CreateMode};
+
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// What is promised beyond the session timeout, while nothing fails.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// A server that a dead launcher may have asked for is looked for so long before another one is made.
+const SERVER_LOOKUP_TIME: Duration = Duration::from_secs(4);
+/// After so many faults nothing fails for a while, until each request that waits has ended.
+const FAULTS_BETWEEN_PAUSES: usize = 5;
+/// Short, so that a leader that is frozen is replaced.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
+const ZUUL_SESSION_TIMEOUT_MS: i64 = 10_000;
+/// After so many faults it is looked whether all comes to rest, and everything is judged.
+const FAULTS_PER_ROUND: usize = 40;
+
+fn workload_spec() -> WorkloadSpec {
+    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"], &["s"], &["s", "s"]].map(<[_]>::to_vec);
+    WorkloadSpec {
+        label_lists: shapes.to_vec(),
+        unserved_label: None,
+        consumers: 5,
+        max_use: Duration::from_millis(80),
+    }
+}
+
+/// One of each kind, then as they come; none where nobody asked for more.
+fn number_of_faults() -> usize {
+    std::env::var("NODEPOOL_FAULTS").map_or(KINDS.len(), |text| text.parse().expect("NODEPOOL_FAULTS is a number"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_faults_no_node_is_lost_or_assigned_twice() {
+    if real::skipped() {
+        return;
+    }
+    let seed = harness::seed();
+    let (mut left, mut stats) = (number_of_faults(), RunStats::default());
+    for round in 0.. {
+        let share = left.min(FAULTS_PER_ROUND);
+        stats.add(&run_round(share, seed.wrapping_add(round)).await);
+        left -= share;
+        if left == 0 {
+            break;
+        }
+    }
+    eprintln!("what struck, and how often:\n{stats}");
+    let missing: Vec<_> = KINDS.iter().take(number_of_faults()).filter(|kind| !stats.has(kind)).collect();
+    assert!(missing.is_empty(), "these did not strike: {missing:?}");
+}
+
+/// From when to when something failed, in milliseconds since the Unix epoch.
+#[derive(Default)]
+struct FaultTimes {
+    all: Vec<(i64, i64)>,
+    of_zookeeper: Vec<(i64, i64)>,
+}
+
+/// All of it from a new stage to an empty one.
+async fn run_round(number: usize, seed: u64) -> RunStats {
+    let (rng, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
+    let mut cluster =
+        TestCluster::start(&ClusterSpec { builders: 2, sync_timeout: SYNC_TIMEOUT, ..ClusterSpec::quick(&name) }).await;
+    let limit = cluster.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
+    // Before that nobody has the label, and who asks for it fails.
+    wait_until_correct(TIMEOUT, async || cluster.find_image_leftover().await).await;
+    let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], LauncherSetup::TwoPerProvider));
+    let workload = Workload::start(&cluster.zk, &checker, workload_spec(), seed).await;
+    let interpreter = Interpreter::ZUUL[rng.gen_range(0..2)];
+    let zuul = ZuulConsumer::start(interpreter, &cluster.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
+    let (mut stats, mut times) = (RunStats::default(), FaultTimes::default());
+    for fault in 1..=number {
+        inject_fault(&mut cluster, &zuul, KINDS.get(fault - 1).copied(), rng, &mut stats, &mut times).await;
+        if fault.is_multiple_of(FAULTS_BETWEEN_PAUSES) || fault == number {
+            harness::wait_until_all_end(&cluster.zk, limit + times.remaining_effect()).await;
+        } else if rng.gen_bool(0.6) {
+            let before = checker.summary().served;
+            let what = format!("more to be served after fault {fault}, seed {seed}");
+            wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
+        }
+        sleep(Duration::from_millis(rng.gen_range(0..400))).await;
+        assert_no_violations(&checker, &cluster, seed);
+    }
+    workload.stop().await;
+    let by_zuul = zuul.stop().await;
+    delete_abandoned_requests(&cluster.zk).await;
+    wait_until_quiescent(&cluster, seed).await;
+    assert_no_violations(&checker, &cluster, seed);
+    times.assert_explain(&by_zuul, seed);
+    let mut history_checker = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
+    history_checker.expected_images = vec![(fault_injector::cluster::IMAGE.into(), "lab".into())];
+    history_checker.sessions = cluster.sessions();
+    let findings = history_checker.check();
+    findings.assert_no_violations(&name);
+    let longest = findings.longest_fault_free_wait(&times.all, limit, &name);
+    let (served, by_zuul) = (checker.summary().served, by_zuul.served);
+    eprintln!(
+        "seed {seed}: served {served} and {by_zuul} to Zuul, {} transactions, {} nodes, {} servers, {} images, longest wait {longest:?}",
+        history_checker.transactions.len(),
+        findings.nodes,
+        history_checker.servers.len(),
+        history_checker.images.len(),
+    );
+    assert!(
+        findings.nodes > 0 && !history_checker.servers.is_empty() && !history_checker.images.is_empty(),
+        "there is a history"
+    );
+    for process in &mut cluster.processes {
+        assert!(process.process.stop(TIMEOUT).await.success());
+    }
+    stats
+}
+
+/// One that strikes, of this kind, or one as they come.
+async fn inject_fault(
+    cluster: &mut TestCluster,
+    zuul: &ZuulConsumer,
+    kind: Option<&str>,
+    rng: &mut StdRng,
+    stats: &mut RunStats,
+    times: &mut FaultTimes,
+) {
+    loop {
+        let fault = match kind {
+            Some(kind) => Fault::of_kind(kind, cluster, rng),
+            None => Fault::draw(cluster, rng),
+        };
+        eprintln!("{} {fault:?}", now_ms());
+        if rng.gen_bool(0.4) {
+            cluster.request_build().await;
+        }
+        let began = now_ms();
+        let struck = fault.inject(cluster, zuul).await;
+        let over = now_ms();
+        times.all.push((began, over + fault.aftermath().as_millis() as i64));
+        if fault.affects_zookeeper() {
+            times.of_zookeeper.push((began, over));
+        }
+        match struck {
+            Some(name) => {
+                stats.count(name);
+                return;
+            }
+            // A wire that is cut for a moment may have nothing to carry, and a storm nobody to call.
+            None => eprintln!("{} it struck nobody", now_ms()),
+        }
+    }
+}
+
+impl FaultTimes {
+    /// For how long what has struck may hold up requests from now on.
+    fn remaining_effect(&self) -> Duration {
+        let over = self.all.iter().map(|(_, over)| *over).max().unwrap_or(0);
+        Duration::from_millis((over - now_ms()).try_into().unwrap_or(0))
+    }
+
+    /// Zuul's classes fail only where ZooKeeper did, or was so short a time ago that they have lost their session by it.
+    fn assert_explain(&self, zuul: &ZuulStats, seed: u64) {
+        let is_explained = |error: &&ZuulError| {
+            self.of_zookeeper
+                .iter()
+                .any(|(began, over)| *began <= error.at_ms && error.began_ms <= over + ZUUL_SESSION_TIMEOUT_MS)
+        };
+        let odd: Vec<_> = zuul.errors.iter().filter(|error| !is_explained(error)).collect();
+        assert!(odd.is_empty(), "seed {seed}: Zuul's classes failed while ZooKeeper did not: {odd:?}");
+    }
+}
+
+fn assert_no_violations(checker: &Arc<ConsistencyChecker>, cluster: &TestCluster, seed: u64) {
+    let violations = checker.violations();
+    if !violations.is_empty() {
+        let reported: Vec<String> =
+            violations.iter().map(|text| format!("{text}\n{}", cluster.log_lines_about(text))).collect();
+        panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), reported.join("\n"));
+    }
+}
+
+async fn wait_until_quiescent(cluster: &TestCluster, seed: u64) {
+    let began = Instant::now();
+    while let Some(unrest) = cluster.find_leftover().await {
+        if began.elapsed() > TIMEOUT {
+            let findings = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.check();
+            panic!(
+                "seed {seed}, {TIMEOUT:?} after all faults: {unrest}; {} tells all",
+                findings.write_trace(&cluster.name).display()
+            );
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What consumers left that died: nobody else ever takes it away.
+async fn delete_abandoned_requests(zk: &Zk) {
+    for name in children(zk, paths::REQUESTS).await {
+        let path = paths::request(&name.into());
+        let Ok((data, _)) = retry_unknown(|| zk.get(&path)).await else { continue };
+        if json::from_bytes::<NodeRequest>(&data).is_ok_and(|record| record.requestor.as_deref() != Some("tester")) {
+            let _ = retry_unknown(|| zk.delete(&path, -1)).await;
+        }
+    }
+}
+
+fn now_ms() -> i64 {
+    (clock::now().0 * 1000.0) as i64
+}
+
+/// What was refused is in the logs of ZooKeeper as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_checker_ignores_rejected_transactions() {
+    if real::skipped() {
+        return;
+    }
+    let mut server = Server::start(harness::options()).await;
+    let client = zookeeper_client::Client::connect(&server.address()).await.unwrap();
+    let (lasting, passing) = (CreateMode::Persistent, CreateMode::Ephemeral);
+    let [lasting, passing] = [lasting, passing].map(|mode| mode.with_acls(Acls::anyone_all()));
+    client.create("/one", b"1", &lasting).await.unwrap();
+    client.set_data("/one", b"2", None).await.unwrap();
+    let mut refused = client.new_multi_writer();
+    refused.add_create("/two", b"", &lasting).unwrap();
+    refused.add_set_data("/one", b"3", Some(77)).unwrap();
+    refused.commit().await.unwrap_err();
+    let mut done = client.new_multi_writer();
+    done.add_create("/three", b"", &lasting).unwrap();
+    done.add_delete("/one", None).unwrap();
+    done.commit().await.unwrap();
+    let session = client.session_id().0;
+    client.create("/mine", b"", &passing).await.unwrap();
+    server.kill();
+    server.start_again().await;
+    drop(client);
+    let text = |text: &str| text.to_owned();
+    let expected = [
+        Change::Created(text("/one"), b"1".to_vec()),
+        Change::Updated(text("/one"), b"2".to_vec()),
+        Change::Created(text("/three"), Vec::new()),
+        Change::Deleted(text("/one")),
+        Change::Created(text("/mine"), Vec::new()),
+        Change::Deleted(text("/mine")),
+        Change::SessionEnded,
+    ];
+    wait::until("the log to tell of the session's end", TIMEOUT, async || {
+        let history_checker = HistoryChecker::of_server(&server, "", None).await;
+        let of_session = history_checker.transactions.iter().filter(|transaction| transaction.session == session);
+        of_session.flat_map(|transaction| transaction.changes.clone()).eq(expected.iter().cloned())
+    })
+    .await;
+    let mut history_checker = HistoryChecker::of_server(&server, "", None).await;
+    let of_session: Vec<_> = history_checker.transactions.iter().filter(|known| known.session == session).collect();
+    let (began, ended) = (of_session[0].at_ms, of_session[of_session.len() - 1].at_ms);
+    history_checker.sessions = [("ours".to_owned(), [session].into())].into();
+    let call =
+        |by: &str, at_ms: i64| CloudCall { by: by.to_owned(), at: at_ms * 1000, call: format!("call at {at_ms}") };
+    let late = ended + 600;
+    let (early, in_time) = (call("ours", began - 1), call("ours", ended + 400));
+    history_checker.cloud_calls =
+        vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
+    let broken = history_checker.check().violations;
+    let of_call =
+        |at_ms: i64| broken.iter().filter(move |broken| broken.contains(&format!("call at {at_ms} "))).count();
+    let found = [began - 1, began, ended + 400, late].map(of_call);
+    assert_eq!((found, broken.len()), ([1, 0, 0, 1], 2), "{broken:?}");
+}
+
+/// A checker that notices nothing shows nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_checker_detects_double_assignment_and_leaks() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(harness::options()).await;
+    let client = zookeeper_client::Client::connect(&server.address()).await.unwrap();
+    let lasting = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for container in ["/nodepool", "/nodepool/nodes", "/nodepool/requests"] {
+        client.create(container, b"", &lasting).await.unwrap();
+    }
+    let node = br#"{"state": "ready", "provider": "lab", "type": ["a"], "allocated_to": "200-1", "external_id": "s"}"#;
+    client.create("/nodepool/nodes/1", node, &lasting).await.unwrap();
+    let request = br#"{"state": "fulfilled", "node_types": ["a"], "nodes": ["1"], "declined_by": []}"#;
+    client.create("/nodepool/requests/200-1", request, &lasting).await.unwrap();
+    client.create("/nodepool/requests/200-2", request, &lasting).await.unwrap();
+    let mut history_checker = HistoryChecker::of_server(&server, "", None).await;
+    let created = (clock::now().0 * 1e6) as i64;
+    let life = |id: &str, created: i64| ServerLifetime {
+        place: ("lab".into(), id.to_owned()),
+        node: "1".into(),
+        created,
+        shown_active: None,
+        delete_requested: None,
+        deleted: None,
+    };
+    history_checker.servers = vec![life("s", created), life("t", created + 1)];
+    let broken = history_checker.check().violations.join("\n");
+    for part in ["node 1, which is not given to it", "node 1 is in 200-2 and in 200-1", "t of lab is made for node 1"] {
+        assert!(broken.contains(part), "{part}: {broken}");
+    }
+    client.delete("/nodepool/nodes/1", None).await.unwrap();
+    let mut later = HistoryChecker::of_server(&server, "", None).await;
+    later.servers = vec![life("s", created)];
+    let findings = later.check();
+    assert!(
+        findings.violations.iter().any(|text| text.contains("its server s of lab stays")),
+        "{:?}",
+        findings.violations
+    );
+    assert!(
+        findings.leftovers.iter().any(|text| text.contains("server s of lab is left over")),
+        "{:?}",
+        findings.leftovers
+    );
+}

@@ -1,0 +1,153 @@
+//! The place of a launcher or a builder, which is taken by one process after another.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use nix::sys::signal::Signal;
+use tokio::sync::watch;
+
+use super::proxy::{LinkState, LinkStats, Proxy};
+use crate::support::real::{self, nodepool_process::NodepoolProcess};
+
+/// Lives of a process whose logs are kept.
+const MAX_KEPT_RUNS: usize = 60;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Launcher,
+    Builder,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Launcher => "launcher",
+            Self::Builder => "builder",
+        }
+    }
+
+    /// One whose slow rules run often, so that what they find is found within the test.
+    fn command(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Launcher => {
+                let flags = &["-d", "--no-webapp", "--cleanup-interval", "2", "--delete-interval", "1"];
+                (env!("CARGO_BIN_EXE_nodepool-launcher"), flags)
+            }
+            Self::Builder => {
+                let flags = &["-d", "--cleanup-interval", "1", "--build-interval", "1", "--upload-interval", "1"];
+                (env!("CARGO_BIN_EXE_nodepool-builder"), flags)
+            }
+        }
+    }
+}
+
+/// What each of the processes is started with.
+pub struct ProcessSpec {
+    pub role: Role,
+    pub configuration: String,
+    /// Who it is for the cloud.
+    pub user: String,
+    pub clouds: PathBuf,
+    /// The file that says how wrong its wall clock is.
+    pub clock: Option<PathBuf>,
+}
+
+impl ProcessSpec {
+    fn start(&self) -> NodepoolProcess {
+        let mut environment = vec![("OS_CLIENT_CONFIG_FILE", self.clouds.as_path())];
+        let library = PathBuf::from(real::setting("NODEPOOL_TEST_FAKETIME"));
+        if let Some(clock) = &self.clock {
+            environment.extend([
+                ("LD_PRELOAD", library.as_path()),
+                ("FAKETIME_TIMESTAMP_FILE", clock),
+                ("FAKETIME_NO_CACHE", Path::new("1")),
+                // Time goes on as it does: it is what clocks show that is wrong.
+                ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
+            ]);
+        }
+        let (executable, flags) = self.role.command();
+        NodepoolProcess::start_in(&environment, executable, &self.configuration, flags)
+    }
+}
+
+pub struct SupervisedProcess {
+    pub process: NodepoolProcess,
+    pub link: watch::Sender<LinkState>,
+    pub link_stats: LinkStats,
+    /// Processes that are no more.
+    previous: VecDeque<NodepoolProcess>,
+    spec: ProcessSpec,
+    _proxies: Vec<Proxy>,
+}
+
+impl SupervisedProcess {
+    pub fn start(
+        spec: ProcessSpec,
+        link: watch::Sender<LinkState>,
+        link_stats: LinkStats,
+        proxies: Vec<Proxy>,
+    ) -> SupervisedProcess {
+        if let Some(clock) = &spec.clock {
+            std::fs::write(clock, "+0").expect("a new directory is writable");
+        }
+        SupervisedProcess {
+            process: spec.start(),
+            link,
+            link_stats,
+            previous: VecDeque::new(),
+            spec,
+            _proxies: proxies,
+        }
+    }
+
+    /// Who it is for the cloud.
+    pub fn user(&self) -> &str {
+        &self.spec.user
+    }
+
+    pub fn role(&self) -> Role {
+        self.spec.role
+    }
+
+    /// What happened to what it asks and hears.
+    pub fn affected_messages(&self) -> usize {
+        self.link_stats.affected_messages.load(Ordering::Relaxed)
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// After a kill.
+    pub fn start_again(&mut self) {
+        let next = self.spec.start();
+        self.previous.push_back(std::mem::replace(&mut self.process, next));
+        self.previous.drain(..self.previous.len().saturating_sub(MAX_KEPT_RUNS));
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Its wall clock shows that much more, or less, than it should.
+    pub fn set_clock(&self, seconds: i64) {
+        let clock = self.spec.clock.as_ref().expect("it was started with a clock that can be set");
+        // Whoever reads it meanwhile finds one or the other.
+        let next = clock.with_extension("next");
+        std::fs::write(&next, format!("{seconds:+}")).expect("the directory is writable");
+        std::fs::rename(&next, clock).expect("the directory is writable");
+    }
+
+    /// Whether what shows it another time is in the process at all.
+    pub fn has_own_clock(&self) -> bool {
+        let mapped = std::fs::read_to_string(format!("/proc/{}/maps", self.process.pid())).expect("it runs");
+        mapped.contains("faketime")
+    }
+
+    /// Of all lives that are remembered.
+    pub fn log(&self) -> String {
+        let runs = self.previous.iter().chain([&self.process]);
+        runs.map(|run| format!("=== {}\n{}", run.pid(), run.log())).collect()
+    }
+}

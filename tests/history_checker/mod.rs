@@ -1,0 +1,501 @@
+//! What really happened in a run, from outside: the logs of the ZooKeeper servers and what the cloud remembers, put in one order
+//! and held to the promises to which simulated hours are held.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool_model::records::ids::{ImageName, NodeId, PoolId, ProviderName, RequestId};
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Seconds;
+use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageObservation};
+use nodepool_policy::invariants::nodes::{self, CloudObjectKey, InvariantChecker, Observation, Violation};
+use nodepool_zk::paths;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::support::real::simulated_openstack::SimulatedOpenStack;
+use crate::support::real::zookeeper::{Ensemble, Server};
+
+mod record_schema;
+pub mod zk_txn_log;
+
+use zk_txn_log::{Change, Transaction};
+
+/// Both sources have the clock of this machine, and one of them tells milliseconds.
+const MICROS_PER_MS: i64 = 1000;
+
+/// A call leaves while the session is known to live for another moment (`actors/fence.rs`). Where processors are busy it may take longer to
+/// arrive than that.
+const CALL_TRANSIT_TIME: Seconds = Seconds(0.5);
+
+/// Of each record the tale has so many bytes.
+const MAX_SHOWN_BYTES: usize = 3000;
+
+/// Everything that a run left behind.
+pub struct HistoryChecker {
+    pub transactions: Arc<[Transaction]>,
+    pub servers: Vec<ServerLifetime>,
+    pub images: Vec<ImageLifetime>,
+    /// How many servers a pool may have, from the beginning to the end.
+    pub limits: Vec<(PoolId, usize)>,
+    /// The sessions that each user of the cloud has had. Of others it is not known on whose behalf they ask.
+    pub sessions: BTreeMap<String, BTreeSet<i64>>,
+    /// The images that have to be in a provider at the end.
+    pub expected_images: Vec<(ImageName, ProviderName)>,
+    /// What who asked the cloud for, as far as it makes, changes or deletes something.
+    pub cloud_calls: Vec<CloudCall>,
+    chroot: String,
+}
+
+/// A call that makes or deletes something in the cloud; the time as below.
+pub struct CloudCall {
+    pub by: String,
+    pub at: i64,
+    pub call: String,
+}
+
+/// A server that the cloud has or had; times in microseconds since the Unix epoch.
+pub struct ServerLifetime {
+    pub place: CloudObjectKey,
+    pub node: NodeId,
+    pub created: i64,
+    /// The first answer that said it runs.
+    pub shown_active: Option<i64>,
+    pub delete_requested: Option<i64>,
+    pub deleted: Option<i64>,
+}
+
+/// An image that a provider has or had in the cloud; times as above.
+pub struct ImageLifetime {
+    pub place: CloudObjectKey,
+    pub created: i64,
+    /// Its content was there.
+    pub filled: Option<i64>,
+    pub deleted: Option<i64>,
+}
+
+/// A request, from the moment at which it was written; times in milliseconds since the Unix epoch.
+#[derive(Clone, Debug)]
+pub struct RequestLifetime {
+    pub id: RequestId,
+    pub submitted_ms: i64,
+    /// Fulfilled, failed, or taken away by who wrote it.
+    pub ended_ms: Option<i64>,
+}
+
+impl RequestLifetime {
+    /// How long it waited at most while nothing failed: between these times, each with beginning and end.
+    pub fn longest_fault_free_wait_ms(&self, faults: &[(i64, i64)]) -> i64 {
+        let Some(ended) = self.ended_ms else { return 0 };
+        let (mut fault_free_since, mut longest) = (self.submitted_ms, 0);
+        for (began, ended_at) in
+            faults.iter().filter(|(began, ended_at)| *ended_at > self.submitted_ms && *began < ended)
+        {
+            longest = longest.max(began - fault_free_since);
+            // The effects of one may outlast the next one.
+            fault_free_since = fault_free_since.max(*ended_at);
+        }
+        longest.max(ended - fault_free_since)
+    }
+}
+
+/// What became of the promises.
+pub struct HistoryReport {
+    pub violations: Vec<String>,
+    /// What the run left unfinished.
+    pub leftovers: Vec<String>,
+    pub requests: Vec<RequestLifetime>,
+    pub nodes: usize,
+    /// Changes of records of any kind.
+    pub changes: usize,
+    /// All that happened, line by line.
+    pub trace: String,
+}
+
+impl HistoryChecker {
+    /// To be called when all servers run and the last answer to a writer has arrived.
+    pub async fn of_ensemble(ensemble: &Ensemble, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
+        let homes: Vec<_> = ensemble.servers.iter().map(|server| server.home().join("data")).collect();
+        Self::of(&homes.iter().map(|home| &**home).collect::<Vec<_>>(), "", cloud).await
+    }
+
+    pub async fn of_server(server: &Server, chroot: &str, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
+        Self::of(&[&server.home().join("data")], chroot, cloud).await
+    }
+
+    async fn of(data_dirs: &[&Path], chroot: &str, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
+        let (servers, images, changes) = match cloud {
+            Some(cloud) => {
+                let history = cloud.history().await;
+                (server_lifetimes(&history), image_lifetimes(&history), cloud_calls(&history))
+            }
+            None => Default::default(),
+        };
+        let (limits, sessions, wanted) = Default::default();
+        let transactions = zk_txn_log::committed(data_dirs).into();
+        HistoryChecker {
+            transactions,
+            servers,
+            images,
+            limits,
+            sessions,
+            expected_images: wanted,
+            cloud_calls: changes,
+            chroot: chroot.to_owned(),
+        }
+    }
+
+    /// The sessions of launchers and builders: those that have registered one.
+    fn program_sessions(&self) -> BTreeSet<i64> {
+        let creates_component = |change: &Change| match change {
+            Change::Created(path, _) => self
+                .strip_chroot(path)
+                .is_some_and(|path| matches!(paths::parse(path), paths::ZnodePath::Component { .. })),
+            Change::Updated(..) | Change::Deleted(_) | Change::SessionEnded => false,
+        };
+        let registrations =
+            self.transactions.iter().filter(|transaction| transaction.changes.iter().any(creates_component));
+        registrations.map(|transaction| transaction.session).collect()
+    }
+
+    /// A path as programs know it.
+    pub fn strip_chroot<'a>(&self, path: &'a str) -> Option<&'a str> {
+        path.strip_prefix(&*self.chroot)
+    }
+
+    pub fn check(&self) -> HistoryReport {
+        let mut checker = Checker { program_sessions: self.program_sessions(), ..Checker::default() };
+        for (pool, limit) in &self.limits {
+            checker.observe(0, Observation::PoolLimit(pool, *limit));
+        }
+        let mut events = self.cloud_events().into_iter().peekable();
+        for transaction in &*self.transactions {
+            // A record is written before its server is asked for, and its server goes before it: both are seen so, where the
+            // clock decides. Of two things in the same millisecond the record's beginning and the server's end come first.
+            while let Some(event) = events.next_if(|event| event.at < transaction.at_ms * MICROS_PER_MS) {
+                checker.cloud(&event);
+            }
+            for change in &transaction.changes {
+                let (path, data) = match change {
+                    Change::Created(path, data) | Change::Updated(path, data) => (path, Some(data)),
+                    Change::Deleted(path) => (path, None),
+                    Change::SessionEnded => {
+                        checker.trace_line(transaction.at_ms, &format!("session {:#x} ends", transaction.session));
+                        continue;
+                    }
+                };
+                if let Some(path) = self.strip_chroot(path) {
+                    checker.znode(transaction, path, data.map(Vec::as_slice));
+                }
+            }
+        }
+        events.for_each(|event| checker.cloud(&event));
+        self.check_cloud_calls(&mut checker);
+        checker.finish(&self.expected_images)
+    }
+
+    /// Whether who asked for a change had a session.
+    fn check_cloud_calls(&self, checker: &mut Checker) {
+        let mut session_times: BTreeMap<i64, (i64, Option<i64>)> = BTreeMap::new();
+        for Transaction { session, at_ms, changes, .. } in &*self.transactions {
+            let (_, end) = session_times.entry(*session).or_insert((*at_ms, None));
+            *end = end.or(changes.contains(&Change::SessionEnded).then_some(*at_ms));
+        }
+        for CloudCall { by, at, call } in &self.cloud_calls {
+            let Some(sessions) = self.sessions.get(by) else { continue };
+            let at_ms = at / MICROS_PER_MS;
+            let begun =
+                sessions.iter().filter_map(|session| session_times.get(session)).filter(|(begun, _)| *begun <= at_ms);
+            // Without any it never had one, and that since for ever.
+            let expired_ms = begun.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
+            let over_for = Seconds(expired_ms as f64 / 1000.0);
+            checker.record_violations(
+                at_ms,
+                nodes::check_call(format_args!("{call} of {by}"), Some(over_for), CALL_TRANSIT_TIME)
+                    .into_iter()
+                    .collect(),
+            );
+        }
+    }
+
+    fn cloud_events(&self) -> Vec<CloudEvent<'_>> {
+        let mut events = Vec::new();
+        // Ends are told as if they had come a millisecond earlier, but never before the beginning.
+        let early = |at: i64, created: i64| ((at / MICROS_PER_MS - 1) * MICROS_PER_MS).max(created);
+        for server in &self.servers {
+            let mut happened = |at, what| events.push(CloudEvent { at, object: ObjectRef::Server(server), kind: what });
+            happened(server.created, LifecycleEvent::Created);
+            // Its node may be ready within the same millisecond.
+            if let Some(at) = server.shown_active {
+                happened(early(at, server.created), LifecycleEvent::Runs);
+            }
+            if let Some(at) = server.delete_requested {
+                happened(at, LifecycleEvent::Deleting);
+                happened(early(at, server.created), LifecycleEvent::Ending);
+            }
+            if let Some(at) = server.deleted {
+                happened(early(at, server.created), LifecycleEvent::Gone);
+            }
+        }
+        for life in &self.images {
+            let mut happened = |at, what| events.push(CloudEvent { at, object: ObjectRef::Image(life), kind: what });
+            // What never had content is an image all the same for who looks for what is left over; and what has it is ready at once.
+            happened(life.filled.map_or(life.created, |at| early(at, life.created)), LifecycleEvent::Created);
+            if let Some(at) = life.deleted {
+                happened(at, LifecycleEvent::Deleting);
+                happened(early(at, life.created), LifecycleEvent::Gone);
+            }
+        }
+        events.sort_by_key(|event| (event.at, event.kind));
+        events
+    }
+}
+
+struct CloudEvent<'a> {
+    at: i64,
+    object: ObjectRef<'a>,
+    kind: LifecycleEvent,
+}
+
+enum ObjectRef<'a> {
+    Server(&'a ServerLifetime),
+    Image(&'a ImageLifetime),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LifecycleEvent {
+    Created,
+    Runs,
+    Deleting,
+    Ending,
+    Gone,
+}
+
+fn micros(seconds: &Value) -> Option<i64> {
+    seconds.as_f64().map(|seconds| (seconds * 1e6) as i64)
+}
+
+/// The images that are some provider's, as the cloud tells of them.
+pub fn image_lifetimes(history: &Value) -> Vec<ImageLifetime> {
+    let images = history["images"].as_array().expect("a history has its images");
+    let ours = images.iter().filter_map(|image| Some((image, image["provider"].as_str()?)));
+    let lifetime = |(image, provider): (&Value, &str)| ImageLifetime {
+        place: (provider.into(), image["id"].as_str().expect("an image has an id").to_owned()),
+        created: micros(&image["created"]).expect("an image was created at some time"),
+        filled: micros(&image["filled"]),
+        deleted: micros(&image["gone"]),
+    };
+    ours.map(lifetime).collect()
+}
+
+fn cloud_calls(history: &Value) -> Vec<CloudCall> {
+    let changes = history["changes"].as_array().expect("a history has its changes");
+    let text = |change: &Value, key: &str| change[key].as_str().expect("of a change it is said").to_owned();
+    let call = |change: &Value| CloudCall {
+        by: text(change, "by"),
+        at: micros(&change["at"]).expect("a change was asked for at some time"),
+        call: text(change, "call"),
+    };
+    changes.iter().map(call).collect()
+}
+
+fn server_lifetimes(history: &Value) -> Vec<ServerLifetime> {
+    let servers = history["servers"].as_array().expect("a history has its servers");
+    let ours = servers.iter().filter_map(|server| Some((server, server["node"].as_str()?)));
+    let lifetime = |(server, node): (&Value, &str)| ServerLifetime {
+        place: (
+            ProviderName::from(server["provider"].as_str().expect("who has a node has a provider")),
+            server["id"].as_str().expect("a server has an id").to_owned(),
+        ),
+        node: NodeId::from(node),
+        created: micros(&server["created"]).expect("a server was created at some time"),
+        shown_active: micros(&server["shown_active"]),
+        delete_requested: micros(&server["delete_asked"]),
+        deleted: micros(&server["gone"]),
+    };
+    ours.map(lifetime).collect()
+}
+
+#[derive(Default)]
+struct Checker {
+    checker: InvariantChecker,
+    /// Of these sessions every record has what other readers of it need. What Zuul writes is its own affair.
+    program_sessions: BTreeSet<i64>,
+    image_checker: ImageInvariantChecker,
+    violations: Vec<String>,
+    requests: BTreeMap<RequestId, RequestLifetime>,
+    nodes: BTreeSet<NodeId>,
+    changes: usize,
+    trace: String,
+}
+
+impl Checker {
+    fn observe(&mut self, at_ms: i64, observation: Observation<'_>) {
+        let found = self.checker.observe(observation);
+        self.record_violations(at_ms, found);
+    }
+
+    fn observe_image(&mut self, at_ms: i64, sight: ImageObservation<'_>) {
+        let found = self.image_checker.observe(sight);
+        self.record_violations(at_ms, found);
+    }
+
+    fn record_violations(&mut self, at_ms: i64, found: Vec<Violation>) {
+        for violation in found {
+            self.trace_line(at_ms, &format!("VIOLATION {violation}"));
+            self.violations.push(format!("{at_ms}: {violation}"));
+        }
+    }
+
+    fn trace_line(&mut self, at_ms: i64, text: &str) {
+        writeln!(self.trace, "{at_ms} {text}").expect("a string takes any text");
+    }
+
+    fn cloud(&mut self, event: &CloudEvent<'_>) {
+        match event.object {
+            ObjectRef::Server(server) => self.server(event, server),
+            ObjectRef::Image(image) => self.image(event, image),
+        }
+    }
+
+    fn server(&mut self, event: &CloudEvent<'_>, ServerLifetime { place, node, .. }: &ServerLifetime) {
+        let at_ms = event.at / MICROS_PER_MS;
+        self.trace_line(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.kind));
+        let observation = match event.kind {
+            LifecycleEvent::Created => Observation::Created(place, node),
+            LifecycleEvent::Runs => Observation::Running(place),
+            LifecycleEvent::Deleting => Observation::Deleting(place),
+            LifecycleEvent::Ending => Observation::Ending(place),
+            LifecycleEvent::Gone => Observation::Removed(place),
+        };
+        self.observe(at_ms, observation);
+    }
+
+    fn image(&mut self, event: &CloudEvent<'_>, ImageLifetime { place, .. }: &ImageLifetime) {
+        let at_ms = event.at / MICROS_PER_MS;
+        self.trace_line(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.kind));
+        let sight = match event.kind {
+            LifecycleEvent::Created | LifecycleEvent::Runs => ImageObservation::Created(place),
+            LifecycleEvent::Deleting | LifecycleEvent::Ending => ImageObservation::Deleting(place),
+            LifecycleEvent::Gone => ImageObservation::Removed(place),
+        };
+        self.observe_image(at_ms, sight);
+    }
+
+    fn znode(&mut self, transaction: &Transaction, path: &str, data: Option<&[u8]>) {
+        let Some(rest) = path.strip_prefix("/nodepool/") else { return };
+        let shown = data.map(|data| &data[..data.len().min(MAX_SHOWN_BYTES)]);
+        let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
+        self.trace_line(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
+        let znode = paths::parse(path);
+        if let Some(keys) = record_schema::required_keys(&znode) {
+            self.changes += 1;
+            // The place of a record may be made before it.
+            let of_program = self.program_sessions.contains(&transaction.session);
+            if let Some(written) = data.filter(|data| of_program && !data.is_empty()) {
+                self.record_violations(at_ms, nodes::check_readable(path, keys, written));
+            }
+        }
+        match znode {
+            paths::ZnodePath::Node(id) => {
+                let Some(record) = self.record::<Node>(at_ms, rest, data) else { return };
+                self.nodes.insert(id.clone());
+                self.observe(at_ms, Observation::Node(&id, record.as_ref()));
+            }
+            paths::ZnodePath::Request(id) => {
+                let Some(record) = self.record::<NodeRequest>(at_ms, rest, data) else { return };
+                self.track_request(&id, at_ms, record.as_ref());
+                self.observe(at_ms, Observation::Request(&id, record.as_ref()));
+            }
+            paths::ZnodePath::NodeContender(id, name) => {
+                self.observe(at_ms, Observation::NodeContender(&id, &name, data.is_some()))
+            }
+            // What is empty was made to have something below it.
+            paths::ZnodePath::ImageBuild(image, build) => {
+                let data = data.filter(|data| !data.is_empty());
+                let Some(record) = self.record(at_ms, rest, data) else { return };
+                self.observe_image(at_ms, ImageObservation::Build(&BuildKey { image, build }, record.as_ref()));
+            }
+            paths::ZnodePath::ImageUpload(key) => {
+                let data = data.filter(|data| !data.is_empty());
+                let Some(record) = self.record(at_ms, rest, data) else { return };
+                self.observe_image(at_ms, ImageObservation::Upload(&key, record.as_ref()));
+            }
+            _ => {}
+        }
+    }
+
+    fn track_request(&mut self, id: &RequestId, at_ms: i64, record: Option<&NodeRequest>) {
+        let lifetime = RequestLifetime { id: id.clone(), submitted_ms: at_ms, ended_ms: None };
+        let lifetime = self.requests.entry(id.clone()).or_insert(lifetime);
+        let is_open = |record: &NodeRequest| matches!(record.state, RequestState::Requested | RequestState::Pending);
+        if !record.is_some_and(is_open) {
+            lifetime.ended_ms = lifetime.ended_ms.or(Some(at_ms));
+        }
+    }
+
+    /// `Some(None)` for one that has gone.
+    fn record<T: DeserializeOwned>(&mut self, at_ms: i64, path: &str, data: Option<&[u8]>) -> Option<Option<T>> {
+        let Some(data) = data else { return Some(None) };
+        match json::from_bytes(data) {
+            Ok(record) => Some(Some(record)),
+            Err(error) => {
+                self.violations.push(format!("{at_ms}: {path} cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    fn finish(self, expected_images: &[(ImageName, ProviderName)]) -> HistoryReport {
+        let of_images = self.image_checker.at_quiescence(expected_images);
+        HistoryReport {
+            leftovers: self.checker.at_quiescence().iter().chain(&of_images).map(ToString::to_string).collect(),
+            changes: self.changes,
+            violations: self.violations,
+            requests: self.requests.into_values().collect(),
+            nodes: self.nodes.len(),
+            trace: self.trace,
+        }
+    }
+}
+
+impl HistoryReport {
+    /// Fails with every promise that was broken; the whole tale lies beside the test then. So does it where nothing was found to look at.
+    pub fn assert_no_violations(&self, what: &str) {
+        assert!(self.changes > 0, "{what}: no record was found in what ZooKeeper wrote");
+        let all = [&self.violations[..], &self.leftovers].concat();
+        if all.is_empty() {
+            return;
+        }
+        let file = self.write_trace(what);
+        panic!("{what}: {} promises were broken; {} tells all:\n{}", all.len(), file.display(), all.join("\n"));
+    }
+
+    /// Fails with every request that waited longer while nothing failed, see `longest_calm_ms`; the longest of those waits otherwise.
+    pub fn longest_fault_free_wait(&self, faults: &[(i64, i64)], limit: Duration, what: &str) -> Duration {
+        let waits = self.requests.iter().map(|lifetime| (lifetime.longest_fault_free_wait_ms(faults), &lifetime.id));
+        let (longest, id) = waits.max().expect("somebody asked for something");
+        let longest = Duration::from_millis(longest.try_into().expect("a request ends after it was asked"));
+        if longest > limit {
+            panic!(
+                "{what}: {id} waited {longest:?} while nothing failed; {} tells all",
+                self.write_trace(what).display()
+            );
+        }
+        longest
+    }
+
+    /// The tale, as a file beside the test.
+    pub fn write_trace(&self, what: &str) -> PathBuf {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}.log"));
+        std::fs::write(&file, &self.trace).expect("cargo gave this directory to the tests");
+        file
+    }
+}

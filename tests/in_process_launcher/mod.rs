@@ -1,0 +1,319 @@
+//! Launchers as they run, on a ZooKeeper in memory and on paused time, and consumers as Zuul is one.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+pub mod image_records;
+pub mod fake_cloud;
+pub mod foreign_pool;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_rt::{Arbiter, System};
+use bytes::Bytes;
+use nodepool::actors::launcher::launcher::run_session;
+use nodepool::actors::process::context::{
+    ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest,
+};
+use nodepool::actors::process::files::ConfigFileSource;
+use nodepool::actors::process::identity::Identity;
+use nodepool::actors::provider::providers::ExtraDrivers;
+use nodepool::actors::runtime::panics::PanicCounter;
+use nodepool::actors::runtime::snapshot_feed::SnapshotFeed;
+use nodepool::actors::runtime::{clock, dump};
+use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::{Zk, paths};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use zookeeper_server::types::{CreateMode, ZkError};
+
+/// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
+pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {
+    System::with_tokio_rt(|| {
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    })
+    .block_on(test)
+}
+
+/// The same with the clock on the wall, for tests with real hosts.
+pub fn on_real_time<T>(test: impl Future<Output = T>) -> T {
+    System::new().block_on(test)
+}
+
+pub fn zookeeper() -> MemoryZooKeeper {
+    MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64)
+}
+
+/// Waits until something is so, in virtual time.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    for _ in 0..20_000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited 200 s in vain for {what}");
+}
+
+/// One launcher process: what survives its sessions, and the session it has.
+pub struct InProcessDaemon {
+    pub shared: Arc<ProcessContext>,
+    pub file: PathBuf,
+    pub session_id: i64,
+    stop: watch::Sender<Option<StopRequest>>,
+    /// Where its configuration is on disk.
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl InProcessDaemon {
+    pub fn new(yaml: &str) -> Self {
+        Self::with(yaml, |_| {})
+    }
+
+    pub fn with(yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> Self {
+        Self::with_drivers(yaml, tune, None)
+    }
+
+    /// With drivers of the test's own.
+    pub fn with_drivers(
+        yaml: &str,
+        tune: impl FnOnce(&mut LauncherOptions),
+        drivers: Option<Box<dyn ExtraDrivers>>,
+    ) -> Self {
+        Self::with_identity(Identity::from_host(), yaml, tune, drivers)
+    }
+
+    /// Under a name of its own.
+    pub fn with_identity(
+        identity: Identity,
+        yaml: &str,
+        tune: impl FnOnce(&mut LauncherOptions),
+        drivers: Option<Box<dyn ExtraDrivers>>,
+    ) -> Self {
+        let (stop, shutdown) = watch::channel(None);
+        let here = Arbiter::current();
+        let mut options = LauncherOptions::new("nodepool.yaml");
+        tune(&mut options);
+        let folder = matches!(options.files, ConfigFileSource::OnDisk).then(|| tempfile::tempdir().unwrap());
+        if let Some(folder) = &folder {
+            options.config = folder.path().join(&options.config);
+            std::fs::write(&options.config, yaml).unwrap();
+        }
+        let file = options.config.clone();
+        let shared = Arc::new(ProcessContext {
+            options,
+            registry: dump::DumpRegistry::default(),
+            explain_registry: ExplainRegistry::default(),
+            samples: SampleSink::discard(),
+            snapshot_feed: SnapshotFeed::default(),
+            tracer: Default::default(),
+            ready: tokio::sync::watch::Sender::new(false),
+            shutdown,
+            panics: PanicCounter::default(),
+            webapp: None,
+            arbiters: ArbiterHandles {
+                roots: here.clone(),
+                pools: here.clone(),
+                runtime: tokio::runtime::Handle::current(),
+                clouds: here,
+            },
+            identity,
+            drivers,
+            servers: watch::Sender::new(Vec::new()),
+            active_config: Default::default(),
+        });
+        Self { shared, file, session_id: 0, stop, _folder: folder }
+    }
+
+    /// Grows a tree on a new session.
+    pub fn run(&mut self, zookeeper: &MemoryZooKeeper) -> tokio::task::JoinHandle<SessionEnd> {
+        self.run_on(zookeeper.connect())
+    }
+
+    /// Grows a tree on a session with any ZooKeeper.
+    pub fn run_on(&mut self, connection: Zk) -> tokio::task::JoinHandle<SessionEnd> {
+        self.session_id = connection.session_id();
+        let shared = self.shared.clone();
+        actix_rt::spawn(async move {
+            let loaded = shared.options.load().await.expect("a test's configuration loads");
+            run_session(connection, shared, loaded).await
+        })
+    }
+
+    /// As SIGINT stops a builder.
+    pub fn stop_gracefully(&self) {
+        self.stop.send_replace(Some(StopRequest { signal: "SIGINT", is_graceful: true }));
+    }
+
+    pub fn stop(&self) {
+        self.stop.send_replace(Some(StopRequest { signal: "SIGTERM", is_graceful: false }));
+    }
+}
+
+/// A ZooKeeper, somebody who looks at it and a launcher with its nodes registered.
+pub async fn start_launcher(yaml: &str, nodes: usize) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
+    start_process(InProcessDaemon::new(yaml), nodes).await
+}
+
+pub async fn start_process(mut process: InProcessDaemon, nodes: usize) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    process.run(&zookeeper);
+    until(&format!("{nodes} nodes"), async || consumer.ready_nodes().await == nodes).await;
+    (zookeeper, consumer, process)
+}
+
+/// A static provider whose hosts are never connected to.
+pub fn yaml(provider: &str, nodes: &[&str], more: &str) -> String {
+    let nodes: String =
+        nodes.iter().map(|node| format!("          - {{{node}, host-key-checking: false}}\n")).collect();
+    let labels = ["a", "b", "c"].map(|label| format!("  - name: {label}\n")).concat();
+    format!(
+        "zookeeper-servers:\n  - host: localhost\n    port: 2181\nlabels:\n{labels}providers:\n  - name: {provider}\n    driver: static\n    pools:\n      - name: main\n        nodes:\n{nodes}{more}"
+    )
+}
+
+/// A part of a node's record.
+#[derive(serde::Deserialize)]
+pub struct NodeFields {
+    pub state: NodeState,
+    pub allocated_to: Option<RequestId>,
+}
+
+/// Somebody who wants nodes.
+#[derive(Clone)]
+pub struct Consumer {
+    pub zk: Zk,
+}
+
+impl Consumer {
+    pub fn of(zookeeper: &MemoryZooKeeper) -> Self {
+        Self { zk: zookeeper.connect() }
+    }
+
+    pub async fn submit_labels(&self, labels: &[&str]) -> RequestId {
+        let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
+        self.submit(NodeRequest::new(labels, "tester", clock::now())).await
+    }
+
+    pub async fn submit(&self, request: NodeRequest) -> RequestId {
+        self.submit_with_precedence("200", request).await
+    }
+
+    /// Of this precedence: the lower, the sooner.
+    pub async fn submit_with_precedence(&self, precedence: &str, request: NodeRequest) -> RequestId {
+        let (prefix, data) = (paths::request_prefix(precedence), Bytes::from(json::to_bytes(&request)));
+        let (path, _) = self.zk.create(&prefix, data, CreateMode::PersistentSequential).await.unwrap();
+        RequestId::from(paths::name(&path))
+    }
+
+    /// The requests that are there, whoever made them.
+    pub async fn requests(&self) -> Vec<RequestId> {
+        let names = self.zk.children("/nodepool/requests").await.map(|(names, _)| names).unwrap_or_default();
+        let mut ids: Vec<_> = names.into_iter().map(RequestId::from).collect();
+        ids.sort();
+        ids
+    }
+
+    /// A record, or a part of it, where there is one. A place that somebody made for one is none.
+    pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+        match self.zk.get(path).await {
+            Ok((data, _)) if data.is_empty() => None,
+            Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
+            Err(ZkError::NoNode) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
+        self.read(&paths::request(id)).await
+    }
+
+    pub async fn node(&self, id: &NodeId) -> Option<Node> {
+        self.read(&paths::node(id)).await
+    }
+
+    /// What a consumer minds of a node that it gets.
+    pub async fn node_fields(&self, id: &NodeId) -> Option<NodeFields> {
+        self.read(&paths::node(id)).await
+    }
+
+    pub async fn nodes(&self) -> Vec<(NodeId, Node)> {
+        let mut nodes = Vec::new();
+        let names = self.zk.children("/nodepool/nodes").await.map(|(names, _)| names).unwrap_or_default();
+        for name in names {
+            let id = NodeId::from(name);
+            if let Some(node) = self.node(&id).await {
+                nodes.push((id, node));
+            }
+        }
+        nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        nodes
+    }
+
+    pub async fn ready_nodes(&self) -> usize {
+        self.nodes().await.iter().filter(|(_, node)| node.is_idle()).count()
+    }
+
+    /// Waits for the end of a request.
+    pub async fn wait_for_end(&self, id: &RequestId) -> NodeRequest {
+        until(&format!("the end of request {id}"), async || {
+            let request = self.request(id).await.expect("the request is there until we take it away");
+            matches!(request.state, RequestState::Fulfilled | RequestState::Failed)
+        })
+        .await;
+        self.request(id).await.unwrap()
+    }
+
+    /// Accepts a fulfilled request as Zuul's executor does: node locks, for each of which it waits half a minute, then the request goes.
+    pub async fn accept(&self, id: &RequestId) -> Vec<(NodeId, Lock)> {
+        let locked = self.lock_nodes(id, usize::MAX).await;
+        self.zk.delete(&paths::request(id), -1).await.unwrap();
+        locked
+    }
+
+    /// The locks of so many of its nodes, at most.
+    pub async fn lock_nodes(&self, id: &RequestId, max: usize) -> Vec<(NodeId, Lock)> {
+        let request = self.request(id).await.unwrap();
+        let mut locked = Vec::new();
+        for node in request.nodes.into_iter().take(max) {
+            let record = self.node_fields(&node).await.expect("a node of a fulfilled request is there");
+            assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
+            assert_eq!(record.state, NodeState::Ready);
+            // Somebody may look whether it can be deleted, and die over that with its lock.
+            let lock =
+                lock::lock_within(&self.zk, &paths::node_lock(&node), "", Duration::from_secs(30)).await.unwrap();
+            locked.push((node, lock.expect("nobody else keeps the lock of a node of a fulfilled request")));
+        }
+        locked
+    }
+
+    pub async fn set_state(&self, id: &NodeId, state: NodeState) {
+        let (data, stat) = self.zk.get(&paths::node(id)).await.unwrap();
+        let mut node: Node = json::from_bytes(&data).unwrap();
+        node.set_state(state, Writer::Consumer, clock::now());
+        self.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), stat.version).await.unwrap();
+    }
+
+    /// In use, used, given back.
+    pub async fn use_and_release(&self, nodes: Vec<(NodeId, Lock)>) {
+        for (id, _) in &nodes {
+            self.set_state(id, NodeState::InUse).await;
+        }
+        for (id, lock) in nodes {
+            self.set_state(&id, NodeState::Used).await;
+            lock.release().await.unwrap();
+        }
+    }
+
+    pub async fn count(&self, path: &str) -> usize {
+        self.zk.children(path).await.map_or(0, |(names, _)| names.len())
+    }
+}

@@ -1,0 +1,94 @@
+//! A forgotten server that its cloud promises to delete and keeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
+use crate::notifications::{YAML, launching};
+use bytes::Bytes;
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::LaunchConfig;
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_zk::locks::lock;
+use nodepool_zk::paths;
+use python_yaml::diagnostics::Diagnostic;
+use tokio::time::sleep;
+use zookeeper_server::types::CreateMode;
+
+/// The number of the node whose server it was.
+#[derive(Clone)]
+struct UndeletableServer {
+    node: String,
+    deletions: Arc<AtomicUsize>,
+}
+
+impl SimpleAdapter for UndeletableServer {
+    async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        Err(CloudError::Denied("nobody wants anything".to_owned()))
+    }
+
+    async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
+        self.deletions.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let mut instance = Instance::new(ExternalId::text("forgotten"));
+        let mark = [("nodepool_provider_name", "lab"), ("nodepool_node_id", &self.node)];
+        instance.metadata = mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        instance.state = InstanceState::Running;
+        Ok(vec![instance])
+    }
+
+    fn launching(&self) -> LaunchConfig {
+        launching()
+    }
+}
+
+impl ExtraDrivers for UndeletableServer {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["fake"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
+        Ok(start.with(Simple::new(section.name.clone(), self.clone())))
+    }
+}
+
+#[test]
+fn deletion_of_a_leaked_server_times_out_and_runs_one_at_a_time() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+        let made = consumer.zk.create(&paths::node_prefix(), Bytes::from("{}"), CreateMode::PersistentSequential).await;
+        let (path, _) = made.unwrap();
+        consumer.zk.delete(&path, -1).await.unwrap();
+
+        let deletions = Arc::<AtomicUsize>::default();
+        let cloud = UndeletableServer { node: paths::name(&path).to_owned(), deletions: deletions.clone() };
+        let mut process = InProcessDaemon::with_drivers(YAML, |_| {}, Some(Box::new(cloud)));
+        process.run(&zookeeper);
+        until("it is deleted", async || deletions.load(Relaxed) == 1).await;
+        sleep(Duration::from_secs(300)).await;
+        // The test's, the launcher's, and one of each provider that runs.
+        let running = || Arc::strong_count(&deletions) - 2;
+        assert_eq!((deletions.load(Relaxed), running()), (1, 1));
+        let changed = YAML.replace("cloud: fake\n", "cloud: other\n");
+        assert_ne!(changed, YAML);
+        std::fs::write(&process.file, changed).unwrap();
+        sleep(Duration::from_secs(280)).await;
+        assert_eq!((deletions.load(Relaxed), running()), (1, 2), "ten minutes are not over");
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(running(), 1, "the replaced provider has gone");
+        until("another deletion is begun", async || deletions.load(Relaxed) == 2).await;
+    });
+}

@@ -1,0 +1,46 @@
+//! The search for leaks in a hostile world: no instance that anybody wants is deleted, and what is forgotten goes.
+//!
+//! NODEPOOL_LEAK_CASES=1000000 makes it a long run, NODEPOOL_SEED repeats one case and tells it.
+
+#[path = "leak_model/cloud.rs"]
+mod cloud;
+#[path = "leak_model/simulation.rs"]
+mod simulation;
+#[path = "leak_model/zookeeper.rs"]
+mod zookeeper;
+
+mod fixtures;
+
+use simulation::{LeakSimulation, RunStats};
+use tokio::time::Instant;
+
+/// A few seconds of them.
+const CASES: u64 = 600;
+
+#[test]
+fn only_leaked_instances_are_deleted() {
+    if let Ok(seed) = std::env::var("NODEPOOL_SEED") {
+        let stats =
+            LeakSimulation::run(seed.parse().expect("NODEPOOL_SEED is a number"), Some(&mut |line| println!("{line}")));
+        return assert_eq!(stats.violations, Vec::<String>::new());
+    }
+    let cases = std::env::var("NODEPOOL_LEAK_CASES");
+    let cases = cases.map_or(CASES, |text| text.parse().expect("NODEPOOL_LEAK_CASES is a number"));
+    let began = Instant::now();
+    let mut sum = RunStats::default();
+    for seed in 0..cases {
+        let stats = LeakSimulation::run(seed, None);
+        if !stats.violations.is_empty() {
+            println!("NODEPOOL_SEED={seed}: {}", stats.violations.join("; "));
+        }
+        sum.add(stats);
+        assert!(sum.violations.len() < 10, "{} faults in {} cases", sum.violations.len(), seed + 1);
+    }
+    println!("{cases} cases in {:.1?}: {} faults, {} sweeps", began.elapsed(), sum.violations.len(), sum.sweeps);
+    println!("{:#?}", sum.events);
+    assert!(sum.violations.is_empty());
+    // A world in which nothing happens proves nothing.
+    for what in simulation::EXPECTED {
+        assert!(sum.events.get(what).copied().unwrap_or(0) * 200 >= cases, "too little of: {what}");
+    }
+}

@@ -1,0 +1,585 @@
+//! One case: what happens to nodes, servers and ZooKeeper while a launcher looks for leaks, and who wants which server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
+use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, Proof};
+use nodepool_policy::inputs::Inputs;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+
+use super::cloud::{CloudModel, ListFault, PROVIDER, Server, ServerOwner};
+use super::fixtures::{Fixture, FixtureSpec, build};
+use super::zookeeper::{NodeRecord, StoreState, ZooKeeperModel, id_of};
+
+/// What has to happen in one of two hundred cases at least.
+pub const EXPECTED: [&str; 14] = [
+    "forgotten servers deleted",
+    "second servers deleted",
+    "too many at once, and told",
+    "servers of an unknown number left alone",
+    "ZooKeeper restored",
+    "ZooKeeper emptied",
+    "a node lost by ZooKeeper",
+    "a number given again",
+    "a server of others",
+    "a stale list",
+    "a partial list",
+    "an empty list",
+    "no answer of ZooKeeper",
+    "a jump of the clock",
+];
+
+#[derive(Default)]
+pub struct RunStats {
+    /// Servers that somebody wanted and that were deleted, and leaks that stayed.
+    pub violations: Vec<String>,
+    pub sweeps: u64,
+    pub events: BTreeMap<&'static str, u64>,
+}
+
+impl RunStats {
+    fn count(&mut self, event: &'static str) {
+        *self.events.entry(event).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: RunStats) {
+        self.violations.extend(other.violations);
+        self.sweeps += other.sweeps;
+        other.events.into_iter().for_each(|(what, count)| *self.events.entry(what).or_default() += count);
+    }
+}
+
+/// A node from its first record on, as its users see it: they do not read backups.
+struct NodeLifetime {
+    number: u64,
+    is_wanted: bool,
+}
+
+/// What was asked for and has not been answered.
+enum PendingReply {
+    ListIds,
+    List,
+    Read(Vec<NodeId>),
+    /// Read, and on its way.
+    Proof(Proof),
+}
+
+pub struct LeakSimulation<'a> {
+    rng: StdRng,
+    cloud: CloudModel,
+    zookeeper: ZooKeeperModel,
+    backup: Option<StoreState>,
+    lifetimes: Vec<NodeLifetime>,
+    detector: LeakDetector,
+    pending: Vec<PendingReply>,
+    built: Fixture,
+    is_in_service: bool,
+    /// What this session said was never given: it stays, though it was a late list that showed it and its name is another's now.
+    reported_unissued: BTreeSet<String>,
+    /// In such clouds a server's id is its name, which is made of the node's number.
+    is_named: bool,
+    stats: RunStats,
+    /// Where there is somebody who reads it.
+    trace: Option<&'a mut dyn FnMut(String)>,
+}
+
+fn provider() -> ProviderName {
+    PROVIDER.into()
+}
+
+fn facts() -> Arc<ProviderFacts> {
+    let launching = LaunchConfig {
+        attempts: 1,
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
+        zones: Vec::new(),
+        unused_resources: UnusedResourcePolicy::default(),
+        labels: BTreeMap::new(),
+    };
+    Arc::new(ProviderFacts { launch_config: Some(Arc::new(launching)), ..ProviderFacts::initial() })
+}
+
+impl<'a> LeakSimulation<'a> {
+    /// The case of this seed, from its beginning to a quiet end.
+    pub fn run(seed: u64, trace: Option<&'a mut dyn FnMut(String)>) -> RunStats {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let is_named = rng.gen_bool(0.3);
+        let steps = rng.gen_range(20..90);
+        let mut built = build(&FixtureSpec::default());
+        built.facts = BTreeMap::from([(provider(), facts())]);
+        let mut simulation = Self {
+            rng,
+            cloud: CloudModel::default(),
+            zookeeper: ZooKeeperModel::default(),
+            backup: None,
+            lifetimes: Vec::new(),
+            detector: LeakDetector::default(),
+            pending: Vec::new(),
+            built,
+            is_in_service: true,
+            reported_unissued: BTreeSet::new(),
+            is_named,
+            stats: RunStats::default(),
+            trace,
+        };
+        simulation.zookeeper.state.next_number = simulation.rng.gen_range(0..3) * 7;
+        simulation.zookeeper.connect();
+        (0..simulation.rng.gen_range(0..25)).for_each(|_| simulation.create_used_node());
+        for _ in 0..steps {
+            if simulation.rng.gen_bool(0.25) {
+                simulation.cloud.save_state();
+            }
+            simulation.step();
+        }
+        simulation.settle();
+        simulation.stats
+    }
+
+    fn trace_line(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace(line());
+        }
+    }
+
+    fn step(&mut self) {
+        match self.rng.gen_range(0..100) {
+            0..12 => drop(self.create_node()),
+            12..22 => self.advance_some_node(),
+            22..30 => self.delete_some_node(),
+            30..33 => self.delete_many_records(),
+            33..37 => self.create_foreign_server(),
+            37..45 => {
+                let most = self.rng.gen_range(1..6);
+                self.zookeeper.deliver_changes(most);
+            }
+            45..48 => self.zookeeper.mirror.connected = false,
+            48..51 => self.reconnect(),
+            51..54 => self.backup = Some(self.zookeeper.state.clone()),
+            54..56 => self.restore(),
+            56..58 => self.jump_clock(),
+            58..60 => self.is_in_service = !self.is_in_service,
+            60..72 => self.sweep(),
+            _ => self.reply_to_some(),
+        }
+    }
+
+    // What happens to nodes.
+
+    fn create_node(&mut self) -> u64 {
+        let lifetime = self.lifetimes.len();
+        let number = self.zookeeper.create(NodeRecord { lifetime, state: NodeState::Building, external_id: None });
+        for lost in 0..self.lifetimes.len() {
+            if self.lifetimes[lost].number == number && self.lifetimes[lost].is_wanted {
+                self.stats.count("a number given again");
+                self.abandon_lost(lost);
+            }
+        }
+        self.lifetimes.push(NodeLifetime { number, is_wanted: true });
+        self.trace_line(|| format!("node {number} begins as life {lifetime}"));
+        number
+    }
+
+    /// Nothing tells its server from a second one of the node that has its number now, but for who has seen it before.
+    fn abandon_lost(&mut self, lost: usize) {
+        self.mark_leaked(lost, |server| !server.is_reported_unissued);
+        self.lifetimes[lost].is_wanted = !self.servers_of(lost).is_empty();
+    }
+
+    fn create_used_node(&mut self) {
+        let number = self.create_node();
+        for _ in 0..4 {
+            self.advance_node(number);
+        }
+        self.zookeeper.deliver_changes(usize::MAX);
+    }
+
+    fn some_number(&mut self) -> Option<u64> {
+        let numbers: Vec<u64> = self.zookeeper.state.records.keys().copied().collect();
+        numbers.choose(&mut self.rng).copied()
+    }
+
+    fn advance_some_node(&mut self) {
+        if let Some(number) = self.some_number() {
+            self.advance_node(number);
+        }
+    }
+
+    /// The next thing in the life of a node.
+    fn advance_node(&mut self, number: u64) {
+        let mut record = self.zookeeper.state.records[&number].clone();
+        let own: Vec<String> = self.servers_of(record.lifetime);
+        record.state = match (record.state, &record.external_id) {
+            (NodeState::Building, None) if own.is_empty() || self.rng.gen_bool(0.2) => {
+                return self.create_server(number, record.lifetime);
+            }
+            (NodeState::Building, None) => {
+                record.external_id = own.last().cloned();
+                NodeState::Building
+            }
+            (NodeState::Building, Some(kept)) => {
+                // Answers of earlier attempts were lost, and their servers are forgotten now.
+                let kept = kept.clone();
+                self.mark_leaked(record.lifetime, |server| server.id != kept);
+                NodeState::Ready
+            }
+            (NodeState::Ready, _) => *[NodeState::InUse, NodeState::Hold].choose(&mut self.rng).expect("two"),
+            (NodeState::InUse, _) => NodeState::Used,
+            _ => return,
+        };
+        self.trace_line(|| format!("node {number} is {:?} with {:?}", record.state, record.external_id));
+        self.zookeeper.set(number, record);
+    }
+
+    fn create_server(&mut self, number: u64, life: usize) {
+        let id = if self.is_named { format!("np-{number}") } else { self.cloud.next_id() };
+        self.trace_line(|| format!("server {id} is made for node {number}"));
+        match self.cloud.position(&id) {
+            // Who asks for a name that is taken gets what has it.
+            Some(at) => {
+                let server = &mut self.cloud.servers[at];
+                (server.owner, server.is_stopping) = (ServerOwner::Node(life), false);
+            }
+            None => self.cloud.servers.push(Server {
+                id,
+                provider: Some(PROVIDER),
+                node: Some(format!("{number:010}")),
+                owner: ServerOwner::Node(life),
+                is_lost: false,
+                is_reported_unissued: false,
+                is_stopping: false,
+            }),
+        }
+    }
+
+    fn servers_of(&self, life: usize) -> Vec<String> {
+        let own = self.cloud.servers.iter().filter(|server| server.owner == ServerOwner::Node(life));
+        own.map(|server| server.id.clone()).collect()
+    }
+
+    fn mark_leaked(&mut self, life: usize, which: impl Fn(&Server) -> bool) {
+        let own = self.cloud.servers.iter_mut().filter(|server| server.owner == ServerOwner::Node(life));
+        own.filter(|server| which(server)).for_each(|server| server.owner = ServerOwner::Leaked);
+    }
+
+    /// A node goes, mostly after its server.
+    fn delete_some_node(&mut self) {
+        let Some(number) = self.some_number() else { return };
+        let leaks_server = self.rng.gen_bool(0.4);
+        self.delete_node(number, leaks_server);
+    }
+
+    fn delete_node(&mut self, number: u64, leaks_server: bool) {
+        let record = self.zookeeper.state.records[&number].clone();
+        self.trace_line(|| format!("node {number} goes{}", if leaks_server { " without its server" } else { "" }));
+        if !leaks_server {
+            self.cloud.servers.retain(|server| server.owner != ServerOwner::Node(record.lifetime));
+        }
+        self.mark_leaked(record.lifetime, |_| true);
+        self.lifetimes[record.lifetime].is_wanted = false;
+        self.zookeeper.remove(number);
+    }
+
+    /// As a crash of a launcher does, or an operator who deletes records by hand.
+    fn delete_many_records(&mut self) {
+        let numbers: Vec<u64> = self.zookeeper.state.records.keys().copied().collect();
+        let share = *[0.2, 0.5, 1.0].choose(&mut self.rng).expect("three");
+        for number in numbers {
+            if self.rng.gen_bool(share) {
+                self.delete_node(number, true);
+            }
+        }
+    }
+
+    /// Somebody who shares the project makes a server: marked as theirs, not at all, or as nobody marks.
+    fn create_foreign_server(&mut self) {
+        let number = self.rng.gen_range(0..self.zookeeper.state.next_number + 3);
+        let (of_launchers, short) = (format!("{number:010}"), number.to_string());
+        let odd = [
+            (Some("other"), Some(of_launchers.clone())),
+            (Some("Lab"), Some(of_launchers.clone())),
+            (Some("lab2"), Some(of_launchers.clone())),
+            (None, Some(of_launchers.clone())),
+            (None, None),
+            (Some(PROVIDER), None),
+            (Some(PROVIDER), Some(short)),
+            (Some(PROVIDER), Some(String::new())),
+            (Some(PROVIDER), Some(format!("{of_launchers} "))),
+            (Some(PROVIDER), Some("-000000001".to_owned())),
+        ];
+        let (provider, node) = odd.choose(&mut self.rng).expect("there are some").clone();
+        let id = self.cloud.next_id();
+        self.stats.count("a server of others");
+        self.trace_line(|| format!("others make {id}, marked {provider:?} {node:?}"));
+        let server = Server {
+            id,
+            provider,
+            node,
+            owner: ServerOwner::Foreign,
+            is_lost: false,
+            is_reported_unissued: false,
+            is_stopping: false,
+        };
+        self.cloud.servers.push(server);
+    }
+
+    // What happens to ZooKeeper and the launcher.
+
+    fn reconnect(&mut self) {
+        if self.rng.gen_bool(0.5) {
+            self.begin_session();
+        } else {
+            self.zookeeper.mirror.connected = true;
+        }
+    }
+
+    fn begin_session(&mut self) {
+        self.detector = LeakDetector::default();
+        self.pending.clear();
+        self.reported_unissued.clear();
+        self.zookeeper.connect();
+        self.trace_line(|| "a new session".to_owned());
+        self.cloud.servers.iter_mut().for_each(|server| server.is_reported_unissued = false);
+        let tree = &self.zookeeper.state;
+        let lost = self.lifetimes.iter().enumerate().filter(|(life, of)| {
+            let is_known = tree.records.get(&of.number).is_some_and(|record| record.lifetime == *life);
+            of.is_wanted && of.number < tree.next_number && !is_known
+        });
+        let lost: Vec<usize> = lost.map(|(life, _)| life).collect();
+        lost.into_iter().for_each(|life| self.abandon_lost(life));
+    }
+
+    /// To what it was when somebody made a backup; or it is another one, which is empty.
+    fn restore(&mut self) {
+        let what =
+            if self.backup.is_some() && self.rng.gen_bool(0.8) { "ZooKeeper restored" } else { "ZooKeeper emptied" };
+        let tree =
+            if what == "ZooKeeper restored" { self.backup.clone().unwrap_or_default() } else { StoreState::default() };
+        self.stats.count(what);
+        self.trace_line(|| format!("{what}, to number {}", tree.next_number));
+        for (number, record) in &self.zookeeper.state.records {
+            if *number >= tree.next_number {
+                self.stats.count("a node lost by ZooKeeper");
+                let own =
+                    self.cloud.servers.iter_mut().filter(|server| server.owner == ServerOwner::Node(record.lifetime));
+                own.for_each(|server| server.is_lost = true);
+            }
+        }
+        // Those that nobody wants any more are unknown to it as well.
+        for server in &mut self.cloud.servers {
+            let number = server.node.as_deref().and_then(|node| node.parse::<u64>().ok());
+            server.is_lost |= number.is_some_and(|number| number >= tree.next_number);
+        }
+        for record in tree.records.values() {
+            let lifetime = &mut self.lifetimes[record.lifetime];
+            lifetime.is_wanted = true;
+            let mark = format!("{:010}", lifetime.number);
+            let is_its = |server: &&mut Server| {
+                let is_kept = record.state == NodeState::Building
+                    || record.external_id.as_ref().is_some_and(|id| *id == server.id);
+                server.owner == ServerOwner::Leaked && server.node.as_ref() == Some(&mark) && is_kept
+            };
+            // What was forgotten is known again.
+            self.cloud
+                .servers
+                .iter_mut()
+                .filter(is_its)
+                .for_each(|server| server.owner = ServerOwner::Node(record.lifetime));
+        }
+        // From here it only goes further back: a backup of more than there is now would be another history.
+        self.backup = self.backup.take().filter(|backup| backup.next_number <= tree.next_number);
+        self.zookeeper.state = tree;
+        self.begin_session();
+    }
+
+    fn jump_clock(&mut self) {
+        self.stats.count("a jump of the clock");
+        let seconds = *[-3600.0, -30.0, 120.0, 700.0, 1e7].choose(&mut self.rng).expect("five");
+        self.built.now = Timestamp(self.built.now.0 + seconds);
+    }
+
+    // The launcher that looks for leaks.
+
+    fn sweep(&mut self) {
+        self.stats.sweeps += 1;
+        self.built.now = Timestamp(self.built.now.0 + 60.0);
+        self.feed(Event::Sweep, None);
+    }
+
+    /// `ours` are the servers of ours on a list, from which the budget follows.
+    fn feed(&mut self, event: Event, ours: Option<usize>) {
+        self.built.facts.clear();
+        if self.is_in_service {
+            self.built.facts.insert(provider(), facts());
+        }
+        let Fixture { config, facts, now, .. } = &self.built;
+        let world = Inputs {
+            config,
+            snapshot: &self.zookeeper.mirror,
+            facts,
+            now: *now,
+            monotonic_now: MonotonicTime::at(now.0),
+        };
+        let effects = self.detector.step(event, &world);
+        let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
+        let budget = ours.map_or(0, |ours| (ours / 10).max(10));
+        if deletions > budget {
+            self.stats.violations.push(format!("{deletions} deletions at once"));
+        }
+        effects.into_iter().for_each(|effect| self.perform(effect));
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::ListServerIds(_) => self.pending.push(PendingReply::ListIds),
+            Effect::List(_) => self.pending.push(PendingReply::List),
+            Effect::Prove(_, nodes) => self.pending.push(PendingReply::Read(nodes)),
+            Effect::Delete { candidate: suspect, .. } => self.delete(&suspect.external_id),
+            Effect::Exceeded { .. } => self.stats.count("too many at once, and told"),
+            Effect::UnissuedId(_, suspects) => {
+                self.stats.count("servers of an unknown number left alone");
+                for suspect in suspects {
+                    self.reported_unissued.insert(suspect.external_id.to_string());
+                    if let Some(at) = self.cloud.position(&suspect.external_id.to_string()) {
+                        self.cloud.servers[at].is_reported_unissued = true;
+                    }
+                }
+            }
+            Effect::SetLeakedUsage(..) | Effect::CleanUnused { .. } => {}
+        }
+    }
+
+    fn delete(&mut self, id: &ExternalId) {
+        let id = id.to_string();
+        // A list may show what is gone.
+        let Some(at) = self.cloud.position(&id) else { return };
+        let server = self.cloud.servers[at].clone();
+        self.trace_line(|| format!("server {id} is deleted"));
+        let is_wanted = match server.owner {
+            ServerOwner::Foreign => true,
+            ServerOwner::Leaked => false,
+            ServerOwner::Node(life) => self.lifetimes[life].is_wanted,
+        };
+        if is_wanted {
+            self.stats.violations.push(format!("{server:?} is deleted and wanted"));
+        }
+        let number = server.node.as_deref().and_then(|node| node.parse().ok()).unwrap_or(u64::MAX);
+        let has_record = self.zookeeper.state.records.contains_key(&number);
+        self.stats.count(if has_record { "second servers deleted" } else { "forgotten servers deleted" });
+        match self.rng.gen_range(0..10) {
+            // Accepted, and not done.
+            0 => {}
+            1..4 => self.cloud.servers[at].is_stopping = true,
+            _ => drop(self.cloud.servers.remove(at)),
+        }
+    }
+
+    fn reply_to_some(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut at = self.rng.gen_range(0..self.pending.len());
+        let is_of_zookeeper =
+            |pending: &PendingReply| matches!(pending, PendingReply::Read(_) | PendingReply::Proof(_));
+        if is_of_zookeeper(&self.pending[at]) {
+            // It answers in the order in which it is asked.
+            at = self.pending.iter().position(is_of_zookeeper).expect("this one at least");
+        }
+        let list_fault = match self.rng.gen_range(0..12) {
+            0 | 1 => Some(ListFault::Stale),
+            2 => Some(ListFault::Partial),
+            3 => Some(ListFault::Empty),
+            4 => Some(ListFault::Doubled),
+            _ => None,
+        };
+        match list_fault {
+            Some(ListFault::Stale) => self.stats.count("a stale list"),
+            Some(ListFault::Partial) => self.stats.count("a partial list"),
+            Some(ListFault::Empty) => self.stats.count("an empty list"),
+            _ => {}
+        }
+        let fails = self.rng.gen_bool(0.1);
+        self.reply(at, list_fault, fails);
+    }
+
+    fn reply(&mut self, at: usize, list_fault: Option<ListFault>, fails: bool) {
+        match self.pending.remove(at) {
+            PendingReply::ListIds | PendingReply::List if fails => self.feed(Event::Listed(provider(), None), None),
+            PendingReply::ListIds => {
+                let listed = self.cloud.list(list_fault, &mut self.rng);
+                let ids = listed.iter().map(|instance| instance.external_id.to_string()).collect();
+                self.feed(Event::ServerIdsListed(provider(), ids), None);
+            }
+            PendingReply::List => {
+                let inventory = self.cloud.inventory(list_fault, &mut self.rng);
+                let ours = inventory.instances().iter().filter(|instance| instance.belongs_to(&provider())).count();
+                self.feed(Event::Listed(provider(), Some(inventory)), Some(ours));
+            }
+            PendingReply::Read(_) if fails => {
+                self.stats.count("no answer of ZooKeeper");
+                self.feed(Event::Proven(provider(), None), None);
+            }
+            PendingReply::Read(nodes) => {
+                let proof = self.read(nodes, list_fault.is_some());
+                self.pending.insert(at, PendingReply::Proof(proof));
+            }
+            PendingReply::Proof(proof) => self.feed(Event::Proven(provider(), Some(proof)), None),
+        }
+    }
+
+    /// What the leader of ZooKeeper says now; of some nodes perhaps neither that they are there nor that they are gone.
+    fn read(&mut self, nodes: Vec<NodeId>, is_partial: bool) -> Proof {
+        let known = |node: NodeId| {
+            let record = self.zookeeper.state.records.iter().find(|(number, _)| id_of(**number) == node);
+            let said = (node.clone(), record.map(|(_, record)| Box::new(record.node())));
+            (!is_partial || self.rng.gen_bool(0.7)).then_some(said)
+        };
+        let nodes = nodes.into_iter().filter_map(known).collect();
+        Proof { nodes, issued_ids_below: self.zookeeper.state.next_number }
+    }
+
+    /// Nothing is late, lost or a lie any more: what is forgotten goes within a few sweeps, or an operator is told.
+    fn settle(&mut self) {
+        self.is_in_service = true;
+        self.zookeeper.deliver_changes(usize::MAX);
+        self.zookeeper.mirror.connected = true;
+        let mut exceeded = 0;
+        for _ in 0..8 {
+            self.cloud.servers.retain(|server| !server.is_stopping);
+            while !self.pending.is_empty() {
+                self.reply(0, None, false);
+            }
+            let before = self.stats.events.get("too many at once, and told").copied().unwrap_or(0);
+            self.built.now = Timestamp(self.built.now.0 + 601.0);
+            self.sweep();
+            while !self.pending.is_empty() {
+                self.reply(0, None, false);
+            }
+            exceeded = self.stats.events.get("too many at once, and told").copied().unwrap_or(0) - before;
+        }
+        let is_unwanted = |server: &Server| match server.owner {
+            ServerOwner::Leaked => true,
+            ServerOwner::Node(life) => !self.lifetimes[life].is_wanted,
+            ServerOwner::Foreign => false,
+        };
+        let is_remaining = |server: &Server| {
+            server.owner == ServerOwner::Leaked
+                && !server.is_lost
+                && !server.is_stopping
+                && !self.reported_unissued.contains(&server.id)
+        };
+        let servers = &self.cloud.servers;
+        let remaining: Vec<&str> =
+            servers.iter().filter(|server| is_remaining(server)).map(|server| server.id.as_str()).collect();
+        let is_excused = exceeded > 0 && servers.iter().filter(|server| is_unwanted(server)).count() > 10;
+        if !remaining.is_empty() && !is_excused {
+            self.stats.violations.push(format!("{remaining:?} are nobody's and stay"));
+        }
+    }
+}

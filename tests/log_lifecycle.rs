@@ -1,0 +1,115 @@
+//! What the log says: one search for a request shows its life, in text and in JSON.
+
+mod daemon_process;
+mod request_lifecycle;
+mod support;
+
+use daemon_process::{Coordinator, WorkDir};
+use request_lifecycle::{EVENT, RequestLifecycle};
+use serde_json::Value;
+
+/// What is to be found, one after the other, each in a line of its own: the logger, and what the line says.
+const EXPECTED_LINES: [(&str, &str); 14] = [
+    ("nodepool.driver.NodeRequestHandler", "claim"),
+    ("nodepool.StateMachineNodeLauncher.lab", "launching"),
+    ("nodepool.StateMachineNodeLauncher.lab", "submitted"),
+    ("nodepool.StateMachineProvider.lab", "API call"),
+    ("nodepool.StateMachineProvider.lab", "advanced"),
+    ("nodepool.StateMachineNodeLauncher.lab", "job ended"),
+    ("nodepool.utils", "scanning for host keys"),
+    ("nodepool.utils", "host keys found"),
+    ("nodepool.StateMachineNodeLauncher.lab", "launch attempt ended"),
+    ("nodepool.driver.NodeRequestHandler", "finish"),
+    ("nodepool.DeletedNodeWorker", "deleting"),
+    ("nodepool.StateMachineProvider.lab", "API call ended"),
+    ("nodepool.StateMachineNodeDeleter.lab", "deleted"),
+    ("nodepool.CleanupWorker", "done"),
+];
+
+/// The first of these that the lines do not have in this order.
+fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str, &'a str)> {
+    let mut left = EXPECTED_LINES.iter();
+    let mut wanted = left.next();
+    for (logger, text) in lines {
+        if let Some((family, start)) = wanted
+            && logger.starts_with(family)
+            && text.starts_with(start)
+        {
+            wanted = left.next();
+        }
+    }
+    wanted.copied()
+}
+
+#[tokio::test]
+async fn searching_the_log_for_a_request_shows_its_lifecycle() {
+    let RequestLifecycle { request, nodes, record, log } = request_lifecycle::run_one_request(&["-d"], &[]).await;
+    assert!(record.contains(&request_lifecycle::requestor_data()), "Zuul gets its own data back unchanged: {record}");
+    let mark = format!("[node_request: {request}] ");
+    let found: Vec<&str> = log.lines().filter(|line| line.contains(&request)).collect();
+    let all = found.join("\n");
+    // `2026-01-31 12:00:00,123 LEVEL LOGGER: [e: EVENT] [node_request: ID] [node: ID] text`
+    let lines = found.iter().filter_map(|line| {
+        let (head, text) = line.split_once(": ")?;
+        let text = text.split_once(&mark)?.1;
+        let text = text.strip_prefix("[node: ").map_or(text, |rest| rest.split_once("] ").unwrap().1);
+        Some((head.rsplit(' ').next()?.to_owned(), text.to_owned()))
+    });
+    assert_eq!(missing(lines), None, "{all}");
+    let launcher = "nodepool.driver.NodeRequestHandler[";
+    assert!(all.contains(launcher) && all.contains("PoolWorker.lab-main-"), "{all}");
+    // The second server fails: its node takes two attempts, and the failure is told with all ids.
+    let failed = nodes.iter().any(|node| {
+        let prefix = format!("[e: {EVENT}] {mark}[node: {node}] job failed");
+        found.iter().any(|line| line.contains(&prefix))
+    });
+    assert!(failed, "{all}");
+    for line in &found {
+        // When it is gone, its nodes still say whose they were.
+        let is_after = line.contains("Delet") || line.contains("Cleanup") || line.contains("StateMachineProvider");
+        assert!(line.contains(&format!("[e: {EVENT}] {mark}")) || is_after, "{line}");
+    }
+}
+
+// operations.md 2.4
+#[tokio::test]
+async fn each_worker_of_the_builder_logs_under_its_number() {
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("store")).await;
+    let head = coordinator.configuration().lines().next().unwrap().to_owned();
+    work_dir.configure(&format!(
+        "{head}\nlabels: []\nproviders: []\nimages-dir: {}\n\
+        diskimages: [{{name: one, formats: [tar], elements: [vm]}}, {{name: two, formats: [tar], elements: [vm]}}]\n",
+        work_dir.path("images").display()
+    ));
+    std::fs::create_dir(work_dir.path("images")).unwrap();
+    let flags = ["-c", "nodepool.yaml", "-f", "--fake", "--build-workers", "2"];
+    let builder = work_dir.start(env!("CARGO_BIN_EXE_nodepool-builder"), &flags);
+    builder.wait_for_log("INFO nodepool.builder.NodePoolBuilder: Nodepool builder ").await;
+    for number in 0..2 {
+        builder.wait_for_log(&format!("INFO nodepool.builder.BuildWorker.{number}: building image=")).await;
+    }
+    for image in ["one", "two"] {
+        builder.wait_for_log(&format!(": DIB image {image} is built build=")).await;
+    }
+}
+
+#[tokio::test]
+async fn json_log_records_have_a_key_per_id() {
+    let RequestLifecycle { request, nodes, log, .. } =
+        request_lifecycle::run_one_request(&["-d", "--log-format", "json"], &[]).await;
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
+    for line in &lines {
+        let keys: Vec<&String> = line.as_object().unwrap().keys().take(4).collect();
+        assert_eq!(keys, ["time", "level", "logger", "message"], "{line}");
+    }
+    let ours: Vec<&Value> = lines.iter().filter(|line| line["node_request"] == request.as_str()).collect();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    assert_eq!(missing(ours.iter().map(|line| (text(&line["logger"]), text(&line["message"])))), None, "{log}");
+    let claim = ours.iter().find(|line| line["message"] == "claim").unwrap();
+    assert_eq!((&claim["event"], &claim["pool"]), (&EVENT.into(), &"lab-main".into()), "{claim}");
+    let end = ours.iter().find(|line| line["message"] == "launch attempt ended" && line["result"] == "ready").unwrap();
+    assert!(end["took_s"].is_number() && end["provider"] == "lab", "{end}");
+    assert!(nodes.contains(&text(&end["node"])), "{end}");
+}

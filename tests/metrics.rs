@@ -1,0 +1,312 @@
+//! Figures: what statsd hears, `/metrics`, scraped by Debian's prometheus, and what is shipped for it: rules, a dashboard.
+
+mod daemon_process;
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use daemon_process::{Coordinator, LAUNCHER, NODEPOOL, WorkDir};
+use nodepool_model::metrics::prometheus_metrics::{self, MetricKind};
+use serde_json::Value;
+use support::real::child_process::{ChildProcess, Output};
+use support::real::ports;
+use support::wait;
+use tokio::net::UdpSocket;
+
+/// Prometheus reads its configuration, scrapes and evaluates within some seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn contrib(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(name)
+}
+
+/// What Prometheus calls a metric, of all that a text mentions.
+fn mentioned(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+    words.filter(|word| ["nodepool_", "process_"].iter().any(|prefix| word.starts_with(prefix))).collect()
+}
+
+fn series() -> BTreeSet<String> {
+    let names = prometheus_metrics::ALL.iter().flat_map(|meter| match meter.kind {
+        MetricKind::Histogram(_) => ["_bucket", "_sum", "_count"].map(|end| format!("{}{end}", meter.name)).to_vec(),
+        _ => vec![meter.name.to_owned()],
+    });
+    names.collect()
+}
+
+#[test]
+fn alert_rules_and_dashboard_query_existing_metrics() {
+    let known = series();
+    for file in ["prometheus/nodepool-alerts.yml", "grafana/nodepool.json"] {
+        let text = std::fs::read_to_string(contrib(file)).unwrap();
+        // Comments and descriptions name metrics without the endings of a histogram.
+        let asked = mentioned(&text);
+        let unknown: Vec<&&str> = asked
+            .iter()
+            .filter(|name| !known.contains(**name) && !prometheus_metrics::ALL.iter().any(|meter| meter.name == **name))
+            .collect();
+        assert!(unknown.is_empty() && asked.len() > 10, "{file} asks for {unknown:?}");
+        // Those are counted in the builder's process, which has no web port to be asked on.
+        let is_builders =
+            |name: &&str| ["nodepool_dib_image", "nodepool_image_update"].iter().any(|b| name.starts_with(b));
+        assert!(!asked.iter().any(is_builders), "{file} asks for figures of builders");
+    }
+    let dashboard: Value =
+        serde_json::from_str(&std::fs::read_to_string(contrib("grafana/nodepool.json")).unwrap()).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 15);
+}
+
+#[test]
+fn promtool_accepts_rules_and_configuration() {
+    if support::real::skipped() {
+        return;
+    }
+    for (what, file) in [("rules", "prometheus/nodepool-alerts.yml"), ("config", "prometheus/prometheus.yml")] {
+        let ended = Command::new("promtool").args(["check", what]).arg(contrib(file)).output().unwrap();
+        assert!(
+            ended.status.success(),
+            "{}{}",
+            daemon_process::text(&ended.stdout),
+            daemon_process::text(&ended.stderr)
+        );
+    }
+}
+
+/// A launcher with a cloud in memory whose nodes boot at once.
+async fn launcher() -> (WorkDir, Coordinator, daemon_process::Daemon) {
+    launcher_for(None).await
+}
+
+/// With a statsd server on this port.
+async fn launcher_for(statsd: Option<u16>) -> (WorkDir, Coordinator, daemon_process::Daemon) {
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
+    let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+    work_dir.configure(&format!(
+        "{servers}labels: [{{name: 'a\"b'}}]\ntenant-resource-limits: [{{tenant-name: t.x, max-cores: 9}}]\nproviders:\n- name: lab\n  driver: fake\n  region-name: r\n\
+         \x20 cloud: fake\n  cloud-images: [{{name: fake-image-id, username: zuul}}]\n  pools:\n  - name: main\n    max-servers: 3\n\
+         \x20   host-key-checking: false\n    labels: [{{name: 'a\"b', cloud-image: fake-image-id, min-ram: 1}}]\n"
+    ));
+    let mut command = work_dir.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    if let Some(port) = statsd {
+        command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", port.to_string());
+    }
+    let daemon = work_dir.start_command(command);
+    work_dir.wait_until_ready().await;
+    (work_dir, coordinator, daemon)
+}
+
+async fn serve_one_request(work_dir: &WorkDir) {
+    let words = ["-c", "nodepool.yaml", "request", "--label", "a\"b", "--wait", "30", "--", "true"];
+    let asked = tokio::process::Command::new(NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
+    assert!(asked.status.success(), "{}", daemon_process::text(&asked.stderr));
+}
+
+async fn wait_until_scraped(work_dir: &WorkDir, line: &str) {
+    wait::until(line, TIMEOUT, async || {
+        let (status, text) = work_dir.get("/metrics").await.unwrap();
+        status == 200 && text.lines().any(|found| found == line)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_is_counted_in_the_metrics() {
+    let (work_dir, _coordinator, _launcher) = launcher().await;
+    serve_one_request(&work_dir).await;
+    for line in [
+        "nodepool_launch_by_provider{provider=\"lab\",result=\"ready\"} 1",
+        "nodepool_launch_by_provider_timer_count{provider=\"lab\",result=\"ready\"} 1",
+        "nodepool_launch_by_image{image=\"fake-image-id\",result=\"ready\"} 1",
+        "nodepool_request_time_to_ready_seconds_count{provider=\"lab\",pool=\"main\"} 1",
+        "nodepool_nodes_by_label{label=\"a\\\"b\",state=\"ready\"} 0",
+        "nodepool_addressable_requests{provider=\"lab\",pool=\"main\"} 0",
+        "nodepool_provider_max_servers{provider=\"lab\"} 3",
+        "nodepool_tenant_limit{tenant=\"t_x\",limit=\"cores\"} 9",
+        "nodepool_zookeeper_connected 1",
+        "nodepool_ready 1",
+    ] {
+        wait_until_scraped(&work_dir, line).await;
+    }
+    let (_, text) = work_dir.get("/metrics").await.unwrap();
+    let documented = series();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert!(documented.contains(name), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn prometheus_scrapes_the_metrics() {
+    if support::real::skipped() {
+        return;
+    }
+    let (work_dir, _coordinator, _launcher) = launcher().await;
+    serve_one_request(&work_dir).await;
+    let port = ports::reserve();
+    let configuration = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
+         - {{job_name: nodepool, static_configs: [{{targets: ['127.0.0.1:{}']}}]}}\n",
+        contrib("prometheus/nodepool-alerts.yml").display(),
+        work_dir.web_port.number
+    );
+    work_dir.write("prometheus.yml", &configuration);
+    let mut command = work_dir.command("prometheus", &["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
+    command.arg(format!("--web.listen-address=127.0.0.1:{}", port.number));
+    let _prometheus =
+        ChildProcess::start("prometheus", &mut command, Output::Logged, &work_dir.path("p.log"), work_dir.home());
+    let ask = async |query: &str| -> Option<Value> {
+        let url = format!("http://127.0.0.1:{}/api/v1/{query}", port.number);
+        let answer: Value = reqwest::get(url).await.ok()?.json().await.ok()?;
+        Some(answer["data"].clone())
+    };
+    wait::until("the scrape", TIMEOUT, async || {
+        let found = ask("query?query=nodepool_launch_by_provider").await;
+        found.is_some_and(|found| {
+            found["result"][0]["metric"]["result"] == "ready" && found["result"][0]["value"][1] == "1"
+        })
+    })
+    .await;
+    let targets = ask("targets").await.unwrap();
+    let target = &targets["activeTargets"][0];
+    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
+    wait::until("all rules to be evaluated", TIMEOUT, async || {
+        let rules = ask("rules").await.unwrap();
+        let rules = rules["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
+        let bad = rules.iter().find(|rule| rule["health"] == "err");
+        assert!(bad.is_none(), "{bad:?}");
+        rules.len() > 8 && rules.iter().all(|rule| rule["health"] == "ok")
+    })
+    .await;
+}
+
+/// Key and type of each line, without its value.
+fn keys(datagram: &str) -> Vec<String> {
+    let key = |line: &str| {
+        let (name, rest) = line.rsplit_once(':').unwrap_or_else(|| panic!("{line}"));
+        let (value, kind) = rest.split_once('|').unwrap_or_else(|| panic!("{line}"));
+        assert!(value == "inf" || value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{line}");
+        assert!(!value.starts_with(['-', '+']), "a sign would add to a gauge: {line}");
+        format!("{name}|{kind}")
+    };
+    datagram.lines().map(key).collect()
+}
+
+// operations.md 4.3, checks 56 and 57
+#[tokio::test]
+async fn statsd_receives_every_key_of_a_launcher() {
+    let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (work_dir, _coordinator, _launcher) = launcher_for(Some(statsd.local_addr().unwrap().port())).await;
+    serve_one_request(&work_dir).await;
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let states = ["init", "building", "testing", "ready", "in-use", "used", "hold", "deleting", "failed", "aborted"];
+    let mut wanted: BTreeSet<String> = states
+        .iter()
+        .chain(&["deleted"])
+        .flat_map(|state| ["", "provider.lab.", "label.a\"b."].map(|of| format!("nodepool.{of}nodes.{state}|g")))
+        .collect();
+    wanted.extend(
+        [
+            "nodepool.provider.lab.pool.main.addressable_requests|g",
+            "nodepool.provider.lab.max_servers|g",
+            "nodepool.tenant_limits.t_x.cores|g",
+        ]
+        .map(str::to_owned),
+    );
+    for of in ["", "provider.lab.", "image.fake-image-id."] {
+        wanted.extend(["ms", "c"].map(|kind| format!("nodepool.launch.{of}ready|{kind}")));
+    }
+    for queue in ["client.connection_queue", "node_cache.event_queue", "image_cache.playback_queue"] {
+        wanted.insert(format!("nodepool.launcher.{host}.zk.{queue}|g"));
+    }
+    let (mut buffer, mut requestors) = ([0; 2048], BTreeSet::new());
+    while !wanted.is_empty() || requestors.len() < 2 {
+        let received = tokio::time::timeout(TIMEOUT, statsd.recv(&mut buffer)).await;
+        let length = received.unwrap_or_else(|_| panic!("still missing: {wanted:?} {requestors:?}")).unwrap();
+        assert!(length <= 1232, "{length}");
+        for key in keys(std::str::from_utf8(&buffer[..length]).unwrap()) {
+            wanted.remove(&key);
+            if key.starts_with("nodepool.launch.requestor.nodepool-cli.") {
+                requestors.insert(key.rsplit_once('|').unwrap().1.to_owned());
+            }
+        }
+    }
+    // A server that vanishes costs nothing.
+    drop(statsd);
+    serve_one_request(&work_dir).await;
+    wait_until_scraped(&work_dir, "nodepool_statsd_samples_dropped 0").await;
+}
+
+/// Keys that arrive within so many gauges of this launcher's own limits, which it sends every second.
+async fn received_keys(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
+    let (mut buffer, mut found, mut limits) = ([0; 2048], BTreeSet::new(), 0);
+    while limits < seconds {
+        let length = tokio::time::timeout(TIMEOUT, statsd.recv(&mut buffer)).await.unwrap().unwrap();
+        let new = keys(std::str::from_utf8(&buffer[..length]).unwrap());
+        limits += new.iter().filter(|key| key.ends_with(".max_servers|g")).count();
+        found.extend(new);
+    }
+    found
+}
+
+// operations.md 4.3: global gauges are sent by one elected launcher, limits by each
+#[tokio::test]
+async fn one_launcher_at_a_time_sends_global_gauges() {
+    let (first_ear, second_ear) =
+        (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
+    let is_global = |key: &String| key == "nodepool.nodes.ready|g";
+    wait::until("the first to be elected", TIMEOUT, async || received_keys(&first_ear, 1).await.iter().any(is_global))
+        .await;
+    let other = WorkDir::new("");
+    other.configure(&format!(
+        "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\n\
+         providers: [{{name: other, driver: static, pools: []}}]\n",
+        coordinator.port
+    ));
+    let mut command = other.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", second_ear.local_addr().unwrap().port().to_string());
+    let _second = other.start_command(command);
+    other.wait_until_ready().await;
+    // Longer than what did not change is left unsaid.
+    let received = received_keys(&second_ear, 12).await;
+    assert!(
+        received.contains("nodepool.provider.other.max_servers|g") && !received.iter().any(is_global),
+        "{received:?}"
+    );
+    first.kill();
+    wait::until("the second to take over", TIMEOUT, async || received_keys(&second_ear, 1).await.iter().any(is_global))
+        .await;
+}
+
+/// However fast it goes: nothing of it lasts as long as the page's beat.
+#[tokio::test]
+async fn the_event_history_of_a_request_has_every_step() {
+    let (work_dir, _coordinator, _launcher) = launcher().await;
+    serve_one_request(&work_dir).await;
+    let states = |document: &str| -> Vec<String> {
+        let document: Value = serde_json::from_str(document).unwrap();
+        let events = document["events"].as_array().unwrap();
+        let mut states: Vec<String> =
+            events.iter().map(|event| event["state"].as_str().unwrap_or("gone").to_owned()).collect();
+        states.dedup();
+        states
+    };
+    let of = async |path: &str| states(&work_dir.get(path).await.unwrap().1);
+    wait::until("the node to be gone", TIMEOUT, async || {
+        of("/api/node/0000000000").await.last().is_some_and(|state| state == "gone")
+    })
+    .await;
+    let mut node = of("/api/node/0000000000").await;
+    // What a consumer writes twice within a moment, nobody can read twice.
+    node.retain(|state| state != "in-use");
+    assert_eq!(node, ["init", "building", "ready", "used", "deleting", "gone"]);
+    let (_, document) = work_dir.get("/api/request/200-0000000000").await.unwrap();
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let events = document["events"].as_array().unwrap().iter().filter(|event| event["node"].is_null());
+    let request: Vec<&str> = events.map(|event| event["state"].as_str().unwrap_or("gone")).collect();
+    assert_eq!(request, ["requested", "pending", "fulfilled", "gone"]);
+}

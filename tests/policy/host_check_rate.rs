@@ -1,0 +1,39 @@
+//! Static hosts that failed their check are tried again, a few at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::fixtures::{FixtureSpec, build};
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::static_host::HostCheck;
+use nodepool_model::records::time::Seconds;
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
+
+#[test]
+fn checks_of_hundreds_of_dead_hosts_are_spread_out() {
+    let hosts = (0..120).map(|number| format!("h{number} labels=a check=failed")).collect();
+    let mut built = build(&FixtureSpec { hosts, ..FixtureSpec::default() });
+    let mut planner = CleanupPlanner::new(Seconds(28_800.0));
+    let inspected = |effects: Vec<Effect>| {
+        let host = |effect| match effect {
+            Effect::Inspect { host, .. } => host,
+            other => panic!("{other:?}"),
+        };
+        effects.into_iter().map(host).collect::<VecDeque<_>>()
+    };
+    let mut under_way = inspected(planner.step(Event::Sweep, &built.inputs()));
+    assert_eq!(under_way.len(), 50);
+    assert!(inspected(planner.step(Event::Sweep, &built.inputs())).is_empty(), "the next sweep adds none");
+    // One that passes meanwhile, as the pool found out, is not checked again.
+    let provider = ProviderName::from("lab");
+    let last = built.facts[&provider].static_hosts[119].identity.clone();
+    Arc::make_mut(built.facts.get_mut(&provider).unwrap()).record_check(&last, HostCheck::Pending);
+    let mut seen = 0;
+    while let Some(host) = under_way.pop_front() {
+        seen += 1;
+        under_way.extend(inspected(planner.step(Event::Inspected(provider.clone(), host), &built.inputs())));
+        assert!(under_way.len() <= 50);
+    }
+    assert_eq!(seen, 119);
+    assert_eq!(inspected(planner.step(Event::Sweep, &built.inputs())).len(), 50, "all have had their turn");
+}

@@ -1,0 +1,336 @@
+//! What may not keep a pool or a request from going on for ever.
+
+use std::sync::Arc;
+
+use crate::fixtures::{FixtureSpec, LAUNCHER, NOW, build, node_id, pool_id, request_id};
+use crate::launches::PoolHarness;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{ProviderFacts, Unavailable};
+use nodepool_driver::job::JobEvent;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::ids::{LabelName, LauncherId};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{MAX_NODES, NodeRequest, RequestState};
+use nodepool_model::records::resources::Resources;
+use nodepool_model::records::time::{Seconds, Timestamp};
+use nodepool_model::snapshot::{Versioned, WriteError};
+use nodepool_policy::cleanup::rules::{self, Repair};
+use nodepool_policy::pool::{Effect, Event, LivenessResult, Pool};
+use nodepool_policy::scheduler::min_ready::{self, MinReady, MinReadyAction};
+
+/// Of a label one node shall always be ready.
+fn with_one_min_ready() -> (LabelName, PoolHarness, MinReady) {
+    with_min_ready("a min-ready=1")
+}
+
+fn with_min_ready(label: &str) -> (LabelName, PoolHarness, MinReady) {
+    let harness = PoolHarness::from_spec(&FixtureSpec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec![label.to_owned()],
+        ..FixtureSpec::default()
+    });
+    (LabelName::from("a"), harness, MinReady::default())
+}
+
+fn is_released(effects: &[Effect]) -> bool {
+    let state = |effect: &Effect| match effect {
+        Effect::Finish { finish, .. } => finish.request.as_ref().map(|request| request.record.state),
+        _ => None,
+    };
+    effects.iter().find_map(state) == Some(RequestState::Requested)
+}
+
+#[test]
+fn a_draining_pool_releases_requests_waiting_for_capacity() {
+    let mut harness = PoolHarness::about_to_extend();
+    assert_eq!(harness.step(Event::Draining), [], "nobody knows yet what comes of it");
+    let request = harness.request.clone();
+    let effects = harness.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
+    assert!(is_released(&effects), "{effects:?}");
+    harness.step(Event::Finished(request, Ok(())));
+    assert!(harness.pool.is_idle());
+}
+
+#[test]
+fn max_concurrency_zero_releases_waiting_requests() {
+    let mut harness = PoolHarness::about_to_extend();
+    harness.step(Event::Claimed(harness.request.clone(), Err(WriteError::Conflict)));
+    let mut section = ProviderConfig::clone(&harness.built.config.providers["lab"]);
+    section.max_concurrency = 0;
+    harness.built.config.providers.insert("lab".into(), Arc::new(section));
+    let effects = harness.step(Event::Wake);
+    assert!(is_released(&effects), "{effects:?}");
+}
+
+// Its pool waited for room for it, with a lock that was not its own any more, and nobody else could have it.
+#[test]
+fn a_waiting_request_with_a_broken_lock_is_abandoned() {
+    let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
+    assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(_)]));
+    let request = harness.request.clone();
+    harness.step(Event::Claimed(request.clone(), Ok(Vec::new())));
+    assert_eq!(harness.step(Event::Wake), [], "it waits");
+    harness.built.snapshot.remove_request_lock(&request);
+    let effects = harness.step(Event::Wake);
+    assert!(matches!(&effects[..], [Effect::Finish { .. }]), "{effects:?}");
+    harness.step(Event::Finished(request, Err(WriteError::Conflict)));
+    assert!(harness.pool.is_idle());
+}
+
+// What had begun to go in the future, by the clock of then, was waited for until then.
+#[test]
+fn a_deletion_dated_in_the_future_is_no_pending_capacity() {
+    let mut harness =
+        PoolHarness::with_capacity(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
+    let effects = harness.step(Event::Wake);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Evict(_))), "{effects:?}");
+}
+
+// Refused at once, it was tried fifty times a second.
+#[test]
+fn a_rejected_min_ready_request_backs_off() {
+    let (label, mut harness, mut min_ready) = with_one_min_ready();
+    for pause in [1.0, 2.0, 4.0] {
+        let plan = |min_ready: &mut MinReady, harness: &PoolHarness| {
+            min_ready.plan(&Default::default(), &harness.built.inputs())
+        };
+        assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
+        min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
+        assert_eq!(plan(&mut min_ready, &harness), []);
+        let due = min_ready.due(harness.built.monotonic_now()).expect("it is tried again");
+        assert_eq!(due - harness.built.monotonic_now(), Seconds(pause));
+        harness.built.advance_to(due);
+    }
+}
+
+#[test]
+fn a_pool_its_cloud_rejects_delays_no_other_pool() {
+    let mut harness = PoolHarness::new("a");
+    let trouble = Some(Unavailable::Temporary("no answer".to_owned()));
+    let facts = ProviderFacts {
+        unavailable: trouble,
+        refreshed_at: ProviderFacts::initial().refreshed_at,
+        ..ProviderFacts::clone(&harness.built.facts["lab"])
+    };
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    assert_eq!(harness.step(Event::Wake), []);
+    assert!(harness.pool.is_paused());
+}
+
+// A cloud refused to delete one server for ever, and in that pool no idle node made room any more.
+#[test]
+fn a_repeatedly_failing_deletion_is_no_pending_capacity() {
+    let deleting = "6 labels=b deleting age=400";
+    let mut harness = PoolHarness::with_capacity(2.0, "200-1 a", &[deleting, "7 labels=b age=500"]);
+    let wake = |harness: &mut PoolHarness| {
+        let effects = harness.step(Event::Wake);
+        effects.iter().any(|effect| matches!(effect, Effect::Evict(change) if change.id == node_id("7")))
+    };
+    {
+        let inputs = harness.built.inputs();
+        let again: Vec<Repair> = rules::finished_nodes(&"lab".into(), |_, _| true, &inputs).collect();
+        let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
+        assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
+    }
+    assert!(wake(&mut harness));
+    let lately = "6 labels=b deleting age=10";
+    assert!(!wake(&mut PoolHarness::with_capacity(2.0, "200-1 a", &[lately, "7 labels=b age=500"])), "its room comes");
+}
+
+// The node of such a request stayed given to it as long as the session lived.
+#[test]
+fn a_min_ready_request_with_a_lost_reply_is_recognized() {
+    let (label, mut harness, mut min_ready) = with_one_min_ready();
+    let plan =
+        |min_ready: &mut MinReady, harness: &PoolHarness| min_ready.plan(&Default::default(), &harness.built.inputs());
+    assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
+    min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
+    harness.built.snapshot.connected = false;
+    for _ in 0..3 {
+        harness.built.now = harness.built.now + Seconds(60.0);
+        assert_eq!(plan(&mut min_ready, &harness), []);
+    }
+    let mut record = min_ready::request(&label, "event".to_owned(), NOW);
+    record.set_state(RequestState::Fulfilled, NOW);
+    let id = request_id("100-7");
+    harness
+        .built
+        .snapshot
+        .put_request(id.clone(), Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
+    harness.built.snapshot.connected = true;
+    let actions = plan(&mut min_ready, &harness);
+    assert!(actions.contains(&MinReadyAction::Finish { request: id, nodes: Vec::new() }), "{actions:?}");
+}
+
+// One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
+#[test]
+fn duplicate_nodes_of_a_min_ready_request_are_deleted_with_it() {
+    let spec = FixtureSpec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec!["a min-ready=1".to_owned()],
+        nodes: ["1 labels=a init allocated=100-7", "2 labels=a allocated=100-7"].map(str::to_owned).into(),
+        ..FixtureSpec::default()
+    };
+    let (mut harness, mut min_ready, label) =
+        (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
+    let id = request_id("100-7");
+    min_ready.submitted(&label, "event", Some(id.clone()), harness.built.monotonic_now());
+    let mut record = min_ready::request(&label, "event".to_owned(), NOW);
+    record.set_state(RequestState::Fulfilled, NOW);
+    record.nodes = vec![node_id("2")];
+    let stored = Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
+    harness.built.snapshot.put_request(id, stored);
+    let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
+    let finished = actions.iter().find_map(|wish| match wish {
+        MinReadyAction::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(finished, Some(vec![NodeState::Deleting, NodeState::Ready]), "{actions:?}");
+}
+
+// Its last write did not fit what ZooKeeper takes, so it was served, and not fulfilled, again and again.
+#[test]
+fn a_request_exceeding_one_write_fails_at_once() {
+    let ask = |nodes: usize| {
+        let mut harness = PoolHarness::new(&vec!["a"; nodes].join(","));
+        let effects = harness.step(Event::Wake);
+        let why = harness.pool.last_verdict(&harness.request, &harness.built.snapshot).expect("it was looked at");
+        (effects, why.reason)
+    };
+    let (effects, _) = ask(MAX_NODES);
+    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.len() == MAX_NODES));
+    let (effects, reason) = ask(MAX_NODES + 1);
+    let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
+    assert_eq!(change.record.state, RequestState::Failed);
+    assert_eq!(reason, "it asks for 10001 nodes, and a request can get 10000 at most: ask with several");
+}
+
+// It got the room that came free before those that somebody waited for.
+#[test]
+fn a_min_ready_request_without_quota_does_not_wait() {
+    let mut harness = PoolHarness::new("a");
+    let own = min_ready::request(&"a".into(), "event".to_owned(), NOW);
+    let mzxid = harness.built.snapshot.request(&harness.request).unwrap().mzxid + 1;
+    let stored = Versioned { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
+    assert!(harness.built.snapshot.put_request(harness.request.clone(), stored));
+    harness.start_launches();
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Finish { .. })), "{effects:?}");
+    assert!(!harness.pool.is_paused());
+}
+
+// As many requests as somebody had typed were made, until the memory was full.
+#[test]
+fn min_ready_nodes_are_requested_in_batches() {
+    let (_, harness, mut min_ready) = with_min_ready("a min-ready=9e18");
+    let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
+    assert_eq!(actions.len(), 1000);
+    assert_eq!(min_ready.plan(&Default::default(), &harness.built.inputs()), [], "the next ones when these have come");
+}
+
+// It was given to its request with labels that this had not asked for, and the write refused as a defect.
+#[test]
+fn a_node_relabelled_during_its_host_check_is_not_assigned() {
+    let nodes = ["1 host=h1 slot=0", "2 host=h1 slot=1"];
+    let mut built = build(&FixtureSpec {
+        hosts: vec!["h1 labels=a check=passed slots=2".to_owned()],
+        nodes: nodes.map(str::to_owned).into(),
+        requests: vec!["200-1 a,a".to_owned()],
+        ..FixtureSpec::default()
+    });
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    pool.update_shared_state(&built.shared_pools);
+    let effects = pool.step(Event::Wake, &built.inputs());
+    assert!(matches!(&effects[..], [Effect::Probe { .. }, Effect::Probe { .. }]), "{effects:?}");
+    let probed = |node: &str| Event::Probed(request_id("200-1"), node_id(node), LivenessResult::Alive);
+    assert_eq!(pool.step(probed("1"), &built.inputs()), []);
+    let stored = built.snapshot.node(&node_id("1")).unwrap();
+    let changed = stored.change(node_id("1"), |record| record.labels = vec!["b".into()]);
+    let stored = Versioned { record: Arc::new(changed.record), version: 9, mzxid: stored.mzxid + 1000, mtime_ms: 0 };
+    assert!(built.snapshot.put_node(node_id("1"), stored));
+    assert_eq!(pool.step(probed("2"), &built.inputs()), []);
+    assert!(pool.is_idle());
+}
+
+/// A request for two nodes of which the cloud has given one, with whatever else that led to.
+fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
+    (harness.request, harness.nodes) = (request_id(request), Vec::new());
+    harness.start_launches();
+    let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    harness.apply(&ready.clone());
+    assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = harness.step(Event::JobUpdate(harness.nodes[1].clone(), refused));
+    harness.built.snapshot.remove_node(&harness.nodes[1]);
+    effects
+}
+
+// Each of two waited for the room of the other's node.
+#[test]
+fn the_lowest_ranked_waiting_request_releases_its_nodes() {
+    let mut harness = PoolHarness::new("a,a");
+    partly_served(&mut harness, "200-1");
+    let first = (harness.request.clone(), harness.nodes[0].clone());
+    assert_eq!(harness.step(Event::Wake), [], "it waits alone");
+    harness.built.snapshot.put_request(request_id("200-2"), {
+        let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
+        Versioned { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
+    });
+    let effects = partly_served(&mut harness, "200-2");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))), "{effects:?}");
+    let effects = harness.step(Event::Wake);
+    let [Effect::Finish { request, finish }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((request, &finish.nodes[0].0), (&request_id("200-2"), &harness.nodes[0]));
+    assert_ne!(*request, first.0);
+    // While somebody else has a node of the pool, who will give it back, nobody has to give way.
+    let mut in_use = Node::clone(&harness.built.snapshot.node(&first.1).unwrap().record);
+    (in_use.state, in_use.allocated_to) = (NodeState::InUse, None);
+    harness
+        .built
+        .snapshot
+        .put_node(node_id("90"), Versioned { record: Arc::new(in_use), version: 0, mzxid: 60, mtime_ms: 0 });
+    assert!(harness.step(Event::Finished(request_id("200-2"), Err(WriteError::Conflict))).is_empty());
+}
+
+// The other pool left the request to this one, which asked its cloud again every five seconds.
+#[test]
+fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
+    let mut harness = PoolHarness::from_spec(&FixtureSpec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        requests: vec!["200-1 a".to_owned()],
+        others: vec!["elsewhere labels=a priority=200".to_owned()],
+        ..FixtureSpec::default()
+    });
+    harness.start_launches();
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
+    assert!(is_released(&effects), "{effects:?}");
+    harness.built.snapshot.remove_node(&harness.nodes[0]);
+    harness.built.snapshot.remove_request_lock(&harness.request);
+    harness.step(Event::Finished(harness.request.clone(), Ok(())));
+    assert_eq!(harness.step(Event::Wake), [], "it rests");
+    assert!(harness.pool.is_paused());
+}
+
+// Seed 74703 of the simulated hours: its old node counted as its own, and was given to it once more when it had become idle.
+#[test]
+fn a_node_of_a_previous_attempt_does_not_belong_to_the_request() {
+    let mut harness =
+        PoolHarness::with_capacity(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
+    assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));
+    let request = harness.request.clone();
+    harness.step(Event::Claimed(request, Ok(Vec::new())));
+    assert_eq!(harness.step(Event::Wake), [], "whoever had the request before is about to let the node go");
+    let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
+    free.allocated_to = None;
+    harness
+        .built
+        .snapshot
+        .put_node(node_id("8"), Versioned { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
+    let facts = ProviderFacts { limits: Resources::unlimited(), ..ProviderFacts::clone(&harness.built.facts["lab"]) };
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    let effects = harness.step(Event::Wake);
+    let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    assert_eq!((reuse.len(), build.len()), (1, 1));
+}

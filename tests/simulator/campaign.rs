@@ -1,0 +1,176 @@
+//! Many hours, each in a process of its own, because chance is seeded once in the life of a process.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::Signal;
+
+use crate::simulator::faults::{self, FaultFilter};
+use crate::simulator::minimize::minimize;
+
+const YEAR_H: f64 = 365.25 * 24.0;
+
+/// From the first to the last.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    first: u64,
+    last: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+        let (first, last) = match text.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(text)?, number(text)?),
+        };
+        if first <= last { Ok(Self { first, last }) } else { Err("the first is after the last".to_owned()) }
+    }
+}
+
+pub struct Campaign {
+    pub seeds: Seeds,
+    pub jobs: usize,
+    pub check_determinism: bool,
+    pub until_broken: bool,
+    pub history: Option<PathBuf>,
+}
+
+impl Campaign {
+    /// Whether all promises held. Says which did not, and how fast it went.
+    pub fn run(self) -> bool {
+        let (next, runs) = (AtomicU64::new(self.seeds.first), AtomicU64::new(0));
+        let number_of_kills = AtomicUsize::new(0);
+        let failed_seeds = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs {
+                scope.spawn(|| {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed > self.seeds.last || self.until_broken && !failed_seeds.lock().unwrap().is_empty() {
+                            break;
+                        }
+                        runs.fetch_add(if self.check_determinism { 2 } else { 1 }, Ordering::Relaxed);
+                        let (has_passed, kills) = self.check_seed(seed);
+                        number_of_kills.fetch_add(kills, Ordering::Relaxed);
+                        if !has_passed {
+                            failed_seeds.lock().unwrap().push(seed);
+                        }
+                    }
+                });
+            }
+        });
+        let mut failed_seeds = failed_seeds.into_inner().unwrap();
+        failed_seeds.sort_unstable();
+        let Seeds { first, last } = self.seeds;
+        let result = match failed_seeds.len() {
+            0 => "all promises held".to_owned(),
+            number => format!("{number} broken: {failed_seeds:?}"),
+        };
+        let years = runs.into_inner() as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
+        let kills = number_of_kills.into_inner();
+        println!(
+            "seeds {first}-{last}: {result}; {kills} kills; {years:.2} simulated years per hour of processor time"
+        );
+        if let Some(file) = &self.history {
+            let line = format!("| {} | {first}-{last} | {kills} | {result} |\n", commit());
+            let history = OpenOptions::new().create(true).append(true).open(file);
+            history.and_then(|mut history| history.write_all(line.as_bytes())).expect("the ledger can be written");
+        }
+        failed_seeds.is_empty()
+    }
+
+    /// Whether all promises did, and how many launchers and builders were killed.
+    fn check_seed(&self, seed: u64) -> (bool, usize) {
+        let first_run = run_seed(seed, &FaultFilter::default());
+        print!("{}", report(seed, &first_run));
+        let kills = kills(&first_run);
+        if !first_run.status.success() {
+            return (false, kills);
+        }
+        let differs = self.check_determinism && run_seed(seed, &FaultFilter::default()).stdout != first_run.stdout;
+        if differs {
+            println!("seed {seed}: another result when it is lived again");
+        }
+        (!differs, kills)
+    }
+}
+
+/// Fewer and fewer faults, as long as a promise is broken. False when nothing was broken in the first place.
+pub fn minimize_faults(seed: u64) -> bool {
+    let faults = faults::schedule(seed);
+    let mut last_failure = run_seed(seed, &FaultFilter::default());
+    if last_failure.status.success() {
+        println!("seed {seed}: all promises hold");
+        return false;
+    }
+    let needed = minimize(faults.len(), |candidate| {
+        let output = run_seed(seed, &FaultFilter::only(candidate));
+        let is_broken = !output.status.success();
+        if is_broken {
+            println!("seed {seed}: {} faults are enough: {candidate:?}", candidate.len());
+            last_failure = output;
+        }
+        is_broken
+    });
+    for (at, fault) in needed.iter().map(|number| &faults[*number]) {
+        println!("{at:9.3} {fault:?}");
+    }
+    print!("{}", report(seed, &last_failure));
+    true
+}
+
+/// As the hour says itself.
+fn kills(output: &Output) -> usize {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let parts = out.lines().next().into_iter().flat_map(|line| line.split(", "));
+    parts.filter_map(|part| part.strip_suffix(" kills")).find_map(|number| number.parse().ok()).unwrap_or(0)
+}
+
+fn run_seed(seed: u64, filter: &FaultFilter) -> Output {
+    let program = std::env::current_exe().expect("the program knows where it is");
+    let mut command = Command::new(program);
+    command.args(["--seed", &seed.to_string()]);
+    if let Some(numbers) = filter.to_argument() {
+        command.args(["--faults", &numbers]);
+    }
+    command.output().expect("the program starts again")
+}
+
+/// What an hour said of itself, or how it ended without a word.
+fn report(seed: u64, output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let reproduce = format!("    again: sim --seed {seed} --tale hour.log\n");
+    match output.status.signal().map(Signal::try_from) {
+        _ if output.status.success() => out.into_owned(),
+        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}{reproduce}"),
+        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}{reproduce}"),
+        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}{reproduce}", output.status),
+        None => format!("{out}{err}"),
+    }
+}
+
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("children are counted");
+    let of = |time: nix::sys::time::TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000);
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+fn commit() -> String {
+    let output = Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]).output();
+    output.map_or_else(|_| "unknown".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

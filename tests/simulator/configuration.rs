@@ -1,0 +1,242 @@
+//! What the launchers of an hour serve.
+
+use std::path::Path;
+
+use nodepool_model::records::ids::{ImageName, PoolId, ProviderName};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::in_process_launcher::fake_cloud::{self, provider};
+
+/// Both launchers have the provider in the middle.
+pub const PROVIDERS: [&str; 3] = ["north", "middle", "south"];
+pub const LAUNCHERS: [Launcher; 2] = [
+    Launcher { name: "east", providers: ["north", "middle"], own_provider: "north" },
+    Launcher { name: "west", providers: ["middle", "south"], own_provider: "south" },
+];
+/// What the launcher of Nodepool 11 serves: a provider of its own, where it launches, and one of others.
+pub const NODEPOOL11_PROVIDERS: [&str; 2] = ["old", "middle"];
+/// What all of them serve.
+pub const LABELS: &[&str] = &["a", "b"];
+/// What only that one serves.
+pub const NODEPOOL11_LABEL: &str = "c";
+/// A provider of hosts that the first launcher has, in some hours, and the label that only it serves.
+pub const STATIC_PROVIDER: &str = "rack";
+pub const STATIC_LABEL: &str = "h";
+/// Its hosts, and how many jobs each takes at a time. What begins so has no address to be looked up.
+pub const HOSTS: [(&str, usize); 2] = [("fake-1", 2), ("fake-2", 1)];
+/// A label that only the second launcher serves, in some hours. Whoever wants it is of a tenant that is limited: elsewhere, where two
+/// launchers count at the same time, both together may exceed a limit.
+pub const TENANT_LABEL: &str = "t";
+pub const TENANT: &str = "small";
+/// Nodes that it may have at a time: more than a request asks for at most.
+pub const TENANT_NODES: usize = 5;
+/// All of which somebody may ask for, in some hours.
+pub const ALL_LABELS: [&str; 5] = ["a", "b", NODEPOOL11_LABEL, STATIC_LABEL, TENANT_LABEL];
+/// What all launchers have is asked for so much more often than what one of them has.
+const COMMON_LABEL_WEIGHT: usize = 3;
+
+pub const BUILDERS: [&str; 2] = ["oak", "elm"];
+/// What builders build, and how old it gets, in seconds.
+pub const IMAGES: [(&str, u32); 2] = [("debian", 900), ("fedora", 1500)];
+/// Where the label `b` is an image that was built, if anybody builds.
+const IMAGE_PROVIDER: &str = "middle";
+/// Where the label of the tenant that may have few nodes is.
+const TENANT_PROVIDER: &str = LAUNCHERS[1].own_provider;
+
+/// Who takes part in an hour beside the launchers. Not everybody in each: who is there hides what would happen without, and hours with
+/// fewer of them are shorter (Groce and others: Swarm Testing, 2012).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Participants {
+    pub builders: bool,
+    /// The launcher of Nodepool 11.
+    pub nodepool11: bool,
+    /// No transaction takes records of two nodes: what is one write otherwise goes step by step, as a request for a thousand nodes does.
+    pub small_transactions: bool,
+    /// Static hosts.
+    pub static_hosts: bool,
+    /// Pools are limited in their cores, and not in the number of their servers.
+    pub core_limits: bool,
+    /// Idle and held nodes go when they get old.
+    pub max_ages: bool,
+    /// Somebody who may have few nodes.
+    pub tenant_limit: bool,
+    /// The provider that only one launcher serves has a second pool.
+    pub second_pool: bool,
+}
+
+/// How old idle nodes of the label `a` get, in seconds, and held ones; which is less than most are held.
+const READY_AGE: u32 = 300;
+const HOLD_AGE: u32 = 120;
+/// What a server has.
+pub const CORES: usize = 2;
+
+impl Participants {
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed ^ 0xca57);
+        Self {
+            builders: rng.gen_bool(0.3),
+            nodepool11: rng.gen_bool(0.2),
+            small_transactions: rng.gen_bool(0.2),
+            static_hosts: rng.gen_bool(0.3),
+            core_limits: rng.gen_bool(0.3),
+            max_ages: rng.gen_bool(0.3),
+            tenant_limit: rng.gen_bool(0.3),
+            second_pool: rng.gen_bool(0.3),
+        }
+    }
+
+    /// What consumers ask for, one as likely as the other.
+    pub fn weighted_labels(self) -> Vec<&'static str> {
+        let mut labels = LABELS.repeat(COMMON_LABEL_WEIGHT);
+        let some = [(self.nodepool11, NODEPOOL11_LABEL), (self.static_hosts, STATIC_LABEL)];
+        labels.extend(some.iter().filter(|(is_there, _)| *is_there).map(|(_, label)| label));
+        if self.tenant_limit {
+            // Seldom enough that what has waited for a cloud in bad weather is served within the time for healing.
+            labels = labels.repeat(2);
+            labels.push(TENANT_LABEL);
+        }
+        labels
+    }
+
+    /// Where which image has to be.
+    pub fn expected_images(self) -> Vec<(ImageName, ProviderName)> {
+        let images = IMAGES.iter().filter(|_| self.builders);
+        let places = images.flat_map(|(image, _)| PROVIDERS.map(|provider| (*image, provider)));
+        places.map(|(image, provider)| (image.into(), provider.into())).collect()
+    }
+}
+
+/// The configuration of all builders, but for where their images are.
+pub fn builders_yaml(images: &Path) -> String {
+    let names: Vec<Value> = IMAGES.iter().map(|(name, _)| json!({"name": name})).collect();
+    let section = |name| json!({"name": name, "driver": "fake", "cloud": "fake", "diskimages": names, "pools": [{"name": "main"}]});
+    let image =
+        |(name, age): &(&str, u32)| json!({"name": name, "rebuild-age": age, "build-timeout": 600, "elements": ["vm"]});
+    json!({
+        "zookeeper-servers": [{"host": "localhost"}],
+        "images-dir": images,
+        "build-log-dir": images.join("logs"),
+        "diskimages": IMAGES.iter().map(image).collect::<Vec<_>>(),
+        "providers": PROVIDERS.map(section),
+    })
+    .to_string()
+}
+
+pub struct Launcher {
+    pub name: &'static str,
+    pub providers: [&'static str; 2],
+    /// What nobody else serves: there its limits hold strictly, while two that count at the same time may exceed theirs.
+    pub own_provider: &'static str,
+}
+
+/// What a reload changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReloadSizes {
+    pub max_servers: usize,
+    /// Of the label `a`.
+    pub min_ready: usize,
+    pub removed: Option<RemovedSection>,
+}
+
+/// What an operator takes out of the file of a launcher, in whatever state its nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovedSection {
+    /// The label `b`, in each of its pools.
+    Label,
+    /// The provider that the other launcher serves, too.
+    Provider,
+}
+
+impl Default for ReloadSizes {
+    fn default() -> Self {
+        Self { max_servers: 8, min_ready: 1, removed: None }
+    }
+}
+
+/// The second pool of a provider, where it has one, and how many servers that may have.
+const SECOND_POOL: &str = "annexe";
+const SECOND_POOL_SERVERS: usize = 2;
+
+impl Launcher {
+    pub fn serves(&self, provider: &ProviderName) -> bool {
+        self.providers.contains(&provider.as_str())
+            || provider.as_str() == STATIC_PROVIDER && self.name == LAUNCHERS[0].name
+    }
+
+    /// How many servers the pools of its own provider may have.
+    pub fn limits(&self, sizes: ReloadSizes, participants: Participants) -> Vec<(PoolId, usize)> {
+        let mut limits = vec![(PoolId::new(self.own_provider, "main"), sizes.max_servers)];
+        limits.extend(
+            participants.second_pool.then(|| (PoolId::new(self.own_provider, SECOND_POOL), SECOND_POOL_SERVERS)),
+        );
+        limits
+    }
+
+    pub fn yaml(&self, sizes: ReloadSizes, cast: Participants) -> String {
+        let limit = |servers: usize| match cast.core_limits {
+            true => json!({"max-cores": servers * CORES}),
+            false => json!({"max-servers": servers}),
+        };
+        let section = |name: &&str| {
+            let mut section = provider(name, json!({"launch-timeout": 180}), limit(sizes.max_servers));
+            section["pools"][0]["host-key-checking"] = false.into();
+            if *name == IMAGE_PROVIDER && cast.builders {
+                section["diskimages"] = json!([{"name": IMAGES[0].0}]);
+                section["pools"][0]["labels"][1] =
+                    json!({"name": "b", "diskimage": IMAGES[0].0, "flavor-name": "Unreal Flavor"});
+            }
+            if sizes.removed == Some(RemovedSection::Label) {
+                labels_of(&mut section).truncate(1);
+            }
+            if *name == self.own_provider && cast.second_pool {
+                let mut second_pool = section["pools"][0].clone();
+                second_pool["name"] = SECOND_POOL.into();
+                fake_cloud::merge(&mut second_pool, limit(SECOND_POOL_SERVERS));
+                section["pools"].as_array_mut().expect("a provider has pools").push(second_pool);
+            }
+            if *name == TENANT_PROVIDER && cast.tenant_limit {
+                let mut label = labels_of(&mut section)[0].clone();
+                label["name"] = TENANT_LABEL.into();
+                labels_of(&mut section).push(label);
+            }
+            section
+        };
+        let is_served = |name: &&&str| **name == self.own_provider || sizes.removed != Some(RemovedSection::Provider);
+        let mut sections: Vec<Value> = self.providers.iter().filter(is_served).map(section).collect();
+        let mut labels = vec![json!({"name": "a", "min-ready": sizes.min_ready}), json!({"name": "b"})];
+        if cast.max_ages {
+            labels[0]["max-ready-age"] = READY_AGE.into();
+        }
+        if cast.static_hosts && self.name == LAUNCHERS[0].name {
+            sections.push(static_provider());
+            labels.push(json!({"name": STATIC_LABEL}));
+        }
+        if cast.tenant_limit && self.own_provider == TENANT_PROVIDER {
+            labels.push(json!({"name": TENANT_LABEL}));
+        }
+        let mut configuration = fake_cloud::configuration(&sections);
+        if cast.tenant_limit {
+            configuration["tenant-resource-limits"] = json!([{"tenant-name": TENANT, "max-servers": TENANT_NODES}]);
+        }
+        if cast.builders {
+            configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
+        }
+        if cast.max_ages {
+            configuration["max-hold-age"] = HOLD_AGE.into();
+        }
+        configuration["labels"] = labels.into();
+        configuration.to_string()
+    }
+}
+
+fn labels_of(section: &mut Value) -> &mut Vec<Value> {
+    section["pools"][0]["labels"].as_array_mut().expect("a pool has labels")
+}
+
+fn static_provider() -> Value {
+    let host = |(name, jobs): &(&str, usize)| json!({"name": name, "labels": ["a", STATIC_LABEL], "max-parallel-jobs": jobs, "host-key-checking": false});
+    let hosts: Vec<Value> = HOSTS.iter().map(host).collect();
+    json!({"name": STATIC_PROVIDER, "driver": "static", "pools": [{"name": "main", "nodes": hosts}]})
+}

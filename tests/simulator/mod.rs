@@ -1,0 +1,238 @@
+//! An hour of two launchers, two builders, four clouds, hundreds of requests and two dozen faults, from one seed, in virtual time.
+//!
+//! Launchers and builders are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds, consumers and a
+//! launcher of Nodepool 11 are models.
+
+pub mod history;
+pub mod builders;
+pub mod cloud;
+pub mod configuration;
+pub mod rng;
+pub mod faults;
+pub mod minimize;
+pub mod step_budget;
+pub mod liveness;
+pub mod operator;
+pub mod process;
+pub mod nodepool11_model;
+pub mod network;
+pub mod workload;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nodepool::actors::runtime::{blocking, clock, invariant_guard};
+use nodepool_model::records::time::Timestamp;
+use nodepool_policy::invariants::nodes::Observation;
+use nodepool_zk::memory::MemoryZooKeeper;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::Instant;
+
+use self::builders::BuildOutcomes;
+use self::cloud::Clouds;
+use self::configuration::{BUILDERS, HOSTS, LAUNCHERS, Participants, STATIC_PROVIDER, TENANT, TENANT_NODES};
+use self::faults::{EffectiveFaults, Fault, FaultFilter, FaultTargets};
+use self::history::RunHistory;
+use self::process::ProcessHandle;
+use self::workload::Workload;
+use crate::in_process_launcher::on_paused_time;
+
+pub const RUN_LENGTH_S: f64 = 3600.0;
+const REQUESTS: usize = 300;
+/// Bytes that transactions take where they take few: less than one node has.
+const SMALL_TRANSACTION_BYTES: usize = 1_000;
+/// Fewer than so many that are served show nothing.
+const MIN_SERVED: u32 = 200;
+/// And so do fewer faults that meet somebody.
+const MIN_EFFECTIVE_FAULTS: usize = 10;
+/// After all faults everything has to be at rest within this time.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// What came of a seed.
+#[derive(Debug)]
+pub struct Outcome {
+    pub violations: Vec<String>,
+    pub served: u32,
+    pub failed: u32,
+    pub cancelled: u32,
+    /// Those that met somebody.
+    pub faults: usize,
+    /// Launchers and builders that were killed.
+    pub kills: usize,
+    /// Changes in ZooKeeper, and what tells them from those of another run.
+    pub digest: (u64, u64),
+}
+
+impl Outcome {
+    pub fn has_passed(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// What came of it, and where a promise was broken, how to see it again.
+    pub fn report(&self, seed: u64, filter: &FaultFilter) -> String {
+        let Self { violations, served, failed, cancelled: given_up, faults, kills, digest: (changes, digest) } = self;
+        let mut text = format!(
+            "seed {seed}: {served} requests served, {failed} failed, {given_up} given up, {faults} faults, {kills} kills, \
+             {changes} changes, digest {digest:016x}"
+        );
+        for violation in violations {
+            text += &format!("\n    BROKEN {violation}");
+        }
+        if !violations.is_empty() {
+            let chosen = filter.to_argument().map(|numbers| format!(" --faults {numbers}")).unwrap_or_default();
+            text += &format!("\n    again: sim --seed {seed}{chosen} --tale hour.log");
+        }
+        text
+    }
+}
+
+/// What panicked, wherever it did: a task that nobody waits for ends without a word otherwise.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn record_panics() {
+    let previous_hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        previous_hook(panic);
+        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string().replace('\n', " "));
+    }));
+}
+
+/// Lives the hour of a seed, once in the life of a process.
+pub fn run(seed: u64, filter: &FaultFilter, history: RunHistory) -> Outcome {
+    record_panics();
+    rng::seed(seed);
+    nodepool_rng::seed(seed);
+    blocking::run_blocking_inline();
+    let faults = filter.apply(faults::schedule(seed));
+    on_paused_time(async {
+        clock::simulate(Timestamp(1_700_000_000.0));
+        simulate(seed, &faults, history).await
+    })
+}
+
+async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Outcome {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let zookeeper = MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64);
+    let observer = history.clone();
+    zookeeper.observe(Box::new(move |path, data| observer.znode(path, data)));
+    let clouds = Clouds::new(seed, history.clone());
+    let participants = Participants::draw(seed);
+    if participants.small_transactions {
+        zookeeper.limit_transactions(SMALL_TRANSACTION_BYTES);
+        history.validate_every_record();
+    }
+    if !participants.nodepool11 {
+        // Only that one has its own picture from the book.
+        history.keep_checked_fields_only();
+    }
+    let launcher = |launcher| process::launcher(launcher, participants, &zookeeper, &clouds, &history);
+    let (mut processes, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
+    let build_outcomes = BuildOutcomes::default();
+    let mut builder = |name: &&'static str| builders::builder(name, rng.r#gen(), &zookeeper, &clouds, &build_outcomes);
+    let builders: Vec<_> = BUILDERS.iter().filter(|_| participants.builders).map(&mut builder).collect();
+    // Those who do not take part leave their seats empty.
+    processes.extend(
+        (0..BUILDERS.len())
+            .map(|at| builders.get(at).map_or_else(ProcessHandle::absent, |builder| builder.process.clone())),
+    );
+    processes.push(if participants.nodepool11 {
+        nodepool11_model::keep_running(&zookeeper, &clouds, &history)
+    } else {
+        ProcessHandle::absent()
+    });
+    let workload = Workload::of(&zookeeper, &history);
+    for _ in 0..REQUESTS {
+        workload.add_consumer(
+            Duration::from_secs_f64(rng.gen_range(20.0..RUN_LENGTH_S)),
+            rng.r#gen(),
+            participants.weighted_labels(),
+        );
+    }
+    if participants.tenant_limit {
+        history.observe(Observation::TenantLimit(&TENANT.into(), TENANT_NODES));
+    }
+    if participants.static_hosts {
+        HOSTS
+            .iter()
+            .for_each(|(host, jobs)| history.observe(Observation::HostSlots(&STATIC_PROVIDER.into(), host, *jobs)));
+    }
+    actix_rt::spawn(liveness::check_stray_servers(clouds.clone(), history.clone()));
+    let configured_launchers = processes.iter().cloned().zip(launchers.iter().cloned()).collect();
+    actix_rt::spawn(liveness::check_neglected_requests(configured_launchers, clouds.clone(), history.clone()));
+    let effective = EffectiveFaults::default();
+    let targets = FaultTargets {
+        zookeeper,
+        clouds,
+        processes,
+        launchers,
+        workload,
+        build_outcomes,
+        history: history.clone(),
+        effective,
+    };
+    let started = Instant::now();
+    for (at, fault) in faults {
+        tokio::time::sleep_until(started + Duration::from_secs_f64(*at)).await;
+        history.trace_remark(&format!("FAULT {fault:?}"));
+        faults::inject(fault, &targets);
+    }
+    tokio::time::sleep_until(started + Duration::from_secs_f64(RUN_LENGTH_S)).await;
+    history.trace_remark("HEALED");
+    faults::end_faults(&targets);
+    let leftovers = || {
+        let files = builders.iter().flat_map(|builder| builder.leftover_files(|key| history.is_built(key)));
+        history
+            .leftovers(participants)
+            .iter()
+            .map(ToString::to_string)
+            .chain(files)
+            .map(|leftover| format!("after healing: {leftover}"))
+            .collect()
+    };
+    let mut violations = wait_until_idle(leftovers, targets.workload.take_consumers()).await;
+    violations.splice(0..0, history.violations());
+    violations
+        .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
+    violations.extend(
+        invariant_guard::recorded_violations()
+            .iter()
+            .map(|violation| format!("a program refused to break a promise: {violation}")),
+    );
+    let served = targets.workload.stats.served.get();
+    if served < MIN_SERVED {
+        violations.push(format!("only {served} of {REQUESTS} requests were served"));
+    }
+    let (effective, kills) = (targets.effective.all(), targets.effective.kills());
+    if effective < MIN_EFFECTIVE_FAULTS.min(faults.len()) {
+        violations.push(format!("only {effective} of {} faults met somebody", faults.len()));
+    }
+    Outcome {
+        violations,
+        served,
+        failed: targets.workload.stats.failed.get(),
+        cancelled: targets.workload.stats.cancelled.get(),
+        faults: effective,
+        kills,
+        digest: history.digest(),
+    }
+}
+
+/// Until every consumer has what it wanted and nothing is left over; what there still is when that takes too long.
+async fn wait_until_idle(
+    leftovers: impl Fn() -> Vec<String>,
+    consumers: Vec<tokio::task::JoinHandle<()>>,
+) -> Vec<String> {
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
+    for consumer in consumers {
+        match tokio::time::timeout_at(deadline, consumer).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return vec![format!("a consumer: {error}")],
+            Err(_) => return [vec!["after healing: a consumer still waits".to_owned()], leftovers()].concat(),
+        }
+    }
+    while !leftovers().is_empty() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    leftovers()
+}

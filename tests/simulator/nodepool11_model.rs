@@ -1,0 +1,561 @@
+//! A launcher of Nodepool 11, as others see one: it polls, takes locks as kazoo does, reads again under them, and writes with no eye
+//! on versions. It launches at a provider of its own; at the one in the middle, where `max-servers: 0` is said, it declines, and
+//! tidies up after others.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use nodepool::actors::runtime::clock;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::LaunchOrder;
+use nodepool_model::records::component::{ComponentKind, PoolComponent};
+use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::txn::delete_tree;
+use nodepool_zk::{Zk, paths};
+use tokio::time::Instant;
+use zookeeper_server::types::{CreateMode, ZkError};
+
+use super::cloud::{CloudConnection, Clouds};
+use super::configuration::{LABELS, NODEPOOL11_LABEL, NODEPOOL11_PROVIDERS};
+use super::history::RunHistory;
+use super::process::{ProcessHandle, restart_delay};
+use super::step_budget::StepBudget;
+use crate::in_process_launcher::Consumer;
+
+/// Of its own provider.
+pub const MAX_SERVERS: usize = 6;
+const ATTEMPTS: u32 = 3;
+
+/// One life of it.
+struct Nodepool11Model {
+    /// With the reads that every client has.
+    reader: Consumer,
+    /// In place of what it keeps by watches.
+    view: StaleView,
+    zk: Zk,
+    own_cloud: CloudConnection,
+    shared: CloudConnection,
+    /// In the order of `OLD`.
+    pools: [LauncherId; 2],
+    components: RefCell<Vec<String>>,
+}
+
+/// What it was told by its watches, which it gets to when it has nothing else to do. Each life is slower than the one before, or quick.
+const VIEW_DELAYS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Duration::from_secs(4)];
+
+/// What it believes to be there.
+struct StaleView {
+    /// What is.
+    history: RunHistory,
+    delay: Duration,
+    polled: RefCell<Option<PolledState>>,
+}
+
+struct PolledState {
+    polled_at: Instant,
+    nodes: Vec<(NodeId, Node)>,
+    requests: Vec<(RequestId, NodeRequest)>,
+}
+
+impl StaleView {
+    fn new(book: RunHistory, run: u32) -> Self {
+        Self { history: book, delay: VIEW_DELAYS[run as usize % VIEW_DELAYS.len()], polled: RefCell::default() }
+    }
+
+    fn nodes(&self, matches: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
+        self.read(|polled| polled.nodes.iter().filter(|(_, node)| matches(node)).cloned().collect())
+    }
+
+    /// In the order in which they are served.
+    fn requests(&self, matches: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
+        let ids = |polled: &PolledState| {
+            let meant = polled.requests.iter().filter(|(_, request)| matches(request));
+            meant.map(|(id, _)| id.clone()).collect()
+        };
+        self.read(ids)
+    }
+
+    fn read<T>(&self, read: impl Fn(&PolledState) -> T) -> T {
+        let polled = &mut *self.polled.borrow_mut();
+        let recent = polled.take().filter(|polled| polled.polled_at.elapsed() < self.delay);
+        let all = || PolledState {
+            polled_at: Instant::now(),
+            nodes: self.history.nodes(|_| true),
+            requests: self.history.requests(|_| true),
+        };
+        read(polled.insert(recent.unwrap_or_else(all)))
+    }
+}
+
+/// Starts it, and starts it again when it has been killed.
+pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &RunHistory) -> ProcessHandle {
+    book.limit(&PoolId::new(NODEPOOL11_PROVIDERS[0], "main"), MAX_SERVERS, Duration::ZERO);
+    let process = ProcessHandle::absent();
+    let (handle, zookeeper, clouds, book) = (process.clone(), zookeeper.clone(), clouds.clone(), book.clone());
+    actix_rt::spawn(async move {
+        for run in 1.. {
+            let gate = StepBudget::unlimited();
+            let zk = handle.connect(&gate, &zookeeper);
+            let (clouds, book, run_budget) = (clouds.clone(), book.clone(), gate.clone());
+            actix_rt::spawn(async move { Nodepool11Model::run(zk, &clouds, book, &run_budget, run).await });
+            gate.exhausted().await;
+            tokio::time::sleep(restart_delay(run as usize)).await;
+        }
+    });
+    process
+}
+
+/// Nobody waits for what a killed process was about to say.
+type ZkResult<T> = Result<T, ZkError>;
+
+impl Nodepool11Model {
+    /// Registers its pools and works until it is killed.
+    async fn run(zk: Zk, clouds: &Clouds, book: RunHistory, gate: &StepBudget, run: u32) {
+        let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{run:032x}"));
+        let model = Rc::new(Self {
+            reader: Consumer { zk: zk.clone() },
+            view: StaleView::new(book, run),
+            zk,
+            own_cloud: clouds.connect(NODEPOOL11_PROVIDERS[0].into(), gate),
+            shared: clouds.connect(NODEPOOL11_PROVIDERS[1].into(), gate),
+            pools: NODEPOOL11_PROVIDERS.map(pool),
+            components: RefCell::default(),
+        });
+        for (provider, id) in NODEPOOL11_PROVIDERS.iter().zip(&model.pools) {
+            model.register(provider, id).await.expect("a session that has just begun");
+        }
+        futures::join!(model.delete_nodes(), model.clone().assign(), model.reset_lost(), model.delete_leaked());
+    }
+
+    async fn register(&self, provider: &str, id: &LauncherId) -> ZkResult<()> {
+        lock::make_path(&self.zk, &paths::components(ComponentKind::Pool)).await?;
+        let prefix = paths::component_prefix(ComponentKind::Pool, "old");
+        let data = json::to_bytes(&component(provider, id, false));
+        let (path, _) = self.zk.create(&prefix, data.into(), CreateMode::EphemeralSequential).await?;
+        self.components.borrow_mut().push(path);
+        Ok(())
+    }
+
+    /// Says whether its own pool waits for room.
+    async fn pause(&self, paused: bool) -> ZkResult<()> {
+        let path = self.components.borrow()[0].clone();
+        let data = json::to_bytes(&component(NODEPOOL11_PROVIDERS[0], &self.pools[0], paused));
+        self.zk.set(&path, data.into(), -1).await.map(drop)
+    }
+
+    /// R7, R15 to R34: each second, all requests in their order.
+    async fn assign(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let declined = |request: &NodeRequest| self.pools.iter().all(|pool| request.declined_by.contains(pool));
+            let is_open = |request: &NodeRequest| request.state == RequestState::Requested && !declined(request);
+            for id in self.view.requests(is_open) {
+                // An error ends the pass for this request, as an exception does.
+                let _ = self.handle_request(&id).await;
+            }
+        }
+    }
+
+    async fn handle_request(self: &Rc<Self>, id: &RequestId) -> ZkResult<()> {
+        let Some(seen) = self.reader.request(id).await else { return Ok(()) };
+        for (at, pool) in self.pools.iter().enumerate() {
+            let is_mine =
+                |request: &NodeRequest| request.state == RequestState::Requested && !request.declined_by.contains(pool);
+            let launches = at == 0;
+            if !is_mine(&seen) {
+                continue;
+            }
+            let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { continue };
+            match self.reader.request(id).await.filter(is_mine) {
+                // R38: what is kept ready does not wait for room.
+                Some(request) if launches && (!request.is_min_ready() || self.capacity() > 0) => {
+                    let nodes = self.accept(id, &request).await?;
+                    let model = self.clone();
+                    actix_rt::spawn(async move {
+                        let _ = model.serve(held, nodes).await;
+                    });
+                    return Ok(());
+                }
+                Some(request) => {
+                    self.decline(id, request, pool).await?;
+                    held.release().await?;
+                }
+                None => held.release().await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// R32.
+    async fn decline(&self, id: &RequestId, mut request: NodeRequest, pool: &LauncherId) -> ZkResult<()> {
+        request.declined_by.push(pool.clone());
+        let declined = |launcher: &LauncherId| request.declined_by.contains(launcher);
+        let is_over = self.registered().await?.iter().all(declined);
+        self.store_request(id, request, if is_over { RequestState::Failed } else { RequestState::Requested }).await
+    }
+
+    async fn registered(&self) -> ZkResult<Vec<LauncherId>> {
+        let root = paths::components(ComponentKind::Pool);
+        let mut ids = Vec::new();
+        for name in self.zk.children(&root).await?.0 {
+            let Ok((data, _)) = self.zk.get(&format!("{root}/{name}")).await else { continue };
+            let pool: PoolComponent = json::from_bytes(&data).expect("a component can be read");
+            ids.extend(pool.id);
+        }
+        Ok(ids)
+    }
+
+    /// R35 to R39, for a request whose lock is held: its nodes, as far as they could be had before it went.
+    async fn accept(&self, id: &RequestId, request: &NodeRequest) -> ZkResult<Vec<(NodeId, Lock)>> {
+        self.store_request(id, request.clone(), RequestState::Pending).await?;
+        let mut nodes = Vec::new();
+        for label in &request.node_types {
+            loop {
+                if let Some(reused) = self.reuse(id, request, label).await? {
+                    nodes.push(reused);
+                    break;
+                }
+                if self.capacity() > 0 {
+                    nodes.push(self.new_node(id, request, label).await?);
+                    break;
+                }
+                // R38: all other requests wait with this one.
+                self.pause(true).await?;
+                self.evict().await?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                if self.reader.request(id).await.is_none() {
+                    self.pause(false).await?;
+                    return Ok(nodes);
+                }
+            }
+        }
+        self.pause(false).await?;
+        Ok(nodes)
+    }
+
+    /// R38: the node that has been idle for longest makes room.
+    async fn evict(&self) -> ZkResult<()> {
+        let is_idle = |node: &Node| node.is_idle() && Self::is_own(node);
+        let mut idle = self.view.nodes(is_idle);
+        idle.sort_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0));
+        for (node, _) in idle {
+            let Some((held, record)) = self.lock_node(&node).await? else { continue };
+            if let Some(mut record) = record.filter(is_idle) {
+                self.set_state(&node, &mut record, NodeState::Deleting).await?;
+                return held.release().await;
+            }
+            held.release().await?;
+        }
+        Ok(())
+    }
+
+    fn is_own(node: &Node) -> bool {
+        node.provider.as_ref().is_some_and(|provider| provider.as_str() == NODEPOOL11_PROVIDERS[0])
+    }
+
+    /// R40 to R46.
+    async fn serve(self: Rc<Self>, held: Lock, nodes: Vec<(NodeId, Lock)>) -> ZkResult<()> {
+        let id = RequestId::from(paths::name(held.directory()));
+        let ready = join_all(nodes.iter().map(|(node, _)| self.launch(node))).await;
+        let is_deleted = self.reader.request(&id).await.is_none();
+        let mut obtained = Vec::new();
+        for (node, lock) in nodes {
+            // R43: nobody wants it any more.
+            if let (true, Some(mut record)) = (is_deleted, self.reader.node(&node).await) {
+                record.allocated_to = None;
+                self.store_node(&node, &record).await?;
+            }
+            obtained.push(node);
+            lock.release().await?;
+        }
+        match self.reader.request(&id).await {
+            Some(mut last) if ready.iter().all(|ready| *ready) => {
+                last.nodes = obtained;
+                self.store_request(&id, last, RequestState::Fulfilled).await?;
+            }
+            Some(last) => self.decline(&id, last, &self.pools[0]).await?,
+            None => {}
+        }
+        held.release().await
+    }
+
+    /// R37.
+    async fn reuse(
+        &self,
+        id: &RequestId,
+        request: &NodeRequest,
+        label: &LabelName,
+    ) -> ZkResult<Option<(NodeId, Lock)>> {
+        let is_free = |node: &Node| node.is_idle() && Self::is_own(node) && node.labels.contains(label);
+        for (node, _) in self.view.nodes(|node| request.reuse && is_free(node)) {
+            let Some((held, record)) = self.lock_node(&node).await? else { continue };
+            match record.filter(is_free) {
+                Some(mut record) => {
+                    record.allocated_to = Some(id.clone());
+                    self.store_node(&node, &record).await?;
+                    return Ok(Some((node, held)));
+                }
+                None => held.release().await?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// R39.
+    async fn new_node(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> ZkResult<(NodeId, Lock)> {
+        let mut record = Node::new(NodeState::Init, clock::now());
+        record.labels = vec![label.clone()];
+        (record.provider, record.pool) = (Some(NODEPOOL11_PROVIDERS[0].into()), Some("main".into()));
+        record.launcher = Some(self.pools[0].to_string());
+        record.allocated_to = Some(id.clone());
+        record.requestor = request.requestor.clone();
+        let data = Bytes::from(json::to_bytes(&record));
+        let (path, _) = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await?;
+        let node = NodeId::from(paths::name(&path));
+        let held = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await?.expect("nobody knows of it yet");
+        self.set_state(&node, &mut record, NodeState::Building).await?;
+        Ok((node, held))
+    }
+
+    /// L1 to L9, for a node whose lock is held; one that is reused is ready already.
+    async fn launch(&self, node: &NodeId) -> bool {
+        let Some(mut record) = self.reader.node(node).await else { return false };
+        if record.state == NodeState::Ready {
+            return true;
+        }
+        for attempt in 0..ATTEMPTS {
+            let Ok(server) = self.own_cloud.create(&order(node, attempt > 0)).await else { continue };
+            record.external_id = serde_json::to_value(&server).expect("an id is a text").into();
+            if self.store_node(node, &record).await.is_err() {
+                return false;
+            }
+            if let Some(instance) = self.booted(&server).await {
+                record.interface_ip = instance.interface_ip;
+                return self.set_state(node, &mut record, NodeState::Ready).await.is_ok();
+            }
+            self.delete(&self.own_cloud, &server).await;
+        }
+        false
+    }
+
+    async fn booted(&self, server: &ExternalId) -> Option<Instance> {
+        for _ in 0..180 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Ok(listed) = self.own_cloud.list().await else { continue };
+            let instance = listed.into_iter().find(|instance| instance.external_id == *server)?;
+            match instance.state {
+                InstanceState::Running => return Some(instance),
+                InstanceState::Starting => {}
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// D1 to D7, every five seconds, one node after the other.
+    async fn delete_nodes(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let is_served =
+                |node: &Node| node.provider.as_ref().is_some_and(|name| NODEPOOL11_PROVIDERS.contains(&name.as_str()));
+            for (node, seen) in self.view.nodes(is_served) {
+                let is_lost = match &seen.allocated_to {
+                    Some(request) if seen.state == NodeState::Ready => self.reader.request(request).await.is_none(),
+                    _ => false,
+                };
+                if seen.state.is_finished() || is_lost {
+                    let _ = self.delete_node(&node).await;
+                }
+            }
+        }
+    }
+
+    async fn delete_node(&self, node: &NodeId) -> ZkResult<()> {
+        let directory = paths::node_lock(node);
+        if !lock::contenders(&self.zk, &directory).await?.is_empty() {
+            return Ok(());
+        }
+        let Some((held, record)) = self.lock_node(node).await? else { return Ok(()) };
+        let Some(mut record) = record else {
+            // D4: it has gone meanwhile.
+            delete_tree::delete_tree(&*self.zk, &paths::node(node)).await?;
+            held.mark_released();
+            return Ok(());
+        };
+        match record.allocated_to.clone() {
+            Some(request) if record.state == NodeState::Ready && self.reader.request(&request).await.is_none() => {
+                record.allocated_to = None;
+                self.store_node(node, &record).await?;
+                return held.release().await;
+            }
+            _ if !record.state.is_finished() => return held.release().await,
+            _ => {}
+        }
+        self.set_state(node, &mut record, NodeState::Deleting).await?;
+        let cloud = if Self::is_own(&record) { &self.own_cloud } else { &self.shared };
+        if let Some(server) = ExternalId::of(&record.external_id)
+            && !self.delete(cloud, &server).await
+        {
+            return held.release().await;
+        }
+        self.set_state(node, &mut record, NodeState::Deleted).await?;
+        delete_tree::delete_tree(&*self.zk, &paths::node(node)).await?;
+        held.mark_released();
+        Ok(())
+    }
+
+    /// The lock of a node, unless somebody has it, and what is written there then. Locking makes what has gone anew, empty (K10).
+    async fn lock_node(&self, node: &NodeId) -> ZkResult<Option<(Lock, Option<Node>)>> {
+        self.recreate_empty(node).await?;
+        let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(node), "").await? else { return Ok(None) };
+        Ok(Some((held, self.reader.node(node).await)))
+    }
+
+    async fn recreate_empty(&self, node: &NodeId) -> ZkResult<()> {
+        match self.zk.create(&paths::node(node), Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(ZkError::NodeExists) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the server is gone.
+    async fn delete(&self, cloud: &CloudConnection, server: &ExternalId) -> bool {
+        match cloud.delete(server).await {
+            Ok(()) => {}
+            Err(CloudError::NotFound) => return true,
+            Err(_) => return false,
+        }
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Ok(listed) = cloud.list().await else { continue };
+            if listed.iter().all(|instance| instance.external_id != *server) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// C2, every minute: what was nobody's the last time as well.
+    async fn delete_leaked(&self) {
+        let mut leaked_before = BTreeSet::new();
+        loop {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let Ok(listed) = self.own_cloud.list().await else { continue };
+            let mut leaked = BTreeSet::new();
+            for instance in listed {
+                let Some(node) = instance.node().map(NodeId::from) else { continue };
+                if self.reader.node(&node).await.is_none() {
+                    leaked.insert(instance.external_id.to_string());
+                }
+            }
+            for server in leaked.intersection(&leaked_before) {
+                let _ = self.own_cloud.delete(&ExternalId::text(server.clone())).await;
+            }
+            leaked_before = leaked;
+        }
+    }
+
+    /// C3, every minute.
+    async fn reset_lost(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            for id in self.view.requests(|request| request.state == RequestState::Pending) {
+                let _ = self.reset(&id).await;
+            }
+        }
+    }
+
+    async fn reset(&self, id: &RequestId) -> ZkResult<()> {
+        let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { return Ok(()) };
+        let lost = self.reader.request(id).await.filter(|request| request.state == RequestState::Pending);
+        let Some(mut request) = lost else { return held.release().await };
+        for (node, _) in self.view.nodes(|node| node.allocated_to.as_ref() == Some(id)) {
+            self.recreate_empty(&node).await?;
+            let locked = lock::lock(&self.zk, &paths::node_lock(&node), "").await?;
+            if let Some(mut record) =
+                self.reader.node(&node).await.filter(|record| record.allocated_to.as_ref() == Some(id))
+            {
+                record.allocated_to = None;
+                let next = if record.state == NodeState::Init { NodeState::Deleting } else { record.state };
+                self.set_state(&node, &mut record, next).await?;
+            }
+            locked.release().await?;
+        }
+        request.nodes.clear();
+        self.store_request(id, request, RequestState::Requested).await?;
+        held.release().await
+    }
+
+    /// Q4 and Q5. Of its own nodes it knows at once, so that it counts well.
+    fn capacity(&self) -> usize {
+        MAX_SERVERS.saturating_sub(self.view.history.nodes(Self::is_own).len())
+    }
+
+    async fn set_state(&self, node: &NodeId, record: &mut Node, state: NodeState) -> ZkResult<()> {
+        if record.state != state {
+            (record.state, record.state_time) = (state, clock::now());
+        }
+        self.store_node(node, record).await
+    }
+
+    async fn store_node(&self, node: &NodeId, record: &Node) -> ZkResult<()> {
+        self.zk.set(&paths::node(node), json::to_bytes(record).into(), -1).await.map(drop)
+    }
+
+    async fn store_request(&self, id: &RequestId, mut request: NodeRequest, state: RequestState) -> ZkResult<()> {
+        (request.state, request.state_time) = (state, clock::now());
+        self.zk.set(&paths::request(id), json::to_bytes(&request).into(), -1).await.map(drop)
+    }
+}
+
+fn component(provider: &str, id: &LauncherId, paused: bool) -> PoolComponent {
+    let launches = provider == NODEPOOL11_PROVIDERS[0];
+    let labels = LABELS.iter().copied().chain(launches.then_some(NODEPOOL11_LABEL));
+    PoolComponent {
+        hostname: "old".to_owned(),
+        id: Some(id.clone()),
+        kind: ComponentKind::Pool,
+        model_api: 0,
+        name: Some("main".into()),
+        paused,
+        priority: 100,
+        provider_name: Some(provider.into()),
+        state: "running".to_owned(),
+        supported_labels: labels.map(LabelName::from).collect(),
+        version: None,
+        webapp: None,
+        extra: Default::default(),
+    }
+}
+
+/// L2.
+fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
+    let metadata = [
+        ("nodepool_node_id", node.to_string()),
+        ("nodepool_pool_name", "main".to_owned()),
+        ("nodepool_provider_name", NODEPOOL11_PROVIDERS[0].to_owned()),
+    ];
+    LaunchOrder {
+        pool: "main".into(),
+        label: LABELS[0].into(),
+        hostname: format!("np{node}"),
+        zone: None,
+        image: None,
+        request: Arc::default(),
+        metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+        prior_instance: None,
+        may_exist,
+        may_appear: false,
+    }
+}

@@ -1,0 +1,152 @@
+//! Our own programs, started as an operator starts them, each in a directory of its own.
+
+use super::child_process::{ChildProcess, Output};
+use crate::support::wait;
+use nix::sys::signal::Signal;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// What a program writes of itself that no sound one writes: a promise that it would have broken, a panic of an actor or a thread.
+const DEFECT_TEXTS: [&str; 2] = ["it would break a promise", "panicked"];
+/// Lines that are told with each of them: what a thread panicked about stands in the next ones.
+const SHOWN_LINES: usize = 4;
+
+/// A running program; dropping it kills it and, when the test fails, shows the end of its log. However a test ends it: one that has
+/// written of a defect in itself fails the test, and so does one that ended before anybody wanted it to.
+pub struct NodepoolProcess {
+    running: ChildProcess,
+    home: TempDir,
+    /// The test knows of its end, and its log was looked at.
+    is_log_checked: bool,
+}
+
+impl NodepoolProcess {
+    /// Starts `executable` (for example `env!("CARGO_BIN_EXE_nodepool-launcher")`) with `-c FILE` in front of `arguments`; FILE
+    /// holds `configuration`.
+    pub fn start(executable: &str, configuration: &str, arguments: &[&str]) -> NodepoolProcess {
+        Self::start_in(&[], executable, configuration, arguments)
+    }
+
+    /// The same with these variables in its environment.
+    pub fn start_in(
+        environment: &[(&str, &Path)],
+        executable: &str,
+        configuration: &str,
+        arguments: &[&str],
+    ) -> NodepoolProcess {
+        let home =
+            tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("the temporary directory is writable");
+        let file = home.path().join("nodepool.yaml");
+        std::fs::write(&file, configuration).expect("a new directory is writable");
+        let mut command = Command::new(executable);
+        command.arg("-c").arg(&file).args(arguments).current_dir(home.path());
+        command.envs(environment.iter().copied());
+        let name = Path::new(executable).file_name().expect("an executable is a file").to_string_lossy().into_owned();
+        let running = ChildProcess::start(&name, &mut command, Output::Logged, &home.path().join("log"), home.path());
+        NodepoolProcess { running, home, is_log_checked: false }
+    }
+
+    /// The configuration file, for tests that change it under the running program.
+    pub fn configuration(&self) -> PathBuf {
+        self.home.path().join("nodepool.yaml")
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
+    }
+
+    /// Everything the program has written to its standard output and standard error.
+    pub fn log(&self) -> String {
+        self.running.log()
+    }
+
+    /// Waits for a text in the log.
+    pub async fn wait_for_log(&self, text: &str, deadline: Duration) {
+        wait::until(&format!("{text:?} in the log"), deadline, async || self.log().contains(text)).await;
+    }
+
+    /// The exit status, once the program has ended: who asks reckons with its end.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.running.ended();
+        if status.is_some() {
+            self.check_log();
+        }
+        status
+    }
+
+    /// Waits for the program to end.
+    pub async fn wait(&mut self, deadline: Duration) -> ExitStatus {
+        let status = self.running.wait(deadline).await;
+        self.check_log();
+        status
+    }
+
+    /// Asks the program to end (SIGTERM) and waits for it.
+    pub async fn stop(&mut self, deadline: Duration) -> ExitStatus {
+        self.assert_runs();
+        let status = self.running.stop(deadline).await;
+        self.check_log();
+        status
+    }
+
+    /// Ends the program without a warning (SIGKILL).
+    pub fn kill(&mut self) -> ExitStatus {
+        self.assert_runs();
+        let status = self.running.kill();
+        self.check_log();
+        status
+    }
+
+    fn assert_runs(&mut self) {
+        if !self.is_log_checked
+            && let Some(status) = self.running.ended()
+        {
+            self.check_log();
+            panic!("{} ended by itself ({status}); {}", self.name(), self.save_log());
+        }
+    }
+
+    /// The first time it is known to have ended, its log is looked at.
+    fn check_log(&mut self) {
+        if std::mem::replace(&mut self.is_log_checked, true) {
+            return;
+        }
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let is_defect = |line: &str| DEFECT_TEXTS.iter().any(|text| line.contains(text));
+        let found = (0..lines.len()).filter(|number| is_defect(lines[*number]));
+        let found: Vec<String> = found.map(|at| lines[at..lines.len().min(at + SHOWN_LINES)].join("\n")).collect();
+        assert!(found.is_empty(), "{} wrote of itself:\n{}\n{}", self.name(), found.join("\n"), self.save_log());
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.running.name(), self.pid())
+    }
+
+    /// The log goes with the program, so it is kept beside the test.
+    fn save_log(&self) -> String {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name().replace(' ', "-")));
+        std::fs::write(&file, self.log()).expect("cargo gave this directory to the tests");
+        format!("{} is its log", file.display())
+    }
+}
+
+impl Drop for NodepoolProcess {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.kill();
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Under a service manager: what the daemons tell it, and that their units are sound.
+
+mod daemon_process;
+mod support;
+
+use std::collections::VecDeque;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use daemon_process::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, WorkDir};
+use nix::sys::signal::Signal;
+
+const BUILDER: &str = env!("CARGO_BIN_EXE_nodepool-builder");
+
+/// A service manager, as far as it listens.
+struct ServiceManager {
+    socket: UnixDatagram,
+    received: VecDeque<String>,
+}
+
+impl ServiceManager {
+    fn listen(work_dir: &WorkDir) -> ServiceManager {
+        let socket = UnixDatagram::bind(work_dir.path("notify")).unwrap();
+        socket.set_read_timeout(Some(PROCESS_TIMEOUT)).unwrap();
+        ServiceManager { socket, received: VecDeque::new() }
+    }
+
+    fn command(&self, work_dir: &WorkDir, program: &str) -> Command {
+        let mut command = work_dir.command(program, &["-f", "-c", "nodepool.yaml"]);
+        command.env("NOTIFY_SOCKET", work_dir.path("notify")).env("WATCHDOG_USEC", "900000");
+        command
+    }
+
+    /// The next line that begins with one of these.
+    fn expect_line(&mut self, wanted: &[&str]) -> String {
+        loop {
+            while let Some(line) = self.received.pop_front() {
+                if wanted.iter().any(|start| line.starts_with(start)) {
+                    return line;
+                }
+            }
+            let mut message = [0; 4096];
+            let length = self.socket.recv(&mut message).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
+            self.received.extend(String::from_utf8_lossy(&message[..length]).lines().map(str::to_owned));
+        }
+    }
+}
+
+// Nobody else needs the thread, so the socket may block it.
+fn assert_lifecycle_notified(program: &str, work_dir: &WorkDir) {
+    let mut manager = ServiceManager::listen(work_dir);
+    let mut running = work_dir.start_command(manager.command(work_dir, program));
+    assert_eq!(manager.expect_line(&["STATUS="]), "STATUS=waiting for ZooKeeper");
+    manager.expect_line(&["READY=1"]);
+    for _ in 0..3 {
+        manager.expect_line(&["WATCHDOG=1"]);
+    }
+    running.signal(Signal::SIGTERM);
+    manager.expect_line(&["STOPPING=1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(running.wait_for_exit()).success());
+}
+
+/// The coordinator lives on threads of its own while a test blocks.
+fn with_coordinator(rest: &str, test: impl FnOnce(&WorkDir)) {
+    let work_dir = WorkDir::new("");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut coordinator = runtime.block_on(Coordinator::start(&work_dir.path("coordinator")));
+    work_dir.configure(&(coordinator.configuration() + rest));
+    test(&work_dir);
+    runtime.block_on(coordinator.stop());
+}
+
+#[test]
+fn the_launcher_notifies_systemd_of_ready_watchdog_and_stopping() {
+    with_coordinator("", |work_dir| assert_lifecycle_notified(LAUNCHER, work_dir));
+}
+
+#[test]
+fn the_builder_notifies_systemd_of_ready_watchdog_and_stopping() {
+    let images = "images-dir: images\n";
+    with_coordinator(images, |work_dir| {
+        std::fs::create_dir(work_dir.path("images")).unwrap();
+        assert_lifecycle_notified(BUILDER, work_dir);
+    });
+}
+
+#[test]
+fn while_zookeeper_is_unreachable_only_the_watchdog_is_notified() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let work_dir = WorkDir::new(&daemon_process::configuration(free));
+    let mut manager = ServiceManager::listen(&work_dir);
+    let mut launcher = work_dir.start_command(manager.command(&work_dir, LAUNCHER));
+    for _ in 0..3 {
+        assert_eq!(manager.expect_line(&["WATCHDOG=1", "READY=1"]), "WATCHDOG=1");
+    }
+    // A process that does not run says nothing.
+    launcher.signal(Signal::SIGSTOP);
+    manager.socket.set_nonblocking(true).unwrap();
+    while manager.socket.recv(&mut [0; 4096]).is_ok() {}
+    manager.socket.set_nonblocking(false).unwrap();
+    manager.socket.set_read_timeout(Some(Duration::from_millis(900))).unwrap();
+    let mut message = [0; 4096];
+    // One may have been on its way.
+    let received = (0..2).filter(|_| manager.socket.recv(&mut message).is_ok()).count();
+    assert!(received < 2, "it goes on saying that it lives");
+    launcher.signal(Signal::SIGCONT);
+    manager.socket.set_read_timeout(Some(PROCESS_TIMEOUT)).unwrap();
+    manager.expect_line(&["WATCHDOG=1"]);
+    launcher.signal(Signal::SIGTERM);
+    manager.expect_line(&["STOPPING=1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(launcher.wait_for_exit()).success());
+}
+
+/// `None` where there is no systemd to ask.
+fn analyze(words: &[&str], unit: &str) -> Option<(bool, String)> {
+    let path = format!("{}/contrib/systemd/{unit}", env!("CARGO_MANIFEST_DIR"));
+    match Command::new("systemd-analyze").args(words).arg(path).output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+        }
+        Err(_) if support::real::skipped() => None,
+        Err(error) => panic!("systemd-analyze: {error}; tests/run installs it"),
+    }
+}
+
+/// Exposure in tenths: 100 is none of systemd's walls, 0 is all of them.
+#[test]
+fn the_systemd_units_are_valid_and_sandboxed() {
+    for (unit, exposure) in [("nodepool-launcher.service", "20"), ("nodepool-builder.service", "90")] {
+        let Some((_, text)) = analyze(&["verify", "--man=no", "--recursive-errors=no"], unit) else { return };
+        // The programs are not installed here, and what other units of this machine are is not our business.
+        let ours: Vec<&str> =
+            text.lines().filter(|line| line.contains(unit) && !line.contains("is not executable")).collect();
+        assert!(ours.is_empty(), "{ours:#?}");
+        let threshold = format!("--threshold={exposure}");
+        let Some((is_below, text)) = analyze(&["security", "--offline=true", "--no-pager", &threshold], unit) else {
+            return;
+        };
+        assert!(is_below, "{text}");
+    }
+}

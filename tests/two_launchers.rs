@@ -1,0 +1,61 @@
+//! Two launchers with the same provider, as by mistake while one replaces the other: both serve, nothing is given twice.
+
+mod workload;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::real::{self, zookeeper::Server};
+use support::wait;
+use workload::consistency_checker::{ConsistencyChecker, LauncherSetup};
+use workload::harness::{self, Host, WorkloadHarness};
+use workload::state_poller::StatePoller;
+use workload::{Workload, WorkloadSpec};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const HOSTS: &[Host] =
+    &[Host { name: "fake-a1", label: "a", slots: 4 }, Host { name: "fake-b1", label: "b", slots: 2 }];
+
+// zookeeper.md section 7.3, 10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_launchers_of_one_provider_assign_no_node_twice() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(harness::options_without_fsync()).await;
+    let harness = WorkloadHarness {
+        addresses: server.address(),
+        chroot: String::new(),
+        provider: "lab",
+        hosts: HOSTS,
+        session: Duration::from_secs(1),
+        padding: 0,
+    };
+    let zk = harness.connect().await;
+    let checker =
+        Arc::new(ConsistencyChecker::new(Duration::from_secs(6), &harness.slots(), LauncherSetup::TwoPerProvider));
+    let label_lists = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
+    let workload_spec =
+        WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(50) };
+    let mut launchers = [harness.launcher(), harness.launcher()];
+    let workload = Workload::start(&zk, &checker, workload_spec, harness::seed()).await;
+    let _watcher = StatePoller::start(&harness.connect().await, &checker);
+    for round in 1..=4 {
+        let wanted = 60 * round;
+        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || checker.summary().served >= wanted).await;
+        harness::assert_no_violations(&checker, &[&launchers[0], &launchers[1]]);
+        // The other one carries on, and gets a new twin.
+        let dead = &mut launchers[round % 2];
+        dead.kill();
+        *dead = harness.launcher();
+    }
+    workload.stop().await;
+    let [one, other] = &launchers;
+    harness::assert_no_violations(&checker, &[one, other]);
+    harness.wait_until_settled(&zk, 2, TIMEOUT).await;
+    for launcher in &mut launchers {
+        assert!(launcher.stop(TIMEOUT).await.success());
+    }
+    assert!(checker.summary().served >= 240);
+}

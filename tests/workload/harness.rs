@@ -1,0 +1,242 @@
+//! Where a crowd works: a launcher process on a real ZooKeeper, its static hosts, and how a run must end.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::client::{ConnectOptions, RealConnection, ServerAddress, connect};
+use nodepool_zk::{Zk, paths};
+use tokio::time::Instant;
+
+use super::retry_unknown;
+use crate::support::real::nodepool_process::NodepoolProcess;
+use crate::support::real::zookeeper::Options;
+
+/// Nobody connects to these hosts: their keys are not checked.
+#[derive(Clone, Copy)]
+pub struct Host {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub slots: usize,
+}
+
+/// A ZooKeeper, and the launcher that works on it.
+#[derive(Clone)]
+pub struct WorkloadHarness {
+    /// `host:port,host:port`
+    pub addresses: String,
+    /// Empty for none; exists.
+    pub chroot: String,
+    pub provider: &'static str,
+    pub hosts: &'static [Host],
+    pub session: Duration,
+    /// Bytes that every node's record has more than it needs.
+    pub padding: usize,
+}
+
+/// Servers that grant launchers sessions of a second, and the crowd long ones.
+pub fn options() -> Options {
+    Options { settings: vec!["maxSessionTimeout=60000".to_owned()], ..Options::short_sessions() }
+}
+
+/// Of a ZooKeeper that nobody kills. It waits for no disk: a session of a second counts as lost after 400 ms without an answer, which
+/// disks take that others write to. What slow disks do is shown by the fault runs.
+pub fn options_without_fsync() -> Options {
+    let mut options = options();
+    options.settings.push("forceSync=no".to_owned());
+    options
+}
+
+impl WorkloadHarness {
+    pub fn configuration(&self) -> String {
+        let mut text = "zookeeper-servers:\n".to_owned();
+        let mut line = |line: String| writeln!(text, "{line}").expect("a string takes any text");
+        for address in self.addresses.split(',') {
+            let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
+            line(format!("  - {{host: {host}, port: {port}, chroot: '{}'}}", self.chroot));
+        }
+        line(format!("zookeeper-timeout: {:?}", self.session.as_secs_f64()));
+        line("labels: [{name: a}, {name: b}]".to_owned());
+        line(format!("providers:\n  - name: {}\n    driver: static\n    pools:\n      - name: main", self.provider));
+        line(format!("        node-attributes: {{padding: '{}'}}", "x".repeat(self.padding)));
+        line("        nodes:".to_owned());
+        for Host { name, label, slots } in self.hosts {
+            let rest = format!("max-parallel-jobs: {slots}, host-key-checking: false");
+            line(format!("          - {{name: {name}, labels: {label}, {rest}}}"));
+        }
+        text
+    }
+
+    /// Without its ticks, which would catch what events missed: here nothing may be missed.
+    pub fn launcher(&self) -> NodepoolProcess {
+        let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
+        let mut arguments = vec!["-d", "--no-webapp"];
+        for interval in ["--watermark-sleep", "--cleanup-interval", "--delete-interval"] {
+            arguments.extend([interval, "1000"]);
+        }
+        NodepoolProcess::start(executable, &self.configuration(), &arguments)
+    }
+
+    /// A session that outlives everything that happens in a run.
+    pub async fn connect(&self) -> Zk {
+        let connection: Zk = self.session(Duration::from_secs(30)).await;
+        connection
+    }
+
+    /// A session of this length.
+    pub async fn session(&self, session_timeout: Duration) -> Arc<RealConnection> {
+        let servers = self.addresses.split(',').map(|address| {
+            let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
+            ServerAddress { host: host.to_owned(), port: port.parse().expect("a port is a number") }
+        });
+        let options = ConnectOptions {
+            servers: servers.collect(),
+            chroot: self.chroot.clone(),
+            session_timeout,
+            ..ConnectOptions::plain("", 0)
+        };
+        connect(options).await.expect("a server that serves accepts clients")
+    }
+
+    pub fn slots(&self) -> Vec<(&'static str, usize)> {
+        let labels: BTreeSet<&str> = self.hosts.iter().map(|host| host.label).collect();
+        let of = |label: &str| self.hosts.iter().filter(|host| host.label == label).map(|host| host.slots).sum();
+        labels.into_iter().map(|label| (label, of(label))).collect()
+    }
+
+    /// Waits until everything is as it was at the beginning: every slot registered once and free, no lock, no request, this
+    /// many pools registered.
+    pub async fn wait_until_settled(&self, zk: &Zk, pools: usize, within: Duration) {
+        wait_until_correct(within, async || match self.busy_nodes(zk).await {
+            None => find_leftover(zk, pools).await,
+            busy => busy,
+        })
+        .await;
+    }
+
+    /// The part of it that is about nodes.
+    pub async fn wait_until_nodes_settled(&self, zk: &Zk, within: Duration) {
+        wait_until_correct(within, async || self.busy_nodes(zk).await).await;
+    }
+
+    async fn busy_nodes(&self, zk: &Zk) -> Option<String> {
+        let mut slots: Vec<(String, i64)> = Vec::new();
+        for name in children(zk, paths::NODES).await {
+            let id = NodeId::from(name);
+            let Ok((data, _)) = retry_unknown(|| zk.get(&paths::node(&id))).await else {
+                return Some(format!("{id} left"));
+            };
+            let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
+            let contenders = children(zk, &paths::node_lock(&id)).await;
+            if !node.is_idle() || !contenders.is_empty() {
+                return Some(format!("node {id} is not free: {contenders:?} {node:?}"));
+            }
+            slots.push((node.hostname.unwrap_or_default(), node.slot.unwrap_or(-1)));
+        }
+        slots.sort();
+        let expected =
+            self.hosts.iter().flat_map(|host| (0..host.slots as i64).map(|slot| (host.name.to_owned(), slot)));
+        let mut expected: Vec<(String, i64)> = expected.collect();
+        expected.sort();
+        (slots != expected).then(|| format!("the registered slots are {slots:?}"))
+    }
+}
+
+/// Waits until nothing is wrong any more.
+pub async fn wait_until_correct(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
+    let began = Instant::now();
+    while let Some(wrong) = wrong().await {
+        assert!(began.elapsed() < within, "after {within:?}: {wrong}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until each request that waits now has ended, as long as that may take where nothing fails, and fails with those that have not.
+pub async fn wait_until_all_end(zk: &Zk, within: Duration) {
+    let mut waiting = BTreeSet::new();
+    for name in children(zk, paths::REQUESTS).await {
+        if is_open(zk, &name).await {
+            waiting.insert(name);
+        }
+    }
+    let began = Instant::now();
+    while let Some(name) = waiting.first() {
+        if is_open(zk, name).await {
+            assert!(began.elapsed() < within, "nothing fails, and {within:?} later these wait still: {waiting:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        } else {
+            waiting.pop_first();
+        }
+    }
+}
+
+async fn is_open(zk: &Zk, name: &str) -> bool {
+    let Ok((data, _)) = retry_unknown(|| zk.get(&paths::request(&name.into()))).await else { return false };
+    let record: NodeRequest = json::from_bytes(&data).expect("what launchers write can be read");
+    matches!(record.state, RequestState::Requested | RequestState::Pending)
+}
+
+/// What a run left behind beside nodes: requests, locks of them, or another number of pools than this.
+pub async fn find_leftover(zk: &Zk, pools: usize) -> Option<String> {
+    let requests = children(zk, paths::REQUESTS).await;
+    if !requests.is_empty() {
+        return Some(format!("requests are left: {requests:?}"));
+    }
+    for request in children(zk, paths::REQUEST_LOCKS).await {
+        let contenders = children(zk, &format!("{}/{request}", paths::REQUEST_LOCKS)).await;
+        if !contenders.is_empty() {
+            return Some(format!("request {request} is locked by {contenders:?}"));
+        }
+    }
+    let registered = children(zk, "/nodepool/components/pool").await;
+    (registered.len() != pools).then(|| format!("registered pools: {registered:?}"))
+}
+
+pub async fn children(zk: &Zk, path: &str) -> Vec<String> {
+    retry_unknown(|| zk.children(path)).await.map(|(names, _)| names).unwrap_or_default()
+}
+
+/// The number from which all chances of a run follow; said, so that the run can be repeated.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("NODEPOOL_SEED") {
+        Ok(text) => text.parse().expect("NODEPOOL_SEED is a number"),
+        Err(_) => rand::random::<u32>().into(),
+    };
+    eprintln!("NODEPOOL_SEED={seed}");
+    seed
+}
+
+/// Fails with everything that was broken, and what the launchers have to say about it, the first one first.
+pub fn assert_no_violations(
+    checker: &Arc<super::consistency_checker::ConsistencyChecker>,
+    launchers: &[&NodepoolProcess],
+) {
+    let violations = checker.violations();
+    if violations.is_empty() {
+        return;
+    }
+    let logs: Vec<String> = launchers.iter().map(|launcher| launcher.log()).collect();
+    let all: Vec<&str> = logs.iter().flat_map(|log| log.lines()).collect();
+    let mut ids = numbers(violations.iter().map(String::as_str));
+    // The nodes that were meant for them.
+    ids.extend(numbers(all.iter().copied().filter(|line| line.contains("claim") && names_any(line, &ids))));
+    let relevant = all.iter().filter(|line| names_any(line, &ids) || line.contains(" starting"));
+    eprintln!("--- of {} launchers:\n{}", logs.len(), relevant.copied().collect::<Vec<_>>().join("\n"));
+    eprintln!("--- the last of them:\n{}", all[all.len().saturating_sub(200)..].join("\n"));
+    panic!("{} promises were broken:\n{}", violations.len(), violations.join("\n"));
+}
+
+/// Numbers of ten digits, which requests and nodes have.
+fn numbers<'a>(texts: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let words = texts.flat_map(|text| text.split(|character: char| !character.is_ascii_digit()));
+    words.filter(|word| word.len() == 10).map(str::to_owned).collect()
+}
+
+fn names_any(line: &str, ids: &BTreeSet<String>) -> bool {
+    !numbers(std::iter::once(line)).is_disjoint(ids)
+}

@@ -1,0 +1,166 @@
+//! What the way to ZooKeeper bears: a full queue of requests, clients that do not read, and ten thousand events a second.
+//!
+//! Small each time; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md.
+
+mod embedded_zk;
+mod scale_parameters;
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use embedded_zk::raw_client::{RawClient, op};
+use futures::future::join_all;
+use nodepool_zk::client::connect;
+use nodepool_zk::locks::lock;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::{Connection, SessionState, Zk, paths};
+use scale_parameters::{SCALE_TIMEOUT, Stopwatch, size};
+use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use zookeeper_server::types::{CreateMode, ZkError};
+
+/// What a session keeps for the time when there is a connection again.
+const QUEUED_REQUESTS: usize = 50_000;
+/// More than a client gets rid of that reads no answers.
+const UNREAD_REQUESTS: usize = 1_000_000;
+/// Of a client that reads nothing: 32 large answers that wait, and those of 100 kB that fit the buffers of its connection, which take
+/// ten megabytes on a Linux that was not told otherwise; with room to spare.
+const MAX_ACCEPTED: usize = 300;
+/// Who sends all the time and has sent nothing for so long cannot.
+const STALL_TIME: Duration = Duration::from_secs(1);
+/// Watch events a second.
+const MIN_EVENTS_PER_SECOND: f64 = 10_000.0;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_request_queue_rejects_more_and_drains_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = embedded_zk::start(directory.path()).await;
+    let mut options = embedded_zk::options(directory.path());
+    options.first_port = server.address().port();
+    let mut client = embedded_zk::client(options.first_port);
+    client.session_timeout = Duration::from_secs(40);
+    let zk = connect(client).await.unwrap();
+    zk.create("/counter", Bytes::new(), CreateMode::Persistent).await.unwrap();
+    server.stop().await;
+    let mut state = zk.session();
+    state.wait_for(|state| *state == SessionState::Suspended).await.unwrap();
+
+    let mut measured = Stopwatch::start(&format!("{QUEUED_REQUESTS} requests and 1,000 more without a connection"));
+    let mut waiting: Vec<_> = (0..QUEUED_REQUESTS - 1).map(|_| zk.exists("/counter")).collect();
+    let last = zk.create("/last", Bytes::new(), CreateMode::Persistent);
+    let refused = join_all((0..1_000).map(|_| zk.exists("/counter"))).await;
+    let reason = "too many requests wait for a connection";
+    assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(why)) if why == reason)));
+    measured.lap("queued, and the rest refused");
+    let server = zookeeper_server::EmbeddedServer::start(options).await.unwrap();
+    let first = waiting.remove(0).await;
+    assert!(first.unwrap().is_some());
+    last.await.unwrap();
+    let answers = join_all(waiting).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Some(_)))), "each is answered");
+    measured.lap("answered after the server came back");
+    assert!(zk.exists("/last").await.unwrap().is_some(), "and the session goes on");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_delays_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = embedded_zk::start(directory.path()).await;
+    let zk = connect(embedded_zk::client(server.address().port())).await.unwrap();
+    zk.create("/large", Bytes::from(vec![b'x'; 100_000]), CreateMode::Persistent).await.unwrap();
+    let mut measured = Stopwatch::start(&format!("{UNREAD_REQUESTS} requests whose answers nobody reads"));
+    let (address, before) = (server.address(), scale_parameters::resident());
+    let mut non_reading = RawClient::open(address, 40_000).await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let sending = tokio::spawn({
+        let sent = sent.clone();
+        async move {
+            for _ in 0..UNREAD_REQUESTS {
+                non_reading
+                    .send(op::GET_DATA, |body| {
+                        body.text("/large").flag(false);
+                    })
+                    .await;
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    // Others are served meanwhile, however far it has come.
+    for round in 0..500 {
+        zk.set("/large", Bytes::from(vec![b'y'; 100_000]), round).await.unwrap();
+    }
+    measured.lap("500 writes of another client");
+    // The answers would take two gigabytes and more.
+    assert!(scale_parameters::resident() < before + 300, "{} MB, before {before} MB", scale_parameters::resident());
+    // What was sent beyond that lies in the buffers of the connection, until they are full.
+    let mut last = (0, Instant::now());
+    wait::until("the client to get rid of no more requests", SCALE_TIMEOUT, async || {
+        let now = sent.load(Ordering::Relaxed);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        last.1.elapsed() > STALL_TIME
+    })
+    .await;
+    let (sent, received) = (sent.load(Ordering::Relaxed), packets_received(address).await);
+    measured.lap(&format!("{sent} were sent, {received} packets read, those of the other client among them"));
+    assert!(!sending.is_finished() && sent < UNREAD_REQUESTS, "all {UNREAD_REQUESTS} were taken");
+    // The other client has sent 501, its greeting and a ping now and then.
+    assert!(received < 501 + MAX_ACCEPTED, "{received} packets were read");
+    sending.abort();
+    server.stop().await;
+}
+
+/// What `mntr` says of all clients.
+async fn packets_received(address: SocketAddr) -> usize {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"mntr").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let line = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received\t"));
+    line.and_then(|number| number.parse().ok()).expect("mntr has the number of packets")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_watch_events_a_second() {
+    let (nodes, rounds) = (size(200, 1_000), size(20, 300));
+    let directory = tempfile::tempdir().unwrap();
+    let server = embedded_zk::start(directory.path()).await;
+    let options = || embedded_zk::client(server.address().port());
+    let writer: Zk = connect(options()).await.unwrap();
+    lock::make_path(&writer, paths::NODES).await.unwrap();
+    let record =
+        |round: usize| Bytes::from(format!(r#"{{"state": "ready", "provider": "p", "hostname": "round-{round}"}}"#));
+    let path = |node: usize| format!("{}/{node:010}", paths::NODES);
+    join_all((0..nodes).map(|node| writer.create(&path(node), record(0), CreateMode::Persistent))).await;
+    let reader: Zk = connect(options()).await.unwrap();
+    let mirror = Mirror::start(reader, &tokio::runtime::Handle::current()).await.unwrap();
+    let events = nodes * rounds;
+    let mut measured = Stopwatch::start(&format!("{events} events"));
+    let began = Instant::now();
+    for round in 1..=rounds {
+        let written = join_all((0..nodes).map(|node| writer.set(&path(node), record(round), -1))).await;
+        assert!(written.iter().all(Result::is_ok));
+    }
+    let per_second = events as f64 / began.elapsed().as_secs_f64();
+    measured.lap(&format!("written, {per_second:.0} a second"));
+    if scale_parameters::is_full() {
+        assert!(per_second >= MIN_EVENTS_PER_SECOND, "{per_second:.0} a second");
+    }
+    let newest = format!("round-{rounds}");
+    let is_newest = async || {
+        let snapshot = mirror.snapshot();
+        snapshot.nodes().filter(|(_, node)| node.record.hostname.as_deref() == Some(newest.as_str())).count() == nodes
+    };
+    wait::until("the picture to be the newest", SCALE_TIMEOUT, is_newest).await;
+    measured.lap("the picture is the newest");
+    drop(mirror);
+    server.stop().await;
+}

@@ -1,0 +1,204 @@
+//! A launcher at work on three servers of which some go away, and whose session ends: nothing is lost, nothing given twice.
+
+mod workload;
+mod in_process_launcher;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool::actors::process::context::SessionEnd;
+use nodepool_zk::{Connection, SessionState, Zk};
+use support::real::{
+    self,
+    nodepool_process::NodepoolProcess,
+    zookeeper::{Ensemble, Options},
+};
+use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use workload::consistency_checker::{ConsistencyChecker, LauncherSetup};
+use workload::harness::{self, Host, WorkloadHarness};
+use workload::state_poller::StatePoller;
+use workload::{Workload, WorkloadSpec, retry_unknown};
+
+const TIMEOUT: Duration = Duration::from_secs(90);
+const HOSTS: &[Host] =
+    &[Host { name: "fake-a1", label: "a", slots: 5 }, Host { name: "fake-b1", label: "b", slots: 3 }];
+
+fn workload_spec() -> WorkloadSpec {
+    let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
+    WorkloadSpec { label_lists: shapes, unserved_label: None, consumers: 5, max_use: Duration::from_millis(80) }
+}
+
+/// What is going on while servers die.
+struct FailoverHarness {
+    harness: WorkloadHarness,
+    zk: Zk,
+    checker: Arc<ConsistencyChecker>,
+    workload: Workload,
+    _watcher: StatePoller,
+    launcher: NodepoolProcess,
+}
+
+fn harness_on(ensemble: &Ensemble, session: Duration) -> WorkloadHarness {
+    WorkloadHarness {
+        addresses: ensemble.address(),
+        chroot: String::new(),
+        provider: "lab",
+        hosts: HOSTS,
+        session,
+        padding: 0,
+    }
+}
+
+impl FailoverHarness {
+    async fn start(ensemble: &Ensemble, session: Duration) -> FailoverHarness {
+        let harness = harness_on(ensemble, session);
+        let zk = harness.connect().await;
+        // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
+        // consumers' own patience for what is lost.
+        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), LauncherSetup::OnePerProvider));
+        let workload = Workload::start(&zk, &checker, workload_spec(), harness::seed()).await;
+        let watcher = StatePoller::start(&harness.connect().await, &checker);
+        let launcher = harness.launcher();
+        let work = FailoverHarness { harness, zk, checker, workload, _watcher: watcher, launcher };
+        work.wait_until_serving().await;
+        work
+    }
+
+    /// More is served from now on.
+    async fn wait_until_serving(&self) {
+        let before = self.checker.summary().served;
+        let what = format!("more to be served than {before}: {:?}", self.checker.violations());
+        wait::until(&what, TIMEOUT, async || self.checker.summary().served > before + 10).await;
+        harness::assert_no_violations(&self.checker, &[&self.launcher]);
+    }
+
+    async fn finish(mut self) {
+        self.workload.stop().await;
+        self.harness.wait_until_settled(&self.zk, 1, TIMEOUT).await;
+        harness::assert_no_violations(&self.checker, &[&self.launcher]);
+        assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
+        self.launcher.stop(TIMEOUT).await;
+    }
+
+    /// The launcher's session: that of its registration.
+    async fn session(&self) -> i64 {
+        let kind = "/nodepool/components/pool";
+        wait::until_some("the launcher's registration", TIMEOUT, async || {
+            let (names, _) = retry_unknown(|| self.zk.children(kind)).await.ok()?;
+            let path = format!("{kind}/{}", names.first()?);
+            Some(retry_unknown(|| self.zk.exists(&path)).await.ok()??.ephemeral_owner)
+        })
+        .await
+    }
+}
+
+/// The server that a session is connected to.
+async fn server_of_session(ensemble: &Ensemble, session: i64) -> usize {
+    wait::until_some("the session to be somewhere", TIMEOUT, async || {
+        for (index, server) in ensemble.servers.iter().enumerate() {
+            let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
+            let mut answer = String::new();
+            let asked = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
+            if asked && answer.contains(&format!("sid=0x{session:x}")) {
+                return Some(index);
+            }
+        }
+        None
+    })
+    .await
+}
+
+// zookeeper.md checks 24, 80
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zookeeper_server_crashes_lose_neither_nodes_nor_requests() {
+    if real::skipped() {
+        return;
+    }
+    let options = Options { tick: Duration::from_secs(1), ..harness::options() };
+    let mut ensemble = Ensemble::start(3, options).await;
+    // Long enough to live through an election.
+    let work = FailoverHarness::start(&ensemble, Duration::from_secs(20)).await;
+    let session = work.session().await;
+
+    let leader = ensemble.leader().await;
+    ensemble.kill(leader);
+    work.wait_until_serving().await;
+    ensemble.start_again(leader).await;
+    work.wait_until_serving().await;
+
+    let home = server_of_session(&ensemble, work.session().await).await;
+    ensemble.kill(home);
+    work.wait_until_serving().await;
+    ensemble.start_again(home).await;
+    work.wait_until_serving().await;
+    assert_eq!(work.session().await, session, "one session lives through all of it");
+    work.finish().await;
+}
+
+// zookeeper.md checks 24, 64, 80
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_whose_session_expires_under_load_gets_a_new_one() {
+    if real::skipped() {
+        return;
+    }
+    let ensemble = Ensemble::start(3, harness::options()).await;
+    let work = FailoverHarness::start(&ensemble, Duration::from_secs(1)).await;
+    for _ in 0..3 {
+        let session = work.session().await;
+        // Stopped for longer than its session lasts, it wakes up believing in locks and a picture that are gone.
+        work.launcher.signal(nix::sys::signal::Signal::SIGSTOP);
+        wait::until("the session to expire", TIMEOUT, async || {
+            let registered = retry_unknown(|| work.zk.children("/nodepool/components/pool")).await;
+            registered.is_ok_and(|(names, _)| names.is_empty())
+        })
+        .await;
+        work.launcher.signal(nix::sys::signal::Signal::SIGCONT);
+        work.wait_until_serving().await;
+        assert_ne!(work.session().await, session);
+    }
+    work.finish().await;
+}
+
+// zookeeper.md checks 24, 64, 80
+#[test]
+fn a_session_closed_by_others_is_replaced() {
+    if real::skipped() {
+        return;
+    }
+    // In this process, because only the owner of a session knows what it takes to end it.
+    actix_rt::System::new().block_on(async {
+        let ensemble = Ensemble::start(3, harness::options()).await;
+        let harness = harness_on(&ensemble, Duration::from_secs(4));
+        let zk = harness.connect().await;
+        let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), LauncherSetup::OnePerProvider));
+        let workload = Workload::start(&zk, &checker, workload_spec(), harness::seed()).await;
+        let _watcher = StatePoller::start(&harness.connect().await, &checker);
+        let mut process = in_process_launcher::InProcessDaemon::new(&harness.configuration());
+        for round in 1..=5 {
+            let session = harness.session(harness.session).await;
+            let running = process.run_on(session.clone());
+            wait::until("more to be served", TIMEOUT, async || checker.summary().served > 10 * round).await;
+            // Our client takes its session back when it can, hence the repetition.
+            let state = session.session();
+            wait::until("the thief to end the session", TIMEOUT, async || {
+                let second_session =
+                    zookeeper_client::Client::connector().with_session(session.credentials()).with_fail_eagerly();
+                drop(second_session.connect(&ensemble.servers[0].address()).await);
+                *state.borrow() == SessionState::Expired
+            })
+            .await;
+            assert_eq!(running.await.unwrap(), SessionEnd::Expired);
+            harness::assert_no_violations(&checker, &[]);
+        }
+        let session = harness.session(harness.session).await;
+        let running = process.run_on(session.clone());
+        workload.stop().await;
+        harness.wait_until_settled(&zk, 1, TIMEOUT).await;
+        harness::assert_no_violations(&checker, &[]);
+        process.stop();
+        assert_eq!(running.await.unwrap(), SessionEnd::Stopped);
+        session.close().await;
+    });
+}

@@ -1,0 +1,12 @@
+//! The embedded server: its wire, its files, and who speaks to it.
+
+#[path = "zookeeper_server/client.rs"]
+mod client;
+mod embedded_zk;
+#[path = "zookeeper_server/kazoo.rs"]
+mod kazoo;
+#[path = "zookeeper_server/store.rs"]
+mod store;
+mod support;
+#[path = "zookeeper_server/wire.rs"]
+mod wire;

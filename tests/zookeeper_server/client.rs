@@ -1,0 +1,257 @@
+//! Our client on the embedded server as it stops and comes back: the session, its watches and waiting requests.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::snapshot::Snapshot;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::locks::lock;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::txn::store::Store;
+use nodepool_zk::{Connection, SessionState, Zk, paths};
+use zookeeper_server::types::{CreateMode, EventKind, Op, WatchEvent, ZkError};
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const LOCK: &str = "/counting/lock";
+const COUNTER: &str = "/counting/counter";
+
+/// The next event that is not a `Resync`.
+async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String) {
+    let read = async {
+        loop {
+            let event = stream.next().await.expect("the stream goes on");
+            if event.kind != EventKind::Resync {
+                return (event.kind, event.path);
+            }
+        }
+    };
+    tokio::time::timeout(TIMEOUT, read).await.expect("an event in time")
+}
+
+#[tokio::test]
+async fn requests_during_an_outage_are_executed_once_after_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::embedded_zk::start(directory.path()).await;
+    let port = server.address().port();
+    let options = ConnectOptions { request_deadline: Some(TIMEOUT), ..crate::embedded_zk::client(port) };
+    let zk = connect(options).await.unwrap();
+    zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
+    let mut before = zk.watch("/before").await.unwrap();
+    let mut state = zk.session();
+    server.stop().await;
+    tokio::time::timeout(TIMEOUT, state.wait_for(|state| *state == SessionState::Suspended)).await.unwrap().unwrap();
+    let watch = zk.watch("/during");
+    let created = zk.create("/during", Bytes::new(), CreateMode::Persistent);
+    let set = zk.set("/during", Bytes::from_static(b"x"), 0);
+    let restarted = EmbeddedOptions { first_port: port, ..crate::embedded_zk::options(directory.path()) };
+    let server = EmbeddedServer::start(restarted).await.expect("the port is free again");
+    assert_eq!(server.address().port(), port);
+    let mut during = tokio::time::timeout(TIMEOUT, watch).await.unwrap().unwrap();
+    assert_eq!(created.await.unwrap().0, "/during");
+    assert_eq!(set.await.unwrap().version, 1);
+    assert_eq!(zk.exists("/mine").await.unwrap().expect("kept").ephemeral_owner, zk.session_id());
+    zk.create("/before", Bytes::new(), CreateMode::Persistent).await.unwrap();
+    zk.delete("/during", -1).await.unwrap();
+    assert_eq!(next(&mut before).await, (EventKind::Created, "/before".to_owned()));
+    // Each once, although both the new connection and the waiting request could have added the watch.
+    for kind in [EventKind::Created, EventKind::DataChanged, EventKind::Deleted] {
+        assert_eq!(next(&mut during).await, (kind, "/during".to_owned()));
+    }
+    zk.close().await;
+    server.stop().await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        // Beside the store there is a folder with certificates.
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+}
+
+async fn restarted(directory: &Path, port: u16) -> EmbeddedServer {
+    let options = EmbeddedOptions { first_port: port, ..crate::embedded_zk::options(directory) };
+    EmbeddedServer::start(options).await.expect("the port is free again")
+}
+
+// Sessions are part of a copy, so ours goes on: with a picture of what is to come, in which nodes are handed out that are not there.
+#[tokio::test]
+async fn a_zookeeper_restored_from_a_backup_is_detected() {
+    for creates in [true, false] {
+        let (directory, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let server = crate::embedded_zk::start(directory.path()).await;
+        let port = server.address().port();
+        let patient = ConnectOptions { session_timeout: TIMEOUT, ..crate::embedded_zk::client(port) };
+        let zk: Zk = connect(patient).await.unwrap();
+        let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
+        let record = || Bytes::from(json::to_bytes(&Node::new(NodeState::Ready, Timestamp(1.0))));
+        let create = async || zk.create(&paths::node_prefix(), record(), CreateMode::PersistentSequential).await;
+        let (first, _) = create().await.unwrap();
+        server.stop().await;
+        copy(directory.path(), kept.path());
+
+        let server = restarted(directory.path(), port).await;
+        let mut snapshots = mirror.subscribe();
+        let newest = if creates { create().await.unwrap().1 } else { zk.set(&first, record(), -1).await.unwrap() };
+        let shows_it =
+            |snapshot: &Snapshot| snapshot.connected && snapshot.nodes().any(|(_, node)| node.mzxid == newest.mzxid);
+        tokio::time::timeout(TIMEOUT, snapshots.wait_for(shows_it)).await.expect("in time").unwrap();
+        server.stop().await;
+
+        copy(kept.path(), directory.path());
+        let server = restarted(directory.path(), port).await;
+        tokio::time::timeout(TIMEOUT, mirror.store_rolled_back()).await.expect("it is noticed");
+        assert!(!mirror.snapshot().connected, "nothing is decided on that picture any more");
+        server.stop().await;
+    }
+}
+
+// No launcher could start beside them: the coordinator refuses an answer of more than four megabytes.
+#[tokio::test]
+async fn a_bulk_read_beyond_the_reply_limit_falls_back_to_single_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::embedded_zk::start(directory.path()).await;
+    let zk: Zk = connect(crate::embedded_zk::client(server.address().port())).await.unwrap();
+    lock::make_path(&zk, paths::NODES).await.unwrap();
+    for _ in 0..6 {
+        let data = Bytes::from(vec![b' '; 900_000]);
+        zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+    }
+    let mirror = Mirror::start(zk, &tokio::runtime::Handle::current()).await.unwrap();
+    assert_eq!(mirror.snapshot().unreadable().count(), 6);
+    server.stop().await;
+}
+
+/// What one worker's writes came to.
+#[derive(Default)]
+struct RunStats {
+    done: u64,
+    unknown: u64,
+}
+
+/// Adds one under the lock, as often as asked. A write of somebody else under our lock would fail the version check.
+async fn count_under_lock(zk: Zk, turns: usize) -> RunStats {
+    let mut stats = RunStats::default();
+    for _ in 0..turns {
+        let held = lock::lock(&zk, LOCK, "").await.expect("the session lives");
+        let (data, stat) = loop {
+            match zk.get(COUNTER).await {
+                Ok(found) => break found,
+                Err(error) => assert!(matches!(error, ZkError::Unknown(_)), "{error}"),
+            }
+        };
+        let next = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap() + 1;
+        match zk.multi(vec![held.fence(), Op::set(COUNTER, next.to_string(), stat.version)]).await {
+            Ok(_) => stats.done += 1,
+            Err(ZkError::Unknown(_)) => stats.unknown += 1,
+            Err(error) => panic!("somebody else wrote while we held the lock: {error}"),
+        }
+        if let Err(error) = held.release().await {
+            assert!(matches!(error, ZkError::Unknown(_)), "{error}");
+        }
+    }
+    stats
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_survive_server_restarts_and_leave_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = crate::embedded_zk::start(directory.path()).await;
+    let port = server.address().port();
+    // Long enough that no session expires while the server is away.
+    let options = ConnectOptions { session_timeout: Duration::from_secs(40), ..crate::embedded_zk::client(port) };
+    let watcher: Zk = connect(options.clone()).await.unwrap();
+    lock::make_path(&watcher, LOCK).await.unwrap();
+    watcher.create(COUNTER, Bytes::from_static(b"0"), CreateMode::Persistent).await.unwrap();
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let zk: Zk = connect(options.clone()).await.unwrap();
+        workers.spawn(count_under_lock(zk, 60));
+    }
+    let mut restarts = 0;
+    let mut stats = RunStats::default();
+    while !workers.is_empty() {
+        match tokio::time::timeout(Duration::from_millis(100), workers.join_next()).await {
+            Ok(Some(ended)) => {
+                let part = ended.unwrap();
+                stats.done += part.done;
+                stats.unknown += part.unknown;
+            }
+            Ok(None) => {}
+            Err(_) if restarts < 6 => {
+                restarts += 1;
+                server.stop().await;
+                let restarted = EmbeddedOptions { first_port: port, ..crate::embedded_zk::options(directory.path()) };
+                server = EmbeddedServer::start(restarted).await.expect("the port is free again");
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(restarts > 0, "it was over before the first restart");
+    let (data, _) = watcher.get(COUNTER).await.unwrap();
+    let count = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap();
+    assert!(
+        (stats.done..=stats.done + stats.unknown).contains(&count),
+        "{count} of {} + {}",
+        stats.done,
+        stats.unknown
+    );
+    let emptied = async {
+        while !lock::contenders(&watcher, LOCK).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, emptied).await.expect("no contender stays behind");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_fulfilment_larger_than_a_packet_is_chunked() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::embedded_zk::start(directory.path()).await;
+    let zk = connect(crate::embedded_zk::client(server.address().port())).await.unwrap();
+    let store =
+        Store::new(zk.clone(), Arc::new(Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap()));
+    let mut record = Node::new(NodeState::Ready, Timestamp(1.0));
+    record.labels = vec!["a".into()];
+    record.attributes = serde_json::Value::from("x".repeat(200_000)).into();
+    let mut nodes = Vec::new();
+    for _ in 0..12 {
+        nodes.push(store.register(record.clone()).await.unwrap());
+    }
+    let wanted = NodeRequest::new(vec!["a".into(); 12], "tester", Timestamp(1.0));
+    let data = Bytes::from(json::to_bytes(&wanted));
+    let (path, _) = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
+    let request = RequestId::from(paths::name(&path));
+    let mut snapshots = store.mirror().subscribe();
+    let seen = snapshots.wait_for(|snapshot| snapshot.request(&request).is_some());
+    let snapshot = tokio::time::timeout(TIMEOUT, seen).await.unwrap().unwrap();
+    let changes = nodes
+        .iter()
+        .map(|id| snapshot.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));
+    let fulfilled = snapshot.request(&request).unwrap().change(request.clone(), |record| {
+        record.set_state(RequestState::Fulfilled, Timestamp(2.0));
+        record.nodes = nodes.clone();
+    });
+    store.fulfill(fulfilled, changes.collect()).await.unwrap();
+    for id in &nodes {
+        let (data, _) = zk.get(&paths::node(id)).await.unwrap();
+        assert_eq!(json::from_bytes::<Node>(&data).unwrap().allocated_to.as_ref(), Some(&request));
+    }
+    let (data, _) = zk.get(&path).await.unwrap();
+    assert_eq!(json::from_bytes::<NodeRequest>(&data).unwrap().state, RequestState::Fulfilled);
+    zk.close().await;
+    server.stop().await;
+}
