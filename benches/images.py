@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Asks a running builder for builds and removals, and tells how long each took to begin.
+"""Requests builds and deletions from a running builder, and measures how long each took to start.
 
 usage: images.py ZOOKEEPER FOLDER CLOUD BUILDS REMOVALS
 
-Runs under an interpreter that has kazoo. FOLDER is where the stand-in for disk-image-create notes its times; CLOUD is the root of the
-simulated OpenStack. Prints one line of JSON: milliseconds, a list for each figure.
+Needs a Python interpreter with kazoo. The fake disk-image-create writes its times to FOLDER; CLOUD is the root URL of the
+simulated OpenStack. Prints one line of JSON: milliseconds, a list for each metric.
 """
 
 import json
@@ -17,14 +17,14 @@ from kazoo.client import KazooClient
 
 IMAGE = "bench"
 ROOT = f"/nodepool/images/{IMAGE}"
-PATIENCE = 120
+TIMEOUT = 120
 
 
 def wait_for(what, condition, pause=0.002):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited in vain for {what}")
+            raise RuntimeError(f"timed out waiting for {what}")
         time.sleep(pause)
     return value
 
@@ -50,8 +50,8 @@ def ready(client):
 
 
 def deletions(cloud):
-    with urllib.request.urlopen(f"{cloud}/sim/state", timeout=30) as answer:
-        kinds = json.load(answer)["calls_by_kind"].get("image", {})
+    with urllib.request.urlopen(f"{cloud}/sim/state", timeout=30) as response:
+        kinds = json.load(response)["calls_by_kind"].get("image", {})
     return sum(count for kind, count in kinds.items() if kind.startswith("DELETE"))
 
 
@@ -59,30 +59,30 @@ def main():
     address, folder, cloud, builds, removals = sys.argv[1:]
     folder, client = pathlib.Path(folder), KazooClient(hosts=address)
     client.start()
-    begun, ended = folder / "begun", folder / "ended"
+    started, ended = folder / "started", folder / "ended"
     lines = lambda file: file.read_text().split() if file.exists() else []
     wait_for("the first upload", lambda: ready(client))
-    figures = {"build_ms": [], "upload_ms": [], "removal_ms": []}
+    results = {"build_ms": [], "upload_ms": [], "removal_ms": []}
     for _ in range(int(builds)):
-        known, before = ready(client), len(lines(begun))
-        asked = time.time()
+        known, before = ready(client), len(lines(started))
+        requested = time.time()
         client.create(f"{ROOT}/request-build")
-        wait_for("a build", lambda: len(lines(begun)) > before)
-        figures["build_ms"].append((float(lines(begun)[-1]) - asked) * 1000)
+        wait_for("a build", lambda: len(lines(started)) > before)
+        results["build_ms"].append((float(lines(started)[-1]) - requested) * 1000)
         new = wait_for("its upload", lambda: ready(client).keys() - known.keys(), 0.01)
-        figures["upload_ms"].append((ready(client)[new.pop()] - float(lines(ended)[-1])) * 1000)
-        wait_for("the request to go", lambda: not client.exists(f"{ROOT}/request-build"))
+        results["upload_ms"].append((ready(client)[new.pop()] - float(lines(ended)[-1])) * 1000)
+        wait_for("the deletion of the request", lambda: not client.exists(f"{ROOT}/request-build"))
     for _ in range(int(removals)):
         path = max(ready(client).items(), key=lambda upload: upload[1])[0]
         record, before = json.loads(client.get(path)[0]), deletions(cloud)
         record["state"] = "deleting"
-        asked = time.time()
+        requested = time.time()
         client.set(path, json.dumps(record).encode())
         wait_for("the deletion", lambda: deletions(cloud) > before)
-        figures["removal_ms"].append((time.time() - asked) * 1000)
+        results["removal_ms"].append((time.time() - requested) * 1000)
         wait_for("another upload", lambda: path not in ready(client) and len(ready(client)) > 0, 0.01)
         time.sleep(0.2)
-    print(json.dumps(figures))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The parts of a benchmark: a ZooKeeper, the two launchers, the load generator, and what /proc knows of them."""
+"""The parts of a benchmark: a ZooKeeper, the two launchers, the load generator, and their measurements from /proc."""
 
 import json
 import os
@@ -25,17 +25,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def wait_for(what, condition, patience=60):
-    deadline = time.monotonic() + patience
+def wait_for(what, condition, timeout=60):
+    deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited in vain for {what}")
+            raise RuntimeError(f"timed out waiting for {what}")
         time.sleep(0.02)
     return value
 
 
 class Process:
-    """A child with its output in a file; ends with the benchmark."""
+    """A child process with its output in a file; stopped at the end of the benchmark."""
 
     def __init__(self, command, log, **options):
         self.log = pathlib.Path(log)
@@ -47,11 +47,11 @@ class Process:
     def pid(self):
         return self.child.pid
 
-    def stop(self, patience=20):
+    def stop(self, timeout=20):
         if self.child.poll() is None:
             self.child.send_signal(signal.SIGTERM)
             try:
-                self.child.wait(patience)
+                self.child.wait(timeout)
             except subprocess.TimeoutExpired:
                 self.child.kill()
                 self.child.wait()
@@ -67,12 +67,12 @@ class Process:
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
 
     def computed(self):
-        # Linux's number of another process's clock: precise, where /proc counts hundredths of a second.
+        # The clock id of another process on Linux: precise, while /proc counts hundredths of a second.
         return time.clock_gettime((~self.pid << 3) | 2)
 
 
 class ZooKeeper(Process):
-    """Debian's ZooKeeper with its usual settings (fsync on), plain and TLS at once."""
+    """Debian's ZooKeeper with its usual settings (fsync on), with a plain and a TLS port."""
 
     def __init__(self, home):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="zookeeper-", dir=home))
@@ -106,7 +106,7 @@ class ZooKeeper(Process):
         return int(next(line.split()[1] for line in self.ask("srvr").splitlines() if line.startswith("Zxid")), 16)
 
     def requests_seen(self):
-        """Requests of all clients, by session: the number of the last request that was no ping."""
+        """Requests of all clients, by session: the number of the last request other than a ping."""
         seen = {}
         for line in self.ask("cons").splitlines():
             fields = dict(part.split("=", 1) for part in line.partition("(")[2].rstrip(")").split(",") if "=" in part)
@@ -114,13 +114,13 @@ class ZooKeeper(Process):
                 seen[fields["sid"]] = int(fields["lcxid"], 16)
         return seen
 
-    def stop(self, patience=20):
-        super().stop(patience)
+    def stop(self, timeout=20):
+        super().stop(timeout)
         shutil.rmtree(self.home, ignore_errors=True)
 
 
 def write_config(path, zookeeper, tls, hosts, slots=1, checked_port=None):
-    """A static provider with so many hosts; with `checked_port`, hosts are found alive by SSH before each hand-out."""
+    """A static provider with this number of hosts; with `checked_port`, with a liveness check over SSH before each assignment."""
     address, port = ("127.0.0.1", zookeeper.secure if tls else zookeeper.plain)
     lines = ["zookeeper-servers:", f"  - host: {address}", f"    port: {port}"]
     if tls:
@@ -143,7 +143,7 @@ def write_config(path, zookeeper, tls, hosts, slots=1, checked_port=None):
 
 
 class Cloud(Process):
-    """The simulated OpenStack, with everything it is told on its command line."""
+    """The simulated OpenStack, configured by its command line."""
 
     def __init__(self, program, home, *flags):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="cloud-", dir=home))
@@ -152,7 +152,7 @@ class Cloud(Process):
         self.base = wait_for("the simulated cloud", lambda: next(
             (line.removeprefix("listening on ") for line in self.log.read_text().splitlines()
              if line.startswith("listening on ")), None))
-        # Its servers have no public address, and the reference fails a launch whose server it knows no address of.
+        # Its servers have no public address, and the reference fails a launch without a known address of the server.
         self.clouds.write_text(self.clouds.read_text().replace("  simulated:\n", "  simulated:\n    private: true\n"))
 
     def state(self):

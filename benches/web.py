@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Looks at the web port of a running launcher: lists, figures, and the live page in a browser.
+"""Measures the web port of a running launcher: lists, metrics, and the live page in a browser.
 
 usage: web.py ZOOKEEPER PORT PID NODES SECONDS [--page]
 
-Runs under an interpreter that has kazoo; needs wrk, and for `--page` chromium with its chromedriver. Prints one line of JSON.
+Needs a Python interpreter with kazoo; wrk, and for `--page` chromium with its chromedriver. Prints one line of JSON.
 """
 
 import json
@@ -20,25 +20,25 @@ import urllib.request
 
 from kazoo.client import KazooClient
 
-PATIENCE = 180
+TIMEOUT = 180
 # Nodes of the launcher itself have lower numbers.
 FIRST = 1000000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def wait_for(what, condition, pause=0.02):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited in vain for {what}")
+            raise RuntimeError(f"timed out waiting for {what}")
         time.sleep(pause)
     return value
 
 
 def get(port, path, accept="text/plain"):
-    asking = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept})
-    with urllib.request.urlopen(asking, timeout=PATIENCE) as answer:
-        return answer.read()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        return response.read()
 
 
 def record(number, state):
@@ -67,14 +67,14 @@ def cpu(pid):
 
 def wrk(port, path, *headers):
     command = ["wrk", "-t1", "-c4", "-d5s", "--latency", *[part for header in headers for part in ("-H", header)]]
-    said = subprocess.run([*command, f"http://127.0.0.1:{port}{path}"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", said)[1])
-    median, unit = re.search(r"50%\s+([\d.]+)(us|ms|s)", said).groups()
+    output = subprocess.run([*command, f"http://127.0.0.1:{port}{path}"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", output)[1])
+    median, unit = re.search(r"50%\s+([\d.]+)(us|ms|s)", output).groups()
     return rate, float(median) * {"us": 0.001, "ms": 1, "s": 1000}[unit]
 
 
 def fresh(port, path, accept, rounds):
-    """Milliseconds of answers that are not kept from before; the median."""
+    """Median of milliseconds for responses that are not cached."""
     times = []
     for _ in range(rounds):
         time.sleep(1.1)
@@ -107,9 +107,9 @@ class Browser:
 
     def call(self, path, body=None, method=None):
         data = json.dumps(body).encode() if body is not None else None
-        asking = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, method=method)
-        with urllib.request.urlopen(asking, timeout=PATIENCE) as answer:
-            return json.load(answer)["value"]
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, method=method)
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            return json.load(response)["value"]
 
     def open(self, url):
         self.call(f"/session/{self.session}/url", {"url": url})
@@ -118,7 +118,7 @@ class Browser:
         return self.call(f"/session/{self.session}/execute/sync", {"script": script, "args": []})
 
     def processes(self):
-        """Of the browser, its renderers included."""
+        """Process ids of the browser, including its renderers."""
         parents = {}
         for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -141,12 +141,12 @@ class Browser:
         self.home.cleanup()
 
 
-def look_at_page(client, port, pid, nodes, seconds):
-    browser, figures = Browser(), {}
+def measure_page(client, port, pid, nodes, seconds):
+    browser, results = Browser(), {}
     url = f"http://127.0.0.1:{port}/#/nodes"
     browser.open(url)
     drawn = "const mark = performance.getEntriesByName('drawn')[0]; return mark ? mark.startTime : null"
-    figures["interactive_ms"] = wait_for("the page", lambda: browser.run(drawn))
+    results["interactive_ms"] = wait_for("the page", lambda: browser.run(drawn))
     time.sleep(2)
     shown = "return document.documentElement.dataset.revision"
     revision = browser.run(shown)
@@ -157,13 +157,13 @@ def look_at_page(client, port, pid, nodes, seconds):
             changes += 1
         time.sleep(0.01)
     passed = time.monotonic() - began
-    figures["browser_percent"] = (browser.cpu() - theirs) / passed * 100
-    figures["launcher_percent"] = (cpu(pid) - own) / passed * 100
-    figures["changes_per_s"] = changes / passed
+    results["browser_percent"] = (browser.cpu() - theirs) / passed * 100
+    results["launcher_percent"] = (cpu(pid) - own) / passed * 100
+    results["changes_per_s"] = changes / passed
     if browser.run(shown) == revision:
-        raise RuntimeError("the page did not follow")
+        raise RuntimeError("the page did not show the changes")
     browser.quit()
-    return figures
+    return results
 
 
 def main():
@@ -173,20 +173,20 @@ def main():
     fill(client, nodes)
     last = f'"{FIRST + nodes - 1:010}"'.encode()
     wait_for("all nodes", lambda: last in get(port, "/node-list", "application/json"), 1.1)
-    figures = {"bytes": len(get(port, "/node-list", "application/json"))}
-    figures["fresh_json_ms"] = fresh(port, "/node-list", "application/json", 7)
-    figures["fresh_text_ms"] = fresh(port, "/node-list", "text/plain", 3)
-    figures["json_per_s"], figures["json_ms"] = wrk(port, "/node-list", "Accept: application/json")
-    figures["packed_per_s"], figures["packed_ms"] = wrk(port, "/node-list", "Accept: application/json", "Accept-Encoding: gzip")
+    results = {"bytes": len(get(port, "/node-list", "application/json"))}
+    results["fresh_json_ms"] = fresh(port, "/node-list", "application/json", 7)
+    results["fresh_text_ms"] = fresh(port, "/node-list", "text/plain", 3)
+    results["json_per_s"], results["json_ms"] = wrk(port, "/node-list", "Accept: application/json")
+    results["packed_per_s"], results["packed_ms"] = wrk(port, "/node-list", "Accept: application/json", "Accept-Encoding: gzip")
     if "--page" in sys.argv:
         before = cpu(pid)
         for _ in range(20):
             time.sleep(1.05)
             get(port, "/metrics")
-        figures["scrape_ms"] = (cpu(pid) - before) / 20 * 1000
-        figures.update(look_at_page(client, port, pid, nodes, seconds))
+        results["scrape_ms"] = (cpu(pid) - before) / 20 * 1000
+        results.update(measure_page(client, port, pid, nodes, seconds))
     client.stop()
-    print(json.dumps(figures))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What openstacksdk makes of clouds files: each command is a place, an environment and a cloud, the answer is its settings.
+"""Settings that openstacksdk reads from clouds files. A command has a directory, an environment and a cloud; the reply has its settings.
 
 Commands: {"do": "get_one", "directory": PATH, "variables": {NAME: VALUE}, "wanted": {"cloud": NAME, "region-name": NAME}}
-and {"do": "profiles"}, the public clouds that the SDK knows.
+and {"do": "profiles"}, the built-in public clouds of the SDK.
 """
 
 import importlib
@@ -17,7 +17,7 @@ SERVICES = ["compute", "network", "image", "block-storage", "identity"]
 
 
 class Recorder:
-    """In place of a session: keeps the request that a login would send."""
+    """Replaces a session: records the request that a login would send."""
 
     def __init__(self):
         self.body = None
@@ -40,7 +40,7 @@ def login(region):
 
 
 def interfaces(value):
-    """As keystoneauth takes them: a list, in the words of version 3."""
+    """As keystoneauth accepts them: a list, with the names of version 3."""
     values = value if isinstance(value, list) else [value or "public"]
     return [value.removesuffix("URL") for value in values]
 
@@ -53,7 +53,7 @@ def statsd(region):
     config = region._statsd_config
     if not config.get("host") and not config.get("port"):
         return None
-    # Host and port are the statsd library's own where they are not given.
+    # Host and port default to those of the statsd library.
     return {"host": config.get("host") or "localhost", "port": int(config.get("port") or 8125),
             "prefix": region.get_statsd_prefix()}
 
@@ -100,7 +100,7 @@ def get_one(directory, variables, wanted):
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(directory)
-    # The search path is made when the module is.
+    # The search path is computed when the module is loaded.
     import openstack.config.loader as loader
     importlib.reload(loader)
     return settings(loader.OpenStackConfig().get_one(**wanted))

@@ -1,4 +1,4 @@
-"""Runs command lines of the Python Nodepool, each in a process of its own that has loaded everything already."""
+"""Runs command lines of the Python Nodepool, each in a forked process with all modules loaded."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from nodepool.cmd import nodepoolcmd  # noqa: E402
 
 
 def run(words, folder, typed):
-    """What the command line writes to its standard output and error, and its status."""
+    """Standard output, standard error and exit status of the command line."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as notes:
         given.write(typed.encode())
         given.seek(0)
@@ -28,7 +28,7 @@ def run(words, folder, typed):
 
 
 def become(words, folder, streams):
-    """The rest of this process is the command."""
+    """Turns this process into the command; does not return."""
     status = 1
     try:
         for number, stream in enumerate(streams):

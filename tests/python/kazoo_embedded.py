@@ -1,4 +1,4 @@
-"""What kazoo and Nodepool's client on top of it do with a coordinator, driven line by line.
+"""Operations of kazoo, and of Nodepool's client on top of it, with a coordinator, driven line by line.
 
 usage: kazoo_embedded.py HOSTS [CERTIFICATE KEY AUTHORITY]
 """
@@ -24,7 +24,7 @@ def wait_for(condition, what):
         if condition():
             return
         threading.Event().wait(0.02)
-    raise AssertionError(f"not in time: {what}")
+    raise AssertionError(f"timed out waiting for {what}")
 
 
 def main():
@@ -127,7 +127,7 @@ def main():
         return [sorted(entry.id.scheme for entry in kept), stat.aversion, kept == acl]
 
     def session():
-        """A client that loses its connection without closing it comes back as the same session."""
+        """A client that loses its connection without closing it resumes the same session."""
         lost = connect()
         lost.create("/ephemeral", b"", ephemeral=True)
         session, password = lost.client_id

@@ -1,4 +1,4 @@
-"""One JSON value per line: commands on standard input, answers on standard output, everything else on standard error."""
+"""One JSON value per line: commands on standard input, replies on standard output, everything else on standard error."""
 
 import json
 import logging
@@ -7,8 +7,8 @@ import traceback
 
 
 def serve(commands):
-    """Answers each command ``{"do": NAME, ...}`` with ``{"ok": RESULT}``, or ``{"error": "CLASS: TEXT"}`` where it raised."""
-    # What a library prints must not get between the answers.
+    """Answers each command ``{"do": NAME, ...}`` with ``{"ok": RESULT}``, or ``{"error": "CLASS: TEXT"}`` if it raised."""
+    # Output of libraries must not mix with the replies.
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         command = json.loads(line)

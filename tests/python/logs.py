@@ -1,8 +1,8 @@
-"""What Nodepool 11 makes of a logging file: each command is a file and records to log, in a process of its own.
+"""Output of Nodepool 11 with a logging file. A command has a file and records to log; each runs in a separate process.
 
-Commands: {"do": "log", "directory": PATH, "file": NAME, "zone": TZ, "records": [[LOGGER, LEVEL, TEXT]]} answers with what went to
-standard output and standard error, or why the file was refused; {"do": "rollovers", "zone": TZ, "cases": [[WHEN, INTERVAL, UTC, TIME]]}
-answers with the next rotation after each time.
+Commands: {"do": "log", "directory": PATH, "file": NAME, "zone": TZ, "records": [[LOGGER, LEVEL, TEXT]]} returns standard
+output and standard error, or the reason why the file was rejected; {"do": "rollovers", "zone": TZ, "cases": [[WHEN, INTERVAL, UTC, TIME]]}
+returns the next rotation after each time.
 """
 
 import json

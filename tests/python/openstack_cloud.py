@@ -1,4 +1,4 @@
-"""What a node pool does with a cloud, through openstacksdk; prints one JSON value with what it saw.
+"""Operations of a node pool on a cloud, through openstacksdk; prints one JSON value with the results.
 
 usage: openstack_cloud.py CLOUD CLOUDS_YAML
 """

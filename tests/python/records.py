@@ -1,4 +1,4 @@
-"""What the Python programs make of records, by their own classes: Nodepool's in its environment, Zuul's in Zuul's.
+"""Reads and writes records with the classes of the Python programs: Nodepool's in its environment, Zuul's in Zuul's.
 
 usage: records.py [HOSTS CERTIFICATE KEY AUTHORITY]
 """
@@ -43,7 +43,7 @@ def of_zuul():
     from zuul import model
 
     def request(text):
-        # As the scheduler's cache reads every request there is, whoever made it.
+        # The scheduler's cache reads every existing request in this way, whichever client created it.
         found = model.NodeRequest.fromDict(json.loads(text))
         return {"record": found.toDict(), "labels": found.labels, "priority": found.relative_priority}
 
@@ -59,7 +59,7 @@ def main():
     else:
         commands = of_nodepool(*sys.argv[1:])
     lines.serve(commands)
-    # The ZooKeeper client has threads that outlive everything else.
+    # The ZooKeeper client has threads that would keep the process running.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -2,8 +2,8 @@
 
 usage: zuul_client.py HOSTS [CERTIFICATE KEY AUTHORITY]
 
-A request is submitted, watched and revised as Zuul's scheduler does it, its nodes are accepted, used, held and returned as
-the executor does it. All of that is Zuul's code; this file only keeps the requests by their ids.
+Requests are submitted, watched and revised as by Zuul's scheduler; their nodes are accepted, used, held and returned as by
+the executor. All of this is Zuul's code; this file only maps ids to requests.
 """
 
 import inspect
@@ -29,7 +29,7 @@ class Consumer:
         self.client = ZooKeeperClient(hosts, tls_cert=certificate, tls_key=key, tls_ca=authority, timeout=timeout)
         self.client.connect()
         self.nodepool = Nodepool(self.client, "zuul-under-test", statsd=None)
-        # The scheduler's caches, without its election: there is one scheduler here.
+        # The scheduler's caches, without its election: there is only one scheduler here.
         self.completed = {}
         self.completion = threading.Condition()
         self.zk = self.nodepool.zk_nodepool = ZooKeeperNodepool(
@@ -48,7 +48,7 @@ class Consumer:
                 self.completed.setdefault(request.id, "deleted")
             self.completion.notify_all()
 
-    # --- what the scheduler does ---
+    # --- the scheduler ---
 
     def submit(self, labels, priority=200, relative_priority=0, tenant="tenant", provider=None):
         nodeset = model.NodeSet("nodeset")
@@ -63,24 +63,24 @@ class Consumer:
         return request.id
 
     def wait(self, request, timeout=60):
-        """Waits for the event that Zuul waits for; the state with which the request ended."""
+        """Waits for the event that Zuul waits for; returns the final state of the request."""
         with self.completion:
             if not self.completion.wait_for(lambda: request in self.completed, timeout):
                 raise TimeoutError(f"request {request} is {self.state(request)} after {timeout} s")
             return self.completed[request]
 
     def revise(self, request, relative_priority):
-        """Returns the relative priority that the request has afterwards: a request that is being served is not revised."""
+        """Returns the resulting relative priority: a request that is being served is not revised."""
         self.nodepool.reviseRequest(self.zk.getNodeRequest(request), relative_priority)
         return self.zk.getNodeRequest(request).relative_priority
 
     def cancel(self, request):
         self.nodepool.cancelRequest(self.zk.getNodeRequest(request))
 
-    # --- what the executor does ---
+    # --- the executor ---
 
     def accept(self, request):
-        """Locks the nodes and deletes the request; the records of the nodes, in requested order."""
+        """Locks the nodes and deletes the request; returns the records of the nodes, in requested order."""
         nodeset = self.nodesets[request].copy()
         self.nodepool.acceptNodes(self.zk.getNodeRequest(request), nodeset)
         self.nodesets[request] = nodeset
@@ -98,7 +98,7 @@ class Consumer:
         self.nodepool.unlockNodeSet(self.nodesets.pop(request))
 
     def hold(self, request, reason="held by a test", expiration=None):
-        """Holds the nodes for an autohold request, whose id it returns, and unlocks them."""
+        """Holds the nodes for an autohold request, and unlocks them; returns the request's id."""
         hold = model.HoldRequest()
         hold.tenant, hold.project, hold.job, hold.ref_filter = self.tenants[request], PROJECT, "job", ".*"
         hold.reason, hold.node_expiration = reason, expiration
@@ -110,11 +110,11 @@ class Consumer:
     def end_hold(self, hold):
         """Marks the held nodes as used, as `zuul-client autohold-delete` does."""
         delete = self.zk.deleteHoldRequest
-        # Zuul 13 has a second kind of nodes, held by its own launchers; ours are of the first kind.
+        # Zuul 13 also has nodes of its own launchers; ours are not of that kind.
         others = [None] * (len(inspect.signature(delete).parameters) - 1)
         delete(self.zk.getHoldRequest(hold), *others)
 
-    # --- what Zuul sees ---
+    # --- state as seen by Zuul ---
 
     def state(self, request):
         found = self.zk.getNodeRequest(request)
@@ -129,7 +129,7 @@ class Consumer:
         return found.toDict() if found else None
 
     def list(self):
-        """Everything as the scheduler's caches show it, and the launchers."""
+        """The content of the scheduler's caches, and the launchers."""
         requests = {name: self.zk.getNodeRequest(name, cached=True) for name in self.zk.getNodeRequests(cached=True)}
         return {
             "requests": {name: found.state for name, found in requests.items() if found},
@@ -145,7 +145,7 @@ class Consumer:
 
 def main():
     lines.log_to_stderr()
-    # As every service of Zuul does at its start, with nothing in the configuration: requests carry the ids of their spans.
+    # As every service of Zuul at its start, with an empty configuration: requests carry the ids of their spans.
     Tracing(ConfigParser())
     consumer = Consumer(*sys.argv[1:])
     names = ["submit", "wait", "revise", "cancel", "accept", "use", "give_back", "unlock", "hold", "end_hold",
