@@ -1,4 +1,4 @@
-//! What a decision costs on the pure core, with few nodes and with many: it must not grow with them.
+//! Cost of a decision of the functional core with few and with many nodes: it must not grow with their number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn host(index: usize) -> StaticHost {
     StaticHost {
         identity: HostIdentity { name: address(index), username: "zuul".to_owned(), port: 22 },
         pool: "main".into(),
-        // One host carries a label that many ask for.
+        // Only one host has the label that many requests need.
         labels: if index == 0 { vec!["bench".into(), "scarce".into()] } else { vec!["bench".into()] },
         slots: 1,
         connection_type: "ssh".to_owned(),
@@ -135,7 +135,7 @@ fn registration(id: &PoolId, launcher: &LauncherId) -> PoolComponent {
     }
 }
 
-/// The verdict on one request that can be served at once.
+/// The verdict on one request that can be fulfilled at once.
 #[divan::bench(args = NODES)]
 fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     let harness = DecisionHarness::new(nodes, 1, "bench");
@@ -158,7 +158,7 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     });
 }
 
-/// A whole look of a pool at one open request: decided, the transaction written down, the answer taken in.
+/// A complete scheduling pass with one open request: decision, transaction, and handling of its result.
 #[divan::bench(args = NODES)]
 fn scheduling_pass(bencher: Bencher<'_, '_>, nodes: usize) {
     let harness = DecisionHarness::new(nodes, 1, "bench");
@@ -171,7 +171,7 @@ fn scheduling_pass(bencher: Bencher<'_, '_>, nodes: usize) {
     });
 }
 
-/// A look at many requests that have to wait, with 10,000 nodes.
+/// A scheduling pass with many requests that have to wait, and 10,000 nodes.
 #[divan::bench(args = [100, 1_000, 10_000])]
 fn waiting(bencher: Bencher<'_, '_>, requests: usize) {
     let harness = DecisionHarness::new(10_000, requests, "scarce");

@@ -1,5 +1,5 @@
-//! The embedded coordinator alone, for tests: `coordinator DATA_DIR [FIRST_PORT]` prints its two addresses and serves
-//! until its standard input closes or it is killed.
+//! The embedded coordinator as a separate process, for tests: `coordinator DATA_DIR [FIRST_PORT]` prints its two
+//! addresses and serves until its standard input closes or it is killed.
 
 use std::io::Read;
 
@@ -15,7 +15,8 @@ async fn main() -> anyhow::Result<()> {
     let server = EmbeddedServer::start(EmbeddedOptions { data_dir, first_port, now_ms }).await?;
     println!("{} {}", server.address(), server.tls_address());
     let (open, closed) = tokio::sync::oneshot::channel::<()>();
-    // A thread of its own: the runtime would wait for a blocking task, and so the process would outlive a failed server.
+    // A separate thread: the runtime would wait for a blocking task, so the process would continue after the server
+    // failed.
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(open);
@@ -24,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
         _ = closed => {}
         reason = server.failed() => {
             eprintln!("{reason}");
-            // The thread that reads standard input would keep the runtime from ending.
+            // Exit directly: the thread that reads standard input does not end.
             std::process::exit(1);
         }
     }
@@ -32,7 +33,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[allow(clippy::disallowed_methods)] // a process of its own, which has to read the clock somewhere
+#[allow(clippy::disallowed_methods)] // a separate process, which has to read the clock somewhere
 fn now_ms() -> i64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)

@@ -1,6 +1,5 @@
-//! A launcher with a driver of its own: `gce`, for a cloud with the interface of Google's Compute Engine, made of a
-//! `SimpleAdapter`. It reads the main keys of Nodepool's section of that name and is meant to be copied from: another crate that
-//! depends on `nodepool` can do the same.
+//! A launcher with an out-of-tree driver: `gce`, a `SimpleAdapter` for clouds with the API of Google Compute Engine. It
+//! reads the main keys of Nodepool's section of that name. It is a template for other crates that depend on `nodepool`.
 //!
 //! usage: `GCE_ENDPOINT=http://127.0.0.1:PORT GCE_TOKEN=… gce CONFIG`
 
@@ -107,20 +106,20 @@ impl Gce {
         if !diagnostics.items.is_empty() {
             return Err(diagnostics.items);
         }
-        let (zones, tidy) = (Vec::new(), UnusedResourcePolicy::default());
+        let (zones, unused_resources) = (Vec::new(), UnusedResourcePolicy::default());
         let launching = LaunchConfig {
             attempts,
             timeout: Seconds(3600.0),
             boot_timeout,
             zones,
-            unused_resources: tidy,
+            unused_resources,
             labels: labels_by_pool,
         };
         let (endpoint, token, http) = (driver.endpoint.clone(), driver.token.clone(), reqwest::Client::new());
         Ok(Self { endpoint, token, http, project, region, zone, launching, labels })
     }
 
-    /// One request below the project. Here, and only here, answers are classified by what the caller shall do next.
+    /// Sends one request below the project. Only this function classifies responses, by what the caller does next.
     async fn request(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, CloudError> {
         let url = format!("{}/compute/v1/projects/{}/{path}", self.endpoint, self.project);
         let mut request = self.http.request(method, url);
@@ -157,7 +156,7 @@ fn failed(detail: String) -> CloudError {
 }
 
 impl SimpleAdapter for Gce {
-    /// The name is the id, so a creation whose answer was lost is found again by asking once more.
+    /// The name is the id, so repeating a creation whose response was lost finds the same instance.
     async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
         let label = self.labels.get(order.label.as_str());
         let (kind, source) = label.ok_or_else(|| CloudError::Denied(format!("no label {}", order.label)))?;
@@ -188,7 +187,7 @@ impl SimpleAdapter for Gce {
             instances.extend(answer["items"].as_array().into_iter().flatten().filter_map(instance));
             match answer["nextPageToken"].as_str() {
                 Some(next) if next != page => page = next.to_owned(),
-                Some(_) => return Err(failed("the listing goes round in circles".to_owned())),
+                Some(_) => return Err(failed("the listing repeats a page token".to_owned())),
                 None => return Ok(instances),
             }
         }
@@ -242,7 +241,7 @@ fn instance(item: &Value) -> Option<Instance> {
     })
 }
 
-/// Opens the driver for every section that names it.
+/// Opens the driver of a section.
 pub struct GceDriver {
     pub endpoint: String,
     pub token: Option<String>,

@@ -1,6 +1,6 @@
-//! The smallest driver of another crate: its cloud is a map in memory. doc/devguide.md shows this file whole.
+//! A minimal out-of-tree driver, whose cloud is a map in memory. doc/devguide.md quotes this file completely.
 //!
-//! `shelf CONFIG` is a launcher in the foreground.
+//! `shelf CONFIG` runs a launcher in the foreground.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ use python_yaml::diagnostics::Diagnostic;
 
 struct Shelf {
     address: String,
-    /// The metadata of each instance, by its name.
+    /// Metadata of each instance, by name.
     instances: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
     launching: LaunchConfig,
 }

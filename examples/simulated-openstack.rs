@@ -1,4 +1,5 @@
-//! The simulated OpenStack beside the tests, which start it: `cargo test` builds the examples of its package.
+//! The simulated OpenStack as an example, because `cargo test` builds the examples of this package and the tests start
+//! it.
 
 use clap::Parser;
 use simulated_openstack::Options;

@@ -212,19 +212,22 @@ async fn in_a_pipe_each_change_is_a_line() {
         let line = tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap();
         serde_json::from_str(&line).unwrap()
     };
-    assert_eq!(next().await["connection"], "there");
+    assert_eq!(next().await["connection"], "connected");
     let node = next().await;
-    assert_eq!((&node["change"], &node["node"]["label"][0]), (&"there".into(), &"a".into()));
+    assert_eq!((&node["change"], &node["node"]["label"][0]), (&"existing".into(), &"a".into()));
     harness.put_node("0000000002", "b").await;
     let node = next().await;
-    assert_eq!((&node["change"], &node["id"]), (&"new".into(), &"0000000002".into()));
+    assert_eq!((&node["change"], &node["id"]), (&"created".into(), &"0000000002".into()));
     let taken = r#"{"state": "in-use", "provider": "p", "type": ["b"]}"#;
     harness.zk.set("/nodepool/nodes/0000000002", taken.into(), -1).await.unwrap();
     let node = next().await;
     assert_eq!((&node["change"], &node["node"]["state"]), (&"changed".into(), &"in-use".into()));
     harness.zk.delete("/nodepool/nodes/0000000001", -1).await.unwrap();
     let node = next().await;
-    assert_eq!((&node["change"], &node["kind"], &node["id"]), (&"gone".into(), &"node".into(), &"0000000001".into()));
+    assert_eq!(
+        (&node["change"], &node["kind"], &node["id"]),
+        (&"deleted".into(), &"node".into(), &"0000000001".into())
+    );
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(143));
@@ -238,7 +241,7 @@ async fn watch_exits_when_its_output_is_closed() {
     command.args(["-c", "nodepool.yaml", "watch"]).current_dir(harness.home.path()).kill_on_drop(true);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap().contains("there"));
+    assert!(tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap().contains("existing"));
     // Nothing changes any more, so nothing is written that could fail.
     drop(lines);
     assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(0));

@@ -168,7 +168,7 @@ async fn info_and_the_launcher_log_name_unavailable_labels_and_reasons() {
 
     let reasons = [
         ("main", "b", "Unable to find flavor named gigantic"),
-        ("main", "c", "the cloud has no active image no-such-image; it is looked for again"),
+        ("main", "c", "the cloud has no active image no-such-image; the lookup is repeated at the next refresh"),
         ("second", "d", "Unable to find network nowhere"),
     ];
     let info = harness.run("info p").await;
@@ -186,7 +186,7 @@ async fn info_and_the_launcher_log_name_unavailable_labels_and_reasons() {
         document["cloud"]["resources"]["cores"],
         json!({"limit": 400.0, "nodes": 2.0, "others": 1.0, "free": 397.0})
     );
-    assert_eq!(document["cloud"]["labels_out_of_service"].as_array().unwrap().len(), 3);
+    assert_eq!(document["cloud"]["unavailable_labels"].as_array().unwrap().len(), 3);
 
     let launcher = harness.launcher(&[]);
     for (pool, label, why) in reasons {
@@ -218,7 +218,7 @@ async fn a_wrong_password_is_reported_by_info_log_and_delete_now() {
     let info = harness.run("info p").await;
     assert_eq!(info.status.code(), Some(0));
     let note = last_line(&info);
-    assert!(note.starts_with("the cloud of provider p cannot be asked: ") && note.contains(refused), "{note}");
+    assert!(note.starts_with("cannot query the cloud of provider p: ") && note.contains(refused), "{note}");
     let document = harness.json("info p").await;
     assert!(document["cloud"]["error"].as_str().is_some_and(|error| error.contains(refused)), "{document}");
     let deletion = harness.run("delete --now 0000000001").await;
@@ -238,7 +238,7 @@ async fn a_wrong_password_is_reported_by_info_log_and_delete_now() {
 
     let launcher = harness.launcher(&[]);
     let is_logged =
-        |line: &str| line.contains("nodepool.StateMachineProvider.p: survey failed") && line.contains(refused);
+        |line: &str| line.contains("nodepool.StateMachineProvider.p: refresh failed") && line.contains(refused);
     wait::until("the password in the log", PROCESS_TIMEOUT, async || launcher.log().lines().any(is_logged)).await;
 }
 
@@ -288,10 +288,10 @@ async fn alien_list_shows_what_a_launcher_would_delete() {
     let booted = async || harness.client.server(&own).await["status"] == "ACTIVE";
     wait::until("the server to run", PROCESS_TIMEOUT, booted).await;
 
-    let header = row(&["Provider", "Server ID", "Node ID", "Why"]);
+    let header = row(&["Provider", "Server ID", "Node ID", "Reason"]);
     let mut expected = vec![
         header,
-        row(&["p", &forgotten, "0000000099", "its node is gone"]),
+        row(&["p", &forgotten, "0000000099", "its node record does not exist"]),
         row(&["p", &exchanged, "0000000001", "its node has another instance"]),
     ];
     let mut listed = rows(&text(&harness.run("alien-list").await.stdout));
@@ -301,15 +301,15 @@ async fn alien_list_shows_what_a_launcher_would_delete() {
     (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(600));
     harness.configure(&[provider, harness.cloud.provider("q")], &Value::Null);
     expected.extend([
-        row(&["Provider", "What", "ID", "Why"]),
-        row(&["p", "floatingips", &address, "it leads nowhere"]),
-        row(&["p", "ports", &port, "it is down, and its server is gone"]),
+        row(&["Provider", "Kind", "ID", "Reason"]),
+        row(&["p", "floatingips", &address, "not attached"]),
+        row(&["p", "ports", &port, "down and without a server"]),
     ]);
     let mut listed = rows(&text(&harness.run("alien-list").await.stdout));
     listed[1..3].sort_by_key(|row| row.contains("another"));
     assert_eq!(listed, expected);
     let found = harness.json("alien-list p").await;
-    let of = |what: &str| found.as_array().unwrap().iter().find(|one| one["what"] == what).cloned();
+    let of = |kind: &str| found.as_array().unwrap().iter().find(|entry| entry["kind"] == kind).cloned();
     assert_eq!(of("ports").unwrap()["id"], json!(port));
     assert_eq!(harness.json("alien-list q").await, json!([]));
 

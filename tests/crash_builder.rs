@@ -1,7 +1,7 @@
-//! A builder that is killed at any moment leaves no record stuck, no file and no image of a cloud without a record, and touches
-//! nothing of others.
+//! Builder crashes: a builder that is killed at any moment leaves no stuck record, and no file or cloud image without a record. It does
+//! not touch foreign images.
 //!
-//! NODEPOOL_KILLS=50 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+//! NODEPOOL_KILLS=50 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
 mod builder_process;
 mod in_process_launcher;
@@ -21,10 +21,9 @@ use support::{real, wait};
 use tokio::time::sleep;
 
 const KILLS: usize = 10;
-/// After so many kills it is looked whether everything settles.
+/// After so many kills the test waits until everything has settled.
 const ROUND: usize = 5;
 
-// operations.md §5.9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crashed_builder_leaks_nothing_and_touches_no_foreign_images() {
     if real::skipped() {
@@ -52,7 +51,7 @@ async fn a_crashed_builder_leaks_nothing_and_touches_no_foreign_images() {
             _ => json!([]),
         };
         harness.cloud.knobs(json!({ "faults": faults })).await;
-        // From the start of the process to well into an upload.
+        // The kill may be as early as the start of the process and as late as an upload.
         sleep(Duration::from_millis(random.gen_range(50..3500))).await;
         builder.kill();
         builder = harness.builder();
@@ -66,20 +65,20 @@ async fn a_crashed_builder_leaks_nothing_and_touches_no_foreign_images() {
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLE_TIMEOUT).await.success());
     let mut history_checker = HistoryChecker::of_server(&harness.server, "", Some(&harness.cloud)).await;
-    // Of what strangers have nobody here has a record.
-    history_checker.images.retain(|image| image.place.0.as_str() == PROVIDER);
+    // Foreign images have no record in ZooKeeper.
+    history_checker.images.retain(|image| image.key.0.as_str() == PROVIDER);
     history_checker.expected_images = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
-    let findings = history_checker.check();
-    findings.assert_no_violations(&format!("kill-builder-{seed}"));
+    let report = history_checker.check();
+    report.assert_no_violations(&format!("kill-builder-{seed}"));
     let uploads = harness.cloud.state().await["images_uploaded"].clone();
     eprintln!(
         "{kills} kills, uploads {uploads}, images {}, changes of records {}",
         history_checker.images.len(),
-        findings.changes
+        report.changes
     );
 }
 
-// Whoever stops a service ends all that it has started as soon as its first process is gone.
+// A service manager kills all processes of a service as soon as its main process has exited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_builder_exits_after_its_builds_cleaned_up() {
     if real::skipped() {
@@ -89,9 +88,9 @@ async fn a_stopped_builder_exits_after_its_builds_cleaned_up() {
     fake_dib::install_script(harness.dib_directory(), fake_dib::SLOW_EXIT_DIB);
     let mut builder = harness.builder();
     let has = |name: &str| harness.dib_directory().join(name).exists();
-    wait::until("a build to begin", SETTLE_TIMEOUT, async || has("begun")).await;
+    wait::until("a build to start", SETTLE_TIMEOUT, async || has("started")).await;
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLE_TIMEOUT).await.success());
-    assert!(has("tidied"), "it was left alone: {}", builder.log());
+    assert!(has("exited"), "the builder did not wait for its build: {}", builder.log());
     assert_eq!(harness.build_processes(), 0);
 }

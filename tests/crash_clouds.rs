@@ -1,6 +1,7 @@
-//! A launcher that is killed at any moment leaves no server without a node, no node without a server, and makes none twice.
+//! Launcher crashes with a cloud: a launcher that is killed at any moment leaves no server without a node, no node without a server, and
+//! creates no server twice.
 //!
-//! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+//! NODEPOOL_KILLS=200 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
 mod workload;
 mod support;
@@ -26,15 +27,15 @@ use workload::harness::{self, children, find_leftover, wait_until_correct};
 use workload::{Workload, WorkloadSpec};
 
 const KILLS: usize = 20;
-/// After so many kills nothing fails for a while, until each request that waits has ended.
+/// After so many kills the test waits until each waiting request has ended.
 const KILLS_BETWEEN_PAUSES: usize = 5;
-/// What is promised beyond the session timeout, within which a dead launcher's locks go.
+/// The guaranteed time of a request beyond the session timeout, after which the locks of a dead launcher are deleted.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// A server that a dead launcher may have asked for is looked for so long before another one is made.
+/// A launcher looks so long for a server of a dead launcher before it creates another one.
 const SERVER_LOOKUP_TIME: Duration = Duration::from_secs(4);
-/// Servers that each of the two pools may have: fewer than consumers want at times.
+/// Server limit of each of the two pools: sometimes less than the demand.
 const MAX_SERVERS: usize = 5;
-/// So many of the last lives of the launcher are told when something was broken.
+/// Number of previous launchers whose logs are printed on a violation.
 const LOGGED_RUNS: usize = 100;
 const TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -43,8 +44,7 @@ fn workload_spec() -> WorkloadSpec {
     WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 5, max_use: Duration::from_millis(80) }
 }
 
-/// Nodes of requests that were withdrawn are ready for others, and go when nobody wants them. Servers that break are replaced until
-/// one boots.
+/// Nodes of cancelled requests become ready for others, and are deleted if they stay unused. Failed servers are replaced until one boots.
 fn configuration(addresses: &str, chroot: &str) -> String {
     let (host, port) = addresses.rsplit_once(':').expect("an address ends with its port");
     format!(
@@ -77,7 +77,7 @@ providers:
     )
 }
 
-/// One whose slow rules run often, so that leaks are found within the test.
+/// A launcher whose slow rules run often, so that leaks are found within the test.
 fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> NodepoolProcess {
     let clouds = cloud.clouds_yaml();
     let environment = [("OS_CLIENT_CONFIG_FILE", clouds.as_path())];
@@ -85,7 +85,7 @@ fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> NodepoolProcess 
     NodepoolProcess::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-launcher"), configuration, &arguments)
 }
 
-// drivers.md 1.7.5: a restart; what is created is in a record or carries its node's number
+// Every created server is in a record or carries the id of its node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
     if real::skipped() {
@@ -117,14 +117,14 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
     let workload = Workload::start(&zk, &checker, workload_spec(), seed).await;
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
-    let mut past = VecDeque::new();
+    let mut previous = VecDeque::new();
     let limit = harness.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
-    // In milliseconds since the Unix epoch: from when to when something failed, and since when the cloud does not do what it should.
-    let (mut faults, mut spoilt) = (Vec::new(), None);
+    // Intervals of faults, and the start of the current cloud fault, in milliseconds since the Unix epoch.
+    let (mut faults, mut fault_since) = (Vec::new(), None);
     for kill in 0..kills {
         if kill % KILLS_BETWEEN_PAUSES == KILLS_BETWEEN_PAUSES - 1 {
             cloud.knobs(no_faults()).await;
-            faults.extend(spoilt.take().map(|since| (since, now_ms())));
+            faults.extend(fault_since.take().map(|since| (since, now_ms())));
             harness::wait_until_all_end(&zk, limit).await;
         } else if kill % 3 == 0 {
             let before = checker.summary().served;
@@ -132,26 +132,26 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
             wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
         }
         sleep(Duration::from_millis(random.gen_range(100..2500))).await;
-        // Some answers to creations get lost on the way as well, and some servers break.
-        let of_calls = match random.gen_range(0..8) {
+        // Some replies to create calls are lost as well, and some servers fail.
+        let call_faults = match random.gen_range(0..8) {
             0 | 1 => json!(["lost-answer method=POST path=/servers$ times=2"]),
             2 => json!(["lost-answer method=POST path=/floatingips$ times=2"]),
             _ => json!([]),
         };
         let boot_fails_every = if random.gen_ratio(1, 3) { 3 } else { 0 };
-        let knobs = json!({ "faults": of_calls, "boot_fails_every": boot_fails_every });
+        let knobs = json!({ "faults": call_faults, "boot_fails_every": boot_fails_every });
         let began = now_ms();
         cloud.knobs(knobs.clone()).await;
         process.kill();
-        past.push_back(std::mem::replace(&mut process, start()));
-        faults.push((spoilt.unwrap_or(began), now_ms()));
-        spoilt = (knobs != no_faults()).then_some(began);
-        harness::assert_no_violations(&checker, &past.iter().collect::<Vec<_>>());
-        past.drain(..past.len().saturating_sub(LOGGED_RUNS));
+        previous.push_back(std::mem::replace(&mut process, start()));
+        faults.push((fault_since.unwrap_or(began), now_ms()));
+        fault_since = (knobs != no_faults()).then_some(began);
+        harness::assert_no_violations(&checker, &previous.iter().collect::<Vec<_>>());
+        previous.drain(..previous.len().saturating_sub(LOGGED_RUNS));
         checker.restart_clock();
     }
     cloud.knobs(no_faults()).await;
-    faults.extend(spoilt.map(|since| (since, now_ms())));
+    faults.extend(fault_since.map(|since| (since, now_ms())));
     workload.stop().await;
     harness::assert_no_violations(&checker, &[&process]);
     wait_until_correct(TIMEOUT, async || leftovers(&zk, &cloud).await).await;
@@ -161,17 +161,17 @@ async fn a_launcher_crash_leaks_no_server_and_creates_none_twice() {
     assert!(process.stop(TIMEOUT).await.success());
     let mut history_checker = HistoryChecker::of_server(&server, &harness.chroot, Some(&cloud)).await;
     history_checker.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MAX_SERVERS)).into();
-    let (findings, name) = (history_checker.check(), format!("kill-clouds-{seed}"));
-    findings.assert_no_violations(&name);
-    let longest = findings.longest_fault_free_wait(&faults, limit, &name);
+    let (report, name) = (history_checker.check(), format!("kill-clouds-{seed}"));
+    report.assert_no_violations(&name);
+    let longest = report.longest_fault_free_wait(&faults, limit, &name);
     let creations = state["creates_by_node"].as_object().map_or(0, |all| all.len());
     let (served, at_once) = (checker.summary().served, &state["servers_at_once_max"]);
     eprintln!(
-        "{kills} kills, served {served}, creations {creations}, at once {at_once}, longest wait while nothing failed {longest:?}"
+        "{kills} kills, served {served}, creations {creations}, at once {at_once}, longest fault-free wait {longest:?}"
     );
 }
 
-/// A cloud that does what it should.
+/// Knobs of a cloud without faults.
 fn no_faults() -> Value {
     json!({"faults": [], "boot_fails_every": 0})
 }
@@ -180,18 +180,18 @@ fn now_ms() -> i64 {
     (clock::now().0 * 1000.0) as i64
 }
 
-/// When everything has been used and given back, nothing is there: no node, no request, no server, no floating IP.
+/// First leftover after all nodes were released: a node, request, server or floating IP.
 async fn leftovers(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
     let nodes = children(zk, paths::NODES).await;
     if !nodes.is_empty() {
-        return Some(format!("nodes are left: {nodes:?}"));
+        return Some(format!("nodes were not deleted: {nodes:?}"));
     }
     let state = cloud.state().await;
     if state["servers"] != json!(0) {
-        return Some(format!("servers are left: {}", state["servers_by_state"]));
+        return Some(format!("servers were not deleted: {}", state["servers_by_state"]));
     }
     if state["floating_ips"] != json!(0) {
-        return Some(format!("floating IPs are left: {}", state["floating_ips"]));
+        return Some(format!("floating IPs were not deleted: {}", state["floating_ips"]));
     }
     find_leftover(zk, 2).await
 }

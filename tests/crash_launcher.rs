@@ -1,6 +1,6 @@
-//! A launcher that is killed at any moment leaves nothing undone for the next one: no request, no node, no lock.
+//! Launcher crashes: a launcher that is killed at any moment leaves no request, node or lock that the next one does not handle.
 //!
-//! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+//! NODEPOOL_KILLS=200 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
 mod workload;
 mod support;
@@ -19,9 +19,9 @@ use workload::harness::{self, Host, WorkloadHarness};
 use workload::state_poller::StatePoller;
 use workload::{Workload, WorkloadSpec};
 
-/// Kills where nobody asks for more.
+/// Default of NODEPOOL_KILLS.
 const KILLS: usize = 30;
-/// What is promised beyond the session timeout, within which a dead launcher's locks go.
+/// The guaranteed time of a request beyond the session timeout, after which the locks of a dead launcher are deleted.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -38,7 +38,6 @@ fn workload_spec() -> WorkloadSpec {
     WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(80) }
 }
 
-// zookeeper.md checks 64, 72, 80, 100
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
     if real::skipped() {
@@ -46,13 +45,13 @@ async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
     }
     let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
     let seed = harness::seed();
-    // Several launchers at a time, each with a ZooKeeper of its own; in a long run one of them has the default session.
+    // Several launchers at a time, each with its own ZooKeeper; in a long run one of them has the default session timeout.
     let lanes = if kills > KILLS { 4 } else { 2 };
     let servers = futures::future::join_all((0..lanes).map(|_| Server::start(harness::options_without_fsync()))).await;
     let (mut runs, mut chroots) = (Vec::new(), Vec::new());
     for (lane, server) in servers.iter().enumerate() {
         let session = if kills > KILLS && lane == 0 { 10 } else { 1 };
-        // In the second lane three nodes do not fit one transaction, so a launcher can be killed between two.
+        // In the second lane three nodes exceed one transaction, so a launcher can be killed between two transactions.
         let padding = if lane == 1 { 240_000 } else { 0 };
         let chroot = server.chroot("kill").await;
         let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
@@ -70,7 +69,7 @@ async fn a_launcher_crash_at_any_moment_leaves_nothing_undone() {
     }
     for RunSummary { served, cancelled, longest_head_wait } in futures::future::join_all(runs).await {
         eprintln!(
-            "of {kills} kills in {lanes} lanes: served {served}, withdrawn {cancelled}, longest wait with room {longest_head_wait:?}"
+            "of {kills} kills in {lanes} lanes: served {served}, cancelled {cancelled}, longest wait with capacity {longest_head_wait:?}"
         );
     }
     for (lane, (server, chroot)) in servers.iter().zip(&chroots).enumerate() {
@@ -90,11 +89,11 @@ async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> 
         LauncherSetup::OnePerProvider,
     ));
     let workload = Workload::start(&zk, &checker, workload_spec(), seed).await;
-    let _watcher = StatePoller::start(&harness.connect().await, &checker);
+    let _poller = StatePoller::start(&harness.connect().await, &checker);
     let mut launcher = harness.launcher();
     let (mut startup, mut early) = (Duration::from_millis(500), 0);
     for kill in 0..kills {
-        // Half of the moments lie in the start, half in the work; without work in between nothing would be proven.
+        // Half of the kills hit the start, half the work. At most two in a row hit the start, so that requests are served.
         if early < 2 && random.gen_bool(0.5) {
             early += 1;
             sleep(startup.mul_f64(random.gen_range(0.0..1.5))).await;
@@ -104,7 +103,7 @@ async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> 
             let what = format!("launcher {kill} to serve, seed {seed}");
             wait::until(&what, TIMEOUT, async || checker.summary().served > before).await;
             startup = began.elapsed();
-            // Nor may the next launcher heal what this one would have left for ever.
+            // The oldest request must be served by this launcher, so that the next one cannot hide that it was stuck.
             let what = format!("{first:?} to be served by launcher {kill}, seed {seed}");
             wait::until(&what, TIMEOUT, async || {
                 harness::assert_no_violations(&checker, &[&launcher]);
@@ -116,7 +115,7 @@ async fn crash_repeatedly(harness: WorkloadHarness, kills: usize, seed: u64) -> 
         launcher.kill();
         harness::assert_no_violations(&checker, &[&launcher]);
         if random.gen_ratio(1, 8) {
-            // Long enough for the dead one's session to end before there is a new one.
+            // Up to a time in which the dead launcher's session expires before the next one starts.
             sleep(Duration::from_millis(random.gen_range(0..1500))).await;
         }
         launcher = harness.launcher();

@@ -1,7 +1,7 @@
-//! Launchers, builders, ZooKeeper servers, a cloud and Zuul's classes as real processes, while what can fail fails: what really happened is
-//! held to the promises to which simulated hours are held.
+//! Fault injection into real processes: launchers, builders, ZooKeeper servers, a cloud and Zuul's classes. The history of each run is
+//! checked against the invariants that the simulator checks.
 //!
-//! NODEPOOL_FAULTS=500 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+//! NODEPOOL_FAULTS=500 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
 mod workload;
 mod disk_faults;
@@ -32,16 +32,16 @@ use workload::{Workload, WorkloadSpec, retry_unknown};
 use zookeeper_client::{Acls, CreateMode};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// What is promised beyond the session timeout, while nothing fails.
+/// The guaranteed time of a request beyond the session timeout, without a fault.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// A server that a dead launcher may have asked for is looked for so long before another one is made.
+/// A launcher looks so long for a server of a dead launcher before it creates another one.
 const SERVER_LOOKUP_TIME: Duration = Duration::from_secs(4);
-/// After so many faults nothing fails for a while, until each request that waits has ended.
+/// After so many faults the test waits until each waiting request has ended.
 const FAULTS_BETWEEN_PAUSES: usize = 5;
-/// Short, so that a leader that is frozen is replaced.
+/// Short, so that a frozen leader is replaced.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
 const ZUUL_SESSION_TIMEOUT_MS: i64 = 10_000;
-/// After so many faults it is looked whether all comes to rest, and everything is judged.
+/// After so many faults the test waits until the system is quiescent, and checks the history.
 const FAULTS_PER_ROUND: usize = 40;
 
 fn workload_spec() -> WorkloadSpec {
@@ -54,7 +54,7 @@ fn workload_spec() -> WorkloadSpec {
     }
 }
 
-/// One of each kind, then as they come; none where nobody asked for more.
+/// One fault of each kind, then random ones if NODEPOOL_FAULTS asks for more.
 fn number_of_faults() -> usize {
     std::env::var("NODEPOOL_FAULTS").map_or(KINDS.len(), |text| text.parse().expect("NODEPOOL_FAULTS is a number"))
 }
@@ -74,25 +74,25 @@ async fn under_faults_no_node_is_lost_or_assigned_twice() {
             break;
         }
     }
-    eprintln!("what struck, and how often:\n{stats}");
+    eprintln!("effective faults:\n{stats}");
     let missing: Vec<_> = KINDS.iter().take(number_of_faults()).filter(|kind| !stats.has(kind)).collect();
-    assert!(missing.is_empty(), "these did not strike: {missing:?}");
+    assert!(missing.is_empty(), "kinds of faults without an effect: {missing:?}");
 }
 
-/// From when to when something failed, in milliseconds since the Unix epoch.
+/// Intervals of faults, in milliseconds since the Unix epoch.
 #[derive(Default)]
 struct FaultTimes {
     all: Vec<(i64, i64)>,
     of_zookeeper: Vec<(i64, i64)>,
 }
 
-/// All of it from a new stage to an empty one.
+/// One round, from a new cluster to a quiescent one.
 async fn run_round(number: usize, seed: u64) -> RunStats {
     let (rng, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
     let mut cluster =
         TestCluster::start(&ClusterSpec { builders: 2, sync_timeout: SYNC_TIMEOUT, ..ClusterSpec::quick(&name) }).await;
     let limit = cluster.session + GRACE_PERIOD + SERVER_LOOKUP_TIME;
-    // Before that nobody has the label, and who asks for it fails.
+    // Before that no launcher serves the label of the image, and requests for it fail.
     wait_until_correct(TIMEOUT, async || cluster.find_image_leftover().await).await;
     let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &[], LauncherSetup::TwoPerProvider));
     let workload = Workload::start(&cluster.zk, &checker, workload_spec(), seed).await;
@@ -120,20 +120,20 @@ async fn run_round(number: usize, seed: u64) -> RunStats {
     let mut history_checker = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await;
     history_checker.expected_images = vec![(fault_injector::cluster::IMAGE.into(), "lab".into())];
     history_checker.sessions = cluster.sessions();
-    let findings = history_checker.check();
-    findings.assert_no_violations(&name);
-    let longest = findings.longest_fault_free_wait(&times.all, limit, &name);
+    let report = history_checker.check();
+    report.assert_no_violations(&name);
+    let longest = report.longest_fault_free_wait(&times.all, limit, &name);
     let (served, by_zuul) = (checker.summary().served, by_zuul.served);
     eprintln!(
         "seed {seed}: served {served} and {by_zuul} to Zuul, {} transactions, {} nodes, {} servers, {} images, longest wait {longest:?}",
         history_checker.transactions.len(),
-        findings.nodes,
+        report.nodes,
         history_checker.servers.len(),
         history_checker.images.len(),
     );
     assert!(
-        findings.nodes > 0 && !history_checker.servers.is_empty() && !history_checker.images.is_empty(),
-        "there is a history"
+        report.nodes > 0 && !history_checker.servers.is_empty() && !history_checker.images.is_empty(),
+        "the history has nodes, servers and images"
     );
     for process in &mut cluster.processes {
         assert!(process.process.stop(TIMEOUT).await.success());
@@ -141,7 +141,7 @@ async fn run_round(number: usize, seed: u64) -> RunStats {
     stats
 }
 
-/// One that strikes, of this kind, or one as they come.
+/// Injects faults of this kind, or random ones, until one has an effect.
 async fn inject_fault(
     cluster: &mut TestCluster,
     zuul: &ZuulConsumer,
@@ -160,39 +160,42 @@ async fn inject_fault(
             cluster.request_build().await;
         }
         let began = now_ms();
-        let struck = fault.inject(cluster, zuul).await;
+        let effect = fault.inject(cluster, zuul).await;
         let over = now_ms();
         times.all.push((began, over + fault.aftermath().as_millis() as i64));
         if fault.affects_zookeeper() {
             times.of_zookeeper.push((began, over));
         }
-        match struck {
+        match effect {
             Some(name) => {
                 stats.count(name);
                 return;
             }
-            // A wire that is cut for a moment may have nothing to carry, and a storm nobody to call.
-            None => eprintln!("{} it struck nobody", now_ms()),
+            // A link that is blocked for a moment may have no messages, and a cloud fault no calls.
+            None => eprintln!("{} it had no effect", now_ms()),
         }
     }
 }
 
 impl FaultTimes {
-    /// For how long what has struck may hold up requests from now on.
+    /// For how long the faults so far may still delay requests.
     fn remaining_effect(&self) -> Duration {
         let over = self.all.iter().map(|(_, over)| *over).max().unwrap_or(0);
         Duration::from_millis((over - now_ms()).try_into().unwrap_or(0))
     }
 
-    /// Zuul's classes fail only where ZooKeeper did, or was so short a time ago that they have lost their session by it.
+    /// Asserts that each error of Zuul's classes follows from a fault of ZooKeeper, during it or within their session timeout.
     fn assert_explain(&self, zuul: &ZuulStats, seed: u64) {
         let is_explained = |error: &&ZuulError| {
             self.of_zookeeper
                 .iter()
                 .any(|(began, over)| *began <= error.at_ms && error.began_ms <= over + ZUUL_SESSION_TIMEOUT_MS)
         };
-        let odd: Vec<_> = zuul.errors.iter().filter(|error| !is_explained(error)).collect();
-        assert!(odd.is_empty(), "seed {seed}: Zuul's classes failed while ZooKeeper did not: {odd:?}");
+        let unexplained: Vec<_> = zuul.errors.iter().filter(|error| !is_explained(error)).collect();
+        assert!(
+            unexplained.is_empty(),
+            "seed {seed}: Zuul's classes failed without a fault of ZooKeeper: {unexplained:?}"
+        );
     }
 }
 
@@ -201,25 +204,25 @@ fn assert_no_violations(checker: &Arc<ConsistencyChecker>, cluster: &TestCluster
     if !violations.is_empty() {
         let reported: Vec<String> =
             violations.iter().map(|text| format!("{text}\n{}", cluster.log_lines_about(text))).collect();
-        panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), reported.join("\n"));
+        panic!("seed {seed}: {} invariants were violated:\n{}", violations.len(), reported.join("\n"));
     }
 }
 
 async fn wait_until_quiescent(cluster: &TestCluster, seed: u64) {
     let began = Instant::now();
-    while let Some(unrest) = cluster.find_leftover().await {
+    while let Some(leftover) = cluster.find_leftover().await {
         if began.elapsed() > TIMEOUT {
-            let findings = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.check();
+            let report = HistoryChecker::of_ensemble(&cluster.ensemble, Some(&cluster.cloud)).await.check();
             panic!(
-                "seed {seed}, {TIMEOUT:?} after all faults: {unrest}; {} tells all",
-                findings.write_trace(&cluster.name).display()
+                "seed {seed}, {TIMEOUT:?} after the faults: {leftover}; trace: {}",
+                report.write_trace(&cluster.name).display()
             );
         }
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// What consumers left that died: nobody else ever takes it away.
+/// Deletes the requests of killed consumers, which no other client deletes.
 async fn delete_abandoned_requests(zk: &Zk) {
     for name in children(zk, paths::REQUESTS).await {
         let path = paths::request(&name.into());
@@ -234,7 +237,7 @@ fn now_ms() -> i64 {
     (clock::now().0 * 1000.0) as i64
 }
 
-/// What was refused is in the logs of ZooKeeper as well.
+/// ZooKeeper's logs also have rejected transactions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_history_checker_ignores_rejected_transactions() {
     if real::skipped() {
@@ -242,20 +245,20 @@ async fn the_history_checker_ignores_rejected_transactions() {
     }
     let mut server = Server::start(harness::options()).await;
     let client = zookeeper_client::Client::connect(&server.address()).await.unwrap();
-    let (lasting, passing) = (CreateMode::Persistent, CreateMode::Ephemeral);
-    let [lasting, passing] = [lasting, passing].map(|mode| mode.with_acls(Acls::anyone_all()));
-    client.create("/one", b"1", &lasting).await.unwrap();
+    let (persistent, ephemeral) = (CreateMode::Persistent, CreateMode::Ephemeral);
+    let [persistent, ephemeral] = [persistent, ephemeral].map(|mode| mode.with_acls(Acls::anyone_all()));
+    client.create("/one", b"1", &persistent).await.unwrap();
     client.set_data("/one", b"2", None).await.unwrap();
-    let mut refused = client.new_multi_writer();
-    refused.add_create("/two", b"", &lasting).unwrap();
-    refused.add_set_data("/one", b"3", Some(77)).unwrap();
-    refused.commit().await.unwrap_err();
-    let mut done = client.new_multi_writer();
-    done.add_create("/three", b"", &lasting).unwrap();
-    done.add_delete("/one", None).unwrap();
-    done.commit().await.unwrap();
+    let mut rejected = client.new_multi_writer();
+    rejected.add_create("/two", b"", &persistent).unwrap();
+    rejected.add_set_data("/one", b"3", Some(77)).unwrap();
+    rejected.commit().await.unwrap_err();
+    let mut committed = client.new_multi_writer();
+    committed.add_create("/three", b"", &persistent).unwrap();
+    committed.add_delete("/one", None).unwrap();
+    committed.commit().await.unwrap();
     let session = client.session_id().0;
-    client.create("/mine", b"", &passing).await.unwrap();
+    client.create("/mine", b"", &ephemeral).await.unwrap();
     server.kill();
     server.start_again().await;
     drop(client);
@@ -269,7 +272,7 @@ async fn the_history_checker_ignores_rejected_transactions() {
         Change::Deleted(text("/mine")),
         Change::SessionEnded,
     ];
-    wait::until("the log to tell of the session's end", TIMEOUT, async || {
+    wait::until("the end of the session in the log", TIMEOUT, async || {
         let history_checker = HistoryChecker::of_server(&server, "", None).await;
         let of_session = history_checker.transactions.iter().filter(|transaction| transaction.session == session);
         of_session.flat_map(|transaction| transaction.changes.clone()).eq(expected.iter().cloned())
@@ -283,16 +286,15 @@ async fn the_history_checker_ignores_rejected_transactions() {
         |by: &str, at_ms: i64| CloudCall { by: by.to_owned(), at: at_ms * 1000, call: format!("call at {at_ms}") };
     let late = ended + 600;
     let (early, in_time) = (call("ours", began - 1), call("ours", ended + 400));
-    history_checker.cloud_calls =
-        vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
-    let broken = history_checker.check().violations;
+    history_checker.cloud_calls = vec![early, call("ours", began), in_time, call("ours", late), call("other", late)];
+    let violations = history_checker.check().violations;
     let of_call =
-        |at_ms: i64| broken.iter().filter(move |broken| broken.contains(&format!("call at {at_ms} "))).count();
+        |at_ms: i64| violations.iter().filter(move |text| text.contains(&format!("call at {at_ms} "))).count();
     let found = [began - 1, began, ended + 400, late].map(of_call);
-    assert_eq!((found, broken.len()), ([1, 0, 0, 1], 2), "{broken:?}");
+    assert_eq!((found, violations.len()), ([1, 0, 0, 1], 2), "{violations:?}");
 }
 
-/// A checker that notices nothing shows nothing.
+/// Proves that the checker detects violations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_history_checker_detects_double_assignment_and_leaks() {
     if real::skipped() {
@@ -300,42 +302,40 @@ async fn the_history_checker_detects_double_assignment_and_leaks() {
     }
     let server = Server::start(harness::options()).await;
     let client = zookeeper_client::Client::connect(&server.address()).await.unwrap();
-    let lasting = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
     for container in ["/nodepool", "/nodepool/nodes", "/nodepool/requests"] {
-        client.create(container, b"", &lasting).await.unwrap();
+        client.create(container, b"", &persistent).await.unwrap();
     }
     let node = br#"{"state": "ready", "provider": "lab", "type": ["a"], "allocated_to": "200-1", "external_id": "s"}"#;
-    client.create("/nodepool/nodes/1", node, &lasting).await.unwrap();
+    client.create("/nodepool/nodes/1", node, &persistent).await.unwrap();
     let request = br#"{"state": "fulfilled", "node_types": ["a"], "nodes": ["1"], "declined_by": []}"#;
-    client.create("/nodepool/requests/200-1", request, &lasting).await.unwrap();
-    client.create("/nodepool/requests/200-2", request, &lasting).await.unwrap();
+    client.create("/nodepool/requests/200-1", request, &persistent).await.unwrap();
+    client.create("/nodepool/requests/200-2", request, &persistent).await.unwrap();
     let mut history_checker = HistoryChecker::of_server(&server, "", None).await;
     let created = (clock::now().0 * 1e6) as i64;
-    let life = |id: &str, created: i64| ServerLifetime {
-        place: ("lab".into(), id.to_owned()),
+    let lifetime = |id: &str, created: i64| ServerLifetime {
+        key: ("lab".into(), id.to_owned()),
         node: "1".into(),
         created,
         shown_active: None,
         delete_requested: None,
         deleted: None,
     };
-    history_checker.servers = vec![life("s", created), life("t", created + 1)];
-    let broken = history_checker.check().violations.join("\n");
-    for part in ["node 1, which is not given to it", "node 1 is in 200-2 and in 200-1", "t of lab is made for node 1"] {
-        assert!(broken.contains(part), "{part}: {broken}");
+    history_checker.servers = vec![lifetime("s", created), lifetime("t", created + 1)];
+    let violations = history_checker.check().violations.join("\n");
+    for part in
+        ["node 1, which is not allocated to it", "node 1 is in 200-2 and in 200-1", "t of lab is created for node 1"]
+    {
+        assert!(violations.contains(part), "{part}: {violations}");
     }
     client.delete("/nodepool/nodes/1", None).await.unwrap();
     let mut later = HistoryChecker::of_server(&server, "", None).await;
-    later.servers = vec![life("s", created)];
-    let findings = later.check();
+    later.servers = vec![lifetime("s", created)];
+    let report = later.check();
     assert!(
-        findings.violations.iter().any(|text| text.contains("its server s of lab stays")),
+        report.violations.iter().any(|text| text.contains("its server s of lab still exists")),
         "{:?}",
-        findings.violations
+        report.violations
     );
-    assert!(
-        findings.leftovers.iter().any(|text| text.contains("server s of lab is left over")),
-        "{:?}",
-        findings.leftovers
-    );
+    assert!(report.leftovers.iter().any(|text| text.contains("server s of lab is leaked")), "{:?}", report.leftovers);
 }

@@ -1,6 +1,6 @@
-//! The search for leaks in a hostile world: no instance that anybody wants is deleted, and what is forgotten goes.
+//! Leak model: random cases of leak detection under faults. No instance with an owner is deleted, and leaked instances are deleted.
 //!
-//! NODEPOOL_LEAK_CASES=1000000 makes it a long run, NODEPOOL_SEED repeats one case and tells it.
+//! NODEPOOL_LEAK_CASES=1000000 makes it a long run; NODEPOOL_SEED repeats one case and prints its trace.
 
 #[path = "leak_model/cloud.rs"]
 mod cloud;
@@ -14,7 +14,7 @@ mod fixtures;
 use simulation::{LeakSimulation, RunStats};
 use tokio::time::Instant;
 
-/// A few seconds of them.
+/// Number of cases by default: a few seconds.
 const CASES: u64 = 600;
 
 #[test]
@@ -34,12 +34,12 @@ fn only_leaked_instances_are_deleted() {
             println!("NODEPOOL_SEED={seed}: {}", stats.violations.join("; "));
         }
         sum.add(stats);
-        assert!(sum.violations.len() < 10, "{} faults in {} cases", sum.violations.len(), seed + 1);
+        assert!(sum.violations.len() < 10, "{} violations in {} cases", sum.violations.len(), seed + 1);
     }
-    println!("{cases} cases in {:.1?}: {} faults, {} sweeps", began.elapsed(), sum.violations.len(), sum.sweeps);
+    println!("{cases} cases in {:.1?}: {} violations, {} sweeps", began.elapsed(), sum.violations.len(), sum.sweeps);
     println!("{:#?}", sum.events);
     assert!(sum.violations.is_empty());
-    // A world in which nothing happens proves nothing.
+    // Cases without these events prove nothing.
     for what in simulation::EXPECTED {
         assert!(sum.events.get(what).copied().unwrap_or(0) * 200 >= cases, "too little of: {what}");
     }

@@ -148,7 +148,7 @@ async fn changes_are_shown_without_a_page_reload() {
     assert_eq!(browser.run("return window.untouched === true").await, true);
     // Its history outlives it.
     browser.open(&harness.url("#/node/0000000002")).await;
-    browser.wait_for_text("is gone").await;
+    browser.wait_for_text("It was deleted.").await;
     let text = browser.text().await;
     assert!(text.contains("building") && text.contains("in-use"), "{text}");
     // A request that waits says why.
@@ -159,7 +159,7 @@ async fn changes_are_shown_without_a_page_reload() {
         )
         .await;
     browser.open(&harness.url("#/request/200-0000000001")).await;
-    browser.wait_for_text("What the pools of this launcher decided").await;
+    browser.wait_for_text("Verdicts of the pools of this launcher").await;
     browser.wait_for_text("lab-main").await;
     assert_console_is_empty(&browser).await;
     browser.quit().await;
@@ -233,12 +233,12 @@ async fn an_open_page_continues_across_a_new_session() {
     browser.wait_for_text("29 nodes").await;
     browser.run("window.untouched = true").await;
     harness._coordinator.stop().await;
-    browser.wait_for_text("ZooKeeper does not answer").await;
+    browser.wait_for_text("ZooKeeper is not responding").await;
     // One that knows neither sessions nor nodes.
     let empty = harness.work_dir.path("another coordinator");
     harness._coordinator.start_again(&empty).await;
     harness.zk = harness._coordinator.session().await;
-    browser.wait_for_text_removed("ZooKeeper does not answer").await;
+    browser.wait_for_text_removed("ZooKeeper is not responding").await;
     browser.wait_for_text_removed("0000000029").await;
     harness.put_node(77, "ready", "").await;
     browser.wait_for_text("0000000077").await;
@@ -336,16 +336,16 @@ async fn a_failed_load_is_retried_while_the_stream_is_open() {
         return between.asked < 3 ? Promise.reject(new TypeError('cut off')) : real();
     };";
     let browser = open_between(&harness, "#/nodes", fails).await;
-    browser.wait_for_text("the server does not answer, trying again").await;
+    browser.wait_for_text("the server does not respond, retrying").await;
     browser.wait_for_text("0000000001").await;
-    browser.wait_for_text_removed("trying again").await;
+    browser.wait_for_text_removed("retrying").await;
     // The same once it was loaded: what is known stays in front meanwhile.
     browser.run("between.asked = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
-    browser.wait_for_text("the server does not answer, trying again").await;
+    browser.wait_for_text("the server does not respond, retrying").await;
     assert!(browser.text().await.contains("0000000001"));
     harness.put_node(2, "ready", "").await;
     browser.wait_for_text("0000000002").await;
-    browser.wait_for_text_removed("trying again").await;
+    browser.wait_for_text_removed("retrying").await;
     assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
@@ -413,14 +413,14 @@ async fn partial_data_is_shown() {
     harness.put_node(1, "ready", "").await;
     wait_until_api_shows(&harness, "0000000001").await;
     let incomplete = r"
-    between.deaf.add('figures');
-    between.answers['/api/figures'] = async (real) => {
-        const figures = await (await real()).json();
-        figures.launchers.unshift({ launcher: 'bare', providers: [{ name: 'barest' }, null] }, { launcher: 'silent' }, null,
+    between.deaf.add('metrics');
+    between.answers['/api/metrics'] = async (real) => {
+        const metrics = await (await real()).json();
+        metrics.launchers.unshift({ launcher: 'bare', providers: [{ name: 'barest' }, null] }, { launcher: 'silent' }, null,
             { launcher: 'odd', providers: [{ name: 'oddest', quotas: [{}, null], pools: [{}, null], nodes: 7, calls: { count: 'many' } },
-                { name: 'worst', pools: 1, quotas: 'none', seen_at: 1e300, calls: null, nodes: { ready: null } }] });
-        figures.reasons = {};
-        return new Response(JSON.stringify(figures));
+                { name: 'worst', pools: 1, quotas: 'none', refreshed_at: 1e300, calls: null, nodes: { ready: null } }] });
+        metrics.reasons = {};
+        return new Response(JSON.stringify(metrics));
     };
     between.answers['/api/state'] = async (real) => {
         const whole = await (await real()).json();
@@ -434,8 +434,11 @@ async fn partial_data_is_shown() {
     for (view, texts) in [
         ("providers", ["barest", "silent", "oddest", "worst", "lab"]),
         ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
-        ("requests", ["200-0000000009", "not looked at yet", "constructor", "cannot be shown", "2 requests"]),
-        ("", ["200-0000000009", "not looked at yet", "all nodes", "oddest", "Time of launches"]),
+        (
+            "requests",
+            ["200-0000000009", "reasons only on its own page", "constructor", "cannot be shown", "2 requests"],
+        ),
+        ("", ["200-0000000009", "reasons only on its own page", "all nodes", "oddest", "Launch duration"]),
     ] {
         browser.open(&harness.url(&format!("#/{view}"))).await;
         // An address of the same page alone does not load it.
@@ -491,15 +494,15 @@ async fn the_focus_is_kept_when_other_elements_change() {
     wait_until_api_shows(&harness, "0000000001").await;
     let growing = r"
     let ready = 0;
-    const grown = (figures) => {
+    const grown = (metrics) => {
         ready += 1;
-        figures.launchers[0].providers[0].nodes = { ready };
-        return JSON.stringify(figures);
+        metrics.launchers[0].providers[0].nodes = { ready };
+        return JSON.stringify(metrics);
     };
-    between.answers['/api/figures'] = async (real) => new Response(grown(await (await real()).json()));
+    between.answers['/api/metrics'] = async (real) => new Response(grown(await (await real()).json()));
     window.EventSource = class extends EventSource {
         addEventListener(name, listener) {
-            super.addEventListener(name, (event) => listener(name === 'figures' ? { data: grown(JSON.parse(event.data)) } : event));
+            super.addEventListener(name, (event) => listener(name === 'metrics' ? { data: grown(JSON.parse(event.data)) } : event));
         }
     };";
     let browser = open_between(&harness, "#/providers", growing).await;

@@ -8,6 +8,7 @@ mod support;
 mod cases;
 
 use cases::{Case, READ, REFUSED};
+use nodepool::actors::process::logger_names::NODEPOOL;
 use python_logging::format::{Record, RecordFields};
 use python_logging::routing::Routing;
 use python_logging::sinks::schedule::{ClockZone, Schedule};
@@ -111,9 +112,9 @@ fn the_child() {
         std::process::exit(1)
     };
     let plan = match file.as_str() {
-        "default" => LogPlan::to_stdout(Verbosity::Normal),
-        "debug" => LogPlan::to_stdout(Verbosity::Debug),
-        file => LogPlan::from_file(Path::new(file)).unwrap_or_else(|error| refused(&error)),
+        "default" => LogPlan::to_stdout(Verbosity::Normal, &NODEPOOL),
+        "debug" => LogPlan::to_stdout(Verbosity::Debug, &NODEPOOL),
+        file => LogPlan::from_file(Path::new(file), &NODEPOOL).unwrap_or_else(|error| refused(&error)),
     };
     let routing = Routing::open(plan).unwrap_or_else(|error| refused(&error));
     println!("BEGIN");
@@ -152,7 +153,7 @@ fn no_logging_file_causes_a_panic() {
             }
             std::fs::write(&path, wrong.into_iter().collect::<String>()).unwrap();
             // Whatever it says, it says.
-            let _ = LogPlan::from_file(&path);
+            let _ = LogPlan::from_file(&path, &NODEPOOL);
         }
     }
 }

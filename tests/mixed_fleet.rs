@@ -1,4 +1,4 @@
-//! Our launcher among peers: beside a Python launcher, served to Zuul's own classes, read by Nodepool's.
+//! Mixed fleet: our launcher beside a Nodepool 11 launcher, used by Zuul's own classes, and its records read by Nodepool 11.
 
 mod workload;
 mod support;
@@ -31,9 +31,9 @@ use workload::state_poller::StatePoller;
 use workload::{Workload, WorkloadSpec};
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// The Python programs are slow to start, more so on a busy machine, and look at most things once a second.
+/// The Python programs start slowly, more so on a busy machine, and poll most state once a second.
 const FLEET_TIMEOUT: Duration = Duration::from_secs(120);
-/// Less than the tick of ten seconds at which our launcher looks at everything anew: what is within is due to events.
+/// Less than the ten seconds between periodic runs of our launcher: what happens within it follows from events.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 async fn server() -> &'static Server {
@@ -41,7 +41,7 @@ async fn server() -> &'static Server {
     SERVER.get_or_init(|| Server::start(Options::tls())).await
 }
 
-/// A tree of its own on the shared server: our launcher's stage, and what Python clients are told.
+/// A chroot of its own on the shared server, with the harness of our launcher and the address for Python clients.
 struct NodeFleetHarness {
     harness: WorkloadHarness,
     /// `host:port/chroot` with TLS.
@@ -84,7 +84,6 @@ const OURS_AND_THEIRS: &[Host] = &[
     Host { name: "127.0.1.2", label: "a", slots: 1 },
 ];
 
-// zookeeper.md checks 27, 60, 63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_fleet_splits_the_requests() {
     if real::skipped() {
@@ -97,7 +96,7 @@ async fn a_mixed_fleet_splits_the_requests() {
     let zk = harness.harness.connect().await;
     harness.harness.wait_until_nodes_settled(&zk, FLEET_TIMEOUT).await;
 
-    // Theirs takes a second for a look and several to register a used host again.
+    // Their launcher polls once a second, and takes several seconds to register a used host again.
     let checker = Arc::new(ConsistencyChecker::new(
         Duration::from_secs(60),
         &harness.harness.slots(),
@@ -107,22 +106,22 @@ async fn a_mixed_fleet_splits_the_requests() {
     let workload_spec =
         WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(400) };
     let workload = Workload::start(&zk, &checker, workload_spec, harness::seed()).await;
-    let watcher = StatePoller::start(&harness.harness.connect().await, &checker);
+    let poller = StatePoller::start(&harness.harness.connect().await, &checker);
     wait::until("both to serve", FLEET_TIMEOUT, async || {
         harness::assert_no_violations(&checker, &[&ours, &python]);
         checker.served_by("ours") >= 20 && checker.served_by("theirs") >= 4
     })
     .await;
     workload.stop().await;
-    drop(watcher);
+    drop(poller);
     harness::assert_no_violations(&checker, &[&ours, &python]);
     harness.harness.wait_until_nodes_settled(&zk, FLEET_TIMEOUT).await;
 
     both_have_to_decline(&zk, &ours, &python).await;
-    // The Python launcher leaves contenders behind where it locked a request that was gone; they go with its session.
+    // The Python launcher leaves lock contenders of deleted requests behind; they are deleted with its session.
     python.kill();
     harness.harness.wait_until_settled(&zk, 1, FLEET_TIMEOUT).await;
-    eprintln!("ours gave {} nodes, theirs {}", checker.served_by("ours"), checker.served_by("theirs"));
+    eprintln!("ours assigned {} nodes, theirs {}", checker.served_by("ours"), checker.served_by("theirs"));
 }
 
 async fn both_have_to_decline(zk: &Zk, ours: &NodepoolProcess, python: &NodepoolProcess) {
@@ -155,7 +154,6 @@ async fn ended(zk: &Zk, id: &RequestId, within: Duration) -> NodeRequest {
 
 // --- kazoo's locks on requests ---
 
-// zookeeper.md check 57
 #[tokio::test]
 async fn a_request_locked_by_kazoo_waits_and_others_do_not() {
     if real::skipped() {
@@ -173,12 +171,12 @@ async fn a_request_locked_by_kazoo_waits_and_others_do_not() {
     let _launcher = harness.harness.launcher();
     let other = submit(&zk, "a").await;
     assert_eq!(ended(&zk, &other, FLEET_TIMEOUT).await.state, RequestState::Fulfilled);
-    // The launcher has looked at both, and there is a second node.
+    // The launcher has reconciled both requests, and a second node is idle.
     assert_eq!(read(&zk, &locked).await.state, RequestState::Requested);
     kazoo.call(json!({"do": "release", "path": directory})).await;
     assert_eq!(ended(&zk, &locked, SHORT_TIMEOUT).await.state, RequestState::Fulfilled);
 
-    // Locked a moment before or after the launcher looks, again and again: never written under the lock.
+    // The lock is taken a moment before or after the launcher's scheduling pass, again and again: no write happens under it.
     zk.delete(&paths::request(&locked), -1).await.unwrap();
     for _ in 0..20 {
         let id = submit(&zk, "a").await;
@@ -199,7 +197,7 @@ async fn a_request_locked_by_kazoo_waits_and_others_do_not() {
 
 const SMALL: &[Host] = &[Host { name: "fake-1", label: "a", slots: 1 }, Host { name: "fake-2", label: "a", slots: 1 }];
 
-/// Waits until exactly the nodes of these states exist, as Zuul sees them.
+/// Waits until Zuul lists exactly nodes in these states.
 async fn until_states(zuul: &mut Script, expected: &[&str], within: Duration) {
     wait::until(&format!("the nodes to be {expected:?}"), within, async || {
         let listed = zuul.call(json!({"do": "list"})).await["nodes"].take();
@@ -210,7 +208,7 @@ async fn until_states(zuul: &mut Script, expected: &[&str], within: Duration) {
     .await;
 }
 
-/// Asks for nodes and waits until they are there.
+/// Submits a request and waits until it is fulfilled.
 async fn fulfilled(zuul: &mut Script, labels: &[&str]) -> Value {
     let request = zuul.call(json!({"do": "submit", "labels": labels})).await;
     assert_eq!(zuul.call(json!({"do": "wait", "request": request})).await, "fulfilled");
@@ -226,7 +224,7 @@ async fn zuul_is_served(interpreter: Interpreter) {
     let launchers = zuul.call(json!({"do": "list"})).await["launchers"].take();
     assert_eq!(launchers[0]["labels"], json!(["a"]));
 
-    // Requested, fulfilled, locked, used, given back, registered again (check 99).
+    // Requested, fulfilled, locked, used, released, registered again.
     let request = fulfilled(&mut zuul, &["a"]).await;
     let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
     assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["state"]), (1, &json!("ready")));
@@ -237,7 +235,7 @@ async fn zuul_is_served(interpreter: Interpreter) {
     until_states(&mut zuul, &["ready", "ready"], SHORT_TIMEOUT).await;
     assert_eq!(zuul.call(json!({"do": "node", "node": nodes[0]["id"]})).await, Value::Null);
 
-    // Accepted, but the build was cancelled: the same node is free again (check 100).
+    // Accepted, but the build was cancelled: the same node is idle again.
     let request = fulfilled(&mut zuul, &["a"]).await;
     let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
     zuul.call(json!({"do": "unlock", "request": request})).await;
@@ -245,13 +243,13 @@ async fn zuul_is_served(interpreter: Interpreter) {
         zuul.try_call(&json!({"do": "node", "node": nodes[0]["id"]})).await.unwrap()["allocated_to"] == Value::Null
     })
     .await;
-    // Fulfilled, but cancelled before anybody accepted.
+    // Fulfilled, but cancelled before it was accepted.
     let request = fulfilled(&mut zuul, &["a", "a"]).await;
     zuul.call(json!({"do": "cancel", "request": request})).await;
     wait_revise_and_hold(&mut zuul, &zk).await;
 }
 
-/// Both hosts are busy, then held: a request waits, is revised meanwhile, and gets the first that comes back.
+/// Both hosts are busy, then held: a request waits, is revised meanwhile, and gets the first node that becomes idle.
 async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
     let pair = fulfilled(zuul, &["a", "a"]).await;
     assert_eq!(zuul.call(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
@@ -261,14 +259,13 @@ async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
     let (stale, stat) = zk.get(&paths::request(&id)).await.unwrap();
     let unserved = zuul.call(json!({"do": "submit", "labels": ["absent"]})).await;
     assert_eq!(zuul.call(json!({"do": "wait", "request": unserved})).await, "failed");
-    // Check 57: a request that waits is not locked, so Zuul can revise it.
+    // A waiting request is not locked, so Zuul can revise it.
     assert_eq!(zuul.call(json!({"do": "revise", "request": waiting, "relative_priority": 1})).await, 1);
-    // Check 101: and cannot where it knows an old version.
-    let refused = zk.set(&paths::request(&id), stale, stat.version).await;
-    assert_eq!(refused, Err(ZkError::BadVersion));
+    // A revision with an old version fails.
+    let rejected = zk.set(&paths::request(&id), stale, stat.version).await;
+    assert_eq!(rejected, Err(ZkError::BadVersion));
     let hold = zuul.call(json!({"do": "hold", "request": pair})).await;
     until_states(zuul, &["hold", "hold"], SHORT_TIMEOUT).await;
-    // Check 88
     assert_eq!(zuul.call(json!({"do": "state", "request": waiting})).await, "requested");
     zuul.call(json!({"do": "end_hold", "hold": hold})).await;
     assert_eq!(zuul.call(json!({"do": "wait", "request": waiting})).await, "fulfilled");
@@ -279,7 +276,6 @@ async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
     until_states(zuul, &["in-use", "ready"], SHORT_TIMEOUT).await;
 }
 
-// zookeeper.md checks 57, 88, 99, 100, 101
 #[tokio::test]
 async fn zuul_10_is_served() {
     if !real::skipped() {
@@ -287,7 +283,6 @@ async fn zuul_10_is_served() {
     }
 }
 
-// zookeeper.md checks 57, 88, 99, 100, 101
 #[tokio::test]
 async fn zuul_13_is_served() {
     if !real::skipped() {
@@ -295,7 +290,7 @@ async fn zuul_13_is_served() {
     }
 }
 
-// zookeeper.md check 100: an executor that dies with its nodes in use
+// The executor is killed while its nodes are in use.
 #[tokio::test]
 async fn nodes_of_a_dead_zuul_are_released() {
     if real::skipped() {
@@ -312,9 +307,8 @@ async fn nodes_of_a_dead_zuul_are_released() {
     harness.harness.wait_until_settled(&zk, 1, FLEET_TIMEOUT).await;
 }
 
-// --- our records, read by others ---
+// --- our records, read by Python programs ---
 
-// zookeeper.md checks 1, 20 and 102
 #[tokio::test]
 async fn python_reads_our_records_and_writes_the_same_bytes() {
     if real::skipped() {
@@ -334,7 +328,7 @@ async fn python_reads_our_records_and_writes_the_same_bytes() {
     let request = ended(&zk, &id, FLEET_TIMEOUT).await;
     let (data, _) = zk.get(&paths::node(&request.nodes[0])).await.unwrap();
     is_the_same(&mut nodepool, "node", &data, 37).await;
-    // Min-ready requests of ours live too short to be caught, so this is what one is made of.
+    // Our min-ready requests are fulfilled too quickly to be read, so this one is built by the function that creates them.
     let min_ready =
         min_ready::request(&LabelName::from("a"), "0123456789abcdef0123456789abcdef".to_owned(), clock::now());
     let fulfilled = zk.get(&paths::request(&id)).await.unwrap().0;
@@ -348,7 +342,7 @@ async fn python_reads_our_records_and_writes_the_same_bytes() {
             let ours: Value = serde_json::from_slice(&data).unwrap();
             let read = zuul.call(json!({"do": "request", "text": text(&data)})).await;
             assert_eq!(read["labels"], ours["node_types"]);
-            // Zuul makes an object of the data that ours do not carry.
+            // Zuul writes an object for the missing requestor data.
             let record = read["record"].as_object().unwrap().iter().filter(|(key, _)| *key != "requestor_data");
             for (key, value) in record {
                 assert_eq!(value, &ours[key], "{interpreter:?}: {key}");
@@ -358,7 +352,7 @@ async fn python_reads_our_records_and_writes_the_same_bytes() {
     our_pool_is_registered(&mut nodepool, &zk).await;
 }
 
-/// Python reads every key, and what it would write is what we have written, byte for byte.
+/// Python reads every key, and would write the same bytes.
 async fn is_the_same(nodepool: &mut Script, kind: &str, data: &Bytes, keys: usize) {
     let read = nodepool.call(json!({"do": kind, "text": text(data)})).await;
     let ours: Value = serde_json::from_slice(data).unwrap();
@@ -371,7 +365,7 @@ fn text(data: &Bytes) -> String {
     String::from_utf8(data.to_vec()).unwrap()
 }
 
-/// The Python registry shows our pool with everything it knows, and does not mind the key that it does not know.
+/// The Python registry shows our pool with all keys that it knows, and ignores the unknown key.
 async fn our_pool_is_registered(nodepool: &mut Script, zk: &Zk) {
     let (names, _) = zk.children("/nodepool/components/pool").await.unwrap();
     let path = format!("/nodepool/components/pool/{}", names[0]);
@@ -385,7 +379,7 @@ async fn our_pool_is_registered(nodepool: &mut Script, zk: &Zk) {
         "id": ours["id"], "name": "main", "provider": "ours", "labels": ["a"], "priority": 7, "paused": false,
         "state": "running", "hostname": ours["hostname"],
     }]);
-    wait::until("Python to see our pool", FLEET_TIMEOUT, async || {
+    wait::until("Python to list our pool", FLEET_TIMEOUT, async || {
         nodepool.call(json!({"do": "pools"})).await == expected
     })
     .await;

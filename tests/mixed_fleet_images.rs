@@ -1,4 +1,4 @@
-//! Our builder and the Python nodepool-builder 11 on one ZooKeeper, and both command lines on what they have built.
+//! Mixed fleet of builders: ours and Nodepool 11's on one ZooKeeper, and both command lines on their images.
 
 mod support;
 
@@ -18,11 +18,11 @@ use support::real::zookeeper::{Options, Server};
 use support::wait::{until, until_some};
 use tokio::net::UdpSocket;
 
-/// The Python builder looks every ten seconds.
+/// The Python builder polls every ten seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
 const OURS: &str = env!("CARGO_BIN_EXE_nodepool-builder");
 
-/// Tells when a build begins and ends, and holds it while a file says so.
+/// Records when a build starts and ends, and waits while a `hold-` file exists.
 const DIB: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 echo "begin $DIB_IMAGE_NAME $DIB_IMAGE_FILENAME" >> "$here/calls"
@@ -47,7 +47,7 @@ struct ImageFleetHarness {
     home: tempfile::TempDir,
     zk: std::sync::Arc<RealConnection>,
     zookeeper: Server,
-    /// Takes all images, where there is one.
+    /// Receives all uploads, if set.
     cloud: Option<SimulatedOpenStack>,
 }
 
@@ -68,7 +68,7 @@ impl ImageFleetHarness {
         self.home.path().join(name)
     }
 
-    /// `who` has images and logs in folders of its own.
+    /// Each implementation has its own folders of images and logs.
     fn configuration(&self, implementation: &str) -> String {
         let (images, logs) =
             (self.path(&format!("{implementation}-images")), self.path(&format!("{implementation}-logs")));
@@ -107,11 +107,11 @@ impl ImageFleetHarness {
         until(&format!("{start}, {number} times"), DEADLINE, async || self.count(start) == number).await;
     }
 
-    /// Whose folder the builds of an image were made in.
+    /// The implementations that built an image, by the folders of the builds.
     fn builders(&self, image: &str) -> Vec<&'static str> {
         let calls = self.calls();
-        let begun = calls.iter().filter(|call| call.starts_with(&format!("begin {image} ")));
-        begun.map(|call| if call.contains("ours-images") { "ours" } else { "python" }).collect()
+        let starts = calls.iter().filter(|call| call.starts_with(&format!("begin {image} ")));
+        starts.map(|call| if call.contains("ours-images") { "ours" } else { "python" }).collect()
     }
 
     async fn until_ready(&self, image: &str, number: usize) {
@@ -134,7 +134,7 @@ impl ImageFleetHarness {
     }
 
     async fn python(&self, arguments: &[&str]) -> String {
-        // Its commands about images need no provider, and no clouds.yaml then.
+        // Its image commands need no provider, and without one no clouds.yaml.
         let configuration = self.configuration("python").replace(LAB, "");
         let output = nodepool11::command(&configuration, arguments).await;
         assert_eq!(output.status, Some(0), "{arguments:?}: {}", output.stderr);
@@ -146,7 +146,7 @@ impl ImageFleetHarness {
     }
 }
 
-/// Uploads to a cloud.
+/// Builders and their uploads to a cloud.
 impl ImageFleetHarness {
     fn start_builder(&self, implementation: &str) -> NodepoolProcess {
         self.start_builder_in(implementation, &[])
@@ -166,7 +166,7 @@ impl ImageFleetHarness {
         serde_json::from_str(&self.ours(&["image-list", "-o", "json"]).await).unwrap()
     }
 
-    /// The upload of an image that is ready and none of these.
+    /// Waits for a ready upload of an image other than these.
     async fn new_upload(&self, image: &str, known: &[&Value]) -> Value {
         let found = async || {
             let uploads = self.uploads().await.into_iter();
@@ -180,7 +180,7 @@ impl ImageFleetHarness {
     }
 
     async fn until_deleted(&self, upload: &Value) {
-        until(&format!("{upload} to go"), DEADLINE, async || {
+        until(&format!("{upload} to be deleted"), DEADLINE, async || {
             !self.uploads().await.iter().any(|other| other["external_id"] == upload["external_id"])
         })
         .await;
@@ -202,7 +202,6 @@ fn delete_command(upload: &Value) -> Vec<&str> {
     ]
 }
 
-// operations.md §5.5.3, checks 6 and 12; zookeeper.md check 87
 #[tokio::test]
 async fn mixed_builders_manage_each_others_uploads_without_duplicates() {
     if support::real::skipped() {
@@ -213,7 +212,7 @@ async fn mixed_builders_manage_each_others_uploads_without_duplicates() {
     let ours = harness.start_builder("ours");
     let debian = harness.new_upload("debian", &[]).await;
     let fedora = harness.new_upload("fedora", &[]).await;
-    // Ours has its hands full, so this one is built by the other.
+    // Our builder is busy, so the Python builder builds this image.
     let python = harness.start_builder("python");
     harness.hold("debian");
     harness.ours(&["image-build", "debian"]).await;
@@ -223,7 +222,7 @@ async fn mixed_builders_manage_each_others_uploads_without_duplicates() {
     assert_eq!(harness.builders("fedora"), ["ours", "python"], "{}", python.log());
     let pythons = harness.new_upload("fedora", &[&fedora]).await;
     assert_eq!(comparable(&harness.ours(&["image-list"]).await), comparable(&harness.python(&["image-list"]).await));
-    // Each deletes what the other has made, and who has the file uploads it again.
+    // Each deletes an upload of the other, and the builder that has the file uploads it again.
     harness.python(&delete_command(&debian)).await;
     harness.until_deleted(&debian).await;
     let again = harness.new_upload("debian", &[&debian]).await;
@@ -234,7 +233,7 @@ async fn mixed_builders_manage_each_others_uploads_without_duplicates() {
     let newer = harness.new_upload("debian", &[&debian, &again]).await;
     harness.python(&["dib-image-delete", &format!("debian-{}", newer["id"].as_str().unwrap())]).await;
     harness.until_deleted(&newer).await;
-    // Of the six uploads that were made three went by command.
+    // Three of the six uploads were deleted by command.
     until("three uploads of six", DEADLINE, async || {
         let uploads = harness.uploads().await;
         let uploaded = harness.cloud.as_ref().unwrap().state().await["images_uploaded"].as_u64();
@@ -244,7 +243,7 @@ async fn mixed_builders_manage_each_others_uploads_without_duplicates() {
     stop(ours).await;
 }
 
-/// Rows in any order, ages to the hour: one program is asked after the other.
+/// Rows in any order and ages to the hour, because the programs run one after the other.
 fn comparable(table: &str) -> Vec<String> {
     let is_age = |word: &str| word.split(':').count() == 4;
     let masked = |word: &str| if is_age(word) { word[..5].to_owned() } else { word.to_owned() };
@@ -259,7 +258,6 @@ async fn stop(mut builder: NodepoolProcess) {
     assert!(builder.wait(DEADLINE).await.success());
 }
 
-// operations.md §5.3.4; zookeeper.md §2.2
 #[tokio::test]
 async fn no_image_is_built_twice_by_mixed_builders() {
     if support::real::skipped() {
@@ -274,7 +272,7 @@ async fn no_image_is_built_twice_by_mixed_builders() {
         };
         let one = start(first);
         harness.until_called("begin debian", 1).await;
-        // It has one worker, so the other image is built by the one that finds the first one locked.
+        // A builder has one worker, so the second builder, which finds the first image locked, builds the other image.
         let second = if first == "ours" { "python" } else { "ours" };
         let other = start(second);
         harness.until_called("end fedora", 1).await;
@@ -293,7 +291,6 @@ async fn no_image_is_built_twice_by_mixed_builders() {
     }
 }
 
-// zookeeper.md check 87; operations.md checks 8 and 11
 async fn lists_are_the_same(harness: &ImageFleetHarness) {
     for line in ["dib-image-list", "image-list", "image-status"] {
         assert_eq!(comparable(&harness.ours(&[line]).await), comparable(&harness.python(&[line]).await), "{line}");
@@ -311,7 +308,6 @@ async fn lists_are_the_same(harness: &ImageFleetHarness) {
     assert!(!harness.ours(&["dib-image-list"]).await.contains("paused"));
 }
 
-// zookeeper.md check 87; operations.md check 21
 async fn exports_are_exchanged(harness: &ImageFleetHarness) {
     let files = ["ours", "python"].map(|implementation| harness.path(&format!("{implementation}.json")));
     let [of_ours, of_python] = files.each_ref().map(|file| file.to_str().unwrap());
@@ -335,36 +331,35 @@ fn read(file: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// What a builder tells statsd while it builds and uploads two images, up to the figures of its cleanup: keys and types.
+/// Keys and types of the metrics that a builder sends to statsd, from the builds of two images to the cleanup after their uploads.
 async fn received_statsd_keys(implementation: &str) -> BTreeSet<String> {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut harness = ImageFleetHarness::start().await;
     harness.cloud = Some(SimulatedOpenStack::start(&[]).await);
     let port = statsd.local_addr().unwrap().port().to_string();
-    let where_to = [("STATSD_HOST", Path::new("127.0.0.1")), ("STATSD_PORT", Path::new(&port))];
-    let builder = harness.start_builder_in(implementation, &where_to);
-    let (mut buffer, mut told) = ([0; 4096], BTreeSet::new());
-    // The last ones of each image, of its upload and of a cleanup after that.
+    let environment = [("STATSD_HOST", Path::new("127.0.0.1")), ("STATSD_PORT", Path::new(&port))];
+    let builder = harness.start_builder_in(implementation, &environment);
+    let (mut buffer, mut keys) = ([0; 4096], BTreeSet::new());
+    // The last metrics of each image, of its upload and of the cleanup after that.
     let last = [".lab|c", ".lab.upload.state|g", ".image_build_requests|g"];
-    while !last.iter().all(|end| told.iter().filter(|key: &&String| key.ends_with(end)).count() >= 2) {
+    while !last.iter().all(|end| keys.iter().filter(|key: &&String| key.ends_with(end)).count() >= 2) {
         let received = tokio::time::timeout(DEADLINE, statsd.recv(&mut buffer)).await;
-        let length = received.unwrap_or_else(|_| panic!("{implementation}: {told:?}\n{}", builder.log())).unwrap();
+        let length = received.unwrap_or_else(|_| panic!("{implementation}: {keys:?}\n{}", builder.log())).unwrap();
         let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
         let samples = datagram.lines().filter(|line| line.starts_with("nodepool."));
-        told.extend(samples.map(|line| {
+        keys.extend(samples.map(|line| {
             let (key, rest) = line.rsplit_once(':').unwrap();
             format!("{key}|{}", rest.rsplit_once('|').unwrap().1)
         }));
     }
-    // Python may find that `localhost` is the name of this host, by its address.
+    // Python may resolve the address of this host to `localhost`.
     let host = |key: &str| match key.strip_prefix("nodepool.builder.") {
         Some(rest) => format!("nodepool.builder.HOST.{}", rest.split_once('.').unwrap().1),
         None => key.to_owned(),
     };
-    told.iter().map(|key| host(key)).collect()
+    keys.iter().map(|key| host(key)).collect()
 }
 
-// operations.md §4.2
 #[tokio::test]
 async fn both_builders_send_the_same_statsd_keys() {
     if support::real::skipped() {
@@ -373,7 +368,7 @@ async fn both_builders_send_the_same_statsd_keys() {
     let (ours, theirs) = tokio::join!(received_statsd_keys("ours"), received_statsd_keys("python"));
     assert!(theirs.len() > 15, "{theirs:?}");
     assert_eq!(theirs.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new());
-    // What its documentation promises and it does not send.
+    // Nodepool 11 documents these and does not send them.
     let more = ["build_workers", "current_builds", "current_uploads", "upload_workers"];
     let more = more.map(|what| format!("nodepool.builder.HOST.{what}|g"));
     let ours: BTreeSet<String> = ours.into_iter().filter(|key| !key.starts_with("nodepool.task.lab.")).collect();

@@ -1,4 +1,4 @@
-//! Launchers with nodes from OpenStack among Python programs: served to Zuul's own classes, and beside a Python launcher.
+//! Mixed fleet with OpenStack nodes: our launcher used by Zuul's own classes, and beside a Nodepool 11 launcher.
 
 mod in_process_launcher;
 mod openstack_harness;
@@ -31,9 +31,9 @@ use support::real::{
 use support::wait;
 use tokio::time::timeout;
 
-/// The Python programs are slow to start, more so on a busy machine, and look at most things once a second.
+/// The Python programs start slowly, more so on a busy machine, and poll most state once a second.
 const FLEET_TIMEOUT: Duration = Duration::from_secs(150);
-/// So many requests are made at least, and each launcher has to serve so many of them.
+/// Minimum number of requests, and of requests served by each launcher.
 const REQUESTS: usize = 40;
 const EACH: usize = 5;
 
@@ -42,7 +42,7 @@ fn configuration(server: &Server, provider: &Value) -> String {
     format!("{}labels: {labels}\nproviders: [{provider}]\n", nodepool11::zookeeper_section(server))
 }
 
-/// Our launcher as an operator starts it: clouds.yaml is where the environment says.
+/// Our launcher as an operator starts it, with clouds.yaml named by the environment.
 fn launcher(server: &Server, cloud: &TestCloud, provider: &Value) -> NodepoolProcess {
     let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
     let environment = [("OS_CLIENT_CONFIG_FILE", cloud.clouds_yaml.as_path())];
@@ -64,7 +64,6 @@ fn zuul(interpreter: Interpreter, server: &Server) -> Script {
     python::spawn(interpreter, "zuul_client.py", &[&server.address(), &paths[0], &paths[1], &paths[2]])
 }
 
-// zookeeper.md checks 26 and 99
 #[tokio::test]
 async fn zuul_10_and_13_use_nodes_of_a_cloud() {
     if real::skipped() {
@@ -84,13 +83,13 @@ async fn zuul_10_and_13_use_nodes_of_a_cloud() {
         assert_ne!(nodes[0]["interface_ip"], nodes[1]["interface_ip"]);
         zuul.call(json!({"do": "use", "request": request})).await;
         zuul.call(json!({"do": "give_back", "request": request})).await;
-        wait::until("the servers to be gone", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
-        let nodes_are_gone = async || zuul.call(json!({"do": "list"})).await["nodes"] == json!({});
-        wait::until("the nodes to be gone", FLEET_TIMEOUT, nodes_are_gone).await;
+        wait::until("the servers to be deleted", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
+        let nodes_are_deleted = async || zuul.call(json!({"do": "list"})).await["nodes"] == json!({});
+        wait::until("the nodes to be deleted", FLEET_TIMEOUT, nodes_are_deleted).await;
     }
 }
 
-/// Who was given which node, and how many each provider gave.
+/// The request of each assigned node, and the number of assigned nodes per provider.
 #[derive(Default)]
 struct ConsistencyChecker {
     assigned: BTreeMap<NodeId, String>,
@@ -105,31 +104,30 @@ impl ConsistencyChecker {
     }
 }
 
-/// Asks, takes, uses and gives back until there was enough of it.
+/// Submits, accepts, uses and releases until enough requests were served.
 async fn run_consumer(consumer: Consumer, checker: Arc<Mutex<ConsistencyChecker>>) {
     while !checker.lock().unwrap().is_enough() {
         let id = consumer.submit_labels(&["a"]).await;
         let ended = wait::until_some(&format!("the end of request {id}"), FLEET_TIMEOUT, async || {
-            let request = consumer.request(&id).await.expect("the request is there until we take it away");
+            let request = consumer.request(&id).await.expect("only the requestor deletes its request");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
         })
         .await;
         assert_eq!(ended.state, RequestState::Fulfilled, "{ended:?}");
         for node in &ended.nodes {
-            let record = consumer.node(node).await.expect("a node of a fulfilled request is there");
+            let record = consumer.node(node).await.expect("a node of a fulfilled request exists");
             let mut checker = checker.lock().unwrap();
             let earlier = checker.assigned.insert(node.clone(), id.to_string());
-            assert_eq!(earlier, None, "node {node} is given to {id} too");
-            let server = record.external_id.as_str().expect("it has a server").to_owned();
+            assert_eq!(earlier, None, "node {node} is assigned to {id}, too");
+            let server = record.external_id.as_str().expect("the node has a server").to_owned();
             assert_eq!(checker.servers.insert(server, node.clone()), None, "a server of two nodes");
-            *checker.served.entry(record.provider.expect("it has a provider").to_string()).or_default() += 1;
+            *checker.served.entry(record.provider.expect("the node has a provider").to_string()).or_default() += 1;
         }
         let nodes = consumer.accept(&id).await;
         consumer.use_and_release(nodes).await;
     }
 }
 
-// zookeeper.md check 63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_fleet_shares_a_cloud_and_its_requests() {
     if real::skipped() {
@@ -137,7 +135,7 @@ async fn a_mixed_fleet_shares_a_cloud_and_its_requests() {
     }
     let server = Server::start(Options::tls()).await;
     let cloud = TestCloud::simulated(&["--boot-time-s", "0.5"]).await;
-    // The Python launcher uses addresses of 127.0.0.0/8 only where it is told that private ones are reached.
+    // The Python launcher uses addresses of 127.0.0.0/8 only if the cloud is marked as private.
     cloud.set("private", json!(true));
     let provider = |name: &str, most: u64| {
         let mut provider = cloud.provider(name);
@@ -162,10 +160,10 @@ async fn a_mixed_fleet_shares_a_cloud_and_its_requests() {
         let served = checker.lock().unwrap().served.clone();
         panic!("{outcome:?} with {served:?} served\n--- ours\n{}\n--- theirs\n{}", ours.log(), theirs.log());
     }
-    wait::until("the nodes to be gone", FLEET_TIMEOUT, async || consumer.nodes().await.is_empty()).await;
-    wait::until("the servers to be gone", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
+    wait::until("the nodes to be deleted", FLEET_TIMEOUT, async || consumer.nodes().await.is_empty()).await;
+    wait::until("the servers to be deleted", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
     let state = cloud.simulation().state().await;
     assert_eq!(state["double_creates"], 0, "{state}");
-    assert_eq!(state["servers_created"], checker.lock().unwrap().assigned.len(), "no server was made in vain");
+    assert_eq!(state["servers_created"], checker.lock().unwrap().assigned.len(), "every server was assigned");
     println!("{:?} in {} s", checker.lock().unwrap().served, clock::now().0 - began.0);
 }

@@ -188,7 +188,7 @@ fn a_failed_import_has_a_reason_and_is_cleaned_up_on_retry() {
             json!({"id": "image-7", "nodepool_build_id": "b", "nodepool_upload_id": "0000000001"});
         let uploaded = provider.run(order(folder.path(), true)).await;
         let Err(CloudError::Failed { detail, .. }) = uploaded else { panic!("{uploaded:?}") };
-        assert_eq!(detail, "the import has failed: no room");
+        assert_eq!(detail, "the import task failed: no room");
         assert!(cloud.lock().unwrap().objects.is_empty());
         let calls = cloud.lock().unwrap().calls.clone();
         assert!(calls.contains(&"DELETE /image/v2/images/image-7".to_owned()), "{calls:?}");

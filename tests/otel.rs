@@ -145,11 +145,15 @@ async fn a_tls_collector_is_verified_by_its_authority() {
     let (endpoint, _) = others.clone().start_tls().await;
     environment[0].1 = endpoint.as_str();
     let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
-    assert!(others.spans().is_empty() && life.log.contains("traces are lost while the collector"), "{}", life.log);
+    assert!(others.spans().is_empty() && life.log.contains("trace export failing, spans are dropped"), "{}", life.log);
     assert!(life.log.contains("invalid peer certificate: "), "{}", life.log);
     environment[2].1 = "/nowhere/ca.pem";
     let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
-    assert!(life.log.contains("no traces are sent error=cannot read /nowhere/ca.pem: No such file"), "{}", life.log);
+    assert!(
+        life.log.contains("tracing export disabled error=cannot read /nowhere/ca.pem: No such file"),
+        "{}",
+        life.log
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,7 +164,7 @@ async fn an_unreachable_collector_only_loses_traces() {
     // The other one takes connections, by its kernel, and says nothing ever.
     drop(gone);
     // Each ends in order, which is looked at for all lives, and says what is lost.
-    for (endpoint, said) in endpoints.iter().zip(["the last traces are lost error=", "Connection refused"]) {
+    for (endpoint, said) in endpoints.iter().zip(["failed to export the last traces error=", "Connection refused"]) {
         let life = request_lifecycle::run_one_request(&["-f"], &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).await;
         assert!(life.log.contains(said), "{endpoint}: {}", life.log);
     }
@@ -170,6 +174,6 @@ async fn an_unreachable_collector_only_loses_traces() {
 async fn an_invalid_endpoint_is_not_printed() {
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:pass word@collector.example.org")];
     let log = request_lifecycle::run_one_request(&["-f"], &environment).await.log;
-    let expected = "no traces are sent error=OTEL_EXPORTER_OTLP_ENDPOINT holds no address";
+    let expected = "tracing export disabled error=OTEL_EXPORTER_OTLP_ENDPOINT is not a valid URL";
     assert!(log.contains(expected) && !log.contains("pass word"), "{log}");
 }

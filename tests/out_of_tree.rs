@@ -175,7 +175,7 @@ fn an_out_of_tree_driver_adds_its_name_and_keys() {
         let config = CONFIG.replace("driver: gce", "driver: acme\n    warp-factor: 9");
         let mut process = InProcessDaemon::with(&config, |options| options.extra_drivers = vec!["acme"]);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(AcmeDrivers(drivers)));
-        assert_eq!(process.shared.options.load().await.unwrap().problems, []);
+        assert_eq!(process.shared.options.load().await.unwrap().diagnostics, []);
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         process.run(&zookeeper);

@@ -124,7 +124,7 @@ fn five_panics_in_ten_minutes_end_the_process() {
     on_real_time(async {
         let (server, process, running, _directory) = launcher(usize::MAX).await;
         let end = running.await.unwrap().expect_err("it cannot work");
-        assert_eq!(end.to_string(), "gave up after 5 panics in ten minutes; the log tells where they happened");
+        assert_eq!(end.to_string(), "gave up after 5 panics in ten minutes; see the log");
         let zk = connect(embedded_zk::client(server.address().port())).await.unwrap();
         assert_eq!(Consumer { zk: zk.clone() }.count("/nodepool/components/pool").await, 0);
         drop(process);

@@ -1,7 +1,7 @@
-//! What a launcher does at sizes that nobody plans for: nodes, waiting requests, pools, images, records as large as a znode.
+//! Scale tests: very many nodes, waiting requests, pools and images, and records as large as a znode.
 //!
-//! Small each time; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md. One at a time tells what it takes of memory:
-//! `NODEPOOL_LIMITS=full cargo test --release --test limits -- --exact --nocapture a_hundred_thousand_nodes`.
+//! Sizes are small by default; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md. To measure memory, run one test alone:
+//! `NODEPOOL_LIMITS=full cargo test --release --test scale -- --exact --nocapture a_hundred_thousand_nodes`.
 
 mod embedded_zk;
 mod in_process_launcher;
@@ -54,41 +54,41 @@ fn a_hundred_thousand_nodes() {
             (0..nodes / 100).map(|host| format!("name: fake-{host}, labels: [a], max-parallel-jobs: 100")).collect();
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
         let mut process = InProcessDaemon::new(&yaml("lab", &hosts, ""));
-        let mut measured = Stopwatch::start(&format!("{nodes} nodes"));
+        let mut stopwatch = Stopwatch::start(&format!("{nodes} nodes"));
         process.run(&zookeeper);
         wait::until("the nodes", scale_parameters::SCALE_TIMEOUT, async || consumer.count(paths::NODES).await == nodes)
             .await;
-        measured.lap("registered");
+        stopwatch.lap("registered");
         let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(wait_for_end(&consumer, &id).await.state, RequestState::Fulfilled);
-        measured.lap("one request is served");
+        stopwatch.lap("one request is served");
         let many = consumer.submit_labels(&vec!["a"; 1_000]).await;
         let served = wait_for_end(&consumer, &many).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, 1_000));
-        measured.lap("one for a thousand of them is served");
+        stopwatch.lap("one for a thousand of them is served");
         let snapshot = process.shared.snapshot_feed.latest().unwrap();
         let rows = nodepool_model::report::status::nodes(&snapshot, None, nodepool::actors::runtime::clock::now());
         assert_eq!(rows.len(), nodes);
         let bytes = list::python_json(nodepool_model::report::status::NODE_COLUMNS, &rows).len();
-        measured.lap(&format!("listed, {} MB", bytes / 1_000_000));
+        stopwatch.lap(&format!("listed, {} MB", bytes / 1_000_000));
         consumer.zk.delete(&paths::request(&many), -1).await.unwrap();
         let last = served.nodes.last().unwrap();
         wait::until("a node to be free", scale_parameters::SCALE_TIMEOUT, async || {
             consumer.node(last).await.unwrap().is_idle()
         })
         .await;
-        measured.lap("all are given back");
+        stopwatch.lap("all are released");
     });
 }
 
 #[test]
 fn one_request_for_thousands_of_launched_nodes() {
     on_real_time(async {
-        // Both are more than one transaction takes.
+        // Both sizes exceed one transaction.
         let nodes = size(800, 5_000);
         let directory = tempfile::tempdir().unwrap();
         let server = embedded_zk::start(directory.path()).await;
-        // All of them are on one thread here, the clients' pings too.
+        // Everything runs on one thread, including the clients' pings.
         let patient = ConnectOptions {
             session_timeout: scale_parameters::SCALE_TIMEOUT,
             ..embedded_zk::client(server.address().port())
@@ -102,14 +102,14 @@ fn one_request_for_thousands_of_launched_nodes() {
              flavor-name: Fake Flavor}]}]\n",
         );
         process.run_on(connect(patient).await.unwrap());
-        let mut measured = Stopwatch::start(&format!("one request for {nodes} nodes that are launched"));
+        let mut stopwatch = Stopwatch::start(&format!("one request for {nodes} nodes that are launched"));
         let id = consumer.submit_labels(&vec!["a"; nodes]).await;
         let served = wait_for_end(&consumer, &id).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, nodes));
         let distinct: BTreeSet<_> = served.nodes.iter().collect();
         assert_eq!(distinct.len(), nodes, "no node twice");
-        measured.lap("served");
-        assert_eq!(consumer.count(paths::NODES).await, nodes, "and none is left over");
+        stopwatch.lap("served");
+        assert_eq!(consumer.count(paths::NODES).await, nodes, "and no node remains");
         for node in [served.nodes.first(), served.nodes.last()] {
             let node = consumer.node(node.unwrap()).await.unwrap();
             assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
@@ -119,7 +119,7 @@ fn one_request_for_thousands_of_launched_nodes() {
 }
 
 async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> nodepool_model::records::request::NodeRequest {
-    let state = async || consumer.request(id).await.expect("the request is there").state;
+    let state = async || consumer.request(id).await.expect("the request exists").state;
     let ended = async || matches!(state().await, RequestState::Fulfilled | RequestState::Failed);
     wait::until("the end of a request", scale_parameters::SCALE_TIMEOUT, ended).await;
     consumer.request(id).await.unwrap()
@@ -134,28 +134,28 @@ fn ten_thousand_waiting_requests() {
         let mut process = InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
         process.run(&zookeeper);
         wait::until("a node", scale_parameters::SCALE_TIMEOUT, async || consumer.count(paths::NODES).await == 1).await;
-        let mut measured = Stopwatch::start(&format!("{requests} requests for one node"));
+        let mut stopwatch = Stopwatch::start(&format!("{requests} requests for one node"));
         let mut waiting = Vec::new();
         for _ in 0..requests {
             waiting.push(consumer.submit_labels(&["a"]).await);
         }
-        measured.lap("asked");
-        let unserved = consumer.submit_labels(&["nobody-has-this"]).await;
+        stopwatch.lap("submitted");
+        let unserved = consumer.submit_labels(&["unserved"]).await;
         assert_eq!(wait_for_end(&consumer, &unserved).await.state, RequestState::Failed);
-        measured.lap("one that nobody can serve is declined");
+        stopwatch.lap("an unserved one fails");
         for id in &waiting[..20] {
             assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
             let nodes = consumer.accept(id).await;
             consumer.use_and_release(nodes).await;
         }
-        measured.lap("twenty are served, one after the other and in their order");
+        stopwatch.lap("twenty are served, one after the other and in their order");
         for id in &waiting[20..] {
             assert!(consumer.request(id).await.unwrap().nodes.len() <= 1);
             consumer.zk.delete(&paths::request(id), -1).await.unwrap();
         }
         let last = consumer.submit_labels(&["a"]).await;
         assert_eq!(wait_for_end(&consumer, &last).await.state, RequestState::Fulfilled);
-        measured.lap("all others are taken back, and the next is served");
+        stopwatch.lap("all others are cancelled, and the next is served");
     });
 }
 
@@ -176,40 +176,40 @@ fn five_hundred_pools() {
         );
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let mut measured = Stopwatch::start(&format!("{pools} pools"));
+        let mut stopwatch = Stopwatch::start(&format!("{pools} pools"));
         let mut process = InProcessDaemon::new(&text);
         process.run(&zookeeper);
         wait::until("the nodes", scale_parameters::SCALE_TIMEOUT, async || consumer.count(paths::NODES).await == pools)
             .await;
-        measured.lap("registered");
+        stopwatch.lap("registered");
         let before = zookeeper.last_zxid();
-        let unserved = consumer.submit_labels(&["nobody-has-this"]).await;
+        let unserved = consumer.submit_labels(&["unserved"]).await;
         let declined = wait_for_end(&consumer, &unserved).await;
         let transactions = zookeeper.last_zxid() - before;
         assert!(transactions < pools as i64, "{transactions} transactions of {pools} pools");
         assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, pools));
-        measured.lap(&format!("one request is declined by all, in {transactions} transactions"));
+        stopwatch.lap(&format!("one request is declined by all, in {transactions} transactions"));
         let before = zookeeper.last_zxid();
-        let mut asked = Vec::new();
+        let mut submitted = Vec::new();
         for pool in 0..pools {
-            asked.push(consumer.submit_labels(&[if pool % 2 == 0 { "all" } else { "l1" }]).await);
+            submitted.push(consumer.submit_labels(&[if pool % 2 == 0 { "all" } else { "l1" }]).await);
         }
-        for id in asked.iter().step_by(2) {
+        for id in submitted.iter().step_by(2) {
             assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
         }
-        let given: BTreeSet<_> = {
-            let mut given = Vec::new();
-            for id in asked.iter().step_by(2) {
-                given.extend(consumer.request(id).await.unwrap().nodes);
+        let assigned: BTreeSet<_> = {
+            let mut assigned = Vec::new();
+            for id in submitted.iter().step_by(2) {
+                assigned.extend(consumer.request(id).await.unwrap().nodes);
             }
-            assert_eq!(given.len(), pools.div_ceil(2));
-            given.into_iter().collect()
+            assert_eq!(assigned.len(), pools.div_ceil(2));
+            assigned.into_iter().collect()
         };
-        assert_eq!(given.len(), pools.div_ceil(2), "no node twice");
+        assert_eq!(assigned.len(), pools.div_ceil(2), "no node twice");
         let transactions = zookeeper.last_zxid() - before;
-        // One that asks for each request, one that serves every other one; pools that race would need hundreds of times as many.
+        // One transaction to submit each request, and one to serve every other one. Racing pools would need hundreds of times as many.
         assert!(transactions < 3 * pools as i64, "{transactions} transactions of {pools} pools");
-        measured.lap(&format!("requests that any of them may serve are served, in {transactions} transactions"));
+        stopwatch.lap(&format!("requests that any of them may serve are served, in {transactions} transactions"));
     });
 }
 
@@ -239,10 +239,10 @@ fn ten_thousand_images() {
                 .chain(records)
         };
         write_all(&zk, (0..images).flat_map(record)).await;
-        let mut measured = Stopwatch::start(&format!("{images} images"));
+        let mut stopwatch = Stopwatch::start(&format!("{images} images"));
         let mirror = Mirror::start(zk, &tokio::runtime::Handle::current()).await.unwrap();
         let snapshot = mirror.snapshot();
-        measured.lap("read");
+        stopwatch.lap("read");
         let diskimages: String =
             (0..images).map(|image| format!("  - {{name: i{image}, formats: [qcow2]}}\n")).collect();
         let uploaded: String = (0..images).map(|image| format!("      - {{name: i{image}}}\n")).collect();
@@ -253,7 +253,7 @@ fn ten_thousand_images() {
         let files = ConfigFileSource::InMemory(Arc::new(std::sync::Mutex::new([("np.yaml".into(), text)].into())));
         let loaded = load(&files, Path::new("np.yaml"), None, BUILT_IN_DRIVERS).await.unwrap();
         assert_eq!(loaded.config.diskimages.len(), images);
-        measured.lap("their configuration is loaded");
+        stopwatch.lap("their configuration is loaded");
         let inputs = Inputs {
             config: &loaded.config,
             snapshot: &snapshot,
@@ -261,21 +261,21 @@ fn ten_thousand_images() {
             now: nodepool::actors::runtime::clock::now(),
             monotonic_now: nodepool::actors::runtime::clock::monotonic_now(),
         };
-        assert_eq!(build_schedule::due(&inputs).len(), 0, "all of them are there");
+        assert_eq!(build_schedule::due(&inputs).len(), 0, "all images are built");
         assert_eq!(
             retention::due(&inputs, retention::RetentionScope::All, &Default::default()).len(),
             0,
-            "and none too many"
+            "and none exceeds the retention limit"
         );
-        measured.lap("decided on");
+        stopwatch.lap("decided on");
         let rows = image_status::uploads(&snapshot.images, AgeFormat::EpochSeconds);
         assert_eq!(rows.len(), images);
         let bytes = list::python_json(image_status::UPLOAD_COLUMNS, &rows).len();
-        measured.lap(&format!("listed, {} MB", bytes / 1_000_000));
+        stopwatch.lap(&format!("listed, {} MB", bytes / 1_000_000));
     });
 }
 
-/// A record of so many bytes in all.
+/// Pads a key so that the record has this size.
 fn padded(mut record: serde_json::Value, key: &str, bytes: usize) -> Bytes {
     record[key] = json!("");
     let left = bytes - record.to_string().len();
@@ -283,9 +283,9 @@ fn padded(mut record: serde_json::Value, key: &str, bytes: usize) -> Bytes {
     Bytes::from(record.to_string())
 }
 
-/// What ZooKeeper takes of one znode.
+/// Limit of a znode.
 const MAX_RECORD_BYTES: usize = 1 << 20;
-/// What the coordinator takes of one packet, which has a path and rights besides; as much as Apache's by default.
+/// Limit of a packet to the coordinator, minus path and ACL; the same as Apache's default.
 const MAX_PACKET_BYTES: usize = 0xf_ffff - 100;
 
 #[test]
@@ -307,7 +307,7 @@ fn records_as_large_as_a_packet_to_the_coordinator() {
     });
 }
 
-/// What becomes of records of so many bytes, in a session for who writes them and one for a launcher.
+/// Checks records of this size, with one session for the writer and one for the launcher.
 async fn check_oversized_records(most: usize, [writer, launcher]: [Zk; 2]) {
     let consumer = Consumer { zk: writer };
     lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
@@ -315,16 +315,16 @@ async fn check_oversized_records(most: usize, [writer, launcher]: [Zk; 2]) {
         InProcessDaemon::new(&yaml("lab", &["name: fake-h1, labels: [a]", "name: fake-h2, labels: [b]"], ""));
     let running = process.run_on(launcher);
     until("the nodes", async || consumer.ready_nodes().await == 2).await;
-    // Each of them grows beyond what ZooKeeper takes by whatever a launcher writes into it.
+    // Any write of a launcher would make these records exceed the limit.
     let request = |label: &str| json!({"state": "requested", "node_types": [label], "requestor": "zuul"});
     let mut stuck = Vec::new();
-    for label in ["a", "b", "nobody-has-this"] {
+    for label in ["a", "b", "unserved"] {
         let data = padded(request(label), "requestor_data", most);
         let (path, _) =
             consumer.zk.create(&paths::request_prefix("100"), data, CreateMode::PersistentSequential).await.unwrap();
         stuck.push(RequestId::from(paths::name(&path)));
     }
-    // One of a kind that fits is served all the same.
+    // Requests that fit are served all the same.
     let nodes = consumer.nodes().await;
     let (id, node) = nodes.iter().find(|(_, node)| node.labels == ["b".into()]).unwrap();
     let fits = padded(serde_json::to_value(node).unwrap(), "user_data", most - 10_000);
@@ -335,16 +335,16 @@ async fn check_oversized_records(most: usize, [writer, launcher]: [Zk; 2]) {
         let held = consumer.accept(&small).await;
         consumer.use_and_release(held).await;
     }
-    until("the nodes to be registered anew", async || consumer.ready_nodes().await == 2).await;
+    until("the nodes to be registered again", async || consumer.ready_nodes().await == 2).await;
     for id in stuck {
-        let left = consumer.request(&id).await.expect("it is there");
-        assert!(matches!(left.state, RequestState::Requested | RequestState::Pending), "{:?}", left.state);
+        let request = consumer.request(&id).await.expect("a stuck request is not deleted");
+        assert!(matches!(request.state, RequestState::Requested | RequestState::Pending), "{:?}", request.state);
     }
-    // A node that has not a byte left is cleared away as any other.
+    // A node whose record has no byte left is deleted like any other.
     let (id, mut node) = consumer.nodes().await.into_iter().next().unwrap();
     node.state = NodeState::Used;
     let full = padded(serde_json::to_value(&node).unwrap(), "user_data", most);
     consumer.zk.set(&paths::node(&id), full, -1).await.unwrap();
-    until("it to be gone", async || consumer.node(&id).await.is_none()).await;
-    assert!(!running.is_finished(), "the session goes on");
+    until("the full node to be deleted", async || consumer.node(&id).await.is_none()).await;
+    assert!(!running.is_finished(), "the session continues");
 }

@@ -1,6 +1,6 @@
 //! Simulation: launchers and consumers on one ZooKeeper in memory, with faults, from a seed, in virtual time.
 //!
-//! A failure prints its seed; `SEED=n cargo test --test sim` runs that one alone.
+//! A failure prints its seed; `SEED=n cargo test --test simulation` runs only that one.
 
 mod in_process_launcher;
 #[path = "simulator/mod.rs"]
@@ -83,10 +83,10 @@ async fn simulate(seed: u64) {
     .await;
     check_invariants(&observer, seed).await;
     println!("{} requests served", served.get());
-    assert!(served.get() > 20, "seed {seed}: a simulation in which nothing happens shows nothing");
+    assert!(served.get() > 20, "seed {seed}: too few requests served to prove anything");
 }
 
-/// A process whose service manager never gives up.
+/// Keeps a process running: opens a new session after each one that ended.
 async fn keep_running(
     name: &'static str,
     yaml: String,
@@ -97,7 +97,7 @@ async fn keep_running(
     loop {
         let running = process.run(&zookeeper);
         sessions.borrow_mut().insert(name, process.session_id);
-        running.await.expect("a tree ends in order");
+        running.await.expect("the actor tree ends without a panic");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -121,7 +121,7 @@ async fn fail_something(
     }
 }
 
-/// One consumer after another in the same place: some use their nodes, some change their mind, some die.
+/// One consumer after another: some use their nodes, some cancel, some exit with their locks.
 async fn consume(
     zookeeper: MemoryZooKeeper,
     mut rng: StdRng,
@@ -137,11 +137,11 @@ async fn consume(
         let id = consumer.submit_labels(&requested).await;
         let timeout = Duration::from_millis(rng.gen_range(100..8000));
         if !ends_within(&consumer, &id, timeout).await {
-            // Changed its mind, whatever has come of the request meanwhile.
+            // The consumer cancels, in whatever state the request is by now.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
             continue;
         }
-        let request = consumer.request(&id).await.expect("only we take our request away");
+        let request = consumer.request(&id).await.expect("only the requestor deletes its request");
         if request.state == RequestState::Failed {
             consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
             continue;
@@ -156,11 +156,11 @@ async fn consume(
                 for (node, _) in &nodes {
                     consumer.set_state(node, NodeState::InUse).await;
                 }
-                zookeeper.expire(session); // dies with its locks
+                zookeeper.expire(session); // exits with its locks
             }
             1 => {
                 for (_, lock) in nodes {
-                    lock.release().await.unwrap(); // never used them
+                    lock.release().await.unwrap(); // returns them unused
                 }
             }
             _ => consumer.use_and_release(nodes).await,
@@ -179,7 +179,7 @@ async fn ends_within(consumer: &Consumer, id: &RequestId, timeout: Duration) -> 
     false
 }
 
-/// What holds at every moment, seen by somebody else.
+/// Invariants that hold in every state, checked by another client.
 async fn check_invariants(observer: &Consumer, seed: u64) {
     let mut owner: BTreeMap<NodeId, RequestId> = BTreeMap::new();
     let (names, _) = observer.zk.children("/nodepool/requests").await.unwrap();
@@ -190,7 +190,7 @@ async fn check_invariants(observer: &Consumer, seed: u64) {
         }
         for node in &request.nodes {
             let record =
-                observer.node(node).await.unwrap_or_else(|| panic!("seed {seed}: node {node} of {id} is gone"));
+                observer.node(node).await.unwrap_or_else(|| panic!("seed {seed}: node {node} of {id} does not exist"));
             assert_eq!(record.allocated_to.as_ref(), Some(&id), "seed {seed}: node {node} of {id}");
             if let Some(other) = owner.insert(node.clone(), id.clone()) {
                 panic!("seed {seed}: node {node} is in {id} and {other}");
@@ -231,36 +231,32 @@ fn minimization_keeps_only_the_needed_faults() {
 fn a_seed_gives_the_same_run_each_time() {
     let all_participate =
         |seed: &u64| matches!(Participants::draw(*seed), Participants { builders: true, nodepool11: true, .. });
-    let seed = (1..).find(all_participate).expect("chance brings everybody together");
+    let seed = (1..).find(all_participate).expect("some seed has all participants");
     assert_eq!(in_process(seed), in_process(seed));
 }
 
-/// An hour of which somebody wants to read.
+/// Runs a seed and writes its trace to a file.
 fn run_with_trace(seed: u64) -> String {
     let (history, filter) = (RunHistory::with_trace(), FaultFilter::default());
     let outcome = simulator::run(seed, &filter, history.clone());
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hour-{seed}.log"));
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{seed}.log"));
     std::fs::write(&file, history.trace().join("\n")).unwrap();
     let line = outcome.report(seed, &filter);
-    assert!(
-        outcome.has_passed(),
-        "SEED={seed} cargo test --test sim an_hour; its tale is in {}: {line}",
-        file.display()
-    );
+    assert!(outcome.has_passed(), "SEED={seed} cargo test --test simulation a_run; trace: {}: {line}", file.display());
     line
 }
 
-/// Chance is seeded once in the life of a process, so each hour has its own.
+/// Runs a seed in its own process, because the random number generators are seeded once per process.
 fn in_process(seed: u64) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "an_hour_of_faults_breaks_no_promise", "--nocapture"]).env("SEED", seed.to_string());
+    command.args(["--exact", "a_run_with_faults_violates_no_invariant", "--nocapture"]).env("SEED", seed.to_string());
     let output = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
     out.lines().filter(|line| line.starts_with("seed ")).map(|line| format!("{line}\n")).collect()
 }
 
-/// Those that are asked for, or so many from 1.
+/// The seed of `SEED`, or so many from 1.
 fn seeds(number: u64) -> Vec<u64> {
     match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],

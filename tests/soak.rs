@@ -1,7 +1,8 @@
-//! A launcher at work for hours takes no more memory, descriptors and watches than after minutes: 50 life cycles of servers a second.
+//! Soak test: a launcher under load for hours uses no more memory, descriptors and watches than after minutes, at 50 server life cycles
+//! per second.
 //!
-//! NODEPOOL_SOAK=3600 lives so many seconds, tells what was taken and, from twenty minutes on, holds it to the promise; without it a few
-//! seconds show that all of it works.
+//! NODEPOOL_SOAK=3600 runs so many seconds, prints the samples and, from twenty minutes on, asserts that they are bounded. By default the
+//! test runs a few seconds, which proves that it works.
 
 #[path = "../benches/load/consumer.rs"]
 #[allow(dead_code)] // The benchmark uses the rest.
@@ -25,14 +26,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 const PER_SECOND: u32 = 50;
 const DEFAULT_DURATION: Duration = Duration::from_secs(5);
-/// Not before memory has been used as much as it ever will be.
+/// Time until memory use has reached its plateau.
 const WARM_UP: Duration = Duration::from_secs(300);
 const MINUTE: u64 = 60;
-/// What was taken then is compared to what was taken before.
+/// Samples of this last part are compared with earlier ones.
 const FINAL_WINDOW: Duration = Duration::from_secs(600);
-/// Long enough for both.
+/// Long enough for warm-up and final window.
 const MIN_FLATNESS_DURATION: Duration = Duration::from_secs(1200);
-/// A rate for which a pause at the beginning counts for little.
+/// Duration in which a pause at the beginning hardly affects the rate.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const CLOUD: &[&str] = &[
@@ -50,7 +51,7 @@ const CLOUD: &[&str] = &[
     "-1",
 ];
 
-/// What the launcher takes at a moment.
+/// Resources of the launcher at one time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     seconds: u64,
@@ -66,8 +67,8 @@ async fn a_launcher_under_load_does_not_leak_resources() {
     if real::skipped() {
         return;
     }
-    let asked = std::env::var("NODEPOOL_SOAK").ok();
-    let time = asked
+    let setting = std::env::var("NODEPOOL_SOAK").ok();
+    let time = setting
         .as_ref()
         .map_or(DEFAULT_DURATION, |text| Duration::from_secs(text.parse().expect("NODEPOOL_SOAK is seconds")));
     let server = Server::start(Options { java: vec!["-Xmx512m".to_owned()], ..Options::default() }).await;
@@ -80,22 +81,22 @@ async fn a_launcher_under_load_does_not_leak_resources() {
     let cycles = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn(run_load(consumers.clone(), cycles.clone(), time));
     let samples = collect_samples(&server, &launcher, &cycles, time).await;
-    let in_time = load.await.expect("a life that fails says why");
+    let in_time = load.await.expect("a failed cycle panics with its reason");
     let is_empty = async || cloud.state().await["servers"] == json!(0);
-    wait::until("all servers to be gone", TIMEOUT, is_empty).await;
-    let lived = cycles.load(Ordering::Relaxed);
-    assert!(lived > 0, "somebody lived");
+    wait::until("all servers to be deleted", TIMEOUT, is_empty).await;
+    let completed = cycles.load(Ordering::Relaxed);
+    assert!(completed > 0, "no cycle was completed");
     assert_eq!(cloud.state().await["double_creates"], json!(0));
-    let wanted = time.as_secs_f64() * f64::from(PER_SECOND);
-    println!("{lived} lives in {time:?}, where {wanted:.0} were wanted");
-    if asked.is_some() {
+    let expected = time.as_secs_f64() * f64::from(PER_SECOND);
+    println!("{completed} cycles in {time:?}, expected {expected:.0}");
+    if setting.is_some() {
         print_report(&samples, time);
     }
     if time >= MIN_FLATNESS_DURATION {
         assert_flat(&samples, time);
     }
     if time >= AN_HOUR {
-        assert!(in_time as f64 >= 0.99 * wanted, "{in_time} lived in time, where {wanted:.0} were wanted");
+        assert!(in_time as f64 >= 0.99 * expected, "{in_time} cycles completed in time, expected {expected:.0}");
     }
 }
 
@@ -118,11 +119,11 @@ fn configuration(server: &Server) -> String {
 }
 
 async fn consumers(server: &Server) -> Consumers {
-    let client = process::connect(&server.address()).await.expect("a server that serves accepts clients");
-    Consumers::start(Arc::new(client), "bench").await.expect("a server that serves lets us watch")
+    let client = process::connect(&server.address()).await.expect("a running server accepts clients");
+    Consumers::start(Arc::new(client), "bench").await.expect("a running server accepts watches")
 }
 
-/// Begins so many lives each second, whatever becomes of those before. How many were over when the time was.
+/// Starts `PER_SECOND` cycles each second, independent of earlier ones. Returns how many completed within `time`.
 async fn run_load(consumers: Consumers, cycles: Arc<AtomicUsize>, time: Duration) -> usize {
     let mut ticks = interval(Duration::from_secs(1) / PER_SECOND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -131,7 +132,7 @@ async fn run_load(consumers: Consumers, cycles: Arc<AtomicUsize>, time: Duration
         ticks.tick().await;
         let (consumers, cycles) = (consumers.clone(), cycles.clone());
         under_way.spawn(async move {
-            let request = consumers.submit_request().await.expect("a request is taken");
+            let request = consumers.submit_request().await.expect("a request is accepted");
             let fulfilled = consumers.wait_until_fulfilled(&request).await.expect("a request is fulfilled");
             for node in &fulfilled.nodes {
                 consumers.use_node(&request, node).await.expect("a node is used");
@@ -139,7 +140,7 @@ async fn run_load(consumers: Consumers, cycles: Arc<AtomicUsize>, time: Duration
             cycles.fetch_add(1, Ordering::Relaxed);
         });
         while let Some(ended) = under_way.try_join_next() {
-            ended.expect("a life that fails says why");
+            ended.expect("a failed cycle panics with its reason");
         }
     }
     let in_time = cycles.load(Ordering::Relaxed);
@@ -155,31 +156,31 @@ async fn collect_samples(
 ) -> Vec<Sample> {
     let pause = (time / 60).clamp(Duration::from_secs(1), Duration::from_secs(30));
     let (began, mut samples) = (Instant::now(), Vec::new());
-    println!("seconds  lives  resident KiB  descriptors  watches  znodes");
+    println!("seconds  cycles  resident KiB  descriptors  watches  znodes");
     while began.elapsed() + pause < time {
         sleep(pause).await;
-        let figures = server.metrics().await;
-        let figure = |name: &str| figures[name].parse().expect("a figure is a number");
+        let metrics = server.metrics().await;
+        let metric = |name: &str| metrics[name].parse().expect("a metric is a number");
         let sample = Sample {
             seconds: began.elapsed().as_secs(),
             cycles: cycles.load(Ordering::Relaxed),
             resident_kib: resident_kib(launcher.pid()),
-            descriptors: std::fs::read_dir(format!("/proc/{}/fd", launcher.pid())).expect("it runs").count(),
-            watches: figure("zk_watch_count"),
-            znodes: figure("zk_znode_count"),
+            descriptors: std::fs::read_dir(format!("/proc/{}/fd", launcher.pid())).expect("the process runs").count(),
+            watches: metric("zk_watch_count"),
+            znodes: metric("zk_znode_count"),
         };
-        let Sample { seconds, cycles: lives, resident_kib, descriptors, watches, znodes } = sample;
-        println!("{seconds:7}  {lives:5}  {resident_kib:12}  {descriptors:11}  {watches:7}  {znodes:6}");
+        let Sample { seconds, cycles, resident_kib, descriptors, watches, znodes } = sample;
+        println!("{seconds:7}  {cycles:6}  {resident_kib:12}  {descriptors:11}  {watches:7}  {znodes:6}");
         samples.push(sample);
     }
     samples
 }
 
 fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next()).expect("a process has its resident size");
-    number.parse().expect("it is a number")
+    number.parse().expect("the size is a number")
 }
 
 type Metric = fn(&Sample) -> u64;
@@ -189,7 +190,7 @@ const METRICS: [(&str, Metric); 3] = [
     ("watches", |sample| sample.watches),
 ];
 
-/// Of those that were taken in this time, in seconds since the beginning.
+/// Values of the samples in this interval, in seconds since the beginning.
 fn within(samples: &[Sample], from: u64, to: u64, of: Metric) -> Vec<u64> {
     samples.iter().filter(|sample| (from..to).contains(&sample.seconds)).map(of).collect()
 }
@@ -198,7 +199,7 @@ fn mean(of: &[u64]) -> f64 {
     of.iter().sum::<u64>() as f64 / of.len() as f64
 }
 
-/// Tells how both halves differ of what follows the first five minutes, or half of a shorter time.
+/// Prints how both halves of the time after the warm-up differ. The warm-up is at most half of the time.
 fn print_report(samples: &[Sample], time: Duration) {
     let warm = WARM_UP.min(time / 2).as_secs();
     let middle = warm.midpoint(time.as_secs());
@@ -210,7 +211,8 @@ fn print_report(samples: &[Sample], time: Duration) {
     }
 }
 
-/// In each minute there is as much memory in use as in the one after the first five, within a twentieth; and in the last ten there are no more descriptors and watches than in the ten minutes after the first five.
+/// Asserts that memory stays within 5 % of the minute after the warm-up, and that the last ten minutes have no more descriptors and
+/// watches than the ten minutes after the warm-up.
 fn assert_flat(samples: &[Sample], time: Duration) {
     let (warm, end) = (WARM_UP.as_secs(), time.as_secs());
     let last = end - FINAL_WINDOW.as_secs();

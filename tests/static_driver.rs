@@ -363,7 +363,7 @@ fn a_liveness_check_does_not_wait_for_a_refresh() {
         let facts = provider.wait_for_refresh().await;
         for host in &facts.static_hosts {
             let noted = reason(&facts, &host.identity);
-            assert!(noted.ends_with("no answer in the key exchange"), "{noted}");
+            assert!(noted.ends_with("no response in the key exchange"), "{noted}");
         }
     });
 }

@@ -222,7 +222,7 @@ fn the_initial_refresh_is_retried_until_it_succeeds() {
         harness.wait_until(|seen| seen.starts.len() >= 3).await;
         assert_eq!(harness.facts().refreshed_at.0, 0.0);
         let views = dump::collect(&harness.registry).await;
-        assert_eq!((&views[0]["facts_age_s"], &views[0]["survey_error"]), (&serde_json::Value::Null, &"500".into()));
+        assert_eq!((&views[0]["facts_age_s"], &views[0]["refresh_error"]), (&serde_json::Value::Null, &"500".into()));
         harness.state.lock().unwrap().listing_fails = false;
         harness.wait_for_refresh().await;
         let listings = harness.starts().len();
@@ -395,9 +395,9 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
         let views = dump::collect(&harness.registry).await;
         let view = &views[0];
         assert_eq!((view["actor"].as_str(), view["name"].as_str()), (Some("TaskManager"), Some("cloud-a")));
-        assert_eq!(view["life"], "serving");
+        assert_eq!(view["lifecycle"], "serving");
         assert_eq!(view["in_flight"][0]["call"], "compute.DELETE.servers");
-        assert_eq!(view["queued"], serde_json::json!({"change": 1, "look": 0, "bulk": 0}));
+        assert_eq!(view["queued"], serde_json::json!({"change": 1, "read": 0, "bulk": 0}));
         assert_eq!(view["tasks"], 2);
         assert_eq!(view["jobs"][1]["job"], "launch");
         assert!(view["facts_age_s"].as_f64().is_some_and(|age| (0.0..60.0).contains(&age)), "{view}");

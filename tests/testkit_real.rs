@@ -34,13 +34,13 @@ fn persistent() -> zookeeper_client::CreateOptions<'static> {
 }
 
 #[tokio::test]
-#[should_panic(expected = "waited 30ms in vain for the impossible")]
+#[should_panic(expected = "timed out after 30ms waiting for the impossible")]
 async fn a_wait_timeout_names_the_condition() {
     wait::until("the impossible", Duration::from_millis(30), async || false).await;
 }
 
 #[tokio::test]
-#[should_panic(expected = "in vain for an answer")]
+#[should_panic(expected = "waiting for an answer")]
 async fn a_wait_times_out_although_the_condition_hangs() {
     wait::until("an answer", Duration::from_millis(30), std::future::pending).await;
 }
@@ -228,11 +228,11 @@ async fn a_program_that_logs_a_defect_or_exits_fails_its_test() {
     let panics = "echo \"thread 'main' panicked at src/x.rs:1:2:\"; echo nothing there; echo begins; exec sleep 60";
     let failure = killed(panics).await.expect("a panic is noticed");
     assert!(failure.contains("panicked at src/x.rs:1:2:\nnothing there"), "{failure}");
-    let promise = "echo 'not done, because it would break a promise: two of them'; echo begins; exec sleep 60";
-    let failure = killed(promise).await.expect("a promise is noticed");
-    assert!(failure.contains("a promise: two of them"), "{failure}");
+    let violation = "echo 'refused: would violate an invariant: two of them'; echo begins; exec sleep 60";
+    let failure = killed(violation).await.expect("a violation is noticed");
+    assert!(failure.contains("an invariant: two of them"), "{failure}");
     let failure = killed("echo begins; exit 3").await.expect("an end is noticed");
-    assert!(failure.contains("ended by itself (exit status: 3)"), "{failure}");
+    assert!(failure.contains("exited on its own (exit status: 3)"), "{failure}");
 }
 
 /// Processes that name this directory on their command line.

@@ -1,4 +1,4 @@
-//! Two launchers with the same provider, as by mistake while one replaces the other: both serve, nothing is given twice.
+//! Two launchers with the same provider, as by mistake during a replacement: both serve, and no node is assigned twice.
 
 mod workload;
 mod support;
@@ -17,7 +17,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const HOSTS: &[Host] =
     &[Host { name: "fake-a1", label: "a", slots: 4 }, Host { name: "fake-b1", label: "b", slots: 2 }];
 
-// zookeeper.md section 7.3, 10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_launchers_of_one_provider_assign_no_node_twice() {
     if real::skipped() {
@@ -40,12 +39,12 @@ async fn two_launchers_of_one_provider_assign_no_node_twice() {
         WorkloadSpec { label_lists, unserved_label: Some("z"), consumers: 6, max_use: Duration::from_millis(50) };
     let mut launchers = [harness.launcher(), harness.launcher()];
     let workload = Workload::start(&zk, &checker, workload_spec, harness::seed()).await;
-    let _watcher = StatePoller::start(&harness.connect().await, &checker);
+    let _poller = StatePoller::start(&harness.connect().await, &checker);
     for round in 1..=4 {
-        let wanted = 60 * round;
-        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || checker.summary().served >= wanted).await;
+        let target = 60 * round;
+        wait::until(&format!("{target} to be served"), TIMEOUT, async || checker.summary().served >= target).await;
         harness::assert_no_violations(&checker, &[&launchers[0], &launchers[1]]);
-        // The other one carries on, and gets a new twin.
+        // The other launcher continues, beside a new one.
         let dead = &mut launchers[round % 2];
         dead.kill();
         *dead = harness.launcher();

@@ -112,7 +112,7 @@ async fn pages_carry_security_headers() {
     );
     let etag = header("etag");
     let client = reqwest::Client::new();
-    for path in ["api/state", "api/figures", "api/plots", "metrics", "static/app.js"] {
+    for path in ["api/state", "api/metrics", "api/timeseries", "metrics", "static/app.js"] {
         let url = format!("http://127.0.0.1:{}/{path}", work_dir.web_port.number);
         let answer = client.get(url).header("origin", "http://evil.example").send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
@@ -227,8 +227,8 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
     zk.create("/nodepool/components/launcher/old0000000099", Bytes::from(python), CreateMode::Persistent)
         .await
         .unwrap();
-    let figures = async || {
-        let (_, text) = work_dir.get("/api/figures").await.unwrap();
+    let peer_metrics = async || {
+        let (_, text) = work_dir.get("/api/metrics").await.unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["launchers"].clone()
     };
     // What anybody could announce: nothing, a place of somebody else's, what listens nowhere, and one that answers oddly.
@@ -251,27 +251,27 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
     let expected = [
         "\"here\"",
         "\"there\"",
-        "it has no web port",
-        "it listens on its own loopback address only",
-        "what it announces is no address of a web port",
-        &format!("http://127.0.0.1:{} does not answer", nowhere.number),
+        "the launcher has no web port",
+        "the launcher listens on its loopback address only",
+        "the advertised web address is invalid",
+        &format!("http://127.0.0.1:{} does not respond", nowhere.number),
         "\"incomplete\"",
     ];
     wait::until("all of them to be told", TIMEOUT, async || {
-        let reply = figures().await.to_string();
+        let reply = peer_metrics().await.to_string();
         expected.iter().all(|expected| reply.contains(expected))
             && !reply.contains("169.254")
             && !reply.contains("extra")
     })
     .await;
     // What is left out is there with nothing in it, so that nobody who reads it stumbles.
-    let reply = figures().await;
+    let reply = peer_metrics().await;
     let providers = reply.as_array().unwrap().iter().flat_map(|launcher| launcher["providers"].as_array().cloned());
     let incomplete = providers.flatten().find(|provider| provider["name"] == "incomplete").unwrap();
     assert_eq!((&incomplete["quotas"], &incomplete["calls"]["count"]), (&serde_json::json!([]), &0.into()));
     second.kill();
     wait::until("the second to be missing, then gone", TIMEOUT, async || {
-        let reply = figures().await.to_string();
+        let reply = peer_metrics().await.to_string();
         !reply.contains("\"there\"") && reply.contains("\"here\"")
     })
     .await;
@@ -383,9 +383,9 @@ async fn nothing_secret_is_shown() {
         "/label-list",
         "/metrics",
         "/api/state",
-        "/api/figures",
+        "/api/metrics",
         "/api/providers",
-        "/api/plots",
+        "/api/timeseries",
         "/api/node/0000000077",
         "/health/live",
         "/health/ready",

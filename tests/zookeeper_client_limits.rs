@@ -55,7 +55,7 @@ async fn a_full_request_queue_rejects_more_and_drains_in_order() {
     let mut waiting: Vec<_> = (0..QUEUED_REQUESTS - 1).map(|_| zk.exists("/counter")).collect();
     let last = zk.create("/last", Bytes::new(), CreateMode::Persistent);
     let refused = join_all((0..1_000).map(|_| zk.exists("/counter"))).await;
-    let reason = "too many requests wait for a connection";
+    let reason = "too many requests are waiting for a connection";
     assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(why)) if why == reason)));
     measured.lap("queued, and the rest refused");
     let server = zookeeper_server::EmbeddedServer::start(options).await.unwrap();

@@ -1,4 +1,5 @@
-//! A launcher at work on three servers of which some go away, and whose session ends: nothing is lost, nothing given twice.
+//! ZooKeeper failover: a launcher under load on three servers, of which some are killed, and whose session expires. No request is lost and
+//! no node assigned twice.
 
 mod workload;
 mod in_process_launcher;
@@ -30,13 +31,13 @@ fn workload_spec() -> WorkloadSpec {
     WorkloadSpec { label_lists: shapes, unserved_label: None, consumers: 5, max_use: Duration::from_millis(80) }
 }
 
-/// What is going on while servers die.
+/// Launcher, workload and checker of one test.
 struct FailoverHarness {
     harness: WorkloadHarness,
     zk: Zk,
     checker: Arc<ConsistencyChecker>,
     workload: Workload,
-    _watcher: StatePoller,
+    _poller: StatePoller,
     launcher: NodepoolProcess,
 }
 
@@ -55,18 +56,18 @@ impl FailoverHarness {
     async fn start(ensemble: &Ensemble, session: Duration) -> FailoverHarness {
         let harness = harness_on(ensemble, session);
         let zk = harness.connect().await;
-        // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
-        // consumers' own patience for what is lost.
+        // During elections no request is served, so the poller only checks double assignment, and the timeout of the consumers
+        // detects lost requests.
         let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), LauncherSetup::OnePerProvider));
         let workload = Workload::start(&zk, &checker, workload_spec(), harness::seed()).await;
-        let watcher = StatePoller::start(&harness.connect().await, &checker);
+        let poller = StatePoller::start(&harness.connect().await, &checker);
         let launcher = harness.launcher();
-        let work = FailoverHarness { harness, zk, checker, workload, _watcher: watcher, launcher };
+        let work = FailoverHarness { harness, zk, checker, workload, _poller: poller, launcher };
         work.wait_until_serving().await;
         work
     }
 
-    /// More is served from now on.
+    /// Waits until more requests are served.
     async fn wait_until_serving(&self) {
         let before = self.checker.summary().served;
         let what = format!("more to be served than {before}: {:?}", self.checker.violations());
@@ -78,11 +79,11 @@ impl FailoverHarness {
         self.workload.stop().await;
         self.harness.wait_until_settled(&self.zk, 1, TIMEOUT).await;
         harness::assert_no_violations(&self.checker, &[&self.launcher]);
-        assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
+        assert!(self.launcher.ended().is_none(), "the launcher does not exit");
         self.launcher.stop(TIMEOUT).await;
     }
 
-    /// The launcher's session: that of its registration.
+    /// The launcher's session: the owner of its registration.
     async fn session(&self) -> i64 {
         let kind = "/nodepool/components/pool";
         wait::until_some("the launcher's registration", TIMEOUT, async || {
@@ -96,12 +97,12 @@ impl FailoverHarness {
 
 /// The server that a session is connected to.
 async fn server_of_session(ensemble: &Ensemble, session: i64) -> usize {
-    wait::until_some("the session to be somewhere", TIMEOUT, async || {
+    wait::until_some("the session to be connected", TIMEOUT, async || {
         for (index, server) in ensemble.servers.iter().enumerate() {
             let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
-            let mut answer = String::new();
-            let asked = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
-            if asked && answer.contains(&format!("sid=0x{session:x}")) {
+            let mut reply = String::new();
+            let is_read = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut reply).await.is_ok();
+            if is_read && reply.contains(&format!("sid=0x{session:x}")) {
                 return Some(index);
             }
         }
@@ -110,7 +111,6 @@ async fn server_of_session(ensemble: &Ensemble, session: i64) -> usize {
     .await
 }
 
-// zookeeper.md checks 24, 80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zookeeper_server_crashes_lose_neither_nodes_nor_requests() {
     if real::skipped() {
@@ -118,7 +118,7 @@ async fn zookeeper_server_crashes_lose_neither_nodes_nor_requests() {
     }
     let options = Options { tick: Duration::from_secs(1), ..harness::options() };
     let mut ensemble = Ensemble::start(3, options).await;
-    // Long enough to live through an election.
+    // A session that outlives an election.
     let work = FailoverHarness::start(&ensemble, Duration::from_secs(20)).await;
     let session = work.session().await;
 
@@ -133,11 +133,10 @@ async fn zookeeper_server_crashes_lose_neither_nodes_nor_requests() {
     work.wait_until_serving().await;
     ensemble.start_again(home).await;
     work.wait_until_serving().await;
-    assert_eq!(work.session().await, session, "one session lives through all of it");
+    assert_eq!(work.session().await, session, "the session survives");
     work.finish().await;
 }
 
-// zookeeper.md checks 24, 64, 80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_launcher_whose_session_expires_under_load_gets_a_new_one() {
     if real::skipped() {
@@ -147,7 +146,7 @@ async fn a_launcher_whose_session_expires_under_load_gets_a_new_one() {
     let work = FailoverHarness::start(&ensemble, Duration::from_secs(1)).await;
     for _ in 0..3 {
         let session = work.session().await;
-        // Stopped for longer than its session lasts, it wakes up believing in locks and a picture that are gone.
+        // Suspended for longer than its session lasts, it resumes with lost locks and a stale snapshot.
         work.launcher.signal(nix::sys::signal::Signal::SIGSTOP);
         wait::until("the session to expire", TIMEOUT, async || {
             let registered = retry_unknown(|| work.zk.children("/nodepool/components/pool")).await;
@@ -161,28 +160,27 @@ async fn a_launcher_whose_session_expires_under_load_gets_a_new_one() {
     work.finish().await;
 }
 
-// zookeeper.md checks 24, 64, 80
 #[test]
 fn a_session_closed_by_others_is_replaced() {
     if real::skipped() {
         return;
     }
-    // In this process, because only the owner of a session knows what it takes to end it.
+    // In this process, because only the owner of a session has the credentials to close it.
     actix_rt::System::new().block_on(async {
         let ensemble = Ensemble::start(3, harness::options()).await;
         let harness = harness_on(&ensemble, Duration::from_secs(4));
         let zk = harness.connect().await;
         let checker = Arc::new(ConsistencyChecker::new(TIMEOUT, &harness.slots(), LauncherSetup::OnePerProvider));
         let workload = Workload::start(&zk, &checker, workload_spec(), harness::seed()).await;
-        let _watcher = StatePoller::start(&harness.connect().await, &checker);
+        let _poller = StatePoller::start(&harness.connect().await, &checker);
         let mut process = in_process_launcher::InProcessDaemon::new(&harness.configuration());
         for round in 1..=5 {
             let session = harness.session(harness.session).await;
             let running = process.run_on(session.clone());
             wait::until("more to be served", TIMEOUT, async || checker.summary().served > 10 * round).await;
-            // Our client takes its session back when it can, hence the repetition.
+            // The launcher's client reconnects to its session when it can, hence the repetition.
             let state = session.session();
-            wait::until("the thief to end the session", TIMEOUT, async || {
+            wait::until("the second client to close the session", TIMEOUT, async || {
                 let second_session =
                     zookeeper_client::Client::connector().with_session(session.credentials()).with_fail_eagerly();
                 drop(second_session.connect(&ensemble.servers[0].address()).await);

@@ -1,4 +1,4 @@
-//! Bare pipelined clients: how fast this ZooKeeper is when nobody thinks.
+//! Baseline: pipelined ZooKeeper clients without any decisions, which measure this ZooKeeper's own speed.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use zookeeper_client::{Client, Error};
 
 use crate::process::{PERSISTENT, connect};
 
-/// Where the transactions go; nobody watches it.
+/// Root of the transactions; no client watches it.
 const ROOT: &str = "/bench-bare";
 
-/// The records of one hand-out, as they were written.
+/// The request and node record of one fulfilled request.
 pub struct Sample {
     request: Vec<u8>,
     node: Vec<u8>,
@@ -27,7 +27,7 @@ impl Sample {
     }
 }
 
-/// Transactions per second of the shape and size of a hand-out: both locks proven free, node and request written.
+/// Transactions per second of the shape and size of a fulfilment: both locks proven free, node and request written.
 pub async fn commit(server: &str, sample: &Sample, count: usize) -> anyhow::Result<f64> {
     let client = connect(server).await?;
     for directory in [ROOT.to_owned(), format!("{ROOT}/nodes"), format!("{ROOT}/requests"), format!("{ROOT}/locks")] {
@@ -64,11 +64,11 @@ pub async fn commit(server: &str, sample: &Sample, count: usize) -> anyhow::Resu
         writers.push(writer);
     }
     let began = Instant::now();
-    try_join_all(writers.iter_mut().map(|writer| writer.commit())).await.context("a bare transaction failed")?;
+    try_join_all(writers.iter_mut().map(|writer| writer.commit())).await.context("a baseline transaction failed")?;
     Ok(count as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Reads what a launcher reads at its start, or `nodepool list` for its table.
+/// Reads the records that a launcher reads at its start, or those that `nodepool list` reads.
 pub async fn read(server: &str, nodes_only: bool) -> anyhow::Result<Value> {
     let began = Instant::now();
     let client = Arc::new(connect(server).await?);

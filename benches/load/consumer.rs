@@ -1,4 +1,4 @@
-//! Consumers of nodes that do what Zuul does, transaction by transaction.
+//! Consumers of nodes that issue the same transactions as Zuul.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ enum Slot {
     Done(Fulfilled),
 }
 
-/// One session that asks and watches, for any number of consumers.
+/// One session that submits and watches requests for any number of consumers.
 #[derive(Clone)]
 pub struct Consumers {
     pub client: Arc<Client>,
@@ -37,7 +37,7 @@ pub struct Consumers {
 
 impl Consumers {
     pub async fn start(client: Arc<Client>, label: &str) -> anyhow::Result<Self> {
-        // Not every launcher makes what it only reads.
+        // Some launchers do not create the paths that they only read.
         for path in ["/nodepool", REQUESTS] {
             match client.create(path, b"", &PERSISTENT).await {
                 Ok(_) | Err(Error::NodeExists) => {}
@@ -64,7 +64,7 @@ impl Consumers {
         record.to_string().into_bytes()
     }
 
-    /// Creates a request, which ends with this program; returns its id.
+    /// Creates an ephemeral request; returns its id.
     pub async fn submit_request(&self) -> anyhow::Result<String> {
         let prefix = format!("{REQUESTS}/200-");
         let (_, sequence) = self.client.create(&prefix, &self.record(), &EPHEMERAL_SEQUENTIAL).await?;
@@ -89,7 +89,7 @@ impl Consumers {
         self.slots.lock().expect("nothing panics while it holds the slots")
     }
 
-    /// Everything Zuul does with a node that it was given: lock, remove the request, in-use, used, unlock.
+    /// All writes of Zuul for a node: lock, remove the request, in-use, used, unlock.
     pub async fn use_node(&self, request: &str, node: &str) -> anyhow::Result<()> {
         let contender = self.lock_node(node).await?;
         let path = format!("/nodepool/nodes/{node}");
@@ -97,7 +97,7 @@ impl Consumers {
         let (data, stat) = read.with_context(|| format!("cannot read node {node} of {request}"))?;
         let mut record: Value = serde_json::from_slice(&data)?;
         if record["allocated_to"] != request {
-            bail!("node {node} is allocated to {} and was handed out to {request}", record["allocated_to"]);
+            bail!("node {node} is allocated to {} and was assigned to {request}", record["allocated_to"]);
         }
         let removed = self.client.delete(&format!("{REQUESTS}/{request}"), None).await;
         removed.with_context(|| format!("cannot remove request {request}"))?;
@@ -106,13 +106,13 @@ impl Consumers {
             record["state"] = json!(state);
             let bytes = record.to_string().into_bytes();
             let written = self.client.set_data(&path, &bytes, Some(version)).await;
-            version = written.with_context(|| format!("cannot take node {node} to {state}"))?.version;
+            version = written.with_context(|| format!("cannot set node {node} to {state}"))?.version;
         }
         self.client.delete(&contender, None).await.with_context(|| format!("cannot unlock node {node}"))?;
         Ok(())
     }
 
-    /// Takes the lock as kazoo does; nobody else may be in it.
+    /// Acquires the lock like kazoo, and waits until there is no other contender.
     async fn lock_node(&self, node: &str) -> anyhow::Result<String> {
         let directory = format!("/nodepool/nodes/{node}/lock");
         let prefix = format!("{directory}/{}__lock__", uuid::Uuid::new_v4().simple());
@@ -128,7 +128,7 @@ impl Consumers {
             Err(error) => return Err(error.into()),
         };
         loop {
-            // A launcher that unlocks a moment after it has fulfilled a request is waited for.
+            // A launcher may unlock the node shortly after it has fulfilled the request.
             let (names, _) = self.client.get_children(&directory).await?;
             if names.len() == 1 {
                 return Ok(format!("{prefix}{sequence}"));
@@ -138,7 +138,7 @@ impl Consumers {
     }
 }
 
-/// Reads every request that changes, as a cache of requests does, and tells who waits for it.
+/// Reads every changed request, like a request cache, and notifies its consumer.
 async fn watch_requests(client: Arc<Client>, mut watcher: PersistentWatcher, slots: Arc<Mutex<HashMap<String, Slot>>>) {
     let mut reads = FuturesUnordered::new();
     loop {
@@ -170,7 +170,7 @@ async fn watch_requests(client: Arc<Client>, mut watcher: PersistentWatcher, slo
 fn notify_waiter(slots: &Mutex<HashMap<String, Slot>>, id: &str, fulfilled: Fulfilled) {
     let mut slots = slots.lock().expect("nothing panics while it holds the slots");
     match slots.remove(id) {
-        // Whoever waited may have given up.
+        // The consumer may have stopped waiting.
         Some(Slot::Waiting(sender)) => drop(sender.send(fulfilled)),
         Some(Slot::Done(_)) | None => drop(slots.insert(id.to_owned(), Slot::Done(fulfilled))),
     }

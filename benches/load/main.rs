@@ -1,7 +1,7 @@
-//! A load generator that behaves like Zuul, and the bare ZooKeeper clients that launchers are measured against.
+//! Load generator that behaves like Zuul, and the baseline ZooKeeper clients that launchers are compared with.
 //!
-//! Each scenario runs against launchers that somebody else has started and prints one line of JSON. Without a scenario
-//! (`cargo bench --bench handout`) the driver script `benches/run` is started, which sets everything up.
+//! Each scenario runs against launchers that are already running and prints one line of JSON. Without a scenario
+//! (`cargo bench --bench handout`) the program starts the driver script `benches/run`, which sets everything up.
 
 mod baseline;
 mod consumer;
@@ -21,7 +21,7 @@ struct Arguments {
     scenario: Scenario,
 }
 
-/// Where the load goes, and whose computing time is counted.
+/// The ZooKeeper and label of the load, and the process whose CPU time is measured.
 #[derive(clap::Args, Clone)]
 pub struct Target {
     /// host:port of a ZooKeeper without TLS
@@ -32,14 +32,14 @@ pub struct Target {
     /// process id of the launcher
     #[arg(long)]
     pub pid: Option<u32>,
-    /// milliseconds in which a launcher may finish what belongs to its hand-outs
+    /// milliseconds in which a launcher may finish its writes after the last fulfilled request
     #[arg(long, default_value_t = 200)]
     pub settle: u64,
 }
 
 #[derive(Subcommand)]
 enum Scenario {
-    /// Requests one after another, each to a ready node; nothing is given back before the end.
+    /// Requests one after another, each fulfilled with a ready node; no node is released before the end.
     One {
         #[command(flatten)]
         target: Target,
@@ -52,11 +52,11 @@ enum Scenario {
         target: Target,
         #[arg(long)]
         count: usize,
-        /// Commit the same transactions from a bare pipelined client afterwards.
+        /// Commit the same transactions from a pipelined baseline client afterwards.
         #[arg(long)]
         bare: bool,
     },
-    /// Consumers that ask, lock, use and give back without end.
+    /// Consumers that request, lock, use and release nodes in a loop.
     Cycle {
         #[command(flatten)]
         target: Target,
@@ -64,17 +64,17 @@ enum Scenario {
         consumers: usize,
         #[arg(long)]
         seconds: u64,
-        /// Where to write when each node was handed out and when it was given back, in seconds since the Unix epoch.
+        /// File for the times at which each node was assigned and released, in seconds since the Unix epoch.
         #[arg(long)]
         times: Option<PathBuf>,
     },
-    /// All requests at once, for nodes that are made for them.
+    /// All requests at once, fulfilled with launched nodes.
     Launch {
         #[command(flatten)]
         target: Target,
         #[arg(long)]
         count: usize,
-        /// End without using the nodes: they stay, ready for others.
+        /// End without using the nodes: they remain ready for other requests.
         #[arg(long)]
         leave: bool,
     },
@@ -87,7 +87,7 @@ enum Scenario {
         #[arg(long, default_value_t = 600)]
         seconds: u64,
     },
-    /// From the start of a launcher to its first hand-out, with many requests waiting.
+    /// Time from the start of a launcher to its first fulfilled request, with many open requests.
     Start {
         #[command(flatten)]
         target: Target,
@@ -95,11 +95,11 @@ enum Scenario {
         requests: usize,
         #[arg(long)]
         rounds: usize,
-        /// The launcher's command; without one the bare client is measured.
+        /// The launcher's command; without one the baseline client is measured.
         #[arg(last = true)]
         command: Vec<String>,
     },
-    /// Reads all nodes and requests with as little as it takes, and says so.
+    /// Reads all nodes and requests with the minimum of operations, and reports the time.
     Read {
         #[command(flatten)]
         target: Target,
@@ -115,7 +115,7 @@ fn main() -> anyhow::Result<()> {
         return run_driver();
     }
     let scenario = Arguments::parse_from(arguments).scenario;
-    // One thread: the machine belongs to the launcher and to ZooKeeper.
+    // One thread, to leave the CPUs to the launcher and to ZooKeeper.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(run(scenario))?;
     println!("{report}");
@@ -138,7 +138,7 @@ async fn run(scenario: Scenario) -> anyhow::Result<serde_json::Value> {
     }
 }
 
-/// Hands over to the driver script, which calls this program back.
+/// Replaces this process by the driver script, which starts this program with a scenario.
 fn run_driver() -> anyhow::Result<()> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/run");
     let load = std::env::current_exe().context("this program has no path")?;

@@ -1,4 +1,4 @@
-//! Computing time of another process, and what a ZooKeeper client of this program is made of.
+//! CPU time of another process, and the ZooKeeper client of this program.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub async fn connect(server: &str) -> anyhow::Result<Client> {
     connector.connect(server).await.with_context(|| format!("no ZooKeeper at {server}"))
 }
 
-/// Seconds that a process has computed so far, in user and system mode, in threads that have ended too.
+/// CPU seconds of a process so far, in user and system mode, including threads that have ended.
 pub fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
-    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.try_into()?)).context("the launcher is gone")?;
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.try_into()?)).context("the launcher has exited")?;
     Ok(Duration::from(clock.now()?).as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! What is measured of a launcher that runs: one request at a time, all at once, and round after round.
+//! Scenarios against a running launcher: one request at a time, all at once, and in a loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::{Target, baseline};
 
 const NODES: &str = "/nodepool/nodes";
 
-/// What was done between two moments: transactions of everybody, and computing time of the launcher.
+/// Measures the transactions of all clients, and the CPU time of the launcher, between start and stop.
 struct Measurement {
     client: Arc<Client>,
     pid: Option<u32>,
@@ -36,7 +36,7 @@ impl Measurement {
         Ok(Self { client: client.clone(), pid: target.pid, settle, zxid, cpu_seconds: computed })
     }
 
-    /// Transactions besides `own`, and seconds computed, each per hand-out.
+    /// Transactions without `own`, and CPU seconds, each per fulfilled request.
     async fn stop(self, own: usize, handouts: usize) -> anyhow::Result<(f64, f64)> {
         tokio::time::sleep(self.settle).await;
         let transactions = current_zxid(&self.client).await? - self.zxid - 1 - own as i64;
@@ -45,7 +45,7 @@ impl Measurement {
     }
 }
 
-/// The number of a transaction of our own: whatever lies between two of them was done meanwhile.
+/// The zxid of a transaction of our own. The difference of two counts the transactions in between.
 async fn current_zxid(client: &Client) -> anyhow::Result<i64> {
     let (stat, _) = client.create("/bench-mark-", b"", &PERSISTENT_SEQUENTIAL).await?;
     Ok(stat.czxid)
@@ -89,10 +89,10 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
     let began = Instant::now();
     release_nodes(&consumers, &served).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
-    let given_back = began.elapsed().as_secs_f64();
+    let released = began.elapsed().as_secs_f64();
     let mut report = json!({
         "count": count, "seconds": seconds, "per_second": count as f64 / seconds,
-        "transactions": transactions, "cpu_ms": computed * 1000.0, "given_back_s": given_back,
+        "transactions": transactions, "cpu_ms": computed * 1000.0, "given_back_s": released,
     });
     if with_bare {
         let rate = baseline::commit(&target.zookeeper, &sample, count).await?;
@@ -121,7 +121,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
     let rounds: Vec<_> = try_join_all(rounds).await?.into_iter().flatten().collect();
     let elapsed = began.elapsed().as_secs_f64();
     let (transactions, computed) = measurement.stop(0, rounds.len()).await?;
-    // What is still being deleted would be counted with whatever is measured next.
+    // Deletions that continue after this scenario would be counted in the next one.
     match ready {
         0 => wait_for_no_nodes(&client, Duration::from_secs(600)).await?,
         _ => wait_for_nodes(&client, ready, Duration::from_secs(600)).await?,
@@ -166,7 +166,7 @@ async fn wait_for_no_nodes(client: &Client, timeout: Duration) -> anyhow::Result
         if names.is_empty() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{} nodes are left after {timeout:?}", names.len());
+        ensure!(Instant::now() < deadline, "{} nodes remain after {timeout:?}", names.len());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -178,7 +178,7 @@ pub async fn await_nodes(target: &Target, nodes: usize, seconds: u64) -> anyhow:
     Ok(json!({"nodes": nodes, "seconds": began.elapsed().as_secs_f64()}))
 }
 
-/// Asks for all at once; also says how long it took until the last one was served.
+/// Submits all requests at once; returns them and the time until the last one was fulfilled.
 async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(String, Fulfilled)>, f64)> {
     let began = Instant::now();
     let requests = (0..count).map(|_| async {
@@ -187,7 +187,7 @@ async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(
         anyhow::Ok((id, fulfilled))
     });
     let served = try_join_all(requests).await?;
-    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was served");
+    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was fulfilled");
     Ok((served, (last - began).as_secs_f64()))
 }
 
@@ -196,7 +196,7 @@ async fn release_nodes(consumers: &Consumers, served: &[(String, Fulfilled)]) ->
     Ok(())
 }
 
-/// Node ids whose record is ready and allocated to nobody.
+/// Ids of ready nodes without an allocation.
 pub async fn ready_nodes(client: &Client) -> anyhow::Result<Vec<String>> {
     let (names, _) = match client.get_children(NODES).await {
         Ok(answer) => answer,
@@ -224,7 +224,7 @@ pub async fn ready_nodes(client: &Client) -> anyhow::Result<Vec<String>> {
 async fn wait_for_nodes(client: &Client, count: usize, timeout: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     loop {
-        // Counting first costs one small read; the records are read when the number is right.
+        // Counting the names is one small read; the records are read only when the number suffices.
         let listed = client.get_children(NODES).await.map_or(0, |(names, _)| names.len());
         if listed >= count {
             let ready = ready_nodes(client).await?.len();
@@ -232,7 +232,7 @@ async fn wait_for_nodes(client: &Client, count: usize, timeout: Duration) -> any
                 return Ok(());
             }
         }
-        ensure!(Instant::now() < deadline, "only {listed} of {count} nodes are there after {timeout:?}");
+        ensure!(Instant::now() < deadline, "only {listed} of {count} nodes exist after {timeout:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

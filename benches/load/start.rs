@@ -1,4 +1,5 @@
-//! From the start of a launcher to its first hand-out, with a full ZooKeeper; and the same for a bare client.
+//! Time from the start of a launcher to its first fulfilled request with a full ZooKeeper, and the same for the
+//! baseline client.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::process::{PERSISTENT_SEQUENTIAL, connect};
 
 const REQUESTS: &str = "/nodepool/requests";
 const NODES: &str = "/nodepool/nodes";
-/// The reference reads node by node.
+/// Long, because Nodepool 11 reads the nodes one by one.
 const HAND_OUT_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[String]) -> anyhow::Result<Value> {
@@ -35,7 +36,7 @@ pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[S
     Ok(json!({"rounds": rounds, "best_s": seconds[0], "median_s": seconds[rounds / 2], "requests": requests}))
 }
 
-/// So many open requests, no allocation: as before any launcher looked.
+/// Resets ZooKeeper to so many open requests and no allocated nodes, as before the start of any launcher.
 async fn reset_requests(client: &Arc<Client>, target: &Target, requests: usize) -> anyhow::Result<()> {
     let (names, _) = client.get_children(REQUESTS).await?;
     try_join_all(names.iter().map(|name| client.delete(&format!("{REQUESTS}/{name}"), None))).await?;
@@ -60,7 +61,7 @@ async fn reset_requests(client: &Arc<Client>, target: &Target, requests: usize) 
     let consumers = Consumers::start(client.clone(), &target.label).await?;
     let prefix = format!("{REQUESTS}/200-");
     let creates = (0..requests).map(|_| async {
-        // Of no session, as if their creator had them from long ago.
+        // Persistent, so that the requests do not depend on this session.
         client.create(&prefix, &consumers.record(), &PERSISTENT_SEQUENTIAL).await
     });
     try_join_all(creates).await?;
@@ -71,10 +72,10 @@ async fn first_hand_out(client: &Arc<Client>, command: &[String]) -> anyhow::Res
     let mut watcher = client.watch(REQUESTS, AddWatchMode::PersistentRecursive).await?;
     let began = Instant::now();
     let mut launcher = spawn(command)?;
-    let seen = tokio::time::timeout(HAND_OUT_TIMEOUT, async {
+    let first = tokio::time::timeout(HAND_OUT_TIMEOUT, async {
         loop {
             let event = watcher.changed().await;
-            ensure!(event.event_type != EventType::Session, "ZooKeeper is gone");
+            ensure!(event.event_type != EventType::Session, "the ZooKeeper session ended");
             if event.event_type == EventType::NodeDataChanged {
                 let (data, _) = client.get_data(&event.path).await?;
                 let record: Value = serde_json::from_slice(&data)?;
@@ -84,17 +85,17 @@ async fn first_hand_out(client: &Arc<Client>, command: &[String]) -> anyhow::Res
             }
         }
     });
-    let seen = seen.await;
+    let first = first.await;
     terminate(&mut launcher).await?;
-    seen.context("no hand-out came")?
+    first.context("no request was fulfilled in time")?
 }
 
-/// The same program in the role of the bare client: a process of its own, as the launcher is.
+/// Runs this program as the baseline client in a separate process, like the launcher.
 fn read_once(server: &str) -> anyhow::Result<f64> {
     let began = Instant::now();
     let status =
         Command::new(std::env::current_exe()?).args(["read", "--zookeeper", server]).stdout(Stdio::null()).status()?;
-    ensure!(status.success(), "the bare client failed: {status}");
+    ensure!(status.success(), "the baseline client failed: {status}");
     Ok(began.elapsed().as_secs_f64())
 }
 
@@ -104,7 +105,7 @@ fn spawn(command: &[String]) -> anyhow::Result<Child> {
     child.with_context(|| format!("cannot start {program}"))
 }
 
-/// In good order, so that its registration is gone; by force if it takes too long.
+/// Sends SIGTERM, so that the launcher deletes its registration, and SIGKILL if it takes too long.
 async fn terminate(launcher: &mut Child) -> anyhow::Result<()> {
     let pid = Pid::from_raw(launcher.id().try_into()?);
     kill(pid, Signal::SIGTERM)?;

@@ -1,4 +1,5 @@
-//! Any texts as clouds.yaml and what belongs to it. What is done with them is beside this, for `tests/corpora.rs` too.
+//! Fuzz target: arbitrary text as clouds.yaml and its companions. The check is in `fuzz/inputs`, shared with
+//! `tests/fuzz_corpus.rs`.
 #![no_main]
 
 #[path = "../inputs/clouds.rs"]

@@ -1,4 +1,5 @@
-//! Any text as a configuration, with a secure file or without one. What is done with them is beside this, for `tests/corpora.rs` too.
+//! Fuzz target: arbitrary text as a configuration, with or without a secure file. The check is in `fuzz/inputs`, shared
+//! with `tests/fuzz_corpus.rs`.
 #![no_main]
 
 #[path = "../inputs/config.rs"]

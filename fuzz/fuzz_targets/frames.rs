@@ -1,4 +1,5 @@
-//! The bytes of connections to the embedded coordinator. What is done with them is beside this, for `tests/corpora.rs` too.
+//! Fuzz target: bytes of connections to the embedded coordinator. The check is in `fuzz/inputs`, shared with
+//! `tests/fuzz_corpus.rs`.
 #![no_main]
 
 #[path = "../inputs/frames.rs"]

@@ -1,4 +1,5 @@
-//! The bytes of a connection to the web port. What is done with them is beside this, for `tests/corpora.rs` too.
+//! Fuzz target: bytes of a connection to the web port. The check is in `fuzz/inputs`, shared with
+//! `tests/fuzz_corpus.rs`.
 #![no_main]
 
 #[path = "../inputs/http.rs"]

@@ -1,4 +1,4 @@
-//! Any text as the file of `-l`. What is done with them is beside this, for `tests/corpora.rs` too.
+//! Fuzz target: arbitrary text as the file of `-l`. The check is in `fuzz/inputs`, shared with `tests/fuzz_corpus.rs`.
 #![no_main]
 
 #[path = "../inputs/logging.rs"]

@@ -1,4 +1,4 @@
-//! Znode bytes of any content as records. What is done with them is beside this, for `tests/corpora.rs` too.
+//! Fuzz target: arbitrary znode bytes as records. The check is in `fuzz/inputs`, shared with `tests/fuzz_corpus.rs`.
 #![no_main]
 
 #[path = "../inputs/records.rs"]

@@ -1,16 +1,17 @@
-//! Any texts as clouds.yaml, secure.yaml, profiles and variables: settings or an error with its place, and no secret in either.
+//! Arbitrary text as clouds.yaml, secure.yaml, profiles and variables: settings or an error with its position, no
+//! secret in either.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use openstack_clouds::{CloudSelector, ConfigFiles, Environment, FileText, resolve};
 
-/// Where it is only what a password or the like is set to, nobody may repeat it.
+/// If it is only the value of a password or another secret key, no output may contain it.
 const SECRET: &str = "hunter2";
 const KEYS: [&str; 5] = ["password", "token", "auth_token", "application_credential_secret", "OS_PASSWORD"];
 
-// Input: clouds.yaml, and behind lines that name them the other files, variables as `NAME=VALUE` in lines, and a cloud and
-// a region in a line each.
+// Input: clouds.yaml; then sections that begin with a line of their name: the other files, variables as `NAME=VALUE`,
+// and cloud and region in a line each.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut parts: BTreeMap<&str, String> = BTreeMap::new();
@@ -41,7 +42,7 @@ pub fn check(data: &[u8]) {
     let mut lines = parts.get("#wanted").map_or("", String::as_str).lines().filter(|line| !line.is_empty());
     let wanted = CloudSelector { cloud: lines.next(), region: lines.next() };
     let found = resolve(&files, wanted);
-    assert_eq!(found, resolve(&files, wanted), "the same each time");
+    assert_eq!(found, resolve(&files, wanted), "loading is deterministic");
     let shown = match &found {
         Ok(loaded) => {
             assert!(loaded.warnings.iter().all(|warning| !warning.is_error()), "{:?}", loaded.warnings);
@@ -49,15 +50,15 @@ pub fn check(data: &[u8]) {
             warnings.collect::<String>() + &format!("{:?}", loaded.settings)
         }
         Err(error) => {
-            let problem = error.clone().into_diagnostic();
-            assert!(problem.is_error() && !problem.message.is_empty(), "{problem:?}");
-            format!("{problem} {error:?}")
+            let diagnostic = error.clone().into_diagnostic();
+            assert!(diagnostic.is_error() && !diagnostic.message.is_empty(), "{diagnostic:?}");
+            format!("{diagnostic} {error:?}")
         }
     };
     assert!(!shown.contains(SECRET) || !is_secret(text), "{shown}");
 }
 
-/// Whether all that stands before it are keys for secrets.
+/// Whether each occurrence of it follows a secret key.
 fn is_secret(text: &str) -> bool {
     text.match_indices(SECRET).all(|(at, _)| {
         let before = text[..at].trim_end_matches(['\'', '"', ' ']);

@@ -1,4 +1,5 @@
-//! Any text as a configuration, alone and with a secure file: it may be refused, it may not panic, hang or tell a secret.
+//! Arbitrary text as a configuration, with or without a secure file: loading may fail, but not panic, hang or reveal a
+//! secret.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,12 @@ use nodepool_model::config::validate::validate;
 use python_yaml::diagnostics::Diagnostic;
 use tokio::runtime::Builder;
 
-/// Those of this version, and some whose sections are only read.
+/// The drivers of this version, and some whose sections are only read.
 const DRIVERS: &[&str] =
     &["aws", "example", "fake", "kubernetes", "metastatic", "openshiftpods", "openstack", "static", "test"];
-/// What follows this line is the secure file.
+/// The text after this line is the secure file.
 const SEPARATOR: &str = "\n#secure\n";
-/// Where it stands in the secure file alone, nobody may repeat it.
+/// If only the secure file contains it, no output may contain it.
 const SECRET: &str = "hunter2";
 const MAIN: &str = "np.yaml";
 const SECURE: &str = "secure.yaml";
@@ -29,23 +30,23 @@ pub fn check(data: &[u8]) {
     match (first, second) {
         (Ok(first), Ok(second)) => {
             assert_eq!(first.config, second.config, "two loads of one file are equal");
-            assert_eq!(first.stamp, second.stamp, "and so are their stamps");
-            assert!(first.problems.iter().all(|problem| !problem.is_error()), "{:?}", first.problems);
-            check_diagnostics(&first.problems, main, secure);
+            assert_eq!(first.stamp, second.stamp, "stamps are deterministic");
+            assert!(first.diagnostics.iter().all(|diagnostic| !diagnostic.is_error()), "{:?}", first.diagnostics);
+            check_diagnostics(&first.diagnostics, main, secure);
             let refused = first.config.out_of_service.iter();
             refused.for_each(|(_, reason)| assert!(!leaks_secret(reason, main, secure), "{reason}"));
         }
         (Err(first), Err(second)) => {
-            assert!(first.problems.iter().any(Diagnostic::is_error), "what is refused has an error");
-            assert_eq!(first.problems, second.problems, "and the same each time");
+            assert!(first.diagnostics.iter().any(Diagnostic::is_error), "a failed load has an error");
+            assert_eq!(first.diagnostics, second.diagnostics, "diagnostics are deterministic");
             assert!(!leaks_secret(&first.to_string(), main, secure), "{first}");
-            check_diagnostics(&first.problems, main, secure);
+            check_diagnostics(&first.diagnostics, main, secure);
         }
-        _ => panic!("one file loads once and once it does not"),
+        _ => panic!("one load succeeds and another one fails"),
     }
 }
 
-/// As a daemon loads it.
+/// Loads the configuration like a daemon.
 fn loaded(main: &str, secure: Option<&str>) -> Result<LoadedConfig, LoadError> {
     let texts = [(MAIN, Some(main)), (SECURE, secure)];
     let texts = texts.into_iter().filter_map(|(name, text)| Some((PathBuf::from(name), text?.to_owned())));
@@ -54,23 +55,23 @@ fn loaded(main: &str, secure: Option<&str>) -> Result<LoadedConfig, LoadError> {
     runtime.block_on(load(&files, Path::new(MAIN), secure.map(|_| Path::new(SECURE)), DRIVERS))
 }
 
-fn check_diagnostics(problems: &[Diagnostic], main: &str, secure: Option<&str>) {
-    for problem in problems {
-        let shown = problem.to_string();
-        assert!(!problem.message.is_empty() && shown.len() < 100_000, "{shown}");
-        let text = match problem.file.as_str() {
+fn check_diagnostics(diagnostics: &[Diagnostic], main: &str, secure: Option<&str>) {
+    for diagnostic in diagnostics {
+        let shown = diagnostic.to_string();
+        assert!(!diagnostic.message.is_empty() && shown.len() < 100_000, "{shown}");
+        let text = match diagnostic.file.as_str() {
             MAIN => main,
-            SECURE => secure.expect("nobody names a file that is not there"),
-            other => panic!("a problem of the file {other:?}: {shown}"),
+            SECURE => secure.expect("a diagnostic names an existing file"),
+            other => panic!("a diagnostic of the unknown file {other:?}: {shown}"),
         };
-        // The end of the text is behind its last line.
+        // The end of the text counts as one more line.
         let lines = text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() + 1;
-        assert!(problem.at.line as usize <= lines, "{shown} is beyond the last of {lines} lines");
+        assert!(diagnostic.at.line as usize <= lines, "{shown} is beyond the last of {lines} lines");
         assert!(!leaks_secret(&shown, main, secure), "{shown}");
     }
 }
 
-/// Keys and names are no secrets.
+/// Whether a text reveals the secret; keys and names are no secrets.
 fn leaks_secret(shown: &str, main: &str, secure: Option<&str>) -> bool {
     let is_value = |at: usize, text: &str| {
         let is_key = text[at + SECRET.len()..].trim_start_matches(['\'', '"', ' ']).starts_with(':');

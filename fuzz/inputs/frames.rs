@@ -1,4 +1,4 @@
-//! The bytes of connections to the embedded coordinator: frames through its dispatcher, and streams however they are cut.
+//! Bytes of connections to the embedded coordinator: frames through its dispatcher, and streams in chunks of any size.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use zookeeper_server::engine::{Message, ServerStats};
 use zookeeper_server::protocol::{decode_call, decode_connect_request};
 use zookeeper_server::tree::Tree;
 
-/// A stream that is cut into bytes takes a virtual millisecond for each, and a greeting may not take ten seconds.
+/// A stream in one-byte chunks takes a virtual millisecond per byte, and the handshake times out after ten seconds.
 const MAX_STREAM_BYTES: usize = 4096;
 const FOUR_LETTER_WORDS: [&[u8]; 6] = [b"ruok", b"srvr", b"stat", b"mntr", b"envi", b"isro"];
-/// How connections end that nobody is to blame for.
+/// Marks a connection that ended without an error.
 const CLEAN_END: &str = "well";
-/// How long everybody has to come to rest: in virtual time, which goes on when they have.
+/// Pause between chunks in virtual time, which advances only when all tasks are idle.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 
-// Input: a zero and frames, or the length of the pieces in which a stream arrives and the stream.
+// Input: a zero and frames, or the chunk size and a stream.
 pub fn check(data: &[u8]) {
     match data.split_first() {
         Some((0, frames)) => check_frames(frames),
@@ -32,7 +32,7 @@ fn now(passed_ms: u64) -> OpTime {
     OpTime { wall_ms: 1_700_000_000_000, passed_ms }
 }
 
-// Per frame one byte that names one of two connections (and whether time passes), one byte of length, the frame.
+// Per frame: one byte that selects one of two connections (and whether time advances), one byte of length, the frame.
 fn check_frames(data: &[u8]) {
     let mut passed_ms = 0;
     let mut coordinator = Coordinator::new(Tree::new(), now(0));
@@ -65,7 +65,7 @@ fn check_frames(data: &[u8]) {
             }
         }
     }
-    // What would be stored makes the same tree again.
+    // The stored records restore the same tree.
     let tree = coordinator.tree();
     let records = tree.records().map(|(path, record)| (path.clone(), record.clone()));
     let again = Tree::restore(tree.last_zxid(), tree.last_session(), records, tree.sessions().cloned());
@@ -73,33 +73,34 @@ fn check_frames(data: &[u8]) {
 }
 
 fn check_stream(stream: &[u8], chunk_size: usize) {
-    let (whole, ended) = served(stream, MAX_STREAM_BYTES);
-    let (chunked, ended_chunked) = served(stream, chunk_size);
-    // Who is told to go may have sent nonsense meanwhile.
+    let (whole, ended) = serve_stream(stream, MAX_STREAM_BYTES);
+    let (chunked, ended_chunked) = serve_stream(stream, chunk_size);
+    // The server may close a chunked stream cleanly before the invalid bytes arrive that are an error in one piece.
     assert!(
         ended == ended_chunked || ended != CLEAN_END && ended_chunked == CLEAN_END,
-        "{ended}, and cut up {ended_chunked}"
+        "{ended}, and in chunks {ended_chunked}"
     );
     if stream.get(..4).is_some_and(|first| FOUR_LETTER_WORDS.contains(&first)) {
-        assert!(whole.is_ascii() && whole.len() > 1, "a word has an answer");
+        assert!(whole.is_ascii() && whole.len() > 1, "a four-letter word has a reply");
         assert_eq!(whole, chunked);
         return;
     }
-    let (whole, torn) = (frames(&whole), frames(&chunked));
-    // Who sends nonsense hears no more, of what came before it in one piece neither.
-    assert!(whole.len() == torn.len() || ended != CLEAN_END && whole.len() < torn.len(), "{whole:?} {torn:?}");
-    for (number, (whole, torn)) in whole.iter().zip(torn).enumerate() {
-        // The first answer holds a password by chance.
-        assert!(*whole == torn || number == 0 && whole.len() == torn.len(), "{whole:?} {torn:?}");
+    let (whole, chunked) = (frames(&whole), frames(&chunked));
+    // After invalid bytes, the server also drops the replies to earlier frames of the same chunk.
+    let is_shorter = ended != CLEAN_END && whole.len() < chunked.len();
+    assert!(whole.len() == chunked.len() || is_shorter, "{whole:?} {chunked:?}");
+    for (number, (whole, chunked)) in whole.iter().zip(chunked).enumerate() {
+        // The first reply contains a random password.
+        assert!(*whole == chunked || number == 0 && whole.len() == chunked.len(), "{whole:?} {chunked:?}");
     }
 }
 
-/// The contents of frames, of which the last one is whole.
+/// The contents of frames; the last one must be complete.
 fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
         let length = usize::try_from(i32::from_be_bytes(*length)).expect("a frame has a length");
-        let (frame, rest) = rest.split_at_checked(length).expect("and as many bytes");
+        let (frame, rest) = rest.split_at_checked(length).expect("a frame has as many bytes as its length says");
         frames.push(frame);
         bytes = rest;
     }
@@ -107,8 +108,8 @@ fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
     frames
 }
 
-/// All that a client hears that sends a stream in pieces, rests, and goes; and how the server saw it end.
-fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
+/// All bytes that a client receives that sends a stream in chunks and closes the connection, and the server's result.
+fn serve_stream(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without any I/O").block_on(async {
         let (ours, theirs) = duplex(2 * MAX_STREAM_BYTES);
@@ -122,7 +123,7 @@ fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
             received
         });
         for piece in stream.chunks(chunk_size) {
-            // Who was hung up on need not go on.
+            // The server has closed the connection.
             if writer.write_all(piece).await.is_err() {
                 break;
             }
@@ -131,7 +132,7 @@ fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
         let _ = writer.shutdown().await;
         let ended = match serving.await.expect("a connection does not panic") {
             Ok(()) => CLEAN_END.to_owned(),
-            Err(LinkError::Silent) => panic!("it was not silent"),
+            Err(LinkError::Silent) => panic!("the client was not silent"),
             Err(error) => error.to_string(),
         };
         answering.await.expect("an engine does not panic");
@@ -139,7 +140,7 @@ fn served(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
     })
 }
 
-/// As the engine does, but for the disk.
+/// The loop of the engine, without a disk.
 async fn run_engine(mut inbox: mpsc::Receiver<Message>) {
     let mut coordinator = Coordinator::new(Tree::new(), now(0));
     let mut send_handle: Option<SendHandle> = None;

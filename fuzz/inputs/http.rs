@@ -1,4 +1,5 @@
-//! Any bytes on a connection to the web port of a launcher: answers that are well formed, true JSON and without a secret.
+//! Arbitrary bytes on a connection to the web port of a launcher: responses are well formed, valid JSON and without a
+//! secret.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -27,7 +28,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use zookeeper_server::types::CreateMode;
 
-/// In the configuration and in a record, where nobody may see it.
+/// Part of the configuration and of a record; no response may contain it.
 const SECRET: &str = "hunter2";
 const CONFIG: &str = "zookeeper-servers: [{host: localhost, chroot: /hunter2}]\nlabels: [{name: a}]\nproviders: [{name: p, driver: static, \
     pools: [{name: main, nodes: [{name: h1, labels: [a], username: hunter2}]}]}]\n";
@@ -51,7 +52,7 @@ const RECORDS: [(&str, &str); 6] = [
         r#"{"state": "ready", "state_time": 1.6e9, "external_id": "e"}"#,
     ),
 ];
-/// Headers of answers. Whatever a client sends or a record holds adds none.
+/// Headers of responses. No request and no record may add another one.
 const HEADERS: [&str; 19] = [
     "access-control-allow-origin",
     "cache-control",
@@ -74,12 +75,12 @@ const HEADERS: [&str; 19] = [
     "x-frame-options",
 ];
 const STATUSES: [u16; 16] = [100, 200, 304, 400, 403, 404, 405, 408, 409, 411, 413, 414, 417, 431, 501, 503];
-/// Far longer than anything takes but for a hang.
+/// Only a hang takes longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// A stream has no end; its head and what follows at once are enough.
+/// A stream has no end; its head and the first bytes suffice.
 const STREAM: &[u8] = b"text/event-stream";
 
-// Input: what a client sends before it closes its end.
+// Input: the bytes that a client sends before it closes its end.
 pub fn check(data: &[u8]) {
     if is_slow(data) {
         return;
@@ -88,7 +89,7 @@ pub fn check(data: &[u8]) {
     let is_written = data.windows(SECRET.len()).any(|part| part == SECRET.as_bytes());
     let text = String::from_utf8_lossy(&answers);
     assert!(is_written || !text.contains(SECRET), "{text}");
-    // Of a client that asks for heads alone the length does not tell where the next answer begins.
+    // After a HEAD request, the content length does not show where the next response begins.
     let has_bodies = !data.windows(4).any(|part| part == b"HEAD");
     let mut rest = answers.as_slice();
     while !rest.is_empty() && has_bodies {
@@ -99,7 +100,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A profile takes its time, and actix answers nobody who has not said what to expect of a body for a while.
+/// Whether the request may record a profile, which takes too long for a fuzz run.
 fn is_slow(data: &[u8]) -> bool {
     let mut parts = data.split(|byte| matches!(byte, b'?' | b'&'));
     let is_timed = |part: &[u8]| {
@@ -110,8 +111,8 @@ fn is_slow(data: &[u8]) -> bool {
 
 fn exchange(data: &[u8]) -> Vec<u8> {
     let mut client = TcpStream::connect(server()).expect("the server listens");
-    client.set_read_timeout(Some(READ_TIMEOUT)).expect("a time is given");
-    // The server may have heard enough already.
+    client.set_read_timeout(Some(READ_TIMEOUT)).expect("the timeout is not zero");
+    // The server may have closed the connection already.
     let _ = client.write_all(data).and_then(|()| client.shutdown(Shutdown::Write));
     let mut answers = Vec::new();
     let mut buffer = [0; 16 * 1024];
@@ -120,7 +121,7 @@ fn exchange(data: &[u8]) -> Vec<u8> {
             Ok(0) => return answers,
             Ok(read) => answers.extend_from_slice(&buffer[..read]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                panic!("no end of the answer within {READ_TIMEOUT:?}: {}", String::from_utf8_lossy(&answers))
+                panic!("no end of the response within {READ_TIMEOUT:?}: {}", String::from_utf8_lossy(&answers))
             }
             Err(_) => return answers,
         }
@@ -130,7 +131,7 @@ fn exchange(data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What follows the first answer; nothing where its end cannot be told.
+/// The bytes after the first response; `None` if its end is unknown.
 fn skip_response(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.windows(4).position(|part| part == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).expect("a head is text");
@@ -153,7 +154,7 @@ fn skip_response(bytes: &[u8]) -> Option<&[u8]> {
         (_, length) => length?.parse().expect("a length is a number"),
     };
     let (body, rest) = body.split_at_checked(length)?;
-    // `/ready` says only this, in whatever type it was asked for, as the original does.
+    // `/ready` responds OK with any content type, as in Nodepool.
     let is_json = body != b"OK" && length > 0;
     if header("content-type") == Some("application/json") && header("content-encoding").is_none() && is_json {
         assert!(serde_json::from_slice::<Value>(body).is_ok(), "{}", String::from_utf8_lossy(body));
@@ -161,7 +162,7 @@ fn skip_response(bytes: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// The web server of a launcher that knows a few records; it runs as long as the process.
+/// The web server of a launcher with a few records; it runs until the process ends.
 fn server() -> SocketAddr {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     *SERVER.get_or_init(|| {
@@ -175,8 +176,8 @@ async fn serve(sender: mpsc::Sender<SocketAddr>) {
     let zookeeper: Zk = MemoryZooKeeper::new().connect();
     for (path, record) in RECORDS {
         let (parent, _) = path.rsplit_once('/').expect("paths are absolute");
-        lock::make_path(&zookeeper, parent).await.expect("memory takes it");
-        zookeeper.create(path, Bytes::from(record), CreateMode::Persistent).await.expect("memory takes it");
+        lock::make_path(&zookeeper, parent).await.expect("memory accepts writes");
+        zookeeper.create(path, Bytes::from(record), CreateMode::Persistent).await.expect("memory accepts writes");
     }
     let mirror = Mirror::start(zookeeper, &Handle::current()).await.expect("memory is read");
     let here = Arbiter::current();
@@ -210,6 +211,6 @@ async fn serve(sender: mpsc::Sender<SocketAddr>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
     let server = web::serve(listener, context, &here).expect("the server starts");
-    sender.send(address).expect("somebody waits for it");
+    sender.send(address).expect("the receiver waits for the address");
     server.await.expect("the server does not end");
 }

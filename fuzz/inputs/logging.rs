@@ -1,6 +1,8 @@
-//! Any text as the file of `-l`, and as the variables of statsd: what is understood writes lines, what is not is named.
+//! Arbitrary text as the file of `-l`, and as the variables of statsd: a valid file writes lines, an invalid one is an
+//! error.
 
 use chrono::{Local, TimeZone};
+use nodepool::actors::process::logger_names::NODEPOOL;
 use nodepool_model::metrics::statsd_metrics::StatsdAddress;
 use python_logging::format::{Record, RecordFields};
 use python_logging::sinks::file::{FilePlan, Rotation};
@@ -8,34 +10,34 @@ use python_logging::sinks::sink::SinkPlan;
 use python_logging::{Level, LogPlan};
 use serde_json::Value;
 
-/// What follows this line are variables, `NAME=VALUE` in lines.
+/// The lines after this one are variables, `NAME=VALUE`.
 const SEPARATOR: &str = "\n#environment\n";
 const NOW: i64 = 1_700_000_000;
 
-// Input: the ending of the file's name in a line of its own, the file, and perhaps variables.
+// Input: the suffix of the file's name in a separate line, the file, and optional variables.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (file, variables) = text.split_once(SEPARATOR).unwrap_or((text, ""));
     check_statsd(variables);
     let Some((suffix, file)) = file.split_once('\n') else { return };
-    let plan = LogPlan::parse(file, suffix);
-    assert_eq!(plan, LogPlan::parse(file, suffix), "the same each time");
+    let plan = LogPlan::parse(file, suffix, &NODEPOOL);
+    assert_eq!(plan, LogPlan::parse(file, suffix, &NODEPOOL), "parsing is deterministic");
     match plan {
         Ok(plan) => check_plan(&plan),
-        Err(problem) => assert!(!problem.trim().is_empty(), "what is refused is told why"),
+        Err(problem) => assert!(!problem.trim().is_empty(), "an error has a message"),
     }
 }
 
 fn check_plan(plan: &LogPlan) {
     for logger in plan.loggers.values() {
-        assert!(logger.handlers.iter().all(|handler| *handler < plan.handlers.len()), "handlers are there");
+        assert!(logger.handlers.iter().all(|handler| *handler < plan.handlers.len()), "handlers exist");
     }
     for handler in &plan.handlers {
         assert!(handler.format.render(&record()).ends_with('\n'), "records are lines");
         if let SinkPlan::File(FilePlan { rotation: Rotation::ByTime { schedule, .. }, .. }) = &handler.sink {
             let next = schedule.next(NOW);
-            assert!(next > NOW, "a file is put aside later, not before");
-            assert!(schedule.is_suffix(&schedule.suffix(next)), "and found again by its name");
+            assert!(next > NOW, "the next rotation is in the future");
+            assert!(schedule.is_suffix(&schedule.suffix(next)), "the suffix of a rotated file is recognised");
         }
     }
     for handler in &plan.clone().as_json().handlers {
@@ -47,7 +49,7 @@ fn check_plan(plan: &LogPlan) {
 
 fn record() -> Record<'static> {
     Record {
-        time: Local.timestamp_opt(NOW, 123_456_789).earliest().expect("a moment of 2023"),
+        time: Local.timestamp_opt(NOW, 123_456_789).earliest().expect("a valid time in 2023"),
         level: Level::WARNING,
         logger: "nodepool.PoolWorker.lab-main",
         message: "[e: 7] two\nlines of \"text\"",

@@ -1,4 +1,4 @@
-//! Znode bytes of any content as records: written back as they were, seen in the picture of ZooKeeper, decided on and shown.
+//! Arbitrary znode bytes as records: written back unchanged, indexed in the snapshot, decided on and rendered.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -37,8 +37,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use zookeeper_server::types::Stat;
 
-/// Where a record may be found, and the document that it changes where its first byte says so: most records then concern
-/// our provider and its hosts, whatever else is in them. `#` stands for a number of its own.
+/// Paths of records, each with a document that a record changes if its first byte says so. Most records then concern
+/// our provider and its hosts. `#` is replaced by a unique number.
 const DOCUMENTS: [(&str, &str); 11] = [
     (
         "/nodepool/nodes/#",
@@ -62,38 +62,38 @@ const DOCUMENTS: [(&str, &str); 11] = [
     ),
     ("/nodepool/images/i/pause", "{}"),
     ("/nodepool/images/i/request-build", "{}"),
-    // Nodes of Kubernetes carry what lets everybody in.
+    // Nodes of Kubernetes contain credentials.
     (
         "/nodepool/nodes/#",
         r#"{"state": "ready", "provider": "k", "pool": "main", "type": ["pod"], "connection_type": "kubectl",
             "connection_port": {"name": "pod", "token": "hunter2", "ca_crt": "x"}}"#,
     ),
-    // The path of what lies somewhere; whoever contends for a lock has it.
+    // The record is a path, which may be that of a lock's contender.
     (LOCK_PATH, ""),
 ];
 const LOCK_PATH: &str = "";
-/// Shown to nobody unless somebody wrote it elsewhere.
+/// Never rendered unless another part of the input contains it.
 const SECRET: &str = "hunter2";
-/// Without its own registration in the picture a pool decides nothing.
+/// A pool decides nothing unless the snapshot contains its own registration.
 const OWN_POOL: &[u8] =
     br#"{"kind": "pool", "id": "l", "name": "main", "provider_name": "p", "supported_labels": ["a", "b"]}"#;
 const NOW: Timestamp = Timestamp(1.7e9);
 
-// Input: records separated by line breaks; the first byte of each says where it is found and whether it changes the
-// document of that place.
+// Input: records separated by line breaks. The first byte of each selects its path, and whether it changes the document
+// of that path.
 pub fn check(data: &[u8]) {
     let mut subtree = Subtree::default();
     let mut locks = Vec::new();
     let stat = |number: usize| Stat { mzxid: number as i64 + 1, ..Stat::default() };
     subtree.insert("/nodepool/components/pool/own0000000000", &Bytes::from_static(OWN_POOL), &stat(0));
     for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
-        let Some((place, record)) = line.split_first() else { continue };
-        let (path, document) = DOCUMENTS[usize::from(*place) % DOCUMENTS.len()];
+        let Some((selector, record)) = line.split_first() else { continue };
+        let (path, document) = DOCUMENTS[usize::from(*selector) % DOCUMENTS.len()];
         if path == LOCK_PATH {
             locks.extend(std::str::from_utf8(record).ok().map(parse_round_trip));
             continue;
         }
-        let is_change = usize::from(*place) / DOCUMENTS.len() % 2 == 1;
+        let is_change = usize::from(*selector) / DOCUMENTS.len() % 2 == 1;
         let record = if is_change { changed(document, record) } else { record.to_vec() };
         check_record(&record);
         subtree.insert(&path.replace('#', &format!("{number:010}")), &Bytes::from(record), &stat(number));
@@ -116,7 +116,7 @@ pub fn check(data: &[u8]) {
     assert!(is_written || !rendered.contains(SECRET), "{rendered}");
 }
 
-/// The document with the keys of the record in the place of its own; the record itself where it is no object.
+/// The document with its keys replaced by those of the record; the record itself if it is no object.
 fn changed(document: &str, record: &[u8]) -> Vec<u8> {
     let Ok(Value::Object(changes)) = serde_json::from_slice(record) else { return record.to_vec() };
     let Ok(mut merged) = serde_json::from_str::<Map<String, Value>>(document) else { panic!("ours are objects") };
@@ -124,7 +124,7 @@ fn changed(document: &str, record: &[u8]) -> Vec<u8> {
     Value::Object(merged).to_string().into_bytes()
 }
 
-/// What lies at a path has that path.
+/// Parses a path, and checks that formatting the result returns the same path.
 fn parse_round_trip(path: &str) -> ZnodePath {
     let znode_path = paths::parse(path);
     let again = match &znode_path {
@@ -144,29 +144,29 @@ fn parse_round_trip(path: &str) -> ZnodePath {
     znode_path
 }
 
-/// As any of the kinds that there are.
+/// Decodes a record as each kind.
 fn check_record(bytes: &[u8]) {
-    let kept = [check_kind::<Node>(bytes), check_kind::<NodeRequest>(bytes)];
+    let written_records = [check_kind::<Node>(bytes), check_kind::<NodeRequest>(bytes)];
     check_kind::<ImageBuild>(bytes);
     check_kind::<ImageUpload>(bytes);
     check_kind::<Component>(bytes);
     check_kind::<PoolComponent>(bytes);
     let Ok(Value::Object(given)) = json::from_bytes::<Value>(bytes) else { return };
-    // Zuul's own keys, and those of versions to come, are not ours to drop.
-    for written in kept.into_iter().flatten() {
+    // Unknown keys, such as those of Zuul or of future versions, must be preserved.
+    for written in written_records.into_iter().flatten() {
         let written: Map<String, Value> = serde_json::from_slice(&written).expect("records are objects");
         let lost = given.iter().find(|(key, value)| !value.is_null() && !written.contains_key(*key));
         assert!(lost.is_none(), "{lost:?} of {given:?} is lost in {written:?}");
     }
 }
 
-/// What we write of it, which we read again.
+/// Decodes a record, and checks that it survives writing and reading; returns the written bytes.
 fn check_kind<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) -> Option<Vec<u8>> {
     match decode::<T>(bytes) {
         Decoded::Record(record) => {
             let written = json::to_bytes(&record);
-            assert!(written.is_ascii(), "Python reads it in any locale");
-            let again: T = json::from_bytes(&written).expect("what we write we can read");
+            assert!(written.is_ascii(), "Python reads ASCII in any locale");
+            let again: T = json::from_bytes(&written).expect("written records can be read");
             assert_eq!(again, record);
             assert_eq!(json::to_bytes(&again), written);
             Some(written)
@@ -197,12 +197,12 @@ fn decide(snapshot: &Snapshot) {
     planner.step(planner::Event::Sweep, &inputs);
     build_schedule::due(&inputs);
     build_schedule::next_due(&inputs);
-    for pass in [retention::RetentionScope::Marked, retention::RetentionScope::All] {
-        retention::due(&inputs, pass, &BTreeMap::new());
+    for scope in [retention::RetentionScope::Marked, retention::RetentionScope::All] {
+        retention::due(&inputs, scope, &BTreeMap::new());
     }
 }
 
-/// All that operators see of it.
+/// All output of the snapshot for operators.
 fn rendered(snapshot: &Snapshot) -> String {
     let full = live_view::full_update(1, snapshot);
     let patch = live_view::patch(2, &Snapshot::default(), snapshot);
@@ -243,13 +243,13 @@ fn config() -> Arc<Config> {
         {name: fake, labels: [a], max-parallel-jobs: 3}, {name: passed, labels: [a, b]}, \
         {name: failed, labels: [b]}, {name: pending, labels: [a]}]}]}]";
     let root = parse(text, &mut Vec::new()).expect("this text parses");
-    resolve(Source { file: "fuzz", root: &root }, None, &["static"]).config.expect("and resolves")
+    resolve(Source { file: "fuzz", root: &root }, None, &["static"]).config.expect("this configuration resolves")
 }
 
-/// The hosts of the configuration, each with another finding of its last check.
+/// The hosts of the configuration, each with another result of its last check.
 fn facts(config: &Config) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
     let name = ProviderName::from("p");
-    let mut facts = static_nodes::open(&config.providers[&name]).expect("the section is right").facts();
+    let mut facts = static_nodes::open(&config.providers[&name]).expect("the section is valid").facts();
     facts.refreshed_at = Timestamp(NOW.0 - 1.0);
     for host in &mut facts.static_hosts {
         let host = Arc::make_mut(host);

@@ -1,4 +1,4 @@
-//! The cast: actors carry messages and do the I/O that the brains in `policy` asked for.
+//! Imperative shell: actors that exchange messages and perform the effects of the functional core (`nodepool-policy`).
 
 pub mod builder;
 pub mod launcher;

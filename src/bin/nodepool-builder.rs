@@ -1,4 +1,4 @@
-//! `nodepool-builder`: its flags, and off it goes.
+//! The `nodepool-builder` daemon: parses flags and runs the builder.
 
 use std::process::ExitCode;
 

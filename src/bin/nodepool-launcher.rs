@@ -1,4 +1,4 @@
-//! `nodepool-launcher`: its flags, and off it goes.
+//! The `nodepool-launcher` daemon: parses flags and runs the launcher.
 
 use std::process::ExitCode;
 
@@ -8,11 +8,11 @@ use nodepool::actors::process::flags::absolute;
 use nodepool::actors::process::flags::launcher::LauncherFlags;
 use nodepool::actors::process::process::run_launcher;
 
-/// Launches come and go by the thousand, and so do the lists of a cloud's servers (doc/decisions/0016-allocator.md).
+/// Thousands of launches and large server lists are allocated and freed all the time (doc/decisions/0016-allocator.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The numbers of `mi_option_purge_delay` and `mi_option_page_max_candidates`, which the crate has no names for.
+/// The numbers of `mi_option_purge_delay` and `mi_option_page_max_candidates`, which the crate does not name.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const PAGE_CANDIDATES: libmimalloc_sys::mi_option_t = 37;
 
@@ -36,12 +36,13 @@ fn main() -> ExitCode {
     run_launcher(options, &flags.common.daemon(&flags.pid_file), None)
 }
 
-/// What a burst needed goes back to the system when it is free, not a second later as mimalloc has it: what the next launches
-/// took meanwhile kept a quarter more of it resident. And what is taken is taken from the fullest of many pages instead of
-/// four, so that others become free. `MIMALLOC_PURGE_DELAY` and `MIMALLOC_PAGE_MAX_CANDIDATES` in the environment win.
+/// Returns freed memory to the system at once, not after mimalloc's delay of one second: allocations made during that
+/// delay kept a quarter more memory resident after a burst. Allocates from the fullest of 64 pages instead of four, so
+/// that other pages become free. `MIMALLOC_PURGE_DELAY` and `MIMALLOC_PAGE_MAX_CANDIDATES` in the environment override
+/// both.
 #[allow(unsafe_code)]
 fn configure_allocator() {
-    // SAFETY: writes two numbers of mimalloc's table of options, which are read anew each time.
+    // SAFETY: writes two numbers of mimalloc's table of options, which mimalloc reads at each use.
     unsafe {
         libmimalloc_sys::mi_option_set_default(PURGE_DELAY, 0);
         libmimalloc_sys::mi_option_set_default(PAGE_CANDIDATES, 64);

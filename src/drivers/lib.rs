@@ -1,4 +1,4 @@
-//! Drivers: tables of API calls and small machines that decide which call comes next; and the list of them.
+//! The built-in drivers. Each is a table of API calls and the state machines that decide which call is next.
 
 pub mod common;
 
@@ -14,13 +14,13 @@ pub mod static_nodes;
 /// The drivers of this version.
 pub const BUILT_IN_DRIVERS: &[&str] = &["static", "fake", "openstack", "example"];
 
-/// What somebody wants to do with a driver whose type only `open` knows.
+/// Visitor that `open` calls with the driver, because only `open` knows its type.
 pub trait OpenDriver {
     type Out;
     fn with<D: Driver>(self, driver: D) -> Self::Out;
 }
 
-/// Opens the driver of a provider section, or says everything that is wrong with the driver's part of it.
+/// Opens the driver of a provider section, or returns all errors in the driver's part of the section.
 pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Out, Vec<Diagnostic>> {
     match section.driver.as_str() {
         "static" => Ok(visitor.with(static_nodes::open(section)?)),
@@ -39,8 +39,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
     }
 }
 
-/// What a driver of this version says against its part of a section, without being opened. With an error among it, the
-/// provider cannot be used.
+/// Diagnostics of the driver's part of a section; the driver is not opened. With an error among them, the provider
+/// cannot be used.
 pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     match section.driver.as_str() {
         "static" => static_nodes::config::diagnostics(section),

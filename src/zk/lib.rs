@@ -1,7 +1,7 @@
-//! ZooKeeper as Nodepool sees it: the port (`Connection`) in ZooKeeper's own primitives, and what stands on it.
+//! ZooKeeper access of Nodepool: the port (`Connection`) with ZooKeeper's own primitives, and the layers above it.
 //!
-//! Two things implement the port: the real client (`session.rs`) and a tree in memory (`memory.rs`). Everything
-//! above the port is written once and runs on both.
+//! The real client (`client`) and the tree in memory (`memory`) implement the port. Everything above the port is
+//! written once and runs on both.
 
 pub mod client;
 pub mod locks;
@@ -22,18 +22,19 @@ use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError
 pub mod paths;
 pub mod memory;
 
-/// An answer that is under way. The request is sent when the method is called, not when this is polled, so several
-/// calls made one after another reach the server in that order without waiting for each other.
+/// A pending reply. The request is sent when the method is called, not when the future is polled, so several calls made
+/// one after another reach the server in that order without waiting for each other.
 pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
 
-/// Bytes of records, paths and proofs of nodes in one transaction, with room for the request: servers refuse 1 MiB.
+/// Maximum bytes of records, paths and unlocked proofs of nodes in one transaction. Leaves space for the rest of the
+/// request, because servers refuse 1 MiB.
 pub const MAX_TRANSACTION_BYTES: usize = 900_000;
 
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)>;
-    /// What `get` says of each, in their order; one request, where the connection is to a server. For paths that are
-    /// known to be well formed.
+    /// The result of `get` for each path, in their order; one request, if the connection is to a server. For paths that
+    /// are known to be well formed.
     fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
         let replies: Vec<_> = paths.iter().map(|path| self.get(path)).collect();
         join_all(replies).map(Ok).boxed()
@@ -41,14 +42,14 @@ pub trait Connection: Send + Sync + 'static {
     fn exists(&self, path: &str) -> Reply<Option<Stat>>;
     /// Names of the children, in no particular order.
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)>;
-    /// The created path, with its sequence number where the mode asks for one.
+    /// The created path, with its sequence number if the mode asks for one.
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)>;
     /// `version` -1 means any.
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat>;
     fn delete(&self, path: &str, version: i32) -> Reply<()>;
     /// All or nothing. A failure names the operation that failed: `ZkError::Multi`.
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>>;
-    /// Bytes beyond which a write is cut into steps.
+    /// A write of more bytes than this is chunked.
     fn max_transaction_bytes(&self) -> usize {
         MAX_TRANSACTION_BYTES
     }
@@ -59,25 +60,26 @@ pub trait Connection: Send + Sync + 'static {
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)>;
     /// Waits until this server has caught up with the leader.
     fn sync(&self, path: &str) -> Reply<()>;
-    /// Until when the session lives, whatever becomes of us: a leader has answered what was sent one session timeout before.
-    /// `None` without a connection, or where it has answered nothing yet; a `sync` changes that.
+    /// The session is alive until this time even if this process stops: at most one session timeout after the newest
+    /// request that a leader has answered was sent. `None` without a connection or without such an answer; a `sync`
+    /// provides one.
     fn session_valid_until(&self) -> Option<Instant>;
     fn session_id(&self) -> i64;
     /// The state of the session, now and as it changes.
     fn session(&self) -> tokio::sync::watch::Receiver<SessionState>;
 }
 
-/// What actors and tools hold: one session, shared.
+/// The shared handle to one session, as actors and tools hold it.
 pub type Zk = Arc<dyn Connection>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
     Connected,
-    /// No server answers; the session may still live.
+    /// No server answers; the session may still be alive.
     Suspended,
-    /// Over for good: its ephemerals are gone.
+    /// Ended permanently: its ephemeral znodes are deleted.
     Expired,
 }
 
-/// Names of lock contenders; the set that decides who holds a lock.
+/// Names of lock contenders; the set determines the holder of a lock.
 pub type Contenders = BTreeSet<String>;

@@ -1,7 +1,7 @@
-//! Every znode path that Nodepool uses, and back from a path to what lies there.
+//! Znode paths of Nodepool: their construction, and parsing into a `ZnodePath`.
 //!
-//! Paths are absolute and relative to the chroot. The functions that end in `_prefix` give the path to hand to a
-//! sequential create: ZooKeeper appends ten digits to it.
+//! Paths are absolute and relative to the chroot. The functions that end in `_prefix` return the path for a sequential
+//! create: ZooKeeper appends ten digits to it.
 
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId};
@@ -10,18 +10,18 @@ use nodepool_model::records::image_upload::UploadKey;
 pub const ROOT: &str = "/nodepool";
 pub const NODES: &str = "/nodepool/nodes";
 pub const REQUESTS: &str = "/nodepool/requests";
-/// Request locks do not lie below their requests, so that a lock outlives the request.
+/// Request locks are not below their requests, so that a lock outlives the request.
 pub const REQUEST_LOCKS: &str = "/nodepool/requests-lock";
 pub const COMPONENTS: &str = "/nodepool/components";
 pub const ELECTION_STATS: &str = "/nodepool/elections/stats";
 pub const IMAGES: &str = "/nodepool/images";
 
-/// The name of a lock directory inside a record's znode. It sits among ids in some places and is never an id.
+/// The name of a lock directory inside a record's znode. It is a sibling of ids in some directories and is never an id.
 const LOCK: &str = "lock";
-/// What stands between the random part and the sequence number of a contender's name.
+/// Separates the random part and the sequence number of a contender's name.
 const CONTENDER_MARK: &str = "__lock__";
 
-/// What most paths are made by, several for each write.
+/// Joins most paths, several for each write.
 fn joined<const N: usize>(parts: [&str; N]) -> String {
     parts.join("/")
 }
@@ -108,7 +108,7 @@ pub fn image_uploads_lock(image: &ImageName, build: &BuildId, provider: &Provide
     format!("{}/{LOCK}", image_uploads(image, build, provider))
 }
 
-/// The path of an upload is also what a node's `image_id` says.
+/// The path of an upload is also the `image_id` of a node.
 pub fn image_upload(key: &UploadKey) -> String {
     key.image_id()
 }
@@ -121,8 +121,8 @@ pub fn image_upload_lock(key: &UploadKey) -> String {
     format!("{}/{LOCK}", image_upload(key))
 }
 
-/// What a path is for. Containers of records (`/nodepool/nodes`), flags of other programs and anything unknown are
-/// `Other`, and so is a child of a lock directory that takes no part in the lock.
+/// The object that a path refers to. Containers of records (`/nodepool/nodes`), flags of other programs and anything
+/// unknown are `Other`, and so is a child of a lock directory that is no contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZnodePath {
     Node(NodeId),
@@ -149,14 +149,14 @@ pub enum ZnodePath {
     Other,
 }
 
-/// Elements below the root of who contends for the lock of an upload. Nothing of ours lies deeper.
+/// Elements below the root in the path of a contender for an upload's lock. No path of Nodepool is deeper.
 const MAX_DEPTH: usize = 10;
 
-/// What lies at an absolute path (chroot taken off).
+/// Parses an absolute path (without the chroot).
 pub fn parse(path: &str) -> ZnodePath {
     let Some(rest) = path.strip_prefix("/nodepool/") else { return ZnodePath::Other };
     let (mut parts, mut depth, mut from) = ([""; MAX_DEPTH], 0, 0);
-    // By hand: parts are short, and a search in each costs more than to look at their bytes.
+    // Split by hand: parts are short, and a string search in each costs more than comparing their bytes.
     while from <= rest.len() {
         let length = rest.as_bytes()[from..].iter().position(|byte| *byte == b'/');
         let at = length.map_or(rest.len(), |length| from + length);
@@ -226,18 +226,18 @@ pub fn contender_prefix(lock: &str, unique: &str) -> String {
     format!("{lock}/{unique}{CONTENDER_MARK}")
 }
 
-/// Whether a child of a lock directory takes part in the lock. Others are ignored by everybody.
+/// Whether a child of a lock directory is a contender. All clients ignore other children.
 pub fn is_contender(name: &str) -> bool {
     contender_sequence(name).is_some()
 }
 
-/// The sequence text of a contender's name, by which contenders are ordered as text: the smallest holds the lock.
-/// The counter is a signed 32-bit number, so a very busy directory may show a sign.
+/// The sequence text of a contender's name, by which contenders are ordered as text: the smallest holds the lock. The
+/// counter is a signed 32-bit number, so the text may have a sign in a very busy directory.
 pub fn contender_sequence(name: &str) -> Option<&str> {
     let (before, digits) = name.split_at_checked(name.len().checked_sub(10)?)?;
     let unsigned = before.strip_suffix('-').unwrap_or(before);
-    let is_one = digits.bytes().all(|byte| byte.is_ascii_digit()) && unsigned.ends_with(CONTENDER_MARK);
-    is_one.then(|| &name[unsigned.len()..])
+    let is_valid = digits.bytes().all(|byte| byte.is_ascii_digit()) && unsigned.ends_with(CONTENDER_MARK);
+    is_valid.then(|| &name[unsigned.len()..])
 }
 
 /// The path one element up; `None` for the root and for what is not an absolute path.
@@ -361,7 +361,6 @@ mod tests {
         }
     }
 
-    // zookeeper.md §2.1 step 3
     #[test]
     fn only_the_recipes_names_are_contenders() {
         assert_eq!(contender_sequence(CONTENDER), Some("0000000007"));

@@ -1,4 +1,4 @@
-//! Debian's chromium, without a window, told what to do by its chromedriver (<https://www.w3.org/TR/webdriver2/>).
+//! WebDriver client: runs Debian's chromium headless through chromedriver (<https://www.w3.org/TR/webdriver2/>).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::support::{real, wait};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const RUN_AXE: &str = "const done = arguments[0]; \
-    axe.run().then(result => done(result.passes.length < 10 ? 'it looked at nothing' : result.violations.map(found => ({rule: found.id, why: found.help, \
+    axe.run().then(result => done(result.passes.length < 10 ? 'axe checked nothing' : result.violations.map(found => ({rule: found.id, why: found.help, \
     where: found.nodes.map(node => [node.html, node.failureSummary])}))), error => done(String(error)));";
 
-/// Beside kazoo in the environment of the tests.
+/// Path of axe-core, which is installed beside kazoo in the Python environment of the tests.
 fn axe() -> PathBuf {
     let find = "import importlib.util as u; print(u.find_spec('axe_core_python').submodule_search_locations[0])";
     let found = Command::new(real::setting("NODEPOOL_TEST_PYTHON")).args(["-c", find]).output().unwrap();
@@ -31,7 +31,7 @@ pub struct Browser {
     _port: Port,
 }
 
-/// How the page is looked at.
+/// Window size and color scheme.
 #[derive(Clone, Copy, Debug)]
 pub struct Viewport {
     pub name: &'static str,
@@ -67,9 +67,9 @@ impl Browser {
             flags.push("--force-dark-mode".to_owned());
             flags.push("--blink-settings=preferredColorScheme=0".to_owned());
         }
-        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": flags},
+        let capabilities = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": flags},
             "goog:loggingPrefs": {"browser": "ALL"}}}});
-        let answer = client.post(format!("{base}/session")).json(&wanted).send().await.unwrap();
+        let answer = client.post(format!("{base}/session")).json(&capabilities).send().await.unwrap();
         let answer: Value = answer.json().await.unwrap();
         let id = answer["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
         let browser = Self { client, session: format!("{base}/session/{id}"), home, _driver: driver, _port: port };
@@ -104,17 +104,17 @@ impl Browser {
         self.post("url", json!({"url": url})).await;
     }
 
-    /// Runs in every page that is opened from now on, before its own scripts.
+    /// Runs a script in every page that is opened from now on, before the page's own scripts.
     pub async fn run_before_page_scripts(&self, script: &str) {
         self.devtools("Page.addScriptToEvaluateOnNewDocument", json!({"source": script})).await;
     }
 
-    /// What a script of the page's own returns.
+    /// Runs a script in the page and returns its result.
     pub async fn run(&self, script: &str) -> Value {
         self.post("execute/sync", json!({"script": script, "args": []})).await
     }
 
-    /// What breaks rules of accessibility (WCAG 2.1, A and AA, and good practice), as axe-core finds it
+    /// Violations of accessibility rules (WCAG 2.1, A and AA, and good practice), found by axe-core
     /// (<https://github.com/dequelabs/axe-core>).
     pub async fn accessibility_violations(&self) -> Vec<String> {
         if self.run("return typeof axe").await == "undefined" {
@@ -134,10 +134,13 @@ impl Browser {
     }
 
     pub async fn wait_for_text_removed(&self, text: &str) {
-        wait::until(&format!("{text:?} to go"), TIMEOUT, async || !self.text().await.contains(text)).await;
+        wait::until(&format!("{text:?} to disappear from the page"), TIMEOUT, async || {
+            !self.text().await.contains(text)
+        })
+        .await;
     }
 
-    /// Keys as a keyboard sends them, to whatever has the focus.
+    /// Sends key presses to the focused element.
     pub async fn press(&self, keys: &str) {
         let each = keys.chars().flat_map(|key| {
             [json!({"type": "keyDown", "value": key.to_string()}), json!({"type": "keyUp", "value": key.to_string()})]
@@ -146,14 +149,14 @@ impl Browser {
         self.post("actions", json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})).await;
     }
 
-    /// What the page wrote to its console since this was asked last.
+    /// Console messages of the page since the last call.
     pub async fn console(&self) -> Vec<String> {
         let entries = self.post("se/log", json!({"type": "browser"})).await;
         let entries = entries.as_array().cloned().unwrap_or_default();
         entries.iter().map(|entry| format!("{} {}", entry["level"], entry["message"])).collect()
     }
 
-    /// Saved for people below target/screenshots; the bytes are those of a PNG file.
+    /// Saves a screenshot below target/screenshots as a PNG file.
     pub async fn screenshot(&self, name: &str) -> PathBuf {
         use base64::Engine;
         let encoded = self.get("screenshot").await;
@@ -165,7 +168,7 @@ impl Browser {
         path
     }
 
-    /// Ends it in order: a browser that is killed leaves processes behind.
+    /// Closes the session: a killed browser would leave processes behind.
     pub async fn quit(self) {
         let _ = self.client.delete(&self.session).send().await;
         drop(self.home);

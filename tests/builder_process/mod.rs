@@ -1,5 +1,5 @@
-//! A builder at work: what it builds and uploads, whose files and images are not its own, and how all must look when it rests.
-#![allow(dead_code)] // Each test binary uses its part.
+//! Builder process: a nodepool-builder with ZooKeeper and a simulated cloud, foreign files and images, and the check of its settled state.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,7 @@ use crate::support::real::nodepool_process::NodepoolProcess;
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::zookeeper::{Options, Server};
 
-/// A session's end, the time for others to go on, the time for what a cloud does late, and looks at everything: 10 to 30 s where nothing
-/// else runs.
+/// Session timeout, takeover, delayed cloud effects and periodic runs together: 10 to 30 s on an idle machine.
 pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
 pub const IMAGES: [&str; 2] = ["debian", "fedora"];
 pub const PROVIDER: &str = "lab";
@@ -41,7 +40,7 @@ pub struct BuilderProcessHarness {
 }
 
 impl BuilderProcessHarness {
-    /// Builds lie in this directory, or in one of the scene's own.
+    /// Builds are in a subdirectory of `images`, or of the harness's own directory.
     pub async fn start(images: Option<&Path>) -> BuilderProcessHarness {
         let server = Server::start(Options::short_sessions()).await;
         let cloud = SimulatedOpenStack::start(&["--latency-ms", "image=20-200"]).await;
@@ -52,13 +51,13 @@ impl BuilderProcessHarness {
         let home = tempfile::tempdir().unwrap();
         let images = images.map_or_else(|| home.path().join("images"), |disk| disk.join("images"));
         std::fs::create_dir(&images).unwrap();
-        FOREIGN_FILES.iter().for_each(|name| std::fs::write(images.join(name), "mine").unwrap());
+        FOREIGN_FILES.iter().for_each(|name| std::fs::write(images.join(name), "foreign").unwrap());
         let dib = fake_dib::install(home.path());
         let configuration = configuration(home.path(), &dib, &images, host, port);
         let harness = BuilderProcessHarness { cloud, server, home, images, zk, client, configuration };
-        harness.put_foreign_image("somebody's", json!({})).await;
+        harness.put_foreign_image("foreign", json!({})).await;
         let marks = json!({"nodepool_provider_name": "other", "nodepool_build_id": "b"});
-        harness.put_foreign_image("another-provider's", marks).await;
+        harness.put_foreign_image("other-provider", marks).await;
         harness
     }
 
@@ -69,7 +68,7 @@ impl BuilderProcessHarness {
         NodepoolProcess::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-builder"), &self.configuration, &arguments)
     }
 
-    /// Where the command is that makes images.
+    /// The directory of the fake `dib-cmd`.
     pub fn dib_directory(&self) -> &Path {
         self.home.path()
     }
@@ -77,7 +76,7 @@ impl BuilderProcessHarness {
     pub async fn request_build(&self, image: &str) {
         let path = paths::image_build_request(&image.into());
         make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
-        // It may be there already.
+        // A request may exist already.
         let _ = self.zk.create(&path, bytes::Bytes::new(), CreateMode::Persistent).await;
     }
 
@@ -85,7 +84,7 @@ impl BuilderProcessHarness {
         transfer::images(&self.zk).await.expect("ZooKeeper answers").0
     }
 
-    /// Ids and marks of all images in the cloud but those that are there from the beginning.
+    /// Ids and metadata of all images in the cloud except the initial public ones.
     pub async fn cloud_images(&self) -> Vec<Value> {
         let listed = self.client.get("image", "/images?limit=1000").await;
         let images = listed["images"].as_array().unwrap_or_else(|| panic!("{listed}")).clone();
@@ -99,13 +98,13 @@ impl BuilderProcessHarness {
         assert!(status.is_success(), "{answer}");
     }
 
-    /// What is not as it should be when nothing is left to be done; `None` where all is well.
+    /// First difference to the settled state; `None` if there is none.
     pub async fn find_problem(&self) -> Option<String> {
         let records = self.records().await;
         for image in IMAGES {
             let view = records.image(&image.into()).cloned().unwrap_or_default();
             if view.requested_ms.is_some() || view.ready().is_empty() {
-                return Some(format!("{image} waits to be built"));
+                return Some(format!("{image} has no build, or a pending build request"));
             }
         }
         if let Some((key, stored)) = records.builds().find(|(_, stored)| stored.record.state != BuildState::Ready) {
@@ -134,13 +133,13 @@ impl BuilderProcessHarness {
             .map(|image| image["id"].as_str().unwrap().to_owned())
             .collect();
         if recorded != existing {
-            return Some(format!("the cloud has {existing:?}, records know {recorded:?}"));
+            return Some(format!("the cloud has {existing:?}, records have {recorded:?}"));
         }
         let unexpected = fake_dib::unexpected_file(&[&self.images], &records, &FOREIGN_FILES);
         unexpected.map(|name| format!("{name} belongs to no build"))
     }
 
-    /// Processes that make a build.
+    /// Number of build processes.
     pub fn build_processes(&self) -> usize {
         fake_dib::build_processes(&self.images)
     }
@@ -151,7 +150,7 @@ impl BuilderProcessHarness {
             assert!(began.elapsed() < SETTLE_TIMEOUT, "seed {seed}: {problem}\n{}", builder.log());
             sleep(Duration::from_millis(100)).await;
         }
-        assert_eq!(self.build_processes(), 0, "nothing is built any more");
+        assert_eq!(self.build_processes(), 0, "a build still runs");
         let foreign_images: BTreeSet<String> = self
             .cloud_images()
             .await
@@ -159,7 +158,7 @@ impl BuilderProcessHarness {
             .filter(|image| image["nodepool_provider_name"] != PROVIDER)
             .map(|image| image["name"].as_str().unwrap().to_owned())
             .collect();
-        assert_eq!(foreign_images, ["somebody's", "another-provider's"].map(str::to_owned).into());
+        assert_eq!(foreign_images, ["foreign", "other-provider"].map(str::to_owned).into());
         assert!(FOREIGN_FILES.iter().all(|name| self.images.join(name).exists()));
     }
 }

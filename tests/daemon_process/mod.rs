@@ -1,5 +1,5 @@
-//! Our daemons as children of a test: started with any options and environment, beside a coordinator of the test.
-#![allow(dead_code)] // each test binary uses its own part
+//! Daemon processes: the programs as children of a test, with any options and environment, beside a coordinator of the test.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output as Ended};
@@ -18,7 +18,7 @@ use crate::support::wait;
 pub const LAUNCHER: &str = env!("CARGO_BIN_EXE_nodepool-launcher");
 pub const NODEPOOL: &str = env!("CARGO_BIN_EXE_nodepool");
 
-/// For whatever should take no time on a quiet machine.
+/// Timeout of actions that take no time on an idle machine.
 pub const PROCESS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A directory with a configuration, and the programs started in it.
@@ -61,7 +61,7 @@ impl WorkDir {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs a command to its end.
     pub fn run(&self, executable: &str, arguments: &[&str]) -> Ended {
         self.command(executable, arguments).output().unwrap()
     }
@@ -75,12 +75,12 @@ impl WorkDir {
         Daemon { running: ChildProcess::start("daemon", &mut command, Output::Logged, &log, self.home()) }
     }
 
-    /// The launcher in the foreground with the configuration of this place.
+    /// Starts the launcher in the foreground with the configuration of this directory.
     pub fn launcher(&self, arguments: &[&str]) -> Daemon {
         self.start(LAUNCHER, &[&["-c", "nodepool.yaml"], arguments].concat())
     }
 
-    /// Status and body of a page; `None` while nobody answers.
+    /// Status and body of a page; `None` while the port does not answer.
     pub async fn get(&self, path: &str) -> Option<(u16, String)> {
         let response = reqwest::get(format!("http://127.0.0.1:{}{path}", self.web_port.number)).await.ok()?;
         let status = response.status().as_u16();
@@ -125,7 +125,7 @@ impl Daemon {
     }
 }
 
-/// The embedded coordinator in the test itself, with a port that stays when it is started anew.
+/// The embedded coordinator in the test's process. It keeps its port across restarts.
 pub struct Coordinator {
     pub port: u16,
     server: Option<EmbeddedServer>,
@@ -138,12 +138,12 @@ impl Coordinator {
     }
 
     pub async fn stop(&mut self) {
-        self.server.take().expect("it runs").stop().await;
+        self.server.take().expect("the coordinator runs").stop().await;
     }
 
-    /// Goes on with the data of this directory: with an empty one all sessions are unknown.
+    /// Restarts with the data of this directory. In an empty one all sessions are unknown.
     pub async fn start_again(&mut self, data_dir: &Path) {
-        // Not a reserved port: the one for TLS is the next free one, and must not be somebody's reservation.
+        // Not a reserved port: the TLS port is the next free one, and must not be another test's reservation.
         let server = serve(data_dir, self.port).await;
         assert_eq!(server.address().port(), self.port, "the port is still free");
         self.server = Some(server);
@@ -153,9 +153,9 @@ impl Coordinator {
         configuration(self.port)
     }
 
-    /// What a client that wants TLS is told: `host:port`, and the files with certificate, key and authority.
+    /// Arguments of a TLS client: `host:port`, and the files with certificate, key and authority.
     pub fn tls(&self) -> [String; 4] {
-        let server = self.server.as_ref().expect("it runs");
+        let server = self.server.as_ref().expect("the coordinator runs");
         let files = server.tls_files();
         let [certificate, key, authority] =
             [files.cert, files.key, files.ca].map(|path| path.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! A session whose writes take effect at once and whose answers to them wait for a word.
+//! Session whose writes take effect at once, and whose replies to them are delayed by the test.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ struct DelayedReplies {
     release: watch::Receiver<bool>,
 }
 
-/// Answers are held while the word is `false`.
+/// Replies to writes are delayed while the watch channel has `false`.
 pub fn delayed_replies(zk: Zk, released: bool) -> (Zk, watch::Sender<bool>) {
     let (sender, release) = watch::channel(released);
     (Arc::new(DelayedReplies { zk, release }), sender)

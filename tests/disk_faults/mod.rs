@@ -1,5 +1,5 @@
-//! Disks that are slow, and disks that are full.
-#![allow(dead_code)] // Each test binary uses its part.
+//! Disk faults: slow fsync and full file systems.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -10,31 +10,34 @@ use tempfile::TempDir;
 
 use crate::support::real;
 
-/// What programs are started with whose disk can be made slow.
+/// Preloaded library that delays the fsync of programs.
 pub struct SlowDisk {
     home: TempDir,
 }
 
 impl SlowDisk {
     pub fn new() -> SlowDisk {
-        let home = tempfile::Builder::new().prefix("nodepool-test-disk-").tempdir().expect("there is room");
+        let home = tempfile::Builder::new()
+            .prefix("nodepool-test-disk-")
+            .tempdir()
+            .expect("temporary directories can be created");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/disk_faults/slow_disk.c");
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(home.path().join("slow_disk.so")).arg(source);
-        assert!(compiler.status().is_ok_and(|status| status.success()), "cc makes a library");
+        assert!(compiler.status().is_ok_and(|status| status.success()), "cc builds the library");
         let disk = SlowDisk { home };
         disk.set_delay_ms(0);
         disk
     }
 
-    /// From now on it takes that much longer until what was written is safe.
+    /// Sets the delay of each fsync.
     pub fn set_delay_ms(&self, milliseconds: u64) {
         let next = self.home.path().join("next");
         std::fs::write(&next, milliseconds.to_string()).expect("the directory is writable");
         std::fs::rename(&next, self.home.path().join("slow")).expect("the directory is writable");
     }
 
-    /// How often somebody has waited for it.
+    /// Number of delayed fsync calls.
     pub fn sync_count(&self) -> u64 {
         std::fs::metadata(self.home.path().join("waits")).map_or(0, |file| file.len())
     }
@@ -45,15 +48,18 @@ impl SlowDisk {
     }
 }
 
-/// A file system of its own that holds so much. Dropping it takes it away.
+/// A file system of its own with this size. Dropping it unmounts it.
 pub struct SmallDisk {
     home: TempDir,
 }
 
 impl SmallDisk {
-    /// None, said loudly, where nobody may mount anything.
+    /// `None`, with a message on standard error, if the test may not mount file systems.
     pub fn mount(megabytes: usize) -> Option<SmallDisk> {
-        let home = tempfile::Builder::new().prefix("nodepool-test-disk-").tempdir().expect("there is room");
+        let home = tempfile::Builder::new()
+            .prefix("nodepool-test-disk-")
+            .tempdir()
+            .expect("temporary directories can be created");
         let size = format!("size={megabytes}m");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(home.path()).output();
         match mounted {
@@ -67,9 +73,9 @@ impl SmallDisk {
         self.home.path()
     }
 
-    /// Leaves room for so many bytes, about.
+    /// Fills the file system up to about this many free bytes.
     pub fn fill(&self, free_bytes: usize) {
-        let mut file = File::create(self.filler()).expect("a file takes no room yet");
+        let mut file = File::create(self.filler()).expect("an empty file takes no space");
         let block = vec![0; 16 * 1024];
         loop {
             match file.write_all(&block) {
@@ -78,12 +84,12 @@ impl SmallDisk {
                 Err(error) => panic!("cannot fill the disk: {error}"),
             }
         }
-        let length = file.metadata().expect("it is open").len();
+        let length = file.metadata().expect("the file is open").len();
         file.set_len(length.saturating_sub(free_bytes as u64)).expect("a file can be made shorter");
     }
 
     pub fn empty(&self) {
-        std::fs::remove_file(self.filler()).expect("it was filled before");
+        std::fs::remove_file(self.filler()).expect("the disk was filled before");
     }
 
     fn filler(&self) -> PathBuf {
@@ -92,7 +98,7 @@ impl SmallDisk {
 }
 
 fn skip(error: &str) -> Option<SmallDisk> {
-    // Where all that tests need was promised, nothing is skipped.
+    // With NODEPOOL_REQUIRE_REAL=1 nothing is skipped.
     assert!(real::skipped(), "cannot mount a file system: {error}");
     let line = format!("and to mount a file system: {error}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
@@ -101,7 +107,7 @@ fn skip(error: &str) -> Option<SmallDisk> {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // What still uses it keeps it until it ends.
+        // A lazy unmount: processes that still use the file system keep it until they exit.
         let _ = Command::new("umount").arg("--lazy").arg(self.home.path()).status();
     }
 }

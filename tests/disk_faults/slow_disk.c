@@ -1,5 +1,5 @@
-/* A slow disk: what is to be safe is waited for as many milliseconds longer as the file says that SLOW_DISK names. For each wait a byte is
-   added to the file that SLOW_DISK_WAITS names. */
+/* Slow disk: each fsync takes longer by the milliseconds in the file that SLOW_DISK names. Each delayed call appends a byte to the file
+   that SLOW_DISK_WAITS names. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static void wait_as_told(void)
+static void delay_sync(void)
 {
     const char *file = getenv("SLOW_DISK");
     char text[16] = {0};
@@ -29,12 +29,12 @@ static void wait_as_told(void)
 
 int fsync(int fd)
 {
-    wait_as_told();
+    delay_sync();
     return (int)syscall(SYS_fsync, fd);
 }
 
 int fdatasync(int fd)
 {
-    wait_as_told();
+    delay_sync();
     return (int)syscall(SYS_fdatasync, fd);
 }

@@ -1,5 +1,5 @@
-//! The embedded coordinator in the test's own process, on free ports and a directory of its own.
-#![allow(dead_code)] // each test binary uses its own part
+//! Embedded ZooKeeper server in the test's process, on free ports and in a given directory.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod raw_client;
 
@@ -17,13 +17,13 @@ pub async fn start(data_dir: &Path) -> EmbeddedServer {
     EmbeddedServer::start(options(data_dir)).await.expect("the embedded server starts")
 }
 
-#[allow(clippy::disallowed_methods)] // a server needs the wall clock, and a test has no other place to read it
+#[allow(clippy::disallowed_methods)] // A server needs the wall clock, and a test has no other access to it.
 fn now_ms() -> i64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(since_epoch.as_millis()).unwrap()
 }
 
-/// How our own client reaches a port of loopback.
+/// Options of our client for a port of loopback.
 pub fn client(port: u16) -> ConnectOptions {
     let servers = vec![ServerAddress { host: "127.0.0.1".into(), port }];
     ConnectOptions { servers, session_timeout: Duration::from_secs(4), ..ConnectOptions::plain("unused", 1) }

@@ -1,5 +1,5 @@
-//! A client that speaks ZooKeeper's frames by hand, to say what no proper client would and to see every byte.
-#![allow(dead_code)] // each test binary uses its own part
+//! Raw client of ZooKeeper's protocol: sends frames that a proper client would not send, and returns every byte of replies.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct RawClient {
     pub session: i64,
     pub password: Vec<u8>,
     pub timeout_ms: i32,
-    /// Kind and path of each event, as they came.
+    /// Kind and path of each event, in their order.
     pub events: Vec<(i32, String)>,
     next_xid: i32,
 }
@@ -61,7 +61,7 @@ impl RawClient {
         Self::resume(address, timeout_ms, 0, &[0; 16], 0).await.expect("a new session")
     }
 
-    /// Resumes a session; `None` when the server calls it expired.
+    /// Resumes a session; `None` if it has expired.
     pub async fn resume(
         address: SocketAddr,
         timeout_ms: i32,
@@ -74,7 +74,7 @@ impl RawClient {
         let mut connect_request = Writer::frame();
         connect_request.int(0).long(last_zxid).int(timeout_ms).long(session).buffer(password).flag(false);
         stream.write_all(&connect_request.finish_frame()).await.unwrap();
-        let frame = frame(&mut stream).await.expect("an answer to the greeting");
+        let frame = frame(&mut stream).await.expect("a reply to the connect request");
         let mut reader = Reader::new(&frame);
         assert_eq!(reader.int(), Ok(0));
         let (timeout_ms, session, password) =
@@ -97,7 +97,7 @@ impl RawClient {
         xid
     }
 
-    /// The next answer; events before it are kept. `None` when the server has closed the connection.
+    /// The next reply; events before it are stored. `None` if the server closed the connection.
     pub async fn read_reply(&mut self) -> Option<RawReply> {
         loop {
             let frame = frame(&mut self.stream).await?;
@@ -114,8 +114,8 @@ impl RawClient {
 
     pub async fn request(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> RawReply {
         let xid = self.send(operation, body).await;
-        let reply = self.read_reply().await.expect("an answer, not the end of the connection");
-        assert_eq!(reply.xid, xid, "answers come in the order of the requests");
+        let reply = self.read_reply().await.expect("a reply, not the end of the connection");
+        assert_eq!(reply.xid, xid, "replies arrive in the order of the requests");
         reply
     }
 
@@ -123,7 +123,7 @@ impl RawClient {
         self.request(op::CREATE, |writer| write_create(writer, path, b"", flags)).await
     }
 
-    /// The error number of a look at a path, with a watch.
+    /// The error number of `exists` with a watch.
     pub async fn exists_and_watch(&mut self, path: &str) -> i32 {
         self.request(op::EXISTS, |writer| {
             writer.text(path).flag(true);
@@ -136,7 +136,7 @@ impl RawClient {
         self.request(op::PING, |_| {}).await
     }
 
-    /// Whether the server closes the connection, whatever it says before.
+    /// Waits until the server closes the connection, and ignores replies before that.
     pub async fn is_closed(&mut self) -> bool {
         while self.read_reply().await.is_some() {}
         true
@@ -152,7 +152,7 @@ pub async fn frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
         stream.read_exact(&mut body).await.ok()?;
         Some(body)
     };
-    tokio::time::timeout(DEADLINE, read).await.expect("the server neither answers nor hangs up")
+    tokio::time::timeout(DEADLINE, read).await.expect("the server neither replies nor closes the connection")
 }
 
 pub fn write_create(writer: &mut Writer, path: &str, data: &[u8], flags: i32) {

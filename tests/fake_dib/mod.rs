@@ -1,5 +1,5 @@
-//! What makes images for builders under test, and what they left on their disks.
-#![allow(dead_code)] // Each test binary uses its part.
+//! Fake disk-image-create for builders under test, and checks of the files and processes that builds leave behind.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nodepool_model::snapshot::images::Images;
 
-/// Takes its time, in a child of its own, and leaves files of some size.
+/// Runs for some seconds, in child processes, and writes files of some size.
 const FAKE_DIB: &str = r#"#!/bin/bash
 while [ $# -gt 0 ]; do
     case "$1" in -o) out=$2; shift ;; -t) formats=$2; shift ;; esac
@@ -22,38 +22,38 @@ for format in ${formats//,/ }; do
 done
 "#;
 
-/// Never ends by itself, and takes a while to tidy up when it is to end.
+/// Runs until it is terminated, and takes a second to exit then.
 pub const SLOW_EXIT_DIB: &str = r#"#!/bin/bash
 here=$(dirname "$0")
-trap 'sleep 1; touch "$here/tidied"; exit 1' TERM
-touch "$here/begun"
+trap 'sleep 1; touch "$here/exited"; exit 1' TERM
+touch "$here/started"
 sleep 600 &
 wait
 "#;
 
-/// The command for `dib-cmd`, in this directory.
+/// Installs the command for `dib-cmd` in this directory.
 pub fn install(directory: &Path) -> PathBuf {
     install_script(directory, FAKE_DIB)
 }
 
-/// The same, or another one in its place.
+/// Installs this script, in place of an earlier one.
 pub fn install_script(directory: &Path, script: &str) -> PathBuf {
     let command = directory.join("dib");
     std::fs::write(&command, script).expect("the directory is writable");
     let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&command, executable).expect("whose file it is may say who executes it");
+    std::fs::set_permissions(&command, executable).expect("the owner may make a file executable");
     command
 }
 
-/// Processes that make a build in this directory.
+/// Number of processes of builds in this directory.
 pub fn build_processes(images: &Path) -> usize {
     let mark = format!("DIB_IMAGE_FILENAME={}", images.display());
-    let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
+    let processes = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
     let environments = processes.filter_map(|entry| std::fs::read(entry.path().join("environ")).ok());
     environments.filter(|text| text.windows(mark.len()).any(|window| window == mark.as_bytes())).count()
 }
 
-/// A file in one of these directories, or a claim, that belongs to no build; some names are somebody else's.
+/// First file or claim in these directories that belongs to no build, except foreign files.
 pub fn unexpected_file(directories: &[&Path], records: &Images, foreign_files: &[&str]) -> Option<String> {
     let builds: BTreeSet<String> = records.builds().map(|(key, _)| key.file_name()).collect();
     let is_known = |name: &str| builds.iter().any(|build| name == build || name.starts_with(&format!("{build}.")));

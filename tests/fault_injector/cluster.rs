@@ -1,5 +1,5 @@
-//! Where faults strike: three ZooKeeper servers, a simulated cloud, hosts with sshd, and launchers and builders behind wires that can be
-//! cut.
+//! Cluster under fault injection: three ZooKeeper servers, a simulated cloud, hosts with sshd, and launchers and builders that connect
+//! through proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -28,16 +28,16 @@ use crate::workload::harness::{self, WorkloadHarness, children, find_leftover};
 use crate::workload::retry_unknown;
 use crate::{fake_dib, history_checker};
 
-/// Jobs at once on each host.
+/// `max-parallel-jobs` of each host.
 const SLOTS: usize = 3;
 const HOSTS: u8 = 2;
-/// What a disk of a builder holds.
+/// Size of a builder's disk.
 const MEGABYTES: usize = 64;
-/// The image that builders make.
+/// The image that builders build.
 pub const IMAGE: &str = "debian";
 
 pub struct TestCluster {
-    /// Under this name all logs lie beside the test when it has failed.
+    /// Prefix of the log files that a failed test writes.
     pub name: String,
     pub ensemble: Ensemble,
     pub cloud: SimulatedOpenStack,
@@ -45,29 +45,29 @@ pub struct TestCluster {
     pub processes: Vec<SupervisedProcess>,
     pub zk: Zk,
     pub session: Duration,
-    /// After that the ZooKeeper servers elect another leader in place of one that is silent.
+    /// Time after which the ZooKeeper servers replace a silent leader.
     pub sync_timeout: Duration,
-    /// That of the ZooKeeper servers.
+    /// The disk of the ZooKeeper servers.
     pub zookeeper_disk: SlowDisk,
-    /// Those of the builders.
+    /// The disks of the builders.
     pub builder_disks: Vec<SmallDisk>,
     launchers: usize,
-    /// Where each builder has its builds.
+    /// The folder of images of each builder.
     images: Vec<PathBuf>,
     _hosts: Vec<sshd::Host>,
     home: TempDir,
 }
 
-/// How a stage is set.
+/// Parameters of a cluster.
 pub struct ClusterSpec {
     pub name: String,
-    /// Zookeeper's unit of time, and how long sessions of launchers last.
+    /// ZooKeeper's `tickTime`, and the session timeout of launchers.
     pub tick: Duration,
     pub session: Duration,
-    /// How long ZooKeeper servers wait for each other.
+    /// How long the ZooKeeper servers wait for each other.
     pub sync_timeout: Duration,
     pub launchers: usize,
-    /// With any of them there is the label `c`, whose image they make.
+    /// Builders; if there are any, the label `c` exists and uses their image.
     pub builders: usize,
     /// Flags of the cloud.
     pub cloud: &'static [&'static str],
@@ -104,7 +104,8 @@ impl TestCluster {
         for last in 0..HOSTS {
             hosts.push(sshd::Host::start(sshd::Options::at(90 + last)).await);
         }
-        let home = tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("there is room for directories");
+        let home =
+            tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("temporary directories can be created");
         let workload = WorkloadHarness {
             addresses: ensemble.address(),
             chroot: String::new(),
@@ -130,7 +131,7 @@ impl TestCluster {
             if let Some(dib) = &dib {
                 let mut own = home.path().join(format!("of-{number}"));
                 if role == Role::Builder {
-                    let disk = SmallDisk::mount(MEGABYTES).expect("whoever runs this may mount a file system");
+                    let disk = SmallDisk::mount(MEGABYTES).expect("the test may mount file systems");
                     own = disk.path().to_owned();
                     builder_disks.push(disk);
                 }
@@ -164,7 +165,7 @@ impl TestCluster {
         }
     }
 
-    /// The sessions that each user of the cloud has had.
+    /// The sessions of each user of the cloud.
     pub fn sessions(&self) -> BTreeMap<String, BTreeSet<i64>> {
         let sessions = |process: &SupervisedProcess| {
             (process.user().to_owned(), process.link_stats.sessions.lock().unwrap().clone())
@@ -176,7 +177,7 @@ impl TestCluster {
         self.home.path()
     }
 
-    /// What keeps all from being as it was at the beginning: every slot of a host registered and free, and nothing else.
+    /// First difference to the state at the beginning: every slot of a host registered and free, and nothing else.
     pub async fn find_leftover(&self) -> Option<String> {
         let mut free = 0;
         for name in children(&self.zk, paths::NODES).await {
@@ -187,7 +188,7 @@ impl TestCluster {
             let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
             let contenders = children(&self.zk, &paths::node_lock(&id)).await;
             if node.provider.as_ref().is_none_or(|provider| provider.as_str() != "rack") {
-                return Some(format!("node {id} is left: {contenders:?} {node:?}"));
+                return Some(format!("node {id} was not deleted: {contenders:?} {node:?}"));
             }
             if !node.is_idle() || !contenders.is_empty() {
                 return Some(format!("slot {id} is not free: {contenders:?} {node:?}"));
@@ -199,15 +200,15 @@ impl TestCluster {
         }
         let state = self.cloud.state().await;
         if state["servers"] != json!(0) {
-            return Some(format!("servers are left: {}", state["servers_by_state"]));
+            return Some(format!("servers were not deleted: {}", state["servers_by_state"]));
         }
-        if let Some(of_images) = self.find_image_leftover().await {
-            return Some(of_images);
+        if let Some(leftover) = self.find_image_leftover().await {
+            return Some(leftover);
         }
         find_leftover(&self.zk, 2 * self.launchers).await
     }
 
-    /// The same of images: what is wanted is there, and nothing besides.
+    /// The same for images: the expected ones exist, and no others.
     pub async fn find_image_leftover(&self) -> Option<String> {
         if self.images.is_empty() {
             return None;
@@ -223,60 +224,60 @@ impl TestCluster {
         for image in
             history_checker::image_lifetimes(&self.cloud.history().await).iter().filter(|image| image.deleted.is_none())
         {
-            checker.observe(ImageObservation::Created(&image.place));
+            checker.observe(ImageObservation::Created(&image.key));
         }
         if let Some(violation) = checker.at_quiescence(&[(IMAGE.into(), "lab".into())]).first() {
             return Some(violation.to_string());
         }
         if records.image(&IMAGE.into()).is_some_and(|image| image.requested_ms.is_some()) {
-            return Some(format!("{IMAGE} waits to be built"));
+            return Some(format!("{IMAGE} has a pending build request"));
         }
         let directories: Vec<&Path> = self.images.iter().map(PathBuf::as_path).collect();
         if let Some(name) = fake_dib::unexpected_file(&directories, &records, &[]) {
             return Some(format!("{name} belongs to no build"));
         }
         let build_processes: usize = directories.iter().map(|images| fake_dib::build_processes(images)).sum();
-        (build_processes > 0).then(|| format!("{build_processes} processes make a build"))
+        (build_processes > 0).then(|| format!("{build_processes} build processes still run"))
     }
 
-    /// How often builders found that there is no room left.
+    /// Number of builds that failed on a full disk.
     pub fn builds_out_of_space(&self) -> usize {
-        self.processes.iter().map(|seat| seat.log().matches("No space left on device").count()).sum()
+        self.processes.iter().map(|process| process.log().matches("No space left on device").count()).sum()
     }
 
-    /// A new build is wanted; nothing changes where one was asked for already, or nobody answers.
+    /// Requests a build. Has no effect if one was requested already, or if ZooKeeper does not answer.
     pub async fn request_build(&self) {
         let path = paths::image_build_request(&IMAGE.into());
-        let parent = paths::parent(&path).expect("it is below its image");
+        let parent = paths::parent(&path).expect("a build request is below its image");
         if make_path(&self.zk, parent).await.is_ok() {
             let _ = self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await;
         }
     }
 
-    /// What launchers and builders logged of the requests and nodes that a text names.
+    /// Log lines of launchers and builders with the ids of requests and nodes in `text`.
     pub fn log_lines_about(&self, text: &str) -> String {
         let is_id =
             |word: &&str| word.rsplit('-').next().is_some_and(|tail| tail.len() == 10 && tail.parse::<u64>().is_ok());
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
         let ids: Vec<&str> = words.filter(is_id).collect();
         let mut lines = String::new();
-        for (number, seat) in self.processes.iter().enumerate() {
-            let log = seat.log();
+        for (number, process) in self.processes.iter().enumerate() {
+            let log = process.log();
             for line in log.lines().filter(|line| ids.iter().any(|id| line.contains(id))) {
-                let _ = writeln!(lines, "{}-{number}: {line}", seat.role().name());
+                let _ = writeln!(lines, "{}-{number}: {line}", process.role().name());
             }
         }
         lines
     }
 
-    /// The logs of all lives of all launchers and builders, into files beside the test.
+    /// Writes the logs of all processes of all launchers and builders to files.
     pub fn save_logs(&self) {
         let what = &self.name;
-        for (number, seat) in self.processes.iter().enumerate() {
+        for (number, process) in self.processes.iter().enumerate() {
             let file =
-                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-{}-{number}.log", seat.role().name()));
-            // A test that has failed already had better say so than fail at this.
-            let _ = std::fs::write(file, seat.log());
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-{}-{number}.log", process.role().name()));
+            // An error here must not hide the failure of the test.
+            let _ = std::fs::write(file, process.log());
         }
         for (number, server) in self.ensemble.servers.iter().enumerate() {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-zookeeper-{number}.log"));
@@ -293,7 +294,7 @@ impl Drop for TestCluster {
     }
 }
 
-/// Who waits no longer than that for an answer of a cloud that hangs.
+/// A clouds.yaml with a short timeout of calls, for a cloud that hangs.
 fn clouds_yaml_with_timeout(cloud: &SimulatedOpenStack, user: &str) -> String {
     let text = std::fs::read_to_string(cloud.clouds_yaml()).expect("the cloud wrote it");
     let mut clouds: Value = serde_yaml::from_str(&text).expect("the cloud writes YAML");
@@ -315,7 +316,7 @@ fn configuration(zookeepers: &[&str], session: Duration, hosts: &[sshd::Host]) -
     json!({
         "zookeeper-servers": zookeepers.collect::<Vec<_>>(),
         "zookeeper-timeout": session.as_secs_f64(),
-        // What nobody came for is gone soon.
+        // Nodes of abandoned requests are deleted soon.
         "labels": [{"name": "a", "max-ready-age": 2}, {"name": "b", "max-ready-age": 2}, {"name": "s"}],
         "providers": [
             {
@@ -331,7 +332,7 @@ fn configuration(zookeepers: &[&str], session: Duration, hosts: &[sshd::Host]) -
     })
 }
 
-/// A label whose image this command makes; a builder works in this directory.
+/// Adds a label whose image this command builds; `own` is the folder of the builder.
 fn add_image(configuration: &mut Value, dib: &Path, own: &Path) {
     let push = |list: &mut Value, entry: Value| list.as_array_mut().expect("it is a list").push(entry);
     configuration["images-dir"] = json!(own.join("images"));

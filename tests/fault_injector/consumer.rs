@@ -1,4 +1,4 @@
-//! Zuul's own client classes as one more consumer: now and then one of them dies with whatever it has.
+//! Consumer on Zuul's own client classes, which can be killed with its locks and requests.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use crate::support::real::python::{self, Interpreter, Script};
 
-/// Longer than a request may take in the middle of failures.
+/// Longer than a request may take during faults.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Longer than the first request takes when nothing fails any more.
+/// Longer than the first request takes after the faults.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Asks and uses until it is stopped.
+/// Requests and uses nodes until it is stopped.
 pub struct ZuulConsumer {
     task: JoinHandle<()>,
     control: watch::Sender<ZuulControl>,
@@ -29,7 +29,7 @@ struct ZuulControl {
     stop: bool,
 }
 
-/// What became of it.
+/// Results so far.
 #[derive(Clone, Default)]
 pub struct ZuulStats {
     /// Requests that were served.
@@ -38,7 +38,7 @@ pub struct ZuulStats {
     pub errors: Vec<ZuulError>,
 }
 
-/// Zuul's classes could not do what was asked of them; in milliseconds since the Unix epoch.
+/// An error of Zuul's classes; times in milliseconds since the Unix epoch.
 #[derive(Clone, Debug)]
 pub struct ZuulError {
     pub began_ms: i64,
@@ -55,7 +55,7 @@ impl ZuulConsumer {
         ZuulConsumer { task, control, stats }
     }
 
-    /// Its process is killed, and there is another. Whether it was killed.
+    /// Kills its process and starts another one. Whether it was killed.
     pub async fn kill_and_restart(&self) -> bool {
         let before = self.stats.borrow().deaths;
         self.control.send_modify(|control| control.deaths += 1);
@@ -64,7 +64,7 @@ impl ZuulConsumer {
             .is_ok_and(|result| result.is_ok())
     }
 
-    /// Lets it finish what it has begun, and one request at least.
+    /// Lets it finish the request in progress, and at least one.
     pub async fn stop(self) -> ZuulStats {
         self.control.send_modify(|control| control.stop = true);
         let ended =
@@ -93,7 +93,7 @@ async fn run(
             _ = control.wait_for(|control| control.deaths > deaths) => Err(None),
         };
         if outcome.is_err() {
-            // It has lost its connection in the middle of something, as Zuul does: whoever carries on begins anew.
+            // It lost its connection in the middle of a request, as Zuul may: a new process starts with a new request.
             script.kill();
             script = start();
         }
@@ -112,7 +112,7 @@ fn now_ms() -> i64 {
     (clock::now().0 * 1000.0) as i64
 }
 
-/// One request from its beginning to its end.
+/// One request, from its submission to the release of its nodes.
 async fn run_request(script: &mut Script, labels: &Value) -> Result<(), String> {
     let request = call(script, json!({"do": "submit", "labels": labels})).await?;
     let state = call(script, json!({"do": "wait", "request": request, "timeout": 100})).await?;

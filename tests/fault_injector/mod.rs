@@ -1,5 +1,5 @@
-//! What goes wrong with real processes, drawn from a seed, and how each of it is done.
-#![allow(dead_code)] // Each test binary uses its part.
+//! Faults of real processes: drawn from a seed, and injected.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
@@ -22,41 +22,41 @@ use proxy::LinkState;
 
 use crate::disk_faults::SmallDisk;
 
-/// One after the other, each with what else strikes meanwhile.
+/// A fault. Faults are injected one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// SIGKILL, and the next one starts after a while.
+    /// SIGKILL, and a restart after a while.
     Kill {
-        seat: usize,
+        process: usize,
         pause: Duration,
     },
     /// SIGSTOP, and SIGCONT.
     Suspend {
-        seat: usize,
+        process: usize,
         time: Duration,
     },
-    /// Between a launcher or a builder and all of ZooKeeper.
+    /// The link between a launcher or a builder and all ZooKeeper servers.
     Link {
-        seat: usize,
+        process: usize,
         state: LinkState,
         time: Duration,
     },
-    /// The leader is killed, and comes back after a while.
+    /// The leader is killed, and restarted after a while.
     KillLeader {
         time: Duration,
     },
-    /// The leader stops without a word, and goes on.
+    /// The leader is suspended, and resumed.
     FreezeLeader {
         time: Duration,
     },
-    /// All three are killed, and come back.
+    /// All three servers are killed, and restarted.
     KillEnsemble,
-    /// It takes ZooKeeper so long to have anything safe.
+    /// Each fsync of ZooKeeper takes so long.
     SlowDisk {
         milliseconds: u64,
         time: Duration,
     },
-    /// There is no room left where builders have their builds.
+    /// The disks with the builds are full.
     FullDisk {
         time: Duration,
     },
@@ -64,16 +64,16 @@ pub enum Fault {
         kind: CloudFaultKind,
         time: Duration,
     },
-    /// The wall clock of the first launcher jumps, and back.
+    /// The wall clock of the first launcher jumps, and jumps back.
     ClockJump {
         seconds: i64,
         time: Duration,
     },
-    /// The consumer dies with what it has.
+    /// The consumer is killed with its locks and requests.
     KillConsumer,
 }
 
-/// What a cloud does for a while.
+/// A way in which a cloud fails for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloudFaultKind {
     Unavailable,
@@ -108,15 +108,15 @@ impl CloudFaultKind {
         }
     }
 
-    /// Whether calls met it, by what the cloud counts before and after.
+    /// Whether calls were affected, by the cloud's counters before and after.
     fn had_effect(self, before: &Value, after: &Value) -> bool {
         let more = |what: &str| after[what].as_u64().unwrap_or(0) - before[what].as_u64().unwrap_or(0);
         match self {
             Self::Unavailable | Self::TooMany | Self::Hanging | Self::LostReplies => {
-                after["faults_struck"].as_array().is_some_and(|struck| struck.iter().any(|times| *times != json!(0)))
+                after["faults_struck"].as_array().is_some_and(|counts| counts.iter().any(|count| *count != json!(0)))
             }
             Self::Slow | Self::StaleLists => more("calls") > 0,
-            // Every second one.
+            // Every second boot fails.
             Self::FailingBoots => more("servers_created") > 1,
         }
     }
@@ -126,24 +126,24 @@ impl CloudFaultKind {
     }
 }
 
-/// For two servers to notice that they have lost the third and to agree on a leader.
+/// Time in which two servers detect that they lost the third, and elect a leader.
 const ELECTION: Duration = Duration::from_secs(1);
 
-/// What a cloud refused or did not answer has effects for so long: a server that may still appear is looked for, and after calls that
-/// were throttled there is a pause.
+/// Failed and unanswered calls have effects for so long: the launcher looks for a server that may still appear, and backs off after
+/// throttled calls.
 const CLOUD_FAULT_AFTERMATH: Duration = Duration::from_secs(10);
 
 /// Kinds of faults, by the names under which they are counted.
 pub const KINDS: [&str; 11] = [
     "kill",
-    "stop",
+    "suspended",
     "partition",
-    "leader lost",
+    "leader killed",
     "leader frozen",
-    "blackout",
-    "API storm",
+    "ensemble killed",
+    "cloud fault",
     "clock",
-    "consumer dies",
+    "consumer killed",
     "slow disk",
     "full disk",
 ];
@@ -165,14 +165,14 @@ impl Fault {
         }]
     }
 
-    /// One of this kind.
+    /// A fault of this kind.
     pub fn of_kind(kind: &str, cluster: &TestCluster, rng: &mut StdRng) -> Fault {
-        let (session, seat) = (cluster.session, rng.gen_range(0..cluster.processes.len()));
+        let (session, process) = (cluster.session, rng.gen_range(0..cluster.processes.len()));
         // Shorter than a session, longer, and about as long.
         let time = session.mul_f64(rng.gen_range(0.2..2.5));
         match KINDS.iter().position(|name| *name == kind).expect("a kind of faults") {
-            0 => Self::Kill { seat, pause: time.mul_f64(if rng.gen_ratio(3, 4) { 0.0 } else { 1.0 }) },
-            1 => Self::Suspend { seat, time },
+            0 => Self::Kill { process, pause: time.mul_f64(if rng.gen_ratio(3, 4) { 0.0 } else { 1.0 }) },
+            1 => Self::Suspend { process, time },
             2 => {
                 let delay = Duration::from_millis(rng.gen_range(20..400));
                 let states = [
@@ -182,10 +182,10 @@ impl Fault {
                     LinkState::Reset,
                     LinkState::Delayed(delay),
                 ];
-                Self::Link { seat, state: states[rng.gen_range(0..states.len())], time }
+                Self::Link { process, state: states[rng.gen_range(0..states.len())], time }
             }
             3 => Self::KillLeader { time },
-            // Every second time long enough for another one to be elected.
+            // Every second time long enough for the election of another leader.
             4 => Self::FreezeLeader {
                 time: if rng.gen_bool(0.5) { cluster.sync_timeout + ELECTION + time } else { time },
             },
@@ -204,8 +204,8 @@ impl Fault {
         }
     }
 
-    pub fn draw(cluster: &TestCluster, dice: &mut StdRng) -> Fault {
-        let kind = match dice.gen_range(0..22) {
+    pub fn draw(cluster: &TestCluster, rng: &mut StdRng) -> Fault {
+        let kind = match rng.gen_range(0..22) {
             0..7 => 0,
             7..9 => 1,
             9..13 => 2,
@@ -217,17 +217,17 @@ impl Fault {
             19 => 9,
             20 => 10,
             _ => {
-                if dice.gen_ratio(1, 3) {
+                if rng.gen_ratio(1, 3) {
                     5
                 } else {
                     0
                 }
             }
         };
-        Self::of_kind(KINDS[kind], cluster, dice)
+        Self::of_kind(KINDS[kind], cluster, rng)
     }
 
-    /// How long after its end what it did to calls of the cloud may hold up requests.
+    /// How long after its end it may delay requests.
     pub fn aftermath(&self) -> Duration {
         match self {
             Self::CloudCalls { kind, .. } => match kind {
@@ -241,33 +241,33 @@ impl Fault {
         }
     }
 
-    /// Whether it takes ZooKeeper away from everybody, also from who is connected without a wire that can be cut.
+    /// Whether it affects all clients of ZooKeeper, also those that are not connected through a proxy.
     pub fn affects_zookeeper(&self) -> bool {
         matches!(self, Self::KillLeader { .. } | Self::FreezeLeader { .. } | Self::KillEnsemble | Self::SlowDisk { .. })
     }
 
-    /// Strikes, and is over when this returns: by which name it is counted, or none where nothing was there for it to strike.
+    /// Injects the fault and ends it. Returns the name under which it is counted, or `None` if it had no effect.
     pub async fn inject(&self, cluster: &mut TestCluster, zuul: &ZuulConsumer) -> Option<String> {
         let had_effect = match *self {
-            Self::Kill { seat, pause } => {
-                let role = cluster.processes[seat].role().name();
-                cluster.processes[seat].kill();
+            Self::Kill { process, pause } => {
+                let role = cluster.processes[process].role().name();
+                cluster.processes[process].kill();
                 sleep(pause).await;
-                cluster.processes[seat].start_again();
+                cluster.processes[process].start_again();
                 return Some(format!("kill: {role}"));
             }
-            Self::Suspend { seat, time } => {
-                cluster.processes[seat].signal(Signal::SIGSTOP);
+            Self::Suspend { process, time } => {
+                cluster.processes[process].signal(Signal::SIGSTOP);
                 sleep(time).await;
-                cluster.processes[seat].signal(Signal::SIGCONT);
+                cluster.processes[process].signal(Signal::SIGCONT);
                 true
             }
-            Self::Link { seat, state: wire, time } => {
-                let before = cluster.processes[seat].affected_messages();
-                cluster.processes[seat].link.send_replace(wire);
+            Self::Link { process, state, time } => {
+                let before = cluster.processes[process].affected_messages();
+                cluster.processes[process].link.send_replace(state);
                 sleep(time).await;
-                cluster.processes[seat].link.send_replace(LinkState::Up);
-                cluster.processes[seat].affected_messages() > before
+                cluster.processes[process].link.send_replace(LinkState::Up);
+                cluster.processes[process].affected_messages() > before
             }
             Self::KillLeader { time } => {
                 let leader = cluster.ensemble.leader().await;
@@ -283,7 +283,7 @@ impl Fault {
                 sleep(time).await;
                 cluster.ensemble.servers[leader].thaw();
                 cluster.ensemble.wait_until_settled().await;
-                let another = if cluster.ensemble.leader().await == leader { "" } else { ": another is elected" };
+                let another = if cluster.ensemble.leader().await == leader { "" } else { ": new leader elected" };
                 return Some(format!("{}{another}", self.kind()));
             }
             Self::KillEnsemble => {
@@ -329,12 +329,12 @@ impl Fault {
         had_effect.then(|| self.name())
     }
 
-    /// Its kind, and which of that kind.
+    /// Its kind and variant.
     fn name(&self) -> String {
         let kind = self.kind();
         match self {
             Self::Link { state: LinkState::Delayed(_), .. } => format!("{kind}: slow"),
-            Self::Link { state: wire, .. } => format!("{kind}: {wire:?}"),
+            Self::Link { state, .. } => format!("{kind}: {state:?}"),
             Self::CloudCalls { kind: cloud_fault, .. } => format!("{kind}: {cloud_fault:?}"),
             Self::ClockJump { seconds, .. } => format!("{kind}: {seconds:+} s"),
             Self::SlowDisk { milliseconds, .. } => format!("{kind}: {milliseconds} ms"),
@@ -343,7 +343,7 @@ impl Fault {
     }
 }
 
-/// How often each kind struck, and which of that kind.
+/// Number of effective faults by kind and variant.
 #[derive(Clone, Debug, Default)]
 pub struct RunStats(pub BTreeMap<String, usize>);
 

@@ -1,4 +1,4 @@
-//! The wire between a launcher and a ZooKeeper server, which can be cut, one way too, and made slow.
+//! TCP proxy between a process and a ZooKeeper server: blocks one or both directions, resets and delays.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +12,17 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-/// What becomes of bytes. What is not let through is held, as by the retransmissions of TCP, and arrives when the wire is whole.
+/// State of a link. Blocked bytes are held, as by TCP retransmissions, and delivered when the link is up again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LinkState {
     Up,
-    /// Silently, both ways.
+    /// Both directions, silently.
     Blocked,
-    /// The server is heard and does not hear.
+    /// Only the direction to the server.
     BlockedToServer,
-    /// The server hears and is not heard.
+    /// Only the direction to the client.
     BlockedToClient,
-    /// Connections end, and new ones are refused.
+    /// Connections are closed, and new ones are refused.
     Reset,
     Delayed(Duration),
 }
@@ -45,34 +45,34 @@ enum Direction {
     ToClient,
 }
 
-/// How often a wire that was not whole held something up, or refused it.
+/// Number of messages that a link in another state than `Up` delayed or refused.
 pub type MessageCount = Arc<AtomicUsize>;
 
-/// The sessions that whoever connects has been told of.
+/// Ids of the sessions that the server announced to connecting clients.
 pub type Sessions = Arc<Mutex<BTreeSet<i64>>>;
 
-/// What somebody minds of what goes over a wire.
+/// Counters of a link.
 #[derive(Clone, Default)]
 pub struct LinkStats {
     pub affected_messages: MessageCount,
     pub sessions: Sessions,
 }
 
-/// Listens until it is dropped.
+/// Listens until dropped.
 pub struct Proxy {
     pub address: String,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// On the way to this server.
+    /// Starts a proxy for this server.
     pub async fn start(server: String, link: watch::Receiver<LinkState>, stats: LinkStats) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let address = listener.local_addr().expect("a listener has an address").to_string();
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
-                // Connections that are over are forgotten.
+                // Removes closed connections.
                 while connections.try_join_next().is_some() {}
                 let Ok((client, _)) = listener.accept().await else { continue };
                 if *link.borrow() == LinkState::Reset {
@@ -92,20 +92,20 @@ impl Drop for Proxy {
     }
 }
 
-async fn connection(client: TcpStream, server: String, mut link: watch::Receiver<LinkState>, seen: LinkStats) {
-    // Whoever connects through a wire that is cut waits.
-    let is_up = link.clone().wait_for(|wire| wire.delay(Direction::ToServer).is_some()).await.is_ok();
+async fn connection(client: TcpStream, server: String, mut link: watch::Receiver<LinkState>, stats: LinkStats) {
+    // A connection through a blocked link waits.
+    let is_up = link.clone().wait_for(|state| state.delay(Direction::ToServer).is_some()).await.is_ok();
     let Ok(server) = TcpStream::connect(server).await else { return };
-    // Small messages that wait for each other are what this protocol consists of.
+    // The protocol consists of small messages that wait for each other.
     if !is_up || client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
         return;
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = forward(from_client, to_server, link.clone(), Direction::ToServer, &seen) => {}
-        () = forward(from_server, to_client, link.clone(), Direction::ToClient, &seen) => {}
-        _ = link.wait_for(|wire| *wire == LinkState::Reset) => drop(seen.affected_messages.fetch_add(1, Ordering::Relaxed)),
+        () = forward(from_client, to_server, link.clone(), Direction::ToServer, &stats) => {}
+        () = forward(from_server, to_client, link.clone(), Direction::ToClient, &stats) => {}
+        _ = link.wait_for(|state| *state == LinkState::Reset) => drop(stats.affected_messages.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
@@ -121,8 +121,8 @@ async fn forward(
         if link.borrow().delay(direction) != Some(Duration::ZERO) {
             stats.affected_messages.fetch_add(1, Ordering::Relaxed);
         }
-        let delay = match link.wait_for(|wire| wire.delay(direction).is_some()).await {
-            Ok(wire) => wire.delay(direction).unwrap_or_default(),
+        let delay = match link.wait_for(|state| state.delay(direction).is_some()).await {
+            Ok(state) => state.delay(direction).unwrap_or_default(),
             Err(_) => return,
         };
         sleep(delay).await;
@@ -136,10 +136,10 @@ async fn forward(
     }
 }
 
-/// Bytes with which a server begins until the session is said: the length, the protocol's version, the timeout, and the session itself.
+/// Bytes of a connect reply up to the session id: length, protocol version, timeout and session id.
 const CONNECT_REPLY_BYTES: usize = 4 + 4 + 4 + 8;
 
-/// None where it is not there yet, or there is none any more.
+/// `None` if the reply is incomplete, or the session has expired.
 fn session_id(connect_reply: &[u8]) -> Option<i64> {
     let number = connect_reply.get(CONNECT_REPLY_BYTES - 8..CONNECT_REPLY_BYTES)?;
     Some(i64::from_be_bytes(number.try_into().expect("these are eight bytes"))).filter(|session| *session != 0)

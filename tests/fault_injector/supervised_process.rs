@@ -1,4 +1,4 @@
-//! The place of a launcher or a builder, which is taken by one process after another.
+//! A launcher or builder that is restarted after each kill.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::proxy::{LinkState, LinkStats, Proxy};
 use crate::support::real::{self, nodepool_process::NodepoolProcess};
 
-/// Lives of a process whose logs are kept.
+/// Previous processes whose logs are kept.
 const MAX_KEPT_RUNS: usize = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Role {
         }
     }
 
-    /// One whose slow rules run often, so that what they find is found within the test.
+    /// Program and flags. Slow rules run often, so that they take effect within the test.
     fn command(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Launcher => {
@@ -42,14 +42,14 @@ impl Role {
     }
 }
 
-/// What each of the processes is started with.
+/// Parameters of the processes.
 pub struct ProcessSpec {
     pub role: Role,
     pub configuration: String,
-    /// Who it is for the cloud.
+    /// Its user in the cloud.
     pub user: String,
     pub clouds: PathBuf,
-    /// The file that says how wrong its wall clock is.
+    /// The file with the offset of its wall clock.
     pub clock: Option<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ impl ProcessSpec {
                 ("LD_PRELOAD", library.as_path()),
                 ("FAKETIME_TIMESTAMP_FILE", clock),
                 ("FAKETIME_NO_CACHE", Path::new("1")),
-                // Time goes on as it does: it is what clocks show that is wrong.
+                // Monotonic time is not changed, only the wall clock.
                 ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
             ]);
         }
@@ -75,7 +75,7 @@ pub struct SupervisedProcess {
     pub process: NodepoolProcess,
     pub link: watch::Sender<LinkState>,
     pub link_stats: LinkStats,
-    /// Processes that are no more.
+    /// Killed processes, for their logs.
     previous: VecDeque<NodepoolProcess>,
     spec: ProcessSpec,
     _proxies: Vec<Proxy>,
@@ -101,7 +101,7 @@ impl SupervisedProcess {
         }
     }
 
-    /// Who it is for the cloud.
+    /// Its user in the cloud.
     pub fn user(&self) -> &str {
         &self.spec.user
     }
@@ -110,7 +110,7 @@ impl SupervisedProcess {
         self.spec.role
     }
 
-    /// What happened to what it asks and hears.
+    /// Number of messages that its link delayed or refused.
     pub fn affected_messages(&self) -> usize {
         self.link_stats.affected_messages.load(Ordering::Relaxed)
     }
@@ -130,22 +130,22 @@ impl SupervisedProcess {
         self.process.signal(signal);
     }
 
-    /// Its wall clock shows that much more, or less, than it should.
+    /// Sets the offset of its wall clock.
     pub fn set_clock(&self, seconds: i64) {
-        let clock = self.spec.clock.as_ref().expect("it was started with a clock that can be set");
-        // Whoever reads it meanwhile finds one or the other.
+        let clock = self.spec.clock.as_ref().expect("the process was started with a clock file");
+        // Rename, so that the process never reads a partial file.
         let next = clock.with_extension("next");
         std::fs::write(&next, format!("{seconds:+}")).expect("the directory is writable");
         std::fs::rename(&next, clock).expect("the directory is writable");
     }
 
-    /// Whether what shows it another time is in the process at all.
+    /// Whether libfaketime is loaded in the process.
     pub fn has_own_clock(&self) -> bool {
-        let mapped = std::fs::read_to_string(format!("/proc/{}/maps", self.process.pid())).expect("it runs");
+        let mapped = std::fs::read_to_string(format!("/proc/{}/maps", self.process.pid())).expect("the process runs");
         mapped.contains("faketime")
     }
 
-    /// Of all lives that are remembered.
+    /// The logs of the kept processes.
     pub fn log(&self) -> String {
         let runs = self.previous.iter().chain([&self.process]);
         runs.map(|run| format!("=== {}\n{}", run.pid(), run.log())).collect()

@@ -1,5 +1,5 @@
-//! What really happened in a run, from outside: the logs of the ZooKeeper servers and what the cloud remembers, put in one order
-//! and held to the promises to which simulated hours are held.
+//! History checker: merges ZooKeeper's transaction logs and the cloud's history into one order, and checks it against the invariants
+//! that the simulator checks.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,70 +28,70 @@ pub mod zk_txn_log;
 
 use zk_txn_log::{Change, Transaction};
 
-/// Both sources have the clock of this machine, and one of them tells milliseconds.
+/// Both sources use the clock of this machine; ZooKeeper's logs have milliseconds.
 const MICROS_PER_MS: i64 = 1000;
 
-/// A call leaves while the session is known to live for another moment (`actors/fence.rs`). Where processors are busy it may take longer to
-/// arrive than that.
+/// The fence (`actors/provider/fence.rs`) sends a call while the session is known to be alive for another moment. On a busy machine the
+/// call may take longer than that to arrive.
 const CALL_TRANSIT_TIME: Seconds = Seconds(0.5);
 
-/// Of each record the tale has so many bytes.
+/// Bytes of each record in the trace.
 const MAX_SHOWN_BYTES: usize = 3000;
 
-/// Everything that a run left behind.
+/// Inputs of the checks of one run.
 pub struct HistoryChecker {
     pub transactions: Arc<[Transaction]>,
     pub servers: Vec<ServerLifetime>,
     pub images: Vec<ImageLifetime>,
-    /// How many servers a pool may have, from the beginning to the end.
+    /// Server limits of pools during the whole run.
     pub limits: Vec<(PoolId, usize)>,
-    /// The sessions that each user of the cloud has had. Of others it is not known on whose behalf they ask.
+    /// The sessions of each user of the cloud. Calls of other users are not checked.
     pub sessions: BTreeMap<String, BTreeSet<i64>>,
-    /// The images that have to be in a provider at the end.
+    /// The images that a provider must have at the end.
     pub expected_images: Vec<(ImageName, ProviderName)>,
-    /// What who asked the cloud for, as far as it makes, changes or deletes something.
+    /// Mutating calls of the cloud.
     pub cloud_calls: Vec<CloudCall>,
     chroot: String,
 }
 
-/// A call that makes or deletes something in the cloud; the time as below.
+/// A mutating call of the cloud; time in microseconds since the Unix epoch.
 pub struct CloudCall {
     pub by: String,
     pub at: i64,
     pub call: String,
 }
 
-/// A server that the cloud has or had; times in microseconds since the Unix epoch.
+/// A server of the cloud; times in microseconds since the Unix epoch.
 pub struct ServerLifetime {
-    pub place: CloudObjectKey,
+    pub key: CloudObjectKey,
     pub node: NodeId,
     pub created: i64,
-    /// The first answer that said it runs.
+    /// Time of the first reply that showed it as running.
     pub shown_active: Option<i64>,
     pub delete_requested: Option<i64>,
     pub deleted: Option<i64>,
 }
 
-/// An image that a provider has or had in the cloud; times as above.
+/// An image of a provider in the cloud; times in microseconds since the Unix epoch.
 pub struct ImageLifetime {
-    pub place: CloudObjectKey,
+    pub key: CloudObjectKey,
     pub created: i64,
-    /// Its content was there.
+    /// Time at which its content was complete.
     pub filled: Option<i64>,
     pub deleted: Option<i64>,
 }
 
-/// A request, from the moment at which it was written; times in milliseconds since the Unix epoch.
+/// A request from its submission to its end; times in milliseconds since the Unix epoch.
 #[derive(Clone, Debug)]
 pub struct RequestLifetime {
     pub id: RequestId,
     pub submitted_ms: i64,
-    /// Fulfilled, failed, or taken away by who wrote it.
+    /// Time at which it was fulfilled, failed or deleted.
     pub ended_ms: Option<i64>,
 }
 
 impl RequestLifetime {
-    /// How long it waited at most while nothing failed: between these times, each with beginning and end.
+    /// Longest wait without a fault: outside these intervals, each with beginning and end.
     pub fn longest_fault_free_wait_ms(&self, faults: &[(i64, i64)]) -> i64 {
         let Some(ended) = self.ended_ms else { return 0 };
         let (mut fault_free_since, mut longest) = (self.submitted_ms, 0);
@@ -99,28 +99,28 @@ impl RequestLifetime {
             faults.iter().filter(|(began, ended_at)| *ended_at > self.submitted_ms && *began < ended)
         {
             longest = longest.max(began - fault_free_since);
-            // The effects of one may outlast the next one.
+            // The effects of one fault may outlast the next fault.
             fault_free_since = fault_free_since.max(*ended_at);
         }
         longest.max(ended - fault_free_since)
     }
 }
 
-/// What became of the promises.
+/// Result of the checks.
 pub struct HistoryReport {
     pub violations: Vec<String>,
-    /// What the run left unfinished.
+    /// Leftovers at the end of the run.
     pub leftovers: Vec<String>,
     pub requests: Vec<RequestLifetime>,
     pub nodes: usize,
     /// Changes of records of any kind.
     pub changes: usize,
-    /// All that happened, line by line.
+    /// All events, line by line.
     pub trace: String,
 }
 
 impl HistoryChecker {
-    /// To be called when all servers run and the last answer to a writer has arrived.
+    /// Call it when all servers run and all writers have received their replies.
     pub async fn of_ensemble(ensemble: &Ensemble, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
         let homes: Vec<_> = ensemble.servers.iter().map(|server| server.home().join("data")).collect();
         Self::of(&homes.iter().map(|home| &**home).collect::<Vec<_>>(), "", cloud).await
@@ -131,14 +131,14 @@ impl HistoryChecker {
     }
 
     async fn of(data_dirs: &[&Path], chroot: &str, cloud: Option<&SimulatedOpenStack>) -> HistoryChecker {
-        let (servers, images, changes) = match cloud {
+        let (servers, images, cloud_calls) = match cloud {
             Some(cloud) => {
                 let history = cloud.history().await;
                 (server_lifetimes(&history), image_lifetimes(&history), cloud_calls(&history))
             }
             None => Default::default(),
         };
-        let (limits, sessions, wanted) = Default::default();
+        let (limits, sessions, expected_images) = Default::default();
         let transactions = zk_txn_log::committed(data_dirs).into();
         HistoryChecker {
             transactions,
@@ -146,13 +146,13 @@ impl HistoryChecker {
             images,
             limits,
             sessions,
-            expected_images: wanted,
-            cloud_calls: changes,
+            expected_images,
+            cloud_calls,
             chroot: chroot.to_owned(),
         }
     }
 
-    /// The sessions of launchers and builders: those that have registered one.
+    /// The sessions of launchers and builders: those that registered a component.
     fn program_sessions(&self) -> BTreeSet<i64> {
         let creates_component = |change: &Change| match change {
             Change::Created(path, _) => self
@@ -165,7 +165,7 @@ impl HistoryChecker {
         registrations.map(|transaction| transaction.session).collect()
     }
 
-    /// A path as programs know it.
+    /// A path as launchers and builders know it.
     pub fn strip_chroot<'a>(&self, path: &'a str) -> Option<&'a str> {
         path.strip_prefix(&*self.chroot)
     }
@@ -177,8 +177,8 @@ impl HistoryChecker {
         }
         let mut events = self.cloud_events().into_iter().peekable();
         for transaction in &*self.transactions {
-            // A record is written before its server is asked for, and its server goes before it: both are seen so, where the
-            // clock decides. Of two things in the same millisecond the record's beginning and the server's end come first.
+            // A record is written before its server is created, and the server is deleted before the record. In the same
+            // millisecond the record's creation and the server's end come first.
             while let Some(event) = events.next_if(|event| event.at < transaction.at_ms * MICROS_PER_MS) {
                 checker.cloud(&event);
             }
@@ -201,7 +201,7 @@ impl HistoryChecker {
         checker.finish(&self.expected_images)
     }
 
-    /// Whether who asked for a change had a session.
+    /// Checks that the caller of each mutating call had a session.
     fn check_cloud_calls(&self, checker: &mut Checker) {
         let mut session_times: BTreeMap<i64, (i64, Option<i64>)> = BTreeMap::new();
         for Transaction { session, at_ms, changes, .. } in &*self.transactions {
@@ -211,14 +211,15 @@ impl HistoryChecker {
         for CloudCall { by, at, call } in &self.cloud_calls {
             let Some(sessions) = self.sessions.get(by) else { continue };
             let at_ms = at / MICROS_PER_MS;
-            let begun =
-                sessions.iter().filter_map(|session| session_times.get(session)).filter(|(begun, _)| *begun <= at_ms);
-            // Without any it never had one, and that since for ever.
-            let expired_ms = begun.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
-            let over_for = Seconds(expired_ms as f64 / 1000.0);
+            let started =
+                sessions.iter().filter_map(|session| session_times.get(session)).filter(|(start, _)| *start <= at_ms);
+            // A caller without a session counts as expired forever.
+            let expired_ms =
+                started.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
+            let expired_for = Seconds(expired_ms as f64 / 1000.0);
             checker.record_violations(
                 at_ms,
-                nodes::check_call(format_args!("{call} of {by}"), Some(over_for), CALL_TRANSIT_TIME)
+                nodes::check_call(format_args!("{call} of {by}"), Some(expired_for), CALL_TRANSIT_TIME)
                     .into_iter()
                     .collect(),
             );
@@ -227,12 +228,12 @@ impl HistoryChecker {
 
     fn cloud_events(&self) -> Vec<CloudEvent<'_>> {
         let mut events = Vec::new();
-        // Ends are told as if they had come a millisecond earlier, but never before the beginning.
+        // Ends are dated a millisecond earlier, but never before the creation.
         let early = |at: i64, created: i64| ((at / MICROS_PER_MS - 1) * MICROS_PER_MS).max(created);
         for server in &self.servers {
-            let mut happened = |at, what| events.push(CloudEvent { at, object: ObjectRef::Server(server), kind: what });
+            let mut happened = |at, kind| events.push(CloudEvent { at, object: ObjectRef::Server(server), kind });
             happened(server.created, LifecycleEvent::Created);
-            // Its node may be ready within the same millisecond.
+            // Its node may become ready within the same millisecond.
             if let Some(at) = server.shown_active {
                 happened(early(at, server.created), LifecycleEvent::Runs);
             }
@@ -241,16 +242,16 @@ impl HistoryChecker {
                 happened(early(at, server.created), LifecycleEvent::Ending);
             }
             if let Some(at) = server.deleted {
-                happened(early(at, server.created), LifecycleEvent::Gone);
+                happened(early(at, server.created), LifecycleEvent::Removed);
             }
         }
-        for life in &self.images {
-            let mut happened = |at, what| events.push(CloudEvent { at, object: ObjectRef::Image(life), kind: what });
-            // What never had content is an image all the same for who looks for what is left over; and what has it is ready at once.
-            happened(life.filled.map_or(life.created, |at| early(at, life.created)), LifecycleEvent::Created);
-            if let Some(at) = life.deleted {
+        for image in &self.images {
+            let mut happened = |at, kind| events.push(CloudEvent { at, object: ObjectRef::Image(image), kind });
+            // An image without content counts as leaked as well. An image with content is ready at once.
+            happened(image.filled.map_or(image.created, |at| early(at, image.created)), LifecycleEvent::Created);
+            if let Some(at) = image.deleted {
                 happened(at, LifecycleEvent::Deleting);
-                happened(early(at, life.created), LifecycleEvent::Gone);
+                happened(early(at, image.created), LifecycleEvent::Removed);
             }
         }
         events.sort_by_key(|event| (event.at, event.kind));
@@ -275,19 +276,19 @@ enum LifecycleEvent {
     Runs,
     Deleting,
     Ending,
-    Gone,
+    Removed,
 }
 
 fn micros(seconds: &Value) -> Option<i64> {
     seconds.as_f64().map(|seconds| (seconds * 1e6) as i64)
 }
 
-/// The images that are some provider's, as the cloud tells of them.
+/// The images of providers, from the cloud's history.
 pub fn image_lifetimes(history: &Value) -> Vec<ImageLifetime> {
     let images = history["images"].as_array().expect("a history has its images");
     let ours = images.iter().filter_map(|image| Some((image, image["provider"].as_str()?)));
     let lifetime = |(image, provider): (&Value, &str)| ImageLifetime {
-        place: (provider.into(), image["id"].as_str().expect("an image has an id").to_owned()),
+        key: (provider.into(), image["id"].as_str().expect("an image has an id").to_owned()),
         created: micros(&image["created"]).expect("an image was created at some time"),
         filled: micros(&image["filled"]),
         deleted: micros(&image["gone"]),
@@ -297,7 +298,7 @@ pub fn image_lifetimes(history: &Value) -> Vec<ImageLifetime> {
 
 fn cloud_calls(history: &Value) -> Vec<CloudCall> {
     let changes = history["changes"].as_array().expect("a history has its changes");
-    let text = |change: &Value, key: &str| change[key].as_str().expect("of a change it is said").to_owned();
+    let text = |change: &Value, key: &str| change[key].as_str().expect("a change has its caller and call").to_owned();
     let call = |change: &Value| CloudCall {
         by: text(change, "by"),
         at: micros(&change["at"]).expect("a change was asked for at some time"),
@@ -310,8 +311,8 @@ fn server_lifetimes(history: &Value) -> Vec<ServerLifetime> {
     let servers = history["servers"].as_array().expect("a history has its servers");
     let ours = servers.iter().filter_map(|server| Some((server, server["node"].as_str()?)));
     let lifetime = |(server, node): (&Value, &str)| ServerLifetime {
-        place: (
-            ProviderName::from(server["provider"].as_str().expect("who has a node has a provider")),
+        key: (
+            ProviderName::from(server["provider"].as_str().expect("a server with a node has a provider")),
             server["id"].as_str().expect("a server has an id").to_owned(),
         ),
         node: NodeId::from(node),
@@ -326,7 +327,7 @@ fn server_lifetimes(history: &Value) -> Vec<ServerLifetime> {
 #[derive(Default)]
 struct Checker {
     checker: InvariantChecker,
-    /// Of these sessions every record has what other readers of it need. What Zuul writes is its own affair.
+    /// Records written by these sessions must have the keys that other readers require. Zuul's records are not checked.
     program_sessions: BTreeSet<i64>,
     image_checker: ImageInvariantChecker,
     violations: Vec<String>,
@@ -342,8 +343,8 @@ impl Checker {
         self.record_violations(at_ms, found);
     }
 
-    fn observe_image(&mut self, at_ms: i64, sight: ImageObservation<'_>) {
-        let found = self.image_checker.observe(sight);
+    fn observe_image(&mut self, at_ms: i64, observation: ImageObservation<'_>) {
+        let found = self.image_checker.observe(observation);
         self.record_violations(at_ms, found);
     }
 
@@ -365,39 +366,39 @@ impl Checker {
         }
     }
 
-    fn server(&mut self, event: &CloudEvent<'_>, ServerLifetime { place, node, .. }: &ServerLifetime) {
+    fn server(&mut self, event: &CloudEvent<'_>, ServerLifetime { key, node, .. }: &ServerLifetime) {
         let at_ms = event.at / MICROS_PER_MS;
-        self.trace_line(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.kind));
+        self.trace_line(at_ms, &format!("server {} of {} for node {node}: {:?}", key.1, key.0, event.kind));
         let observation = match event.kind {
-            LifecycleEvent::Created => Observation::Created(place, node),
-            LifecycleEvent::Runs => Observation::Running(place),
-            LifecycleEvent::Deleting => Observation::Deleting(place),
-            LifecycleEvent::Ending => Observation::Ending(place),
-            LifecycleEvent::Gone => Observation::Removed(place),
+            LifecycleEvent::Created => Observation::Created(key, node),
+            LifecycleEvent::Runs => Observation::Running(key),
+            LifecycleEvent::Deleting => Observation::Deleting(key),
+            LifecycleEvent::Ending => Observation::Ending(key),
+            LifecycleEvent::Removed => Observation::Removed(key),
         };
         self.observe(at_ms, observation);
     }
 
-    fn image(&mut self, event: &CloudEvent<'_>, ImageLifetime { place, .. }: &ImageLifetime) {
+    fn image(&mut self, event: &CloudEvent<'_>, ImageLifetime { key, .. }: &ImageLifetime) {
         let at_ms = event.at / MICROS_PER_MS;
-        self.trace_line(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.kind));
-        let sight = match event.kind {
-            LifecycleEvent::Created | LifecycleEvent::Runs => ImageObservation::Created(place),
-            LifecycleEvent::Deleting | LifecycleEvent::Ending => ImageObservation::Deleting(place),
-            LifecycleEvent::Gone => ImageObservation::Removed(place),
+        self.trace_line(at_ms, &format!("image {} of {}: {:?}", key.1, key.0, event.kind));
+        let observation = match event.kind {
+            LifecycleEvent::Created | LifecycleEvent::Runs => ImageObservation::Created(key),
+            LifecycleEvent::Deleting | LifecycleEvent::Ending => ImageObservation::Deleting(key),
+            LifecycleEvent::Removed => ImageObservation::Removed(key),
         };
-        self.observe_image(at_ms, sight);
+        self.observe_image(at_ms, observation);
     }
 
     fn znode(&mut self, transaction: &Transaction, path: &str, data: Option<&[u8]>) {
         let Some(rest) = path.strip_prefix("/nodepool/") else { return };
         let shown = data.map(|data| &data[..data.len().min(MAX_SHOWN_BYTES)]);
-        let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
+        let (at_ms, text) = (transaction.at_ms, shown.map_or("deleted".into(), String::from_utf8_lossy));
         self.trace_line(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
         let znode = paths::parse(path);
         if let Some(keys) = record_schema::required_keys(&znode) {
             self.changes += 1;
-            // The place of a record may be made before it.
+            // A znode may be created before its record is written.
             let of_program = self.program_sessions.contains(&transaction.session);
             if let Some(written) = data.filter(|data| of_program && !data.is_empty()) {
                 self.record_violations(at_ms, nodes::check_readable(path, keys, written));
@@ -417,7 +418,7 @@ impl Checker {
             paths::ZnodePath::NodeContender(id, name) => {
                 self.observe(at_ms, Observation::NodeContender(&id, &name, data.is_some()))
             }
-            // What is empty was made to have something below it.
+            // An empty znode was created as a parent.
             paths::ZnodePath::ImageBuild(image, build) => {
                 let data = data.filter(|data| !data.is_empty());
                 let Some(record) = self.record(at_ms, rest, data) else { return };
@@ -441,7 +442,7 @@ impl Checker {
         }
     }
 
-    /// `Some(None)` for one that has gone.
+    /// `Some(None)` for a deleted record.
     fn record<T: DeserializeOwned>(&mut self, at_ms: i64, path: &str, data: Option<&[u8]>) -> Option<Option<T>> {
         let Some(data) = data else { return Some(None) };
         match json::from_bytes(data) {
@@ -454,9 +455,9 @@ impl Checker {
     }
 
     fn finish(self, expected_images: &[(ImageName, ProviderName)]) -> HistoryReport {
-        let of_images = self.image_checker.at_quiescence(expected_images);
+        let image_leftovers = self.image_checker.at_quiescence(expected_images);
         HistoryReport {
-            leftovers: self.checker.at_quiescence().iter().chain(&of_images).map(ToString::to_string).collect(),
+            leftovers: self.checker.at_quiescence().iter().chain(&image_leftovers).map(ToString::to_string).collect(),
             changes: self.changes,
             violations: self.violations,
             requests: self.requests.into_values().collect(),
@@ -467,7 +468,7 @@ impl Checker {
 }
 
 impl HistoryReport {
-    /// Fails with every promise that was broken; the whole tale lies beside the test then. So does it where nothing was found to look at.
+    /// Fails with every violated invariant and writes the trace to a file. Also fails if the history is empty.
     pub fn assert_no_violations(&self, what: &str) {
         assert!(self.changes > 0, "{what}: no record was found in what ZooKeeper wrote");
         let all = [&self.violations[..], &self.leftovers].concat();
@@ -475,24 +476,24 @@ impl HistoryReport {
             return;
         }
         let file = self.write_trace(what);
-        panic!("{what}: {} promises were broken; {} tells all:\n{}", all.len(), file.display(), all.join("\n"));
+        panic!("{what}: {} invariants were violated; trace: {}:\n{}", all.len(), file.display(), all.join("\n"));
     }
 
-    /// Fails with every request that waited longer while nothing failed, see `longest_calm_ms`; the longest of those waits otherwise.
+    /// Fails if a request waited longer without a fault, see `longest_fault_free_wait_ms`; returns the longest wait otherwise.
     pub fn longest_fault_free_wait(&self, faults: &[(i64, i64)], limit: Duration, what: &str) -> Duration {
         let waits = self.requests.iter().map(|lifetime| (lifetime.longest_fault_free_wait_ms(faults), &lifetime.id));
-        let (longest, id) = waits.max().expect("somebody asked for something");
-        let longest = Duration::from_millis(longest.try_into().expect("a request ends after it was asked"));
+        let (longest, id) = waits.max().expect("the history has requests");
+        let longest = Duration::from_millis(longest.try_into().expect("a request ends after its submission"));
         if longest > limit {
             panic!(
-                "{what}: {id} waited {longest:?} while nothing failed; {} tells all",
+                "{what}: request {id} waited {longest:?} in a fault-free period; trace: {}",
                 self.write_trace(what).display()
             );
         }
         longest
     }
 
-    /// The tale, as a file beside the test.
+    /// Writes the trace to a file.
     pub fn write_trace(&self, what: &str) -> PathBuf {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}.log"));
         std::fs::write(&file, &self.trace).expect("cargo gave this directory to the tests");

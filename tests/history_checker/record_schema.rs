@@ -1,9 +1,9 @@
-//! What the other readers of a record need in it, by the place where it is.
+//! Keys that other readers require in a record, by its path.
 
 use nodepool_policy::invariants::nodes;
 use nodepool_zk::paths::ZnodePath;
 
-/// `None` where there are no records that others read too.
+/// `None` for paths without records of other readers.
 pub fn required_keys(znode: &ZnodePath) -> Option<&'static [&'static str]> {
     match znode {
         ZnodePath::Node(_) => Some(nodes::KEYS_OF_NODES),

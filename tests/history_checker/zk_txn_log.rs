@@ -1,17 +1,17 @@
-//! What ZooKeeper servers have written to their transaction logs: every change of the tree, in its order, with its time.
+//! Reader of ZooKeeper's transaction logs: every change of the tree, in its order, with its time.
 //!
-//! Nobody who watches through a session sees so much: what is written twice in a moment is seen once. The logs have all of it.
+//! A client with watches observes less: of two writes in quick succession it reads only the last one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use zookeeper_server::jute::{Malformed, Reader};
 
-/// One that was committed.
+/// A committed transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transaction {
     pub zxid: i64,
-    /// By the leader's clock, when it took up the request: before anybody could know of it.
+    /// Time by the leader's clock at which it accepted the request: before any client could know of it.
     pub at_ms: i64,
     pub session: i64,
     pub changes: Vec<Change>,
@@ -25,8 +25,8 @@ pub enum Change {
     SessionEnded,
 }
 
-/// What a majority of these servers has in its log, in order. A server that died before anybody else heard of a transaction
-/// is the only one that has it, and nobody was told that it was done.
+/// Transactions in the logs of a majority of these servers, in order. A transaction that only a killed server has in its log was not
+/// acknowledged to any client.
 pub fn committed(data_dirs: &[&Path]) -> Vec<Transaction> {
     let mut found: BTreeMap<i64, (usize, Transaction)> = BTreeMap::new();
     for directory in data_dirs {
@@ -39,12 +39,12 @@ pub fn committed(data_dirs: &[&Path]) -> Vec<Transaction> {
     for pair in committed.windows(2) {
         let (earlier, later) = (pair[0].zxid, pair[1].zxid);
         let is_next = later == earlier + 1 || (later >> 32 > earlier >> 32 && later & 0xffff_ffff == 1);
-        assert!(is_next, "between the transactions {earlier:#x} and {later:#x} something lacks in the logs");
+        assert!(is_next, "the logs lack transactions between {earlier:#x} and {later:#x}");
     }
     committed
 }
 
-/// By its number; one that a server got again after it had forgotten it is there once.
+/// Transactions by zxid. One that a server received again after a truncation occurs once.
 fn logged(data_dir: &Path) -> BTreeMap<i64, Transaction> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(data_dir.join("version-2")).expect("a server that ran has logs").flatten() {
@@ -56,7 +56,7 @@ fn logged(data_dir: &Path) -> BTreeMap<i64, Transaction> {
     found
 }
 
-/// Until the zeros with which ZooKeeper fills its files, or what was being written when the server died.
+/// Reads a log up to the zeros with which ZooKeeper fills its files, or to a partial transaction of a killed server.
 fn read_log(bytes: &[u8], mut visit: impl FnMut(Transaction)) {
     const HEADER: usize = 16;
     let Some(rest) = bytes.get(HEADER..) else { return };
@@ -80,16 +80,16 @@ fn transaction(bytes: &[u8]) -> Result<Transaction, Malformed> {
 
 fn read_changes(kind: i32, reader: &mut Reader<'_>, changes: &mut Vec<Change>) -> Result<(), Malformed> {
     match kind {
-        // create, create2, createContainer, createTTL: what follows are rights and what becomes of it.
+        // create, create2, createContainer, createTTL; ACL and lifetime follow.
         1 | 15 | 19 | 21 => changes.push(Change::Created(reader.text()?, reader.buffer()?.to_vec())),
         // delete, deleteContainer
         2 | 20 => changes.push(Change::Deleted(reader.text()?)),
         5 => changes.push(Change::Updated(reader.text()?, reader.buffer()?.to_vec())),
         14 => {
             let parts = reader.list(|reader| Ok((reader.int()?, reader.buffer()?.to_vec())))?;
-            // Of one that was refused the parts before the refused one are logged as if nothing were wrong.
-            let is_refused = parts.iter().any(|(kind, _)| *kind == -1);
-            for (kind, part) in parts.iter().filter(|_| !is_refused) {
+            // In a rejected multi the operations before the rejected one are logged as if they had succeeded.
+            let is_rejected = parts.iter().any(|(kind, _)| *kind == -1);
+            for (kind, part) in parts.iter().filter(|_| !is_rejected) {
                 read_changes(*kind, &mut Reader::new(part), changes)?;
             }
         }
@@ -97,7 +97,7 @@ fn read_changes(kind: i32, reader: &mut Reader<'_>, changes: &mut Vec<Change>) -
             changes.extend(reader.list(|reader| reader.text())?.into_iter().map(Change::Deleted));
             changes.push(Change::SessionEnded);
         }
-        // Sessions that begin, rights, checks, and what was refused.
+        // New sessions, ACLs, checks and rejected requests.
         _ => {}
     }
     Ok(())

@@ -248,13 +248,13 @@ fn session_loss_cancels_a_build_and_kills_its_processes() {
 fn a_build_cancelled_by_session_loss_may_clean_up() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        harness.create_flag_file("tidy");
+        harness.create_flag_file("slow-exit");
         harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]"]);
         until("the command to run", async || !harness.calls().is_empty()).await;
         harness.zookeeper.expire(builder.session_id);
         builder.running.await.unwrap();
-        until("it to tidy up", async || harness.path("tidied").exists()).await;
+        until("the build to exit", async || harness.path("exited").exists()).await;
         let mark = format!("{}/images/debian-", harness.folder.path().display());
         until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
     });

@@ -1,4 +1,4 @@
-//! A cloud that takes images and can be made to go wrong; all builders of a test share it.
+//! Cloud that stores images, with injected failures. All builders of a test share it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,15 +25,15 @@ pub struct ImageCloud(Arc<Mutex<State>>);
 #[derive(Default)]
 pub struct State {
     pub images: BTreeMap<String, StoredImage>,
-    /// Every order that came, with the provider.
+    /// All upload orders, each with its provider.
     pub orders: Vec<(ProviderName, UploadOrder)>,
-    /// Uploads to these providers fail so many times more.
+    /// Number of uploads to each provider that will fail.
     pub upload_failures: BTreeMap<&'static str, usize>,
     /// Uploads to these providers never end.
     pub hanging_providers: Vec<&'static str>,
-    /// Deletions fail so many times more.
+    /// Number of deletions that will fail.
     pub delete_failures: usize,
-    /// Nobody is told what images there are.
+    /// Listing images fails.
     pub lists_fail: bool,
     pub deletions: usize,
     last_id: usize,
@@ -44,7 +44,7 @@ impl ImageCloud {
         self.0.lock().unwrap()
     }
 
-    /// An image that somebody has put there.
+    /// Puts a foreign image into the cloud.
     pub fn put(&self, id: &str, meta: &[(&str, &str)]) {
         let meta = meta.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let image = StoredImage { id: ExternalId::text(id), name: id.to_owned(), meta };
@@ -68,8 +68,8 @@ impl ExtraDrivers for ImageCloud {
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        let mut findings = Diagnostics::default();
-        let parts = server_section::section(section, &mut findings);
+        let mut diagnostics = Diagnostics::default();
+        let parts = server_section::section(section, &mut diagnostics);
         let knob = section.section.given("fake").and_then(|fake| fake.text("image-format").ok().flatten());
         let format = knob.unwrap_or_else(|| "qcow2".to_owned());
         let adapter = ImageCloudAdapter { section: parts, provider: section.name.clone(), format, cloud: self.clone() };
@@ -90,7 +90,7 @@ fn failed(detail: &str) -> CloudError {
 
 impl SimpleAdapter for ImageCloudAdapter {
     async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        Err(failed("this cloud takes images only"))
+        Err(failed("this cloud has no servers"))
     }
 
     async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
@@ -107,7 +107,7 @@ impl SimpleAdapter for ImageCloudAdapter {
             state.orders.push((self.provider.clone(), order.clone()));
             if let Some(left) = state.upload_failures.get_mut(self.provider.as_str()).filter(|left| **left > 0) {
                 *left -= 1;
-                return Err(failed("no image today"));
+                return Err(failed("injected upload failure"));
             }
             state.hanging_providers.contains(&self.provider.as_str())
         };
@@ -130,7 +130,7 @@ impl SimpleAdapter for ImageCloudAdapter {
         state.deletions += 1;
         if state.delete_failures > 0 {
             state.delete_failures -= 1;
-            return Err(failed("this image stays"));
+            return Err(failed("injected deletion failure"));
         }
         state.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
     }
@@ -138,7 +138,7 @@ impl SimpleAdapter for ImageCloudAdapter {
     async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
         let state = self.cloud.state();
         if state.lists_fail {
-            return Err(failed("no list today"));
+            return Err(failed("injected list failure"));
         }
         Ok(state.images.values().cloned().collect())
     }

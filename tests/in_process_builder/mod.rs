@@ -1,4 +1,4 @@
-//! A builder as it runs, on a ZooKeeper in memory, with a command that writes down what it is given and a cloud that takes images.
+//! In-process builder with its production actors, on a ZooKeeper in memory, with a recording `dib-cmd` and a cloud for images.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod image_cloud;
@@ -26,10 +26,10 @@ use zookeeper_server::types::CreateMode;
 use crate::in_process_launcher::{InProcessDaemon, until, zookeeper};
 use image_cloud::ImageCloud;
 
-/// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
+/// Records its arguments and environment, and writes a file of each format. Flag files of the harness change that.
 const RECORDING_DIB: &str = r#"#!/bin/sh
 here=$(dirname "$0")
-[ -e "$here/tidy" ] && trap 'sleep 0.3; echo "$DIB_IMAGE_FILENAME" >> "$here/tidied"; exit 1' TERM
+[ -e "$here/slow-exit" ] && trap 'sleep 0.3; echo "$DIB_IMAGE_FILENAME" >> "$here/exited"; exit 1' TERM
 echo "$@" >> "$here/calls"
 echo "DIB_RELEASE=$DIB_RELEASE DIB_IMAGE_NAME=$DIB_IMAGE_NAME DIB_IMAGE_FILENAME=$DIB_IMAGE_FILENAME ELEMENTS_PATH=$ELEMENTS_PATH COLOUR=$COLOUR" >> "$here/environment"
 echo "building $DIB_IMAGE_NAME"
@@ -50,7 +50,7 @@ pub struct BuilderHarness {
     pub folder: tempfile::TempDir,
     pub zookeeper: MemoryZooKeeper,
     pub zk: Zk,
-    /// All providers share it.
+    /// Shared by all providers.
     pub cloud: ImageCloud,
 }
 
@@ -70,7 +70,7 @@ impl BuilderHarness {
         self.folder.path().join(name)
     }
 
-    /// With diskimages in flow style, each with the recording command, and providers in the same style.
+    /// A configuration with these diskimages and providers in flow style. Each image uses the recording command.
     pub fn yaml(&self, images: &[&str], providers: &[&str]) -> String {
         let providers: String = providers
             .iter()
@@ -105,7 +105,7 @@ impl BuilderHarness {
         self.start_with_drivers(images, providers, Box::new(self.cloud.clone()), tune)
     }
 
-    /// With providers of other drivers.
+    /// Starts a builder with providers of other drivers.
     pub fn start_with_drivers(
         &self,
         images: &[&str],
@@ -116,7 +116,7 @@ impl BuilderHarness {
         self.start_with_yaml(&self.yaml(images, providers), drivers, tune)
     }
 
-    /// With a configuration of the test's own.
+    /// Starts a builder with another configuration.
     pub fn start_with_yaml(
         &self,
         yaml: &str,
@@ -128,7 +128,7 @@ impl BuilderHarness {
         let mut options = BuilderOptions {
             build_interval: Seconds(0.2),
             upload_interval: Seconds(0.2),
-            // Who wants to see failed builds has time to.
+            // Failed builds stay, so that tests can check them.
             cleanup_interval: Seconds::ZERO,
             ..BuilderOptions::default()
         };
@@ -183,7 +183,7 @@ impl BuilderHarness {
         names.into_iter().filter(|name| name != "lock").collect()
     }
 
-    /// How many uploads of an image to a provider are in a state.
+    /// Number of uploads of an image to a provider in a state.
     pub async fn count_uploads(&self, image: &str, provider: &str, state: UploadState) -> usize {
         let uploads = self.uploads(image).await;
         uploads.iter().filter(|(key, upload)| key.provider.as_str() == provider && upload.state == state).count()
@@ -196,7 +196,7 @@ impl BuilderHarness {
         .await;
     }
 
-    /// Writes a record of an upload as its state shall be.
+    /// Edits the record of an upload.
     pub async fn set_upload(&self, key: &UploadKey, edit: impl FnOnce(&mut ImageUpload)) {
         let path = paths::image_upload(key);
         let (data, stat) = self.zk.get(&path).await.unwrap();
@@ -235,7 +235,7 @@ impl BuilderHarness {
         self.zk.exists(&paths::image_build_request(&image.into())).await.unwrap().is_some()
     }
 
-    /// A build of somebody else.
+    /// Writes a build of another builder.
     pub async fn put_foreign_build(&self, image: &str, age: f64, formats: &[&str]) {
         let time = Timestamp(clock::now().0 - age);
         let formats = formats.iter().map(|format| (*format).to_owned()).collect();
@@ -251,8 +251,8 @@ impl BuilderHarness {
         std::fs::write(self.path(flag), "").unwrap();
     }
 
-    pub fn remove_flag_file(&self, mark: &str) {
-        std::fs::remove_file(self.path(mark)).unwrap();
+    pub fn remove_flag_file(&self, flag: &str) {
+        std::fs::remove_file(self.path(flag)).unwrap();
     }
 
     pub fn calls(&self) -> Vec<String> {
@@ -268,7 +268,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// As somebody edits the file; the builder looks at it every second. Returns when it goes by it.
+    /// Edits the configuration file, which the builder polls every second. Returns when the builder has loaded it.
     pub async fn reconfigure(&self, yaml: String) {
         let before = self.process.shared.active_config();
         std::fs::write(&self.process.file, yaml).unwrap();
@@ -280,7 +280,7 @@ impl Builder {
     }
 }
 
-/// Whether there is a process with this in its command line.
+/// Whether a process with this text in its command line runs.
 pub fn is_running(mark: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let mut lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());

@@ -1,4 +1,4 @@
-//! Launchers of the fake cloud: their configuration, and what they register.
+//! Launchers of the fake cloud: their configurations and registrations.
 
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::json;
@@ -31,8 +31,8 @@ pub fn configuration(providers: &[Value]) -> Value {
 }
 
 /// The configuration of one provider.
-pub fn single_provider(provider_keys: Value, of_pool: Value) -> Value {
-    configuration(&[provider("lab", provider_keys, of_pool)])
+pub fn single_provider(provider_keys: Value, pool_keys: Value) -> Value {
+    configuration(&[provider("lab", provider_keys, pool_keys)])
 }
 
 /// A launcher whose pools are registered.
@@ -47,12 +47,12 @@ pub async fn start_fake_launcher(configuration: &Value) -> (MemoryZooKeeper, Con
     (zookeeper, consumer, process)
 }
 
-/// Whether a pool says that a request waits in it.
+/// Whether a pool is registered as paused.
 pub async fn is_paused(consumer: &Consumer, pool: &str) -> bool {
     registration(consumer, pool).await.0.paused
 }
 
-/// What a pool says of itself, and how often it has said something else before.
+/// The registration of a pool, and how often it has changed.
 pub async fn registration(consumer: &Consumer, pool: &str) -> (PoolComponent, i32) {
     let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
     for name in names {

@@ -1,4 +1,4 @@
-//! A pool of a launcher that is not ours and that launches nodes, played by a test.
+//! Foreign pool: a pool of another launcher that launches nodes, driven by the test.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub struct ForeignPool {
 }
 
 impl ForeignPool {
-    /// Registers on a session of its own.
+    /// Registers the pool on its own session.
     pub async fn register(zookeeper: &MemoryZooKeeper, provider: &'static str, labels: &[&str]) -> Self {
         let zk: Zk = zookeeper.connect();
         let launcher = LauncherId::from(format!("elsewhere-PoolWorker.{provider}-main-{:032x}", 7));
@@ -65,7 +65,7 @@ impl ForeignPool {
         NodeId::from(paths::name(&path))
     }
 
-    /// Launches a node for each wish, then says so in the request.
+    /// Launches a node for each requested label, then fulfils the request.
     pub async fn fulfill(&self, id: &RequestId) -> Vec<NodeId> {
         let mut request = self.read(id).await;
         for label in request.node_types.clone() {
@@ -76,7 +76,7 @@ impl ForeignPool {
         nodes
     }
 
-    /// Declines, and nobody else is left.
+    /// Declines as the last pool, so the request fails.
     pub async fn fail(&self, id: &RequestId) {
         let mut request = self.read(id).await;
         request.declined_by.push(self.launcher.clone());

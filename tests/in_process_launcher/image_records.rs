@@ -1,4 +1,4 @@
-//! What a builder writes, played by a test.
+//! Image records as a builder writes them.
 
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -7,7 +7,7 @@ use nodepool_model::records::time::Timestamp;
 use nodepool_zk::{Zk, paths};
 use zookeeper_server::types::CreateMode;
 
-/// Records an upload, or writes over it.
+/// Writes the record of an upload.
 pub async fn record_upload(zk: &Zk, key: &UploadKey, state: UploadState, at: f64, image: Option<&str>) {
     let upload = ImageUpload {
         state,

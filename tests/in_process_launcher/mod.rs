@@ -1,4 +1,4 @@
-//! Launchers as they run, on a ZooKeeper in memory and on paused time, and consumers as Zuul is one.
+//! In-process launchers with their production actors, on a ZooKeeper in memory and in paused time, and consumers that act like Zuul.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod image_records;
@@ -34,7 +34,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
+/// Runs a test on one thread with a virtual clock, so that waiting takes no real time.
 pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {
     System::with_tokio_rt(|| {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
@@ -42,7 +42,7 @@ pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {
     .block_on(test)
 }
 
-/// The same with the clock on the wall, for tests with real hosts.
+/// Runs a test on the wall clock, for real hosts.
 pub fn on_real_time<T>(test: impl Future<Output = T>) -> T {
     System::new().block_on(test)
 }
@@ -51,7 +51,7 @@ pub fn zookeeper() -> MemoryZooKeeper {
     MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64)
 }
 
-/// Waits until something is so, in virtual time.
+/// Waits until a condition holds, in virtual time.
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     for _ in 0..20_000 {
         if condition().await {
@@ -59,16 +59,16 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited 200 s in vain for {what}");
+    panic!("timed out after 200 s waiting for {what}");
 }
 
-/// One launcher process: what survives its sessions, and the session it has.
+/// One launcher process: the state that outlives its sessions, and the current session.
 pub struct InProcessDaemon {
     pub shared: Arc<ProcessContext>,
     pub file: PathBuf,
     pub session_id: i64,
     stop: watch::Sender<Option<StopRequest>>,
-    /// Where its configuration is on disk.
+    /// The folder of its configuration, if that is on disk.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -81,7 +81,7 @@ impl InProcessDaemon {
         Self::with_drivers(yaml, tune, None)
     }
 
-    /// With drivers of the test's own.
+    /// A process with drivers of the test.
     pub fn with_drivers(
         yaml: &str,
         tune: impl FnOnce(&mut LauncherOptions),
@@ -90,7 +90,7 @@ impl InProcessDaemon {
         Self::with_identity(Identity::from_host(), yaml, tune, drivers)
     }
 
-    /// Under a name of its own.
+    /// A process with another identity.
     pub fn with_identity(
         identity: Identity,
         yaml: &str,
@@ -98,7 +98,7 @@ impl InProcessDaemon {
         drivers: Option<Box<dyn ExtraDrivers>>,
     ) -> Self {
         let (stop, shutdown) = watch::channel(None);
-        let here = Arbiter::current();
+        let arbiter = Arbiter::current();
         let mut options = LauncherOptions::new("nodepool.yaml");
         tune(&mut options);
         let folder = matches!(options.files, ConfigFileSource::OnDisk).then(|| tempfile::tempdir().unwrap());
@@ -119,10 +119,10 @@ impl InProcessDaemon {
             panics: PanicCounter::default(),
             webapp: None,
             arbiters: ArbiterHandles {
-                roots: here.clone(),
-                pools: here.clone(),
+                roots: arbiter.clone(),
+                pools: arbiter.clone(),
                 runtime: tokio::runtime::Handle::current(),
-                clouds: here,
+                clouds: arbiter,
             },
             identity,
             drivers,
@@ -132,12 +132,12 @@ impl InProcessDaemon {
         Self { shared, file, session_id: 0, stop, _folder: folder }
     }
 
-    /// Grows a tree on a new session.
+    /// Starts the actor tree on a new session.
     pub fn run(&mut self, zookeeper: &MemoryZooKeeper) -> tokio::task::JoinHandle<SessionEnd> {
         self.run_on(zookeeper.connect())
     }
 
-    /// Grows a tree on a session with any ZooKeeper.
+    /// Starts the actor tree on a session with any ZooKeeper.
     pub fn run_on(&mut self, connection: Zk) -> tokio::task::JoinHandle<SessionEnd> {
         self.session_id = connection.session_id();
         let shared = self.shared.clone();
@@ -147,7 +147,7 @@ impl InProcessDaemon {
         })
     }
 
-    /// As SIGINT stops a builder.
+    /// Stops as SIGINT stops a builder.
     pub fn stop_gracefully(&self) {
         self.stop.send_replace(Some(StopRequest { signal: "SIGINT", is_graceful: true }));
     }
@@ -157,7 +157,7 @@ impl InProcessDaemon {
     }
 }
 
-/// A ZooKeeper, somebody who looks at it and a launcher with its nodes registered.
+/// A ZooKeeper, a consumer and a launcher with its nodes registered.
 pub async fn start_launcher(yaml: &str, nodes: usize) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
     start_process(InProcessDaemon::new(yaml), nodes).await
 }
@@ -180,14 +180,14 @@ pub fn yaml(provider: &str, nodes: &[&str], more: &str) -> String {
     )
 }
 
-/// A part of a node's record.
+/// The checked fields of a node record.
 #[derive(serde::Deserialize)]
 pub struct NodeFields {
     pub state: NodeState,
     pub allocated_to: Option<RequestId>,
 }
 
-/// Somebody who wants nodes.
+/// A client that requests nodes.
 #[derive(Clone)]
 pub struct Consumer {
     pub zk: Zk,
@@ -207,14 +207,14 @@ impl Consumer {
         self.submit_with_precedence("200", request).await
     }
 
-    /// Of this precedence: the lower, the sooner.
+    /// Submits with this precedence: lower values are served sooner.
     pub async fn submit_with_precedence(&self, precedence: &str, request: NodeRequest) -> RequestId {
         let (prefix, data) = (paths::request_prefix(precedence), Bytes::from(json::to_bytes(&request)));
         let (path, _) = self.zk.create(&prefix, data, CreateMode::PersistentSequential).await.unwrap();
         RequestId::from(paths::name(&path))
     }
 
-    /// The requests that are there, whoever made them.
+    /// All existing requests.
     pub async fn requests(&self) -> Vec<RequestId> {
         let names = self.zk.children("/nodepool/requests").await.map(|(names, _)| names).unwrap_or_default();
         let mut ids: Vec<_> = names.into_iter().map(RequestId::from).collect();
@@ -222,7 +222,7 @@ impl Consumer {
         ids
     }
 
-    /// A record, or a part of it, where there is one. A place that somebody made for one is none.
+    /// A record, or some of its fields. `None` if the znode does not exist or is empty.
     pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         match self.zk.get(path).await {
             Ok((data, _)) if data.is_empty() => None,
@@ -240,7 +240,7 @@ impl Consumer {
         self.read(&paths::node(id)).await
     }
 
-    /// What a consumer minds of a node that it gets.
+    /// The fields of a node that a consumer checks.
     pub async fn node_fields(&self, id: &NodeId) -> Option<NodeFields> {
         self.read(&paths::node(id)).await
     }
@@ -265,32 +265,33 @@ impl Consumer {
     /// Waits for the end of a request.
     pub async fn wait_for_end(&self, id: &RequestId) -> NodeRequest {
         until(&format!("the end of request {id}"), async || {
-            let request = self.request(id).await.expect("the request is there until we take it away");
+            let request = self.request(id).await.expect("only the requestor deletes its request");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed)
         })
         .await;
         self.request(id).await.unwrap()
     }
 
-    /// Accepts a fulfilled request as Zuul's executor does: node locks, for each of which it waits half a minute, then the request goes.
+    /// Accepts a fulfilled request as Zuul's executor does: locks the nodes, with a timeout of half a minute each, then deletes the
+    /// request.
     pub async fn accept(&self, id: &RequestId) -> Vec<(NodeId, Lock)> {
         let locked = self.lock_nodes(id, usize::MAX).await;
         self.zk.delete(&paths::request(id), -1).await.unwrap();
         locked
     }
 
-    /// The locks of so many of its nodes, at most.
+    /// Locks up to `max` of its nodes.
     pub async fn lock_nodes(&self, id: &RequestId, max: usize) -> Vec<(NodeId, Lock)> {
         let request = self.request(id).await.unwrap();
         let mut locked = Vec::new();
         for node in request.nodes.into_iter().take(max) {
-            let record = self.node_fields(&node).await.expect("a node of a fulfilled request is there");
+            let record = self.node_fields(&node).await.expect("a node of a fulfilled request exists");
             assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
             assert_eq!(record.state, NodeState::Ready);
-            // Somebody may look whether it can be deleted, and die over that with its lock.
+            // A launcher may lock it to check whether it can be deleted, and be killed with the lock.
             let lock =
                 lock::lock_within(&self.zk, &paths::node_lock(&node), "", Duration::from_secs(30)).await.unwrap();
-            locked.push((node, lock.expect("nobody else keeps the lock of a node of a fulfilled request")));
+            locked.push((node, lock.expect("no launcher keeps the lock of a node of a fulfilled request")));
         }
         locked
     }
@@ -302,7 +303,7 @@ impl Consumer {
         self.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), stat.version).await.unwrap();
     }
 
-    /// In use, used, given back.
+    /// Sets the nodes in use and used, and unlocks them.
     pub async fn use_and_release(&self, nodes: Vec<(NodeId, Lock)>) {
         for (id, _) in &nodes {
             self.set_state(id, NodeState::InUse).await;

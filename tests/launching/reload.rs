@@ -115,16 +115,16 @@ fn an_unusable_static_host_is_reported_and_affects_no_others() {
         let process = InProcessDaemon::new(&two_providers(SERVERS, odd, B));
         let loaded =
             config_files::load(&process.shared.options.files, &process.file, None, BUILT_IN_DRIVERS).await.unwrap();
-        let messages: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
+        let messages: Vec<&str> = loaded.diagnostics.iter().map(|problem| problem.message.as_str()).collect();
         let expected = [
             "a static node without slots is never used (zuul@fake-0:22)",
             "a static node without labels is never used (zuul@fake-1:22)",
-            "a host key that no host can show (zuul@fake-1:22)",
-            "a static node that has no time to answer is never used (zuul@fake-2:22)",
+            "invalid host key (zuul@fake-1:22)",
+            "a static node without a timeout is never used (zuul@fake-2:22)",
         ];
         assert_eq!(messages, expected);
-        assert!(loaded.problems.iter().all(|problem| !problem.is_error() && problem.at.line > 0));
-        assert_eq!(config_files::validate(&process.file, BUILT_IN_DRIVERS).await, loaded.problems);
+        assert!(loaded.diagnostics.iter().all(|problem| !problem.is_error() && problem.at.line > 0));
+        assert_eq!(config_files::validate(&process.file, BUILT_IN_DRIVERS).await, loaded.diagnostics);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Servers of one project of a cloud, whose they are, and the lists that the cloud gives of them.
+//! Cloud model: the servers of one project, their owners, and listings with faults.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
 pub const PROVIDER: &str = "lab";
-/// How many states back a list may be.
+/// Number of earlier states that a stale list may show.
 const LAG: usize = 5;
 
-/// The truth about a server.
+/// The real owner of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerOwner {
-    /// By its life.
+    /// A node, by the index of its lifetime.
     Node(usize),
-    /// Somebody's who shares the project.
+    /// Another user of the project.
     Foreign,
-    /// A node's that has gone without it.
+    /// None: its node was deleted without it.
     Leaked,
 }
 
@@ -30,9 +30,9 @@ pub struct Server {
     pub provider: Option<&'static str>,
     pub node: Option<String>,
     pub owner: ServerOwner,
-    /// From before ZooKeeper was restored; it does not know of it.
+    /// Created after the state to which ZooKeeper was restored, which lacks its node.
     pub is_lost: bool,
-    /// This session has said that its number was never given.
+    /// This session reported its node id as unissued.
     pub is_reported_unissued: bool,
     pub is_stopping: bool,
 }
@@ -50,7 +50,7 @@ impl Server {
     }
 }
 
-/// What can be wrong with a list.
+/// Faults of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListFault {
     Stale,
@@ -67,7 +67,7 @@ pub struct CloudModel {
 }
 
 impl CloudModel {
-    /// Its id is new.
+    /// A new server id.
     pub fn next_id(&mut self) -> String {
         self.created_count += 1;
         format!("server-{}", self.created_count)
@@ -82,7 +82,7 @@ impl CloudModel {
         self.history.truncate(LAG);
     }
 
-    /// All servers, with a lie perhaps.
+    /// All servers, possibly with a fault.
     pub fn list(&self, fault: Option<ListFault>, rng: &mut StdRng) -> Vec<Instance> {
         let servers = match fault {
             Some(ListFault::Empty) => &[],

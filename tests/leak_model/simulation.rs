@@ -1,4 +1,4 @@
-//! One case: what happens to nodes, servers and ZooKeeper while a launcher looks for leaks, and who wants which server.
+//! One case: random events of nodes, servers and ZooKeeper during leak detection, and the real owner of each server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use super::cloud::{CloudModel, ListFault, PROVIDER, Server, ServerOwner};
 use super::fixtures::{Fixture, FixtureSpec, build};
 use super::zookeeper::{NodeRecord, StoreState, ZooKeeperModel, id_of};
 
-/// What has to happen in one of two hundred cases at least.
+/// Events that must happen at least once in two hundred cases.
 pub const EXPECTED: [&str; 14] = [
-    "forgotten servers deleted",
-    "second servers deleted",
-    "too many at once, and told",
-    "servers of an unknown number left alone",
+    "leaked servers deleted",
+    "duplicate servers deleted",
+    "deletion budget exceeded",
+    "servers with unissued ids kept",
     "ZooKeeper restored",
     "ZooKeeper emptied",
     "a node lost by ZooKeeper",
-    "a number given again",
-    "a server of others",
+    "a node id reissued",
+    "a foreign server",
     "a stale list",
     "a partial list",
     "an empty list",
-    "no answer of ZooKeeper",
+    "no reply of ZooKeeper",
     "a jump of the clock",
 ];
 
 #[derive(Default)]
 pub struct RunStats {
-    /// Servers that somebody wanted and that were deleted, and leaks that stayed.
+    /// Deleted servers that had an owner, and leaked servers that remained.
     pub violations: Vec<String>,
     pub sweeps: u64,
     pub events: BTreeMap<&'static str, u64>,
@@ -56,18 +56,18 @@ impl RunStats {
     }
 }
 
-/// A node from its first record on, as its users see it: they do not read backups.
+/// A node since its first record, as its users know it. A restore of ZooKeeper does not change it.
 struct NodeLifetime {
     number: u64,
     is_wanted: bool,
 }
 
-/// What was asked for and has not been answered.
+/// A request of the detector without a reply so far.
 enum PendingReply {
     ListIds,
     List,
     Read(Vec<NodeId>),
-    /// Read, and on its way.
+    /// A proof that was read and not delivered yet.
     Proof(Proof),
 }
 
@@ -81,12 +81,12 @@ pub struct LeakSimulation<'a> {
     pending: Vec<PendingReply>,
     built: Fixture,
     is_in_service: bool,
-    /// What this session said was never given: it stays, though it was a late list that showed it and its name is another's now.
+    /// Servers whose node ids this session reported as unissued. They are kept, even if the list was stale and the name is in use again.
     reported_unissued: BTreeSet<String>,
-    /// In such clouds a server's id is its name, which is made of the node's number.
+    /// In such clouds a server's id is its name, which contains the node's number.
     is_named: bool,
     stats: RunStats,
-    /// Where there is somebody who reads it.
+    /// Receives the lines of the trace.
     trace: Option<&'a mut dyn FnMut(String)>,
 }
 
@@ -107,7 +107,7 @@ fn facts() -> Arc<ProviderFacts> {
 }
 
 impl<'a> LeakSimulation<'a> {
-    /// The case of this seed, from its beginning to a quiet end.
+    /// Runs the case of this seed, up to a phase without faults.
     pub fn run(seed: u64, trace: Option<&'a mut dyn FnMut(String)>) -> RunStats {
         let mut rng = StdRng::seed_from_u64(seed);
         let is_named = rng.gen_bool(0.3);
@@ -170,23 +170,24 @@ impl<'a> LeakSimulation<'a> {
         }
     }
 
-    // What happens to nodes.
+    // Events of nodes.
 
     fn create_node(&mut self) -> u64 {
         let lifetime = self.lifetimes.len();
         let number = self.zookeeper.create(NodeRecord { lifetime, state: NodeState::Building, external_id: None });
         for lost in 0..self.lifetimes.len() {
             if self.lifetimes[lost].number == number && self.lifetimes[lost].is_wanted {
-                self.stats.count("a number given again");
+                self.stats.count("a node id reissued");
                 self.abandon_lost(lost);
             }
         }
         self.lifetimes.push(NodeLifetime { number, is_wanted: true });
-        self.trace_line(|| format!("node {number} begins as life {lifetime}"));
+        self.trace_line(|| format!("node {number} starts lifetime {lifetime}"));
         number
     }
 
-    /// Nothing tells its server from a second one of the node that has its number now, but for who has seen it before.
+    /// Marks the servers of a lost node as leaked: they cannot be distinguished from duplicates of the node that has its number now.
+    /// A session that reported the number as unissued keeps them.
     fn abandon_lost(&mut self, lost: usize) {
         self.mark_leaked(lost, |server| !server.is_reported_unissued);
         self.lifetimes[lost].is_wanted = !self.servers_of(lost).is_empty();
@@ -211,7 +212,7 @@ impl<'a> LeakSimulation<'a> {
         }
     }
 
-    /// The next thing in the life of a node.
+    /// The next step in the lifetime of a node.
     fn advance_node(&mut self, number: u64) {
         let mut record = self.zookeeper.state.records[&number].clone();
         let own: Vec<String> = self.servers_of(record.lifetime);
@@ -223,10 +224,10 @@ impl<'a> LeakSimulation<'a> {
                 record.external_id = own.last().cloned();
                 NodeState::Building
             }
-            (NodeState::Building, Some(kept)) => {
-                // Answers of earlier attempts were lost, and their servers are forgotten now.
-                let kept = kept.clone();
-                self.mark_leaked(record.lifetime, |server| server.id != kept);
+            (NodeState::Building, Some(own_id)) => {
+                // Replies of earlier attempts were lost, and their servers are leaked now.
+                let own_id = own_id.clone();
+                self.mark_leaked(record.lifetime, |server| server.id != own_id);
                 NodeState::Ready
             }
             (NodeState::Ready, _) => *[NodeState::InUse, NodeState::Hold].choose(&mut self.rng).expect("two"),
@@ -237,20 +238,20 @@ impl<'a> LeakSimulation<'a> {
         self.zookeeper.set(number, record);
     }
 
-    fn create_server(&mut self, number: u64, life: usize) {
+    fn create_server(&mut self, number: u64, lifetime: usize) {
         let id = if self.is_named { format!("np-{number}") } else { self.cloud.next_id() };
-        self.trace_line(|| format!("server {id} is made for node {number}"));
+        self.trace_line(|| format!("server {id} is created for node {number}"));
         match self.cloud.position(&id) {
-            // Who asks for a name that is taken gets what has it.
+            // A create call with an existing name returns the server with that name.
             Some(at) => {
                 let server = &mut self.cloud.servers[at];
-                (server.owner, server.is_stopping) = (ServerOwner::Node(life), false);
+                (server.owner, server.is_stopping) = (ServerOwner::Node(lifetime), false);
             }
             None => self.cloud.servers.push(Server {
                 id,
                 provider: Some(PROVIDER),
                 node: Some(format!("{number:010}")),
-                owner: ServerOwner::Node(life),
+                owner: ServerOwner::Node(lifetime),
                 is_lost: false,
                 is_reported_unissued: false,
                 is_stopping: false,
@@ -258,17 +259,17 @@ impl<'a> LeakSimulation<'a> {
         }
     }
 
-    fn servers_of(&self, life: usize) -> Vec<String> {
-        let own = self.cloud.servers.iter().filter(|server| server.owner == ServerOwner::Node(life));
+    fn servers_of(&self, lifetime: usize) -> Vec<String> {
+        let own = self.cloud.servers.iter().filter(|server| server.owner == ServerOwner::Node(lifetime));
         own.map(|server| server.id.clone()).collect()
     }
 
-    fn mark_leaked(&mut self, life: usize, which: impl Fn(&Server) -> bool) {
-        let own = self.cloud.servers.iter_mut().filter(|server| server.owner == ServerOwner::Node(life));
+    fn mark_leaked(&mut self, lifetime: usize, which: impl Fn(&Server) -> bool) {
+        let own = self.cloud.servers.iter_mut().filter(|server| server.owner == ServerOwner::Node(lifetime));
         own.filter(|server| which(server)).for_each(|server| server.owner = ServerOwner::Leaked);
     }
 
-    /// A node goes, mostly after its server.
+    /// Deletes a node, in most cases after its server.
     fn delete_some_node(&mut self) {
         let Some(number) = self.some_number() else { return };
         let leaks_server = self.rng.gen_bool(0.4);
@@ -277,7 +278,9 @@ impl<'a> LeakSimulation<'a> {
 
     fn delete_node(&mut self, number: u64, leaks_server: bool) {
         let record = self.zookeeper.state.records[&number].clone();
-        self.trace_line(|| format!("node {number} goes{}", if leaks_server { " without its server" } else { "" }));
+        self.trace_line(|| {
+            format!("node {number} is deleted{}", if leaks_server { " without its server" } else { "" })
+        });
         if !leaks_server {
             self.cloud.servers.retain(|server| server.owner != ServerOwner::Node(record.lifetime));
         }
@@ -286,7 +289,7 @@ impl<'a> LeakSimulation<'a> {
         self.zookeeper.remove(number);
     }
 
-    /// As a crash of a launcher does, or an operator who deletes records by hand.
+    /// Deletes records as a crash of a launcher or an operator does.
     fn delete_many_records(&mut self) {
         let numbers: Vec<u64> = self.zookeeper.state.records.keys().copied().collect();
         let share = *[0.2, 0.5, 1.0].choose(&mut self.rng).expect("three");
@@ -297,11 +300,11 @@ impl<'a> LeakSimulation<'a> {
         }
     }
 
-    /// Somebody who shares the project makes a server: marked as theirs, not at all, or as nobody marks.
+    /// Another user of the project creates a server: with their metadata, without any, or with malformed metadata.
     fn create_foreign_server(&mut self) {
         let number = self.rng.gen_range(0..self.zookeeper.state.next_number + 3);
         let (of_launchers, short) = (format!("{number:010}"), number.to_string());
-        let odd = [
+        let metadata = [
             (Some("other"), Some(of_launchers.clone())),
             (Some("Lab"), Some(of_launchers.clone())),
             (Some("lab2"), Some(of_launchers.clone())),
@@ -313,10 +316,10 @@ impl<'a> LeakSimulation<'a> {
             (Some(PROVIDER), Some(format!("{of_launchers} "))),
             (Some(PROVIDER), Some("-000000001".to_owned())),
         ];
-        let (provider, node) = odd.choose(&mut self.rng).expect("there are some").clone();
+        let (provider, node) = metadata.choose(&mut self.rng).expect("the array is not empty").clone();
         let id = self.cloud.next_id();
-        self.stats.count("a server of others");
-        self.trace_line(|| format!("others make {id}, marked {provider:?} {node:?}"));
+        self.stats.count("a foreign server");
+        self.trace_line(|| format!("foreign server {id} is created with {provider:?} {node:?}"));
         let server = Server {
             id,
             provider,
@@ -329,7 +332,7 @@ impl<'a> LeakSimulation<'a> {
         self.cloud.servers.push(server);
     }
 
-    // What happens to ZooKeeper and the launcher.
+    // Events of ZooKeeper and the launcher.
 
     fn reconnect(&mut self) {
         if self.rng.gen_bool(0.5) {
@@ -346,55 +349,55 @@ impl<'a> LeakSimulation<'a> {
         self.zookeeper.connect();
         self.trace_line(|| "a new session".to_owned());
         self.cloud.servers.iter_mut().for_each(|server| server.is_reported_unissued = false);
-        let tree = &self.zookeeper.state;
-        let lost = self.lifetimes.iter().enumerate().filter(|(life, of)| {
-            let is_known = tree.records.get(&of.number).is_some_and(|record| record.lifetime == *life);
-            of.is_wanted && of.number < tree.next_number && !is_known
+        let state = &self.zookeeper.state;
+        let lost = self.lifetimes.iter().enumerate().filter(|(index, lifetime)| {
+            let is_known = state.records.get(&lifetime.number).is_some_and(|record| record.lifetime == *index);
+            lifetime.is_wanted && lifetime.number < state.next_number && !is_known
         });
-        let lost: Vec<usize> = lost.map(|(life, _)| life).collect();
-        lost.into_iter().for_each(|life| self.abandon_lost(life));
+        let lost: Vec<usize> = lost.map(|(lifetime, _)| lifetime).collect();
+        lost.into_iter().for_each(|lifetime| self.abandon_lost(lifetime));
     }
 
-    /// To what it was when somebody made a backup; or it is another one, which is empty.
+    /// Restores ZooKeeper from the backup, or replaces it by an empty one.
     fn restore(&mut self) {
         let what =
             if self.backup.is_some() && self.rng.gen_bool(0.8) { "ZooKeeper restored" } else { "ZooKeeper emptied" };
-        let tree =
+        let restored =
             if what == "ZooKeeper restored" { self.backup.clone().unwrap_or_default() } else { StoreState::default() };
         self.stats.count(what);
-        self.trace_line(|| format!("{what}, to number {}", tree.next_number));
+        self.trace_line(|| format!("{what}, to number {}", restored.next_number));
         for (number, record) in &self.zookeeper.state.records {
-            if *number >= tree.next_number {
+            if *number >= restored.next_number {
                 self.stats.count("a node lost by ZooKeeper");
                 let own =
                     self.cloud.servers.iter_mut().filter(|server| server.owner == ServerOwner::Node(record.lifetime));
                 own.for_each(|server| server.is_lost = true);
             }
         }
-        // Those that nobody wants any more are unknown to it as well.
+        // The restored ZooKeeper lacks the nodes of unwanted servers as well.
         for server in &mut self.cloud.servers {
             let number = server.node.as_deref().and_then(|node| node.parse::<u64>().ok());
-            server.is_lost |= number.is_some_and(|number| number >= tree.next_number);
+            server.is_lost |= number.is_some_and(|number| number >= restored.next_number);
         }
-        for record in tree.records.values() {
+        for record in restored.records.values() {
             let lifetime = &mut self.lifetimes[record.lifetime];
             lifetime.is_wanted = true;
-            let mark = format!("{:010}", lifetime.number);
+            let node = format!("{:010}", lifetime.number);
             let is_its = |server: &&mut Server| {
-                let is_kept = record.state == NodeState::Building
+                let is_own = record.state == NodeState::Building
                     || record.external_id.as_ref().is_some_and(|id| *id == server.id);
-                server.owner == ServerOwner::Leaked && server.node.as_ref() == Some(&mark) && is_kept
+                server.owner == ServerOwner::Leaked && server.node.as_ref() == Some(&node) && is_own
             };
-            // What was forgotten is known again.
+            // A leaked server of a restored node has an owner again.
             self.cloud
                 .servers
                 .iter_mut()
                 .filter(is_its)
                 .for_each(|server| server.owner = ServerOwner::Node(record.lifetime));
         }
-        // From here it only goes further back: a backup of more than there is now would be another history.
-        self.backup = self.backup.take().filter(|backup| backup.next_number <= tree.next_number);
-        self.zookeeper.state = tree;
+        // A later backup would belong to another history, so only earlier ones can be restored from now on.
+        self.backup = self.backup.take().filter(|backup| backup.next_number <= restored.next_number);
+        self.zookeeper.state = restored;
         self.begin_session();
     }
 
@@ -404,7 +407,7 @@ impl<'a> LeakSimulation<'a> {
         self.built.now = Timestamp(self.built.now.0 + seconds);
     }
 
-    // The launcher that looks for leaks.
+    // The launcher's leak detection.
 
     fn sweep(&mut self) {
         self.stats.sweeps += 1;
@@ -412,21 +415,21 @@ impl<'a> LeakSimulation<'a> {
         self.feed(Event::Sweep, None);
     }
 
-    /// `ours` are the servers of ours on a list, from which the budget follows.
+    /// `ours` is the number of the provider's servers on a list, which determines the deletion budget.
     fn feed(&mut self, event: Event, ours: Option<usize>) {
         self.built.facts.clear();
         if self.is_in_service {
             self.built.facts.insert(provider(), facts());
         }
         let Fixture { config, facts, now, .. } = &self.built;
-        let world = Inputs {
+        let inputs = Inputs {
             config,
             snapshot: &self.zookeeper.mirror,
             facts,
             now: *now,
             monotonic_now: MonotonicTime::at(now.0),
         };
-        let effects = self.detector.step(event, &world);
+        let effects = self.detector.step(event, &inputs);
         let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
         let budget = ours.map_or(0, |ours| (ours / 10).max(10));
         if deletions > budget {
@@ -440,13 +443,13 @@ impl<'a> LeakSimulation<'a> {
             Effect::ListServerIds(_) => self.pending.push(PendingReply::ListIds),
             Effect::List(_) => self.pending.push(PendingReply::List),
             Effect::Prove(_, nodes) => self.pending.push(PendingReply::Read(nodes)),
-            Effect::Delete { candidate: suspect, .. } => self.delete(&suspect.external_id),
-            Effect::Exceeded { .. } => self.stats.count("too many at once, and told"),
-            Effect::UnissuedId(_, suspects) => {
-                self.stats.count("servers of an unknown number left alone");
-                for suspect in suspects {
-                    self.reported_unissued.insert(suspect.external_id.to_string());
-                    if let Some(at) = self.cloud.position(&suspect.external_id.to_string()) {
+            Effect::Delete { candidate, .. } => self.delete(&candidate.external_id),
+            Effect::Exceeded { .. } => self.stats.count("deletion budget exceeded"),
+            Effect::UnissuedId(_, candidates) => {
+                self.stats.count("servers with unissued ids kept");
+                for candidate in candidates {
+                    self.reported_unissued.insert(candidate.external_id.to_string());
+                    if let Some(at) = self.cloud.position(&candidate.external_id.to_string()) {
                         self.cloud.servers[at].is_reported_unissued = true;
                     }
                 }
@@ -457,23 +460,23 @@ impl<'a> LeakSimulation<'a> {
 
     fn delete(&mut self, id: &ExternalId) {
         let id = id.to_string();
-        // A list may show what is gone.
+        // A stale list may contain a deleted server.
         let Some(at) = self.cloud.position(&id) else { return };
         let server = self.cloud.servers[at].clone();
         self.trace_line(|| format!("server {id} is deleted"));
         let is_wanted = match server.owner {
             ServerOwner::Foreign => true,
             ServerOwner::Leaked => false,
-            ServerOwner::Node(life) => self.lifetimes[life].is_wanted,
+            ServerOwner::Node(lifetime) => self.lifetimes[lifetime].is_wanted,
         };
         if is_wanted {
-            self.stats.violations.push(format!("{server:?} is deleted and wanted"));
+            self.stats.violations.push(format!("an owned server is deleted: {server:?}"));
         }
         let number = server.node.as_deref().and_then(|node| node.parse().ok()).unwrap_or(u64::MAX);
         let has_record = self.zookeeper.state.records.contains_key(&number);
-        self.stats.count(if has_record { "second servers deleted" } else { "forgotten servers deleted" });
+        self.stats.count(if has_record { "duplicate servers deleted" } else { "leaked servers deleted" });
         match self.rng.gen_range(0..10) {
-            // Accepted, and not done.
+            // Accepted and ignored.
             0 => {}
             1..4 => self.cloud.servers[at].is_stopping = true,
             _ => drop(self.cloud.servers.remove(at)),
@@ -488,8 +491,8 @@ impl<'a> LeakSimulation<'a> {
         let is_of_zookeeper =
             |pending: &PendingReply| matches!(pending, PendingReply::Read(_) | PendingReply::Proof(_));
         if is_of_zookeeper(&self.pending[at]) {
-            // It answers in the order in which it is asked.
-            at = self.pending.iter().position(is_of_zookeeper).expect("this one at least");
+            // ZooKeeper replies in the order of the requests.
+            at = self.pending.iter().position(is_of_zookeeper).expect("at least this one is pending");
         }
         let list_fault = match self.rng.gen_range(0..12) {
             0 | 1 => Some(ListFault::Stale),
@@ -522,7 +525,7 @@ impl<'a> LeakSimulation<'a> {
                 self.feed(Event::Listed(provider(), Some(inventory)), Some(ours));
             }
             PendingReply::Read(_) if fails => {
-                self.stats.count("no answer of ZooKeeper");
+                self.stats.count("no reply of ZooKeeper");
                 self.feed(Event::Proven(provider(), None), None);
             }
             PendingReply::Read(nodes) => {
@@ -533,18 +536,18 @@ impl<'a> LeakSimulation<'a> {
         }
     }
 
-    /// What the leader of ZooKeeper says now; of some nodes perhaps neither that they are there nor that they are gone.
+    /// Reads nodes from ZooKeeper's leader. A partial reply lacks some of them, whether they exist or not.
     fn read(&mut self, nodes: Vec<NodeId>, is_partial: bool) -> Proof {
         let known = |node: NodeId| {
             let record = self.zookeeper.state.records.iter().find(|(number, _)| id_of(**number) == node);
-            let said = (node.clone(), record.map(|(_, record)| Box::new(record.node())));
-            (!is_partial || self.rng.gen_bool(0.7)).then_some(said)
+            let entry = (node.clone(), record.map(|(_, record)| Box::new(record.node())));
+            (!is_partial || self.rng.gen_bool(0.7)).then_some(entry)
         };
         let nodes = nodes.into_iter().filter_map(known).collect();
         Proof { nodes, issued_ids_below: self.zookeeper.state.next_number }
     }
 
-    /// Nothing is late, lost or a lie any more: what is forgotten goes within a few sweeps, or an operator is told.
+    /// Phase without faults: within a few sweeps leaked servers are deleted, or the exceeded budget is reported.
     fn settle(&mut self) {
         self.is_in_service = true;
         self.zookeeper.deliver_changes(usize::MAX);
@@ -555,17 +558,17 @@ impl<'a> LeakSimulation<'a> {
             while !self.pending.is_empty() {
                 self.reply(0, None, false);
             }
-            let before = self.stats.events.get("too many at once, and told").copied().unwrap_or(0);
+            let before = self.stats.events.get("deletion budget exceeded").copied().unwrap_or(0);
             self.built.now = Timestamp(self.built.now.0 + 601.0);
             self.sweep();
             while !self.pending.is_empty() {
                 self.reply(0, None, false);
             }
-            exceeded = self.stats.events.get("too many at once, and told").copied().unwrap_or(0) - before;
+            exceeded = self.stats.events.get("deletion budget exceeded").copied().unwrap_or(0) - before;
         }
         let is_unwanted = |server: &Server| match server.owner {
             ServerOwner::Leaked => true,
-            ServerOwner::Node(life) => !self.lifetimes[life].is_wanted,
+            ServerOwner::Node(lifetime) => !self.lifetimes[lifetime].is_wanted,
             ServerOwner::Foreign => false,
         };
         let is_remaining = |server: &Server| {
@@ -579,7 +582,7 @@ impl<'a> LeakSimulation<'a> {
             servers.iter().filter(|server| is_remaining(server)).map(|server| server.id.as_str()).collect();
         let is_excused = exceeded > 0 && servers.iter().filter(|server| is_unwanted(server)).count() > 10;
         if !remaining.is_empty() && !is_excused {
-            self.stats.violations.push(format!("{remaining:?} are nobody's and stay"));
+            self.stats.violations.push(format!("leaked servers remain: {remaining:?}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Records of nodes as ZooKeeper has them, as a launcher sees them later, and as they were when somebody made a backup.
+//! ZooKeeper model: records of nodes, a mirror that lags behind, and a backup.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{Snapshot, Versioned};
 
-/// A node's record, and whose life it tells of: numbers may be given again, lives are not.
+/// A node's record with the index of its lifetime: numbers may be reissued, lifetimes are unique.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeRecord {
     pub lifetime: usize,
@@ -31,7 +31,7 @@ pub fn id_of(number: u64) -> NodeId {
     NodeId::from(format!("{number:010}"))
 }
 
-/// What a backup keeps.
+/// The current state, or a backup.
 #[derive(Clone, Debug, Default)]
 pub struct StoreState {
     pub records: BTreeMap<u64, NodeRecord>,
@@ -39,7 +39,7 @@ pub struct StoreState {
     pub next_number: u64,
 }
 
-/// ZooKeeper, and a mirror of it that comes after.
+/// ZooKeeper and a lagging mirror of it.
 #[derive(Default)]
 pub struct ZooKeeperModel {
     pub state: StoreState,
@@ -66,7 +66,7 @@ impl ZooKeeperModel {
         self.changes.push_back((number, None));
     }
 
-    /// The mirror hears of so many changes.
+    /// Applies up to this many changes to the mirror.
     pub fn deliver_changes(&mut self, max_changes: usize) {
         for _ in 0..max_changes {
             let Some((number, record)) = self.changes.pop_front() else { return };
@@ -82,7 +82,7 @@ impl ZooKeeperModel {
         }
     }
 
-    /// A new session, with a picture that is right.
+    /// Starts a new session with a current snapshot.
     pub fn connect(&mut self) {
         self.changes.clear();
         self.mirror = Snapshot::default();

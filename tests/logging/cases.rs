@@ -187,7 +187,7 @@ pub const REFUSED: [(&str, &str, &str); 14] = [
         "[loggers]\nkeys=root\n[handlers]\nkeys=a\n[formatters]\nkeys=\n[logger_root]\nhandlers=b\n[handler_a]\nclass=NullHandler\n",
         "logging.conf: the root logger: there is no handler `b`",
     ),
-    ("logging.conf", "[a]\nb=1\nb=2\n", "logging.conf: line 3: `b` is in [a] twice"),
+    ("logging.conf", "[a]\nb=1\nb=2\n", "logging.conf: line 3: duplicate key `b` in [a]"),
     ("logging.conf", "", "logging.conf: there is no section [formatters]"),
     ("logging.yaml", "- a\n", "logging.yaml: line 1: a section such as [loggers] is expected"),
     ("logging.yaml", "version: 1\nhandlers: {a: [\n", "logging.yaml: unclosed bracket '[' (line 2, column 15)"),
@@ -202,7 +202,7 @@ pub const REFUSED: [(&str, &str, &str); 14] = [
     (
         "logging.yaml",
         "version: 1\nformatters: {f: {format: '{message', style: '{'}}\n",
-        "logging.yaml: formatter `f`: `{` or `}` at character 1 belongs to no field",
+        "logging.yaml: formatter `f`: `{` or `}` at character 1 does not belong to a field",
     ),
     (
         "logging.yaml",

@@ -1,5 +1,5 @@
-//! Listeners that misbehave, and addresses where nobody listens.
-#![allow(dead_code)] // each test binary uses its part
+//! Misbehaving hosts: listeners that violate the SSH protocol, and addresses without a listener.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,22 +9,22 @@ pub fn free_address(ip: &str) -> SocketAddr {
     TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
-/// What a listener does with whoever connects.
+/// How a listener treats a connection.
 #[derive(Clone, Copy)]
 pub enum ListenerBehavior {
-    /// Accepts, says nothing, and reports when the other side has gone.
+    /// Accepts, sends nothing, and reports when the peer has closed the connection.
     Silent,
-    /// Says that it speaks SSH, and no more.
+    /// Sends the SSH banner only.
     BannerOnly,
-    /// Closes at once.
+    /// Closes the connection at once.
     HangsUp,
-    /// Sends lines that are not SSH for as long as anybody listens.
+    /// Sends lines that are not SSH until the peer closes the connection.
     Chatters,
-    /// Sends bytes without any structure, as a packet after a good banner.
+    /// Sends a valid banner and then unstructured bytes in place of a packet.
     Garbage,
 }
 
-/// Listens on loopback until the test process ends. Each connection that the peer has closed is told to `gone`.
+/// Listens on loopback until the test process ends. Sends a message to `closed` for each connection that the peer closed.
 pub fn listen(behavior: ListenerBehavior, closed: std::sync::mpsc::Sender<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

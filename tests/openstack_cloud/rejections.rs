@@ -409,9 +409,9 @@ fn unavailable_quotas_affect_only_pools_that_respect_them() {
                 let (id, _) = harness.obtain_nodes(&["a"]).await;
                 let second = harness.consumer.submit_labels(&["b"]).await;
                 assert_eq!(harness.wait_for_end(&second).await.state, RequestState::Failed);
-                harness.wait_for_reason(&second, "the cloud does not tell its limits").await;
+                harness.wait_for_reason(&second, "cannot read the cloud's limits").await;
                 let third = harness.consumer.submit_labels(&["c"]).await;
-                harness.wait_for_reason(&third, "the cloud does not tell its limits").await;
+                harness.wait_for_reason(&third, "cannot read the cloud's limits").await;
                 // Refused is refused, while a failure may pass.
                 match status {
                     "500" => {

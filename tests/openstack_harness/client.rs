@@ -1,4 +1,4 @@
-//! A cloud as its own API tells it, without the driver under test: what there is, and what a test puts there or removes.
+//! OpenStack client without the driver under test: reads, creates and deletes objects of a cloud.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-/// Logged in with the password that clouds.yaml names.
+/// Client that is authenticated with the password of clouds.yaml.
 pub struct OpenStackClient {
     http: reqwest::Client,
     login: Login,
@@ -21,7 +21,7 @@ struct Login {
 }
 
 impl OpenStackClient {
-    /// All services are addressed below a root, where they answer there too.
+    /// All services are addressed below `root`, a path prefix under which the cloud answers too.
     pub async fn log_in(clouds_yaml: &Path, cloud: &str, root: &'static str) -> OpenStackClient {
         let text = std::fs::read_to_string(clouds_yaml).expect("clouds.yaml can be read");
         let file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
@@ -57,9 +57,9 @@ impl OpenStackClient {
         Some(under_root(self.root, endpoint["url"].as_str()?.trim_end_matches('/')))
     }
 
-    /// Good for whoever wants to log in with one.
+    /// The token, for logins with one.
     pub fn token(&self) -> String {
-        self.token.lock().expect("nobody panics with it").clone()
+        self.token.lock().expect("the lock is not poisoned").clone()
     }
 
     pub fn has(&self, service: &str) -> bool {
@@ -76,7 +76,7 @@ impl OpenStackClient {
         };
         let url = format!("{endpoint}{version}{path}");
         loop {
-            let token = self.token.lock().expect("nobody panics with it").clone();
+            let token = self.token.lock().expect("the lock is not poisoned").clone();
             let mut request = self.http.request(method.clone(), &url).header("x-auth-token", token);
             if let Some(body) = &body {
                 request = request.json(body);
@@ -86,7 +86,7 @@ impl OpenStackClient {
                 // A test may have revoked all tokens, or made the cloud busy.
                 StatusCode::UNAUTHORIZED => {
                     let (token, _) = self.login.token(&self.http).await;
-                    *self.token.lock().expect("nobody panics with it") = token;
+                    *self.token.lock().expect("the lock is not poisoned") = token;
                 }
                 StatusCode::TOO_MANY_REQUESTS | StatusCode::PAYLOAD_TOO_LARGE => {}
                 status => return (status, answer.json().await.unwrap_or(Value::Null)),
@@ -94,7 +94,7 @@ impl OpenStackClient {
         }
     }
 
-    /// What is at a path; null where there is nothing.
+    /// The body at a path; null if it does not exist.
     pub async fn get(&self, service: &str, path: &str) -> Value {
         let (status, body) = self.call(Method::GET, service, path, None).await;
         assert!(status.is_success() || status == StatusCode::NOT_FOUND, "{path}: {status} {body}");
@@ -116,7 +116,7 @@ impl OpenStackClient {
         self.call(Method::DELETE, "compute", &format!("/servers/{id}"), None).await;
     }
 
-    /// The id of what has this name in a list.
+    /// The id of the entry with this name in a list.
     pub async fn id_of(&self, service: &str, list: &str, name: &str) -> String {
         let listed = self.get(service, &format!("/{list}")).await;
         let all = listed[list].as_array().unwrap_or_else(|| panic!("no list of {list}: {listed}"));
@@ -124,7 +124,7 @@ impl OpenStackClient {
         found.unwrap_or_else(|| panic!("the cloud has no {name} among its {list}")).to_owned()
     }
 
-    /// How many floating addresses there are at an address.
+    /// Number of floating IPs with this address.
     pub async fn floating_ips_at(&self, address: &str) -> usize {
         let listed = self.get("network", &format!("/floatingips?floating_ip_address={address}")).await;
         listed["floatingips"].as_array().map_or(0, Vec::len)
@@ -136,8 +136,8 @@ impl OpenStackClient {
         let (status, image) = self.call(Method::POST, "image", "/images", Some(record)).await;
         assert_eq!(status, StatusCode::CREATED, "{image}");
         let id = image["id"].as_str().expect("an image has an id").to_owned();
-        let endpoint = self.endpoint("image").expect("the image has just been made");
-        let token = self.token.lock().expect("nobody panics with it").clone();
+        let endpoint = self.endpoint("image").expect("the image was created by this service");
+        let token = self.token.lock().expect("the lock is not poisoned").clone();
         let sending = self.http.put(format!("{endpoint}/v2/images/{id}/file")).header("x-auth-token", token);
         let sent = sending.header("content-type", "application/octet-stream").body("not much of an image").send().await;
         assert!(sent.expect("the cloud answers").status().is_success(), "{name} could not be uploaded");
@@ -150,13 +150,13 @@ impl OpenStackClient {
 }
 
 impl Login {
-    /// A token and its catalogue.
+    /// A token and its catalog.
     async fn token(&self, http: &reqwest::Client) -> (String, Vec<Value>) {
         let answer = http.post(&self.url).json(&self.body).send().await.expect("Keystone answers");
         assert_eq!(answer.status(), StatusCode::CREATED, "the test cannot log in at {}", self.url);
         let token = answer.headers()["x-subject-token"].to_str().expect("a token is ASCII").to_owned();
         let body: Value = answer.json().await.expect("a token is JSON");
-        (token, body["token"]["catalog"].as_array().expect("a token has a catalogue").clone())
+        (token, body["token"]["catalog"].as_array().expect("a token has a catalog").clone())
     }
 }
 

@@ -1,4 +1,4 @@
-//! A launcher of this process on one cloud, with a ZooKeeper in memory: asked for nodes, and cleaned up after.
+//! OpenStack harness: an in-process launcher on one cloud with a ZooKeeper in memory, and the deletion of its servers after the test.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +20,7 @@ use super::in_process_driver::InProcessDriver;
 use crate::in_process_launcher::{Consumer, InProcessDaemon, zookeeper};
 use crate::support::wait;
 
-/// A real cloud on a busy machine takes its time.
+/// Timeout that suits a real cloud on a busy machine.
 pub const CLOUD_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub struct OpenStackHarness {
@@ -33,7 +33,7 @@ pub struct OpenStackHarness {
     running: tokio::task::JoinHandle<SessionEnd>,
 }
 
-/// Runs a case with a launcher whose providers `configure` makes of a provider name, and leaves no server behind.
+/// Runs a case with a launcher whose providers `configure` derives from a provider name, and leaves no server behind.
 pub async fn with_launcher(
     cloud: &TestCloud,
     configure: impl FnOnce(&str) -> Vec<Value>,
@@ -42,7 +42,7 @@ pub async fn with_launcher(
     with_tuned_launcher(cloud, configure, |_| {}, case).await;
 }
 
-/// The same with other flags.
+/// `with_launcher` with other options.
 pub async fn with_tuned_launcher(
     cloud: &TestCloud,
     configure: impl FnOnce(&str) -> Vec<Value>,
@@ -75,7 +75,7 @@ pub fn configuration(providers: &[Value]) -> String {
     .to_string()
 }
 
-/// Not running yet.
+/// A launcher that does not run yet.
 fn launcher(cloud: &TestCloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> InProcessDaemon {
     let mut process = InProcessDaemon::with(yaml, |options| {
         options.cleanup_interval.0 = 2.0;
@@ -83,7 +83,7 @@ fn launcher(cloud: &TestCloud, yaml: &str, tune: impl FnOnce(&mut LauncherOption
         tune(options);
     });
     let drivers = InProcessDriver(cloud.clouds_yaml.clone());
-    Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(drivers));
+    Arc::get_mut(&mut process.shared).expect("the context is not shared yet").drivers = Some(Box::new(drivers));
     process
 }
 
@@ -106,16 +106,16 @@ impl OpenStackHarness {
         OpenStackHarness { client, consumer, process, zookeeper, provider, running }
     }
 
-    /// Ends the launcher, with whatever it is doing, and starts another one.
+    /// Stops the launcher without a graceful shutdown, and starts another one.
     pub async fn restart(&mut self, cloud: &TestCloud) {
         self.process.stop();
-        (&mut self.running).await.expect("its task is not aborted");
-        let yaml = std::fs::read_to_string(&self.process.file).expect("the file is there as long as its process");
+        (&mut self.running).await.expect("the task is not aborted");
+        let yaml = std::fs::read_to_string(&self.process.file).expect("the file exists as long as its process");
         self.process = launcher(cloud, &yaml, |_| {});
         self.running = self.process.run(&self.zookeeper);
     }
 
-    /// After a case that failed, what its launcher would still have deleted is deleted here.
+    /// Stops the launcher, and deletes the servers that a failed case left behind.
     async fn shut_down(&mut self, succeeded: bool) {
         self.process.stop();
         let ended = tokio::time::timeout(CLOUD_TIMEOUT, &mut self.running).await;
@@ -124,15 +124,15 @@ impl OpenStackHarness {
             self.client.delete_server(server["id"].as_str().expect("a server has an id")).await;
         }
         if succeeded {
-            assert!(leftover_servers.is_empty(), "servers are left: {leftover_servers:?}");
-            let ended = ended.expect("a launcher that was told to stop ends").expect("its task is not aborted");
+            assert!(leftover_servers.is_empty(), "servers were not deleted: {leftover_servers:?}");
+            let ended = ended.expect("a stopped launcher ends").expect("the task is not aborted");
             assert_eq!(ended, SessionEnd::Stopped);
         }
     }
 
     pub async fn wait_for_end(&self, id: &RequestId) -> NodeRequest {
         wait::until_some(&format!("the end of request {id}"), CLOUD_TIMEOUT, async || {
-            let request = self.consumer.request(id).await.expect("the request is there until we take it away");
+            let request = self.consumer.request(id).await.expect("only the requestor deletes its request");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
         })
         .await
@@ -148,7 +148,7 @@ impl OpenStackHarness {
         nodes
     }
 
-    /// Asks for nodes and waits until they are there.
+    /// Submits a request and waits until it is fulfilled.
     pub async fn obtain_nodes(&self, labels: &[&str]) -> (RequestId, Vec<Node>) {
         let id = self.consumer.submit_labels(labels).await;
         let nodes = self.wait_until_fulfilled(&id).await;
@@ -156,36 +156,36 @@ impl OpenStackHarness {
     }
 
     pub async fn node(&self, id: &NodeId) -> Node {
-        self.consumer.node(id).await.unwrap_or_else(|| panic!("node {id} is gone"))
+        self.consumer.node(id).await.unwrap_or_else(|| panic!("node {id} does not exist"))
     }
 
-    /// Accepts a request and gives its nodes back as used.
+    /// Accepts a request and releases its nodes as used.
     pub async fn accept_and_release(&self, id: &RequestId) {
         let nodes = self.consumer.accept(id).await;
         self.consumer.use_and_release(nodes).await;
     }
 
-    /// Waits until there is no node any more, and no server of the provider.
+    /// Waits until all nodes and all servers of the provider are deleted.
     pub async fn wait_until_empty(&self) {
-        wait::until("the nodes to be gone", CLOUD_TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
-        wait::until("the servers to be gone", CLOUD_TIMEOUT, async || {
+        wait::until("the nodes to be deleted", CLOUD_TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
+        wait::until("the servers to be deleted", CLOUD_TIMEOUT, async || {
             self.client.servers_of(&self.provider).await.is_empty()
         })
         .await;
     }
 
-    /// What the first pool that knows the request says of it.
+    /// The reasons for which a request waits, of all pools that know it.
     pub async fn wait_reason(&self, id: &RequestId) -> String {
         let replies =
             self.process.shared.explain_registry.request_all(ExplainRequest(id.clone()), Duration::from_secs(5)).await;
-        let reasons = replies.into_iter().filter_map(|(_, why)| why.ok().flatten());
-        reasons.map(|why| why.reason).collect::<Vec<_>>().join("; ")
+        let verdicts = replies.into_iter().filter_map(|(_, reply)| reply.ok().flatten());
+        verdicts.map(|verdict| verdict.reason).collect::<Vec<_>>().join("; ")
     }
 
-    /// Waits until what is said of the request contains a text.
+    /// Waits until the reasons of the request contain a text.
     pub async fn wait_for_reason(&self, id: &RequestId, text: &str) {
         let mut reason = String::new();
-        let what = format!("{text:?} to be said of request {id}");
+        let what = format!("{text:?} among the reasons of request {id}");
         wait::until(&what, CLOUD_TIMEOUT, async || {
             let now = self.wait_reason(id).await;
             if now != reason {
@@ -198,7 +198,7 @@ impl OpenStackHarness {
     }
 }
 
-/// The server's id of a node.
+/// The id of a node's server.
 pub fn server_of(node: &Node) -> &str {
     node.external_id.as_str().unwrap_or_else(|| panic!("the node has no server: {node:?}"))
 }

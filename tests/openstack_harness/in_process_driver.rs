@@ -1,4 +1,4 @@
-//! The OpenStack driver in the test's own process, with a clouds.yaml of its own instead of what the environment names.
+//! OpenStack driver in the test's process, with a clouds.yaml of its own instead of the one that the environment names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use nodepool_model::config::ProviderConfig;
 use openstack_clouds::{ConfigPaths, Environment};
 use python_yaml::diagnostics::Diagnostic;
 
-/// Takes the place of the driver of that name.
+/// Replaces the driver `openstack`.
 pub struct InProcessDriver(pub PathBuf);
 
 impl ExtraDrivers for InProcessDriver {
@@ -29,7 +29,7 @@ pub fn open_driver(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenS
 }
 
 pub fn clouds_yaml_locations(clouds_yaml: &Path) -> ConfigPaths {
-    let named = clouds_yaml.to_str().expect("temporary directories have names in UTF-8").to_owned();
-    let variables = BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]);
+    let file = clouds_yaml.to_str().expect("temporary directories have names in UTF-8").to_owned();
+    let variables = BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), file)]);
     ConfigPaths::new(&[], Environment { variables, home: None })
 }

@@ -1,4 +1,4 @@
-//! OpenStack clouds to test against: the simulated one always, and a real one where the environment names one.
+//! OpenStack clouds for tests: always the simulated one, and a real one if the environment names one.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod client;
@@ -14,7 +14,7 @@ use client::OpenStackClient;
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::tls;
 
-/// A cloud, and what it is known to have.
+/// A cloud with the names of its flavor, image and network.
 pub struct TestCloud {
     pub clouds_yaml: PathBuf,
     /// The key in clouds.yaml.
@@ -27,12 +27,12 @@ pub struct TestCloud {
 }
 
 impl TestCloud {
-    /// A simulated cloud with these flags, whose servers boot quickly unless they say otherwise.
+    /// A simulated cloud with these flags, whose servers boot quickly by default.
     pub async fn simulated(flags: &[&str]) -> TestCloud {
         Self::of(SimulatedOpenStack::start(&quick(flags)).await)
     }
 
-    /// The same with TLS, by the authority of the test certificates.
+    /// A simulated cloud with TLS, by the authority of the test certificates.
     pub async fn simulated_with_tls(flags: &[&str]) -> TestCloud {
         let (certificate, key) = (tls::file("server.pem"), tls::file("server.key"));
         let own = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
@@ -67,7 +67,7 @@ impl TestCloud {
         })
     }
 
-    /// Another cloud of the same clouds.yaml, where there is one of that name.
+    /// Another cloud of the same clouds.yaml, if it has one of this name.
     pub fn sibling(&self, name: &str) -> Option<TestCloud> {
         let text = std::fs::read_to_string(&self.clouds_yaml).expect("clouds.yaml can be read");
         let file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
@@ -83,17 +83,17 @@ impl TestCloud {
         self.write(|clouds| clouds[&self.name][key] = value);
     }
 
-    /// Writes another cloud into it.
+    /// Adds another cloud to its clouds.yaml.
     pub fn add(&self, name: &str, cloud: Value) {
         self.write(|clouds| clouds[name] = cloud);
     }
 
     fn write(&self, change: impl FnOnce(&mut Value)) {
-        assert!(!self.is_real(), "nobody's own clouds.yaml is written to");
+        assert!(!self.is_real(), "the clouds.yaml of a real cloud is not changed");
         self.write_to(&self.clouds_yaml, |file| change(&mut file["clouds"]));
     }
 
-    /// Goes on with a changed copy of its clouds.yaml, in this folder.
+    /// Replaces its clouds.yaml by a changed copy in this folder.
     pub fn copy_clouds_yaml(&mut self, folder: &Path, change: impl FnOnce(&mut Value)) {
         let copy = folder.join("clouds.yaml");
         self.write_to(&copy, change);
@@ -104,11 +104,11 @@ impl TestCloud {
         let text = std::fs::read_to_string(&self.clouds_yaml).expect("clouds.yaml can be read");
         let mut file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
         change(&mut file);
-        std::fs::write(path, file.to_string()).expect("a clouds.yaml of ours can be written");
+        std::fs::write(path, file.to_string()).expect("the test's clouds.yaml is writable");
     }
 
     pub async fn client(&self) -> OpenStackClient {
-        // There the simulated cloud answers what it has redirected, and faults of paths that begin otherwise do not hit.
+        // The simulated cloud serves redirected requests below /moved; faults for other paths do not affect this client there.
         let root = if self.is_real() { "" } else { "/moved" };
         OpenStackClient::log_in(&self.clouds_yaml, &self.name, root).await
     }
@@ -122,7 +122,7 @@ impl TestCloud {
         self.simulation.as_ref().expect("only a simulated cloud has knobs")
     }
 
-    /// A provider of one pool with the label `a`: the small flavor on the network, taken as it comes.
+    /// A provider of one pool with the label `a`: the small flavor on the network, without host key checks.
     pub fn provider(&self, name: &str) -> Value {
         json!({
             "name": name, "driver": "openstack", "cloud": self.name, "port-cleanup-interval": 0,
@@ -141,7 +141,7 @@ fn quick<'a>(flags: &[&'a str]) -> Vec<&'a str> {
     missing.chain(flags.iter().copied()).collect()
 }
 
-/// The clouds of a case: a simulated one with these flags, and the real one.
+/// The clouds of a case: a simulated one with these flags, and the real one, if any.
 pub async fn clouds(flags: &[&str]) -> Vec<TestCloud> {
     let mut clouds = vec![TestCloud::simulated(flags).await];
     clouds.extend(TestCloud::real());

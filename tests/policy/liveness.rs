@@ -202,7 +202,7 @@ fn a_request_exceeding_one_write_fails_at_once() {
     let (effects, reason) = ask(MAX_NODES + 1);
     let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
     assert_eq!(change.record.state, RequestState::Failed);
-    assert_eq!(reason, "it asks for 10001 nodes, and a request can get 10000 at most: ask with several");
+    assert_eq!(reason, "it requests 10001 nodes; a request can have at most 10000: split it into several requests");
 }
 
 // It got the room that came free before those that somebody waited for.

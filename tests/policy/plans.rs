@@ -111,7 +111,7 @@ fn a_request_leased_by_another_pool_is_skipped_until_it_fails() {
     pool.update_leases(&built.shared_pools);
     assert_eq!(pool.step(pool::Event::Wake, &built.inputs()), []);
     let why = pool.last_verdict(&id, &built.snapshot).unwrap();
-    assert_eq!(why.reason, "another pool of this launcher is about to take it");
+    assert_eq!(why.reason, "another pool of this launcher is handling it");
 
     built.shared_pools.begin_lease(&pool_id(), &id);
     built.shared_pools.end_lease(&other, &id);
@@ -119,6 +119,19 @@ fn a_request_leased_by_another_pool_is_skipped_until_it_fails() {
     pool.update_leases(&built.shared_pools);
     let effects = pool.step(pool::Event::Wake, &built.inputs());
     assert!(matches!(effects[..], [pool::Effect::Fulfill(_)]), "{effects:?}");
+}
+
+// It used to say that ZooKeeper does not answer.
+#[test]
+fn a_draining_pool_says_that_it_is_being_shut_down_or_replaced() {
+    let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 a'], expect: ''}";
+    let built = build(&serde_yaml::from_str(spec).unwrap());
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    pool.update_shared_state(&built.shared_pools);
+    pool.step(pool::Event::Draining, &built.inputs());
+    assert_eq!(pool.step(pool::Event::Wake, &built.inputs()), []);
+    let verdict = pool.last_verdict(&RequestId::from("200-0000000001"), &built.snapshot).unwrap();
+    assert_eq!(verdict.reason, "the pool is being shut down or replaced");
 }
 
 /// Of pools that decline at the same time one writes first, and its write may end the request.

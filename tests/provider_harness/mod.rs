@@ -1,5 +1,5 @@
-//! A running provider under test: submit jobs, hear the news.
-#![allow(dead_code)] // each test binary uses its part
+//! Provider harness: a running provider to which tests submit jobs, and whose job updates they receive.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,7 +36,7 @@ pub struct ProviderHarness {
     updates: mpsc::UnboundedReceiver<JobUpdate>,
 }
 
-/// Hears the news of its jobs.
+/// Receives the updates of its jobs.
 struct Submitter(mpsc::UnboundedSender<JobUpdate>);
 impl Actor for Submitter {
     type Context = Context<Self>;
@@ -81,11 +81,11 @@ impl ProviderHarness {
     }
 
     pub async fn next(&mut self) -> (u64, JobEvent) {
-        let update = timeout(Duration::from_secs(3600), self.updates.recv()).await.expect("news come").unwrap();
+        let update = timeout(Duration::from_secs(3600), self.updates.recv()).await.expect("an update arrives").unwrap();
         (update.job_id.0, update.event)
     }
 
-    /// The end of the next job that ends.
+    /// Waits for the end of the next job.
     pub async fn wait_for_end(&mut self) -> (u64, Result<Outcome, CloudError>) {
         loop {
             if let (job_id, JobEvent::Finished(result)) = self.next().await {
@@ -104,27 +104,27 @@ impl ProviderHarness {
         self.handle.facts.borrow().clone()
     }
 
-    /// Waits for the survey with which a provider begins.
+    /// Waits for the first refresh of the provider.
     pub async fn wait_for_refresh(&self) -> Arc<ProviderFacts> {
         self.wait_for_facts(|facts| facts.refreshed_at.0 > 0.0).await
     }
 
-    /// Waits until the facts are as described.
+    /// Waits until the facts satisfy the condition.
     pub async fn wait_for_facts(&self, condition: impl Fn(&ProviderFacts) -> bool) -> Arc<ProviderFacts> {
         let mut facts = self.handle.facts.clone();
         let result = timeout(Duration::from_secs(60), facts.wait_for(|facts| condition(facts))).await;
-        result.expect("the facts come true").unwrap().clone()
+        result.expect("the facts satisfy the condition in time").unwrap().clone()
     }
 }
 
 /// The first provider of a configuration file.
 pub fn provider_section(yaml: &str) -> Arc<ProviderConfig> {
-    config(yaml).providers.values().next().expect("there is a provider").clone()
+    config(yaml).providers.values().next().expect("the configuration has a provider").clone()
 }
 
 pub fn config(yaml: &str) -> Arc<Config> {
-    let mut problems = Vec::new();
-    let root = parse::parse(yaml, &mut problems).expect("the YAML parses");
+    let mut diagnostics = Vec::new();
+    let root = parse::parse(yaml, &mut diagnostics).expect("the YAML parses");
     let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT_IN_DRIVERS);
     let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.diagnostics) };
     config

@@ -1,4 +1,4 @@
-//! The whole life of one request of Zuul's: two nodes of the fake cloud, of which one needs a second attempt, used and deleted.
+//! Lifecycle of one request of Zuul: two nodes of the fake cloud, one of which needs a second attempt, are used and deleted.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::daemon_process::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, WorkDir};
 use crate::support::wait;
 
 pub const EVENT: &str = "3b2f1a7c9d8e4f50a1b2c3d4e5f60718";
-/// As hexadecimal numbers have them.
+/// Ids of the trace and span, as hexadecimal numbers.
 pub const TRACE: u128 = 0xfedc_ba98_7654_3210_0123_4567_89ab_cdef;
 pub const SPAN: u64 = 0xf123_4567_89ab_cdef;
 
 pub struct RequestLifecycle {
     pub request: String,
     pub nodes: Vec<String>,
-    /// What Zuul gets back.
+    /// The fulfilled record, as Zuul reads it.
     pub record: String,
-    /// What the launcher wrote to its standard streams.
+    /// Output of the launcher on its standard streams.
     pub log: String,
 }
 
-/// Key order and spacing are those of Zuul 13, and so is what it keeps in `requestor_data`.
+/// Key order, spacing and `requestor_data` are those of Zuul 13.
 fn record() -> String {
     format!(
         "{{\"requestor_data\": {}, \"node_types\": [\"small\", \"small\"], \"requestor\": \"zuul\", \"created_time\": 1706933106.25, \
@@ -47,7 +47,7 @@ pub fn requestor_data() -> String {
 
 fn configuration(coordinator: &Coordinator, port: u16) -> String {
     let head = coordinator.configuration().lines().next().unwrap().to_owned();
-    // Ports are looked at and no keys are gathered where the connection is none of SSH.
+    // For connections other than SSH the launcher checks the port and collects no host keys.
     let image = format!("{{name: image, image-name: Fake Precise, connection-type: winrm, connection-port: {port}}}");
     let label = "{name: small, cloud-image: image, flavor-name: Fake Flavor}";
     format!(
@@ -57,7 +57,7 @@ fn configuration(coordinator: &Coordinator, port: u16) -> String {
     )
 }
 
-/// Lives it with a launcher that has these flags and variables.
+/// Runs one request with a launcher that has these flags and variables.
 pub async fn run_one_request(flags: &[&str], environment: &[(&str, &str)]) -> RequestLifecycle {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let work_dir = WorkDir::new("");
@@ -70,7 +70,7 @@ pub async fn run_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Re
     work_dir.wait_until_ready().await;
 
     for path in ["/nodepool", "/nodepool/requests"] {
-        // It may be there already.
+        // The znode may exist already.
         let _ = zk.create(path, Vec::new().into(), CreateMode::Persistent).await;
     }
     let submitted = zk.create("/nodepool/requests/200-", record().into(), CreateMode::PersistentSequential).await;
@@ -86,13 +86,13 @@ pub async fn run_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Re
     }
     zk.delete(&path, -1).await.unwrap();
     wait::until("its nodes to be deleted", PROCESS_TIMEOUT, async || {
-        zk.children("/nodepool/nodes").await.is_ok_and(|(left, _)| !left.iter().any(|node| nodes.contains(node)))
+        zk.children("/nodepool/nodes").await.is_ok_and(|(names, _)| !names.iter().any(|node| nodes.contains(node)))
     })
     .await;
-    // Nobody says so who is stopped between the deletion and that.
+    // A launcher that is stopped between a deletion and its log line would not log it.
     let is_logged =
         async || launcher.log().lines().filter(|line| line.contains("StateMachineNodeDeleter")).count() == 2;
-    wait::until("that to be told", PROCESS_TIMEOUT, is_logged).await;
+    wait::until("the deletions to be logged", PROCESS_TIMEOUT, is_logged).await;
     launcher.signal(Signal::SIGINT);
     assert!(launcher.wait_for_exit().await.success(), "{}", launcher.log());
     let request = path.rsplit('/').next().unwrap().to_owned();
@@ -104,7 +104,7 @@ async fn read(zk: &Arc<RealConnection>, path: &str) -> Option<String> {
     String::from_utf8(data.to_vec()).ok()
 }
 
-/// Numbers beyond 64 bits come out rounded, which does not matter here.
+/// Numbers beyond 64 bits are rounded, which is irrelevant here.
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }

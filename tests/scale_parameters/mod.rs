@@ -1,13 +1,13 @@
-//! How large a test of limits is, and what it took of time and memory.
+//! Scale parameters: sizes of the scale tests, and measurement of their time and memory.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Waiting for what a busy machine takes its time for.
+/// Timeout for slow steps on a busy machine.
 pub const SCALE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// NODEPOOL_LIMITS=full for the size that is promised.
+/// The small size, or with NODEPOOL_LIMITS=full the documented one.
 pub fn size(small: usize, full: usize) -> usize {
     match std::env::var("NODEPOOL_LIMITS").as_deref() {
         Ok("full") => full,
@@ -16,13 +16,13 @@ pub fn size(small: usize, full: usize) -> usize {
     }
 }
 
-#[allow(dead_code)] // Each test binary uses its part.
-/// Whether this run has the sizes that are promised, and so is held to what is promised of time.
+#[allow(dead_code)] // Each test binary uses a part of it.
+/// Whether this run has the documented sizes, and must meet the documented times.
 pub fn is_full() -> bool {
     size(0, 1) == 1
 }
 
-/// Tells how long each part took, on the clock of the runtime.
+/// Prints how long each step took, by the clock of the runtime.
 pub struct Stopwatch {
     since: Instant,
 }
@@ -39,7 +39,7 @@ impl Stopwatch {
     }
 }
 
-/// Of this process, with ZooKeeper in it. Megabytes.
+/// Resident memory of this process, including ZooKeeper's, in megabytes.
 pub fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Builders with all their actors, the real files of small images, and a model of what makes them.
+//! Builders with their production actors, real files of small images, and a model of diskimage-builder.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,22 +26,22 @@ use super::process::{ProcessHandle, Started, keep_running};
 use super::step_budget::StepBudget;
 use crate::in_process_launcher::InProcessDaemon;
 
-/// A builder, and where its files are.
+/// A builder and its folder of images.
 pub struct Builder {
     pub process: ProcessHandle,
     folder: TempDir,
 }
 
 impl Builder {
-    /// Files of builds that are none any more.
+    /// Files of builds whose records are deleted.
     pub fn leftover_files(&self, is_built: impl Fn(&BuildKey) -> bool) -> Vec<String> {
         let claimed = ImagesDir::new(self.folder.path()).claimed().expect("the images can be listed");
         let leftovers = claimed.into_iter().filter(|key| !is_built(key));
-        leftovers.map(|key| format!("files of {} are left over", key.file_name())).collect()
+        leftovers.map(|key| format!("files of {} were not deleted", key.file_name())).collect()
     }
 }
 
-/// Keeps a builder running, whose images stay where they are over its lives.
+/// Keeps a builder running. Its images outlive its processes.
 pub fn builder(
     name: &'static str,
     seed: u64,
@@ -57,7 +57,7 @@ pub fn builder(
     let handle = keep_running(name, zookeeper, move |budget| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
-            // It never changes.
+            // The configuration never changes.
             options.config_check = Seconds(601.0);
         };
         let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.drivers(budget)));
@@ -75,12 +75,12 @@ pub fn builder(
     Builder { process: handle, folder }
 }
 
-/// What becomes of builds.
+/// Outcomes of builds.
 #[derive(Clone, Default)]
 pub struct BuildOutcomes {
-    /// Faults are over: all are well.
+    /// Faults have ended: all builds succeed.
     faults_ended: Arc<AtomicBool>,
-    /// Images of which all fail, and how often somebody said so.
+    /// Images whose builds all fail, once per active fault.
     failing_images: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -96,7 +96,7 @@ impl BuildOutcomes {
         actix_rt::spawn(async move {
             tokio::time::sleep(duration).await;
             let mut failing = failing_images.lock().unwrap();
-            let at = failing.iter().position(|name| *name == image).expect("it is doomed until now");
+            let at = failing.iter().position(|name| *name == image).expect("the fault of this image is active");
             failing.swap_remove(at);
         });
     }
@@ -111,12 +111,12 @@ impl BuildOutcomes {
     }
 }
 
-/// What may become of a build; all between is well.
+/// Values that may be drawn for a build; all others mean success.
 const HANGS: u32 = 0;
 const FAILS: u32 = 1;
 const SUCCEEDS: u32 = 9;
 
-/// What makes images: it takes minutes, and fails, or hangs, now and then. It ends with its builder.
+/// Model of diskimage-builder: runs for minutes, sometimes fails or hangs, and ends with its builder.
 struct SimulatedDib {
     rng: Arc<Mutex<StdRng>>,
     outcomes: BuildOutcomes,

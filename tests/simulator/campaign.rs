@@ -1,4 +1,4 @@
-//! Many hours, each in a process of its own, because chance is seeded once in the life of a process.
+//! Campaign: many simulation runs, each in its own process, because the random number generators are seeded once per process.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::simulator::minimize::minimize;
 
 const YEAR_H: f64 = 365.25 * 24.0;
 
-/// From the first to the last.
+/// Inclusive range.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
     first: u64,
@@ -47,7 +47,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Whether all promises held. Says which did not, and how fast it went.
+    /// Whether all invariants held. Prints failed seeds and the simulated time per CPU time.
     pub fn run(self) -> bool {
         let (next, runs) = (AtomicU64::new(self.seeds.first), AtomicU64::new(0));
         let number_of_kills = AtomicUsize::new(0);
@@ -74,23 +74,21 @@ impl Campaign {
         failed_seeds.sort_unstable();
         let Seeds { first, last } = self.seeds;
         let result = match failed_seeds.len() {
-            0 => "all promises held".to_owned(),
-            number => format!("{number} broken: {failed_seeds:?}"),
+            0 => "all invariants held".to_owned(),
+            number => format!("{number} failed: {failed_seeds:?}"),
         };
         let years = runs.into_inner() as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
         let kills = number_of_kills.into_inner();
-        println!(
-            "seeds {first}-{last}: {result}; {kills} kills; {years:.2} simulated years per hour of processor time"
-        );
+        println!("seeds {first}-{last}: {result}; {kills} kills; {years:.2} simulated years per CPU hour");
         if let Some(file) = &self.history {
             let line = format!("| {} | {first}-{last} | {kills} | {result} |\n", commit());
             let history = OpenOptions::new().create(true).append(true).open(file);
-            history.and_then(|mut history| history.write_all(line.as_bytes())).expect("the ledger can be written");
+            history.and_then(|mut history| history.write_all(line.as_bytes())).expect("the history file is writable");
         }
         failed_seeds.is_empty()
     }
 
-    /// Whether all promises did, and how many launchers and builders were killed.
+    /// Whether all invariants held, and how many launchers and builders were killed.
     fn check_seed(&self, seed: u64) -> (bool, usize) {
         let first_run = run_seed(seed, &FaultFilter::default());
         print!("{}", report(seed, &first_run));
@@ -100,28 +98,28 @@ impl Campaign {
         }
         let differs = self.check_determinism && run_seed(seed, &FaultFilter::default()).stdout != first_run.stdout;
         if differs {
-            println!("seed {seed}: another result when it is lived again");
+            println!("seed {seed}: not deterministic: second run differs");
         }
         (!differs, kills)
     }
 }
 
-/// Fewer and fewer faults, as long as a promise is broken. False when nothing was broken in the first place.
+/// Removes faults as long as an invariant is still violated. False if the run with all faults passes.
 pub fn minimize_faults(seed: u64) -> bool {
     let faults = faults::schedule(seed);
     let mut last_failure = run_seed(seed, &FaultFilter::default());
     if last_failure.status.success() {
-        println!("seed {seed}: all promises hold");
+        println!("seed {seed}: all invariants hold");
         return false;
     }
     let needed = minimize(faults.len(), |candidate| {
         let output = run_seed(seed, &FaultFilter::only(candidate));
-        let is_broken = !output.status.success();
-        if is_broken {
-            println!("seed {seed}: {} faults are enough: {candidate:?}", candidate.len());
+        let still_fails = !output.status.success();
+        if still_fails {
+            println!("seed {seed}: still fails with {} faults: {candidate:?}", candidate.len());
             last_failure = output;
         }
-        is_broken
+        still_fails
     });
     for (at, fault) in needed.iter().map(|number| &faults[*number]) {
         println!("{at:9.3} {fault:?}");
@@ -130,7 +128,7 @@ pub fn minimize_faults(seed: u64) -> bool {
     true
 }
 
-/// As the hour says itself.
+/// Number of kills, parsed from the first line that the run printed.
 fn kills(output: &Output) -> usize {
     let out = String::from_utf8_lossy(&output.stdout);
     let parts = out.lines().next().into_iter().flat_map(|line| line.split(", "));
@@ -138,7 +136,7 @@ fn kills(output: &Output) -> usize {
 }
 
 fn run_seed(seed: u64, filter: &FaultFilter) -> Output {
-    let program = std::env::current_exe().expect("the program knows where it is");
+    let program = std::env::current_exe().expect("the path of the program is known");
     let mut command = Command::new(program);
     command.args(["--seed", &seed.to_string()]);
     if let Some(numbers) = filter.to_argument() {
@@ -147,15 +145,15 @@ fn run_seed(seed: u64, filter: &FaultFilter) -> Output {
     command.output().expect("the program starts again")
 }
 
-/// What an hour said of itself, or how it ended without a word.
+/// Output of a run, with its exit reason if the run did not print a result.
 fn report(seed: u64, output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let reproduce = format!("    again: sim --seed {seed} --tale hour.log\n");
+    let reproduce = format!("    reproduce: sim --seed {seed} --trace run.log\n");
     match output.status.signal().map(Signal::try_from) {
         _ if output.status.success() => out.into_owned(),
-        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}{reproduce}"),
-        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}{reproduce}"),
-        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}{reproduce}", output.status),
+        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: VIOLATION exceeded the CPU limit\n{out}{err}{reproduce}"),
+        Some(signal) => format!("seed {seed}: VIOLATION killed by {signal:?}\n{out}{err}{reproduce}"),
+        None if out.is_empty() => format!("seed {seed}: VIOLATION exited with {}\n{err}{reproduce}", output.status),
         None => format!("{out}{err}"),
     }
 }

@@ -1,4 +1,4 @@
-//! A model of clouds: slow, throttling, forgetful, with listings that lag, answers that get lost and deletions that stick.
+//! Model of clouds: slow and throttled calls, lost replies, stale listings, failed boots and ignored deletions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ use super::configuration::CORES;
 use super::history::RunHistory;
 use super::step_budget::StepBudget;
 
-/// How likely things go wrong with one call.
+/// Probabilities of faults per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallFaultRates {
     pub refused: f64,
@@ -40,28 +40,28 @@ pub struct CallFaultRates {
     pub failing_boots: f64,
     pub hanging_boots: f64,
     pub ignored_deletes: f64,
-    /// One more server than was asked for.
+    /// A create call creates a second server.
     pub duplicate_creates: f64,
-    /// Seconds that a listing is behind, of what has come and of what has gone.
+    /// Seconds by which listings are stale, for created and deleted servers.
     pub list_lag_s: f64,
-    /// The longest time in seconds that answers take beyond the usual one.
+    /// Maximum additional latency of a reply, in seconds.
     pub max_extra_latency_s: f64,
-    /// Servers of others, which take their part of the quota.
+    /// Foreign servers, which use quota.
     pub foreign_servers: usize,
 }
 
-/// All clouds of one simulation, by provider. Clones are the same.
+/// All clouds of one run, by provider. Clones share them.
 #[derive(Clone)]
 pub struct Clouds(Arc<Mutex<State>>);
 
 struct State {
     rng: StdRng,
-    /// With a number that grows with each change.
+    /// Rates with the number of their last change.
     fault_rates: BTreeMap<ProviderName, (u64, CallFaultRates)>,
     servers: BTreeMap<CloudObjectKey, Server>,
-    /// What has gone, and since when: listings that are behind have it still.
+    /// Deleted servers with the time of deletion: stale listings still contain them.
     deleted: Vec<(CloudObjectKey, Instance, Instant)>,
-    /// With the time since when.
+    /// Images with the time of their upload.
     images: BTreeMap<CloudObjectKey, (StoredImage, Instant)>,
     history: RunHistory,
     last_id: u64,
@@ -76,7 +76,7 @@ struct Server {
     boots_at: Instant,
     outcome: ServerOutcome,
     deleted_at: Option<Instant>,
-    /// That it runs.
+    /// The history has observed that the server runs.
     is_running_reported: bool,
 }
 
@@ -102,39 +102,39 @@ impl Clouds {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Bad weather, until there is other bad weather, or it is over by then.
+    /// Sets the fault rates of a provider, until other rates are set or `duration` has passed.
     pub fn set_fault_rates(&self, provider: &str, rates: CallFaultRates, duration: Duration) {
         let number = {
             let mut state = self.0.lock().unwrap();
-            let (number, now) = state.fault_rates.entry(provider.into()).or_default();
-            (*number, *now) = (*number + 1, rates);
+            let (number, current) = state.fault_rates.entry(provider.into()).or_default();
+            (*number, *current) = (*number + 1, rates);
             *number
         };
         let (clouds, provider) = (self.clone(), ProviderName::from(provider));
         actix_rt::spawn(async move {
             tokio::time::sleep(duration).await;
             match clouds.0.lock().unwrap().fault_rates.get_mut(&provider) {
-                Some((last, now)) if *last == number => *now = CallFaultRates::default(),
+                Some((last, current)) if *last == number => *current = CallFaultRates::default(),
                 _ => {}
             }
         });
     }
 
-    /// Fair weather everywhere.
+    /// Ends the faults of all clouds.
     pub fn clear_faults(&self) {
-        self.0.lock().unwrap().fault_rates.values_mut().for_each(|(_, weather)| *weather = CallFaultRates::default());
+        self.0.lock().unwrap().fault_rates.values_mut().for_each(|(_, rates)| *rates = CallFaultRates::default());
     }
 
     pub fn is_fault_free(&self, provider: &ProviderName) -> bool {
         self.0.lock().unwrap().fault_rates(provider) == CallFaultRates::default()
     }
 
-    /// Somebody else ends a server of ours, if there is any.
+    /// Deletes a server behind the launcher's back. False if none exists.
     pub fn delete_any_server(&self, nth: usize) -> bool {
         let mut state = self.0.lock().unwrap();
         let key = state.servers.keys().nth(nth % state.servers.len().max(1)).cloned();
-        if let Some(place) = &key {
-            state.remove_server(place);
+        if let Some(key) = &key {
+            state.remove_server(key);
         }
         key.is_some()
     }
@@ -151,41 +151,40 @@ impl Clouds {
 
 impl State {
     fn fault_rates(&self, provider: &ProviderName) -> CallFaultRates {
-        self.fault_rates.get(provider).map(|(_, weather)| *weather).unwrap_or_default()
+        self.fault_rates.get(provider).map(|(_, rates)| *rates).unwrap_or_default()
     }
 
     fn happens(&mut self, likelihood: f64) -> bool {
         likelihood > 0.0 && self.rng.gen_bool(likelihood)
     }
 
-    fn remove_server(&mut self, place: &CloudObjectKey) {
-        if let Some(server) = self.servers.remove(place) {
+    fn remove_server(&mut self, key: &CloudObjectKey) {
+        if let Some(server) = self.servers.remove(key) {
             let now = Instant::now();
             self.deleted.retain(|(_, _, since)| *since + MAX_LIST_LAG > now);
-            self.deleted.push((place.clone(), server.instance(&place.1, now), now));
-            self.history.observe(Observation::Removed(place));
+            self.deleted.push((key.clone(), server.instance(&key.1, now), now));
+            self.history.observe(Observation::Removed(key));
         }
     }
 
-    /// What has happened since somebody looked.
+    /// Applies the boots and deletions that are due.
     fn advance(&mut self) {
         let now = Instant::now();
         let runs = |server: &Server| server.outcome == ServerOutcome::Runs && server.boots_at <= now;
-        for (place, server) in self.servers.iter_mut().filter(|(_, server)| !server.is_running_reported && runs(server))
-        {
+        for (key, server) in self.servers.iter_mut().filter(|(_, server)| !server.is_running_reported && runs(server)) {
             server.is_running_reported = true;
-            self.history.observe(Observation::Running(place));
+            self.history.observe(Observation::Running(key));
         }
-        let gone = self.servers.iter().filter(|(_, server)| server.deleted_at.is_some_and(|at| at <= now));
-        for place in gone.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
-            self.remove_server(&place);
+        let deleted = self.servers.iter().filter(|(_, server)| server.deleted_at.is_some_and(|at| at <= now));
+        for key in deleted.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.remove_server(&key);
         }
     }
 
     fn create(&mut self, provider: &ProviderName, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
         self.advance();
         let own = || self.servers.iter().filter(|((of, _), _)| of == provider);
-        // Whoever says that there may be one already means that one; nobody else is asked whether there is.
+        // A launch that may have created its server before gets the existing one; other launches do not check for one.
         let same = |(_, server): &(_, &Server)| server.name == order.hostname && server.deleted_at.is_none();
         if order.may_exist
             && let Some(((_, id), _)) = own().find(same)
@@ -200,12 +199,12 @@ impl State {
         {
             return Err(failed("there is no such image"));
         }
-        let weather = self.fault_rates(provider);
+        let rates = self.fault_rates(provider);
         self.last_id += 1;
-        let (place, now) = ((provider.clone(), format!("s-{}", self.last_id)), Instant::now());
+        let (key, now) = ((provider.clone(), format!("s-{}", self.last_id)), Instant::now());
         let outcome = match () {
-            () if self.happens(weather.failing_boots) => ServerOutcome::Fails,
-            () if self.happens(weather.hanging_boots) => ServerOutcome::Hangs,
+            () if self.happens(rates.failing_boots) => ServerOutcome::Fails,
+            () if self.happens(rates.hanging_boots) => ServerOutcome::Hangs,
             () => ServerOutcome::Runs,
         };
         let server = Server {
@@ -218,43 +217,40 @@ impl State {
             deleted_at: None,
             is_running_reported: false,
         };
-        let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
+        let node = server.metadata.get("nodepool_node_id").expect("a server has the id of its node");
         let node = NodeId::from(node.as_str());
-        self.history.observe(Observation::Created(&place, &node));
-        if self.happens(weather.duplicate_creates) {
+        self.history.observe(Observation::Created(&key, &node));
+        if self.happens(rates.duplicate_creates) {
             self.last_id += 1;
             let duplicate = (provider.clone(), format!("s-{}", self.last_id));
             self.history.observe(Observation::Duplicated(&duplicate, &node));
             self.servers.insert(duplicate, server.clone());
         }
-        self.servers.insert(place.clone(), server);
-        match self.happens(weather.lost_replies) {
-            true => Err(failed("the answer was lost")),
-            false => Ok(ExternalId::text(place.1)),
+        self.servers.insert(key.clone(), server);
+        match self.happens(rates.lost_replies) {
+            true => Err(failed("injected: reply lost")),
+            false => Ok(ExternalId::text(key.1)),
         }
     }
 
-    fn delete(&mut self, place: &CloudObjectKey) -> Result<(), CloudError> {
+    fn delete(&mut self, key: &CloudObjectKey) -> Result<(), CloudError> {
         self.advance();
-        if place.1.starts_with(FOREIGN_ID_PREFIX) {
-            self.history.report_violation(Violation(format!(
-                "{} of {}, which is somebody else's, is deleted",
-                place.1, place.0
-            )));
+        if key.1.starts_with(FOREIGN_ID_PREFIX) {
+            self.history.report_violation(Violation(format!("foreign server {} of {} is deleted", key.1, key.0)));
         }
-        self.history.observe(Observation::Deleting(place));
-        if !self.servers.contains_key(place) {
+        self.history.observe(Observation::Deleting(key));
+        if !self.servers.contains_key(key) {
             return Err(CloudError::NotFound);
         }
-        let weather = self.fault_rates(&place.0);
-        // Said to be done, and not done: that shows in later listings only.
-        if !self.happens(weather.ignored_deletes) {
+        let rates = self.fault_rates(&key.0);
+        // An ignored deletion succeeds without effect; only later listings show that.
+        if !self.happens(rates.ignored_deletes) {
             let ends = Instant::now() + Duration::from_secs_f64(self.rng.gen_range(0.5..20.0));
-            self.servers.get_mut(place).expect("it was there a moment ago").deleted_at.get_or_insert(ends);
-            self.history.observe(Observation::Ending(place));
+            self.servers.get_mut(key).expect("the server exists, as checked above").deleted_at.get_or_insert(ends);
+            self.history.observe(Observation::Ending(key));
         }
-        match self.happens(weather.lost_replies) {
-            true => Err(failed("the answer was lost")),
+        match self.happens(rates.lost_replies) {
+            true => Err(failed("injected: reply lost")),
             false => Ok(()),
         }
     }
@@ -267,22 +263,22 @@ impl State {
             return Ok(image.id.clone());
         }
         self.last_id += 1;
-        let place = (provider.clone(), format!("i-{}", self.last_id));
-        let id = ExternalId::text(place.1.clone());
-        self.images.insert(place.clone(), (order.to_stored_image(id.clone()), Instant::now()));
-        self.history.observe_image(ImageObservation::Created(&place));
+        let key = (provider.clone(), format!("i-{}", self.last_id));
+        let id = ExternalId::text(key.1.clone());
+        self.images.insert(key.clone(), (order.to_stored_image(id.clone()), Instant::now()));
+        self.history.observe_image(ImageObservation::Created(&key));
         match self.happens(self.fault_rates(provider).lost_replies) {
-            true => Err(failed("the answer was lost")),
+            true => Err(failed("injected: reply lost")),
             false => Ok(id),
         }
     }
 
-    fn delete_image(&mut self, place: &CloudObjectKey) -> Result<(), CloudError> {
-        self.history.observe_image(ImageObservation::Deleting(place));
-        self.images.remove(place).ok_or(CloudError::NotFound)?;
-        self.history.observe_image(ImageObservation::Removed(place));
-        match self.happens(self.fault_rates(&place.0).lost_replies) {
-            true => Err(failed("the answer was lost")),
+    fn delete_image(&mut self, key: &CloudObjectKey) -> Result<(), CloudError> {
+        self.history.observe_image(ImageObservation::Deleting(key));
+        self.images.remove(key).ok_or(CloudError::NotFound)?;
+        self.history.observe_image(ImageObservation::Removed(key));
+        match self.happens(self.fault_rates(&key.0).lost_replies) {
+            true => Err(failed("injected: reply lost")),
             false => Ok(()),
         }
     }
@@ -295,18 +291,18 @@ impl State {
 
     fn list(&mut self, provider: &ProviderName) -> Vec<Instance> {
         self.advance();
-        let CallFaultRates { list_lag_s: lag_s, foreign_servers: of_others, .. } = self.fault_rates(provider);
-        let (now, lag) = (Instant::now(), Duration::from_secs_f64(lag_s));
+        let CallFaultRates { list_lag_s, foreign_servers, .. } = self.fault_rates(provider);
+        let (now, lag) = (Instant::now(), Duration::from_secs_f64(list_lag_s));
         let own = self.servers.iter().filter(|((of, _), server)| of == provider && server.created_at + lag <= now);
         let own = own.map(|((_, id), server)| server.instance(id, now));
-        let gone = self.deleted.iter().filter(|((of, _), _, since)| of == provider && *since + lag > now);
-        let gone = gone.map(|(_, instance, _)| instance.clone());
-        let of_others = (0..of_others).map(|number| Instance {
+        let deleted = self.deleted.iter().filter(|((of, _), _, since)| of == provider && *since + lag > now);
+        let deleted = deleted.map(|(_, instance, _)| instance.clone());
+        let foreign = (0..foreign_servers).map(|number| Instance {
             resources: server_resources(),
             state: InstanceState::Running,
             ..Instance::new(ExternalId::text(format!("{FOREIGN_ID_PREFIX}{number}")))
         });
-        own.chain(gone).chain(of_others).collect()
+        own.chain(deleted).chain(foreign).collect()
     }
 }
 
@@ -349,55 +345,52 @@ impl ExtraDrivers for SimDrivers {
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        let mut findings = Diagnostics::default();
-        let parts = server_section::section(section, &mut findings);
-        assert!(findings.items.is_empty(), "{:?}", findings.items);
+        let mut diagnostics = Diagnostics::default();
+        let parts = server_section::section(section, &mut diagnostics);
+        assert!(diagnostics.items.is_empty(), "{:?}", diagnostics.items);
         let adapter = Adapter { connection: self.clouds.connect(section.name.clone(), &self.budget), parts };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
 
-/// What a driver of ours has of one cloud.
+/// Adapter of the production driver to one cloud.
 struct Adapter {
     connection: CloudConnection,
     parts: Section,
 }
 
-/// The way of one process to one cloud.
+/// Access of one process to one cloud.
 pub struct CloudConnection {
     provider: ProviderName,
     clouds: Clouds,
     budget: StepBudget,
-    /// The one for which whoever opened it works.
+    /// Number of the session on whose behalf the calls are made.
     session: usize,
 }
 
-/// What was on its way when a session ended is on its way a moment later.
+/// Calls that were in flight when the session ended may arrive within this time.
 const IN_FLIGHT_GRACE: Seconds = Seconds(0.1);
-/// How the ids of servers begin that are not ours.
+/// Prefix of the ids of foreign servers.
 const FOREIGN_ID_PREFIX: &str = "other-";
-/// No listing is behind for longer.
+/// Upper bound of `list_lag_s`.
 const MAX_LIST_LAG: Duration = Duration::from_secs(60);
-/// Servers that each cloud has room for.
+/// Quota of each cloud.
 const MAX_SERVERS: usize = 12;
 
 impl CloudConnection {
-    /// The way there and back, on which things get lost.
+    /// One call with its latency and injected faults.
     async fn call<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
         if !self.budget.take_step() {
             std::future::pending::<()>().await;
         }
         let (latency, extra_latency, failure) = {
             let mut state = self.clouds.0.lock().unwrap();
-            let weather = state.fault_rates(&self.provider);
-            let extra_latency = if weather.max_extra_latency_s > 0.0 {
-                state.rng.gen_range(0.0..weather.max_extra_latency_s)
-            } else {
-                0.0
-            };
+            let rates = state.fault_rates(&self.provider);
+            let extra_latency =
+                if rates.max_extra_latency_s > 0.0 { state.rng.gen_range(0.0..rates.max_extra_latency_s) } else { 0.0 };
             let failure = match () {
-                () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Seconds(2.0) }),
-                () if state.happens(weather.refused) => Some(failed("the cloud has hiccups")),
+                () if state.happens(rates.throttled) => Some(CloudError::Throttled { retry_after: Seconds(2.0) }),
+                () if state.happens(rates.refused) => Some(failed("injected cloud error")),
                 () => None,
             };
             (state.rng.gen_range(0.05..0.6), extra_latency, failure)
@@ -406,7 +399,7 @@ impl CloudConnection {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        // A call that is on its way takes effect though who made it has died.
+        // A call in flight takes effect even if its process was killed.
         let result = call(&mut self.clouds.0.lock().unwrap());
         if extra_latency > 0.0 {
             tokio::time::sleep(Duration::from_secs_f64(extra_latency)).await;
@@ -417,29 +410,29 @@ impl CloudConnection {
         result
     }
 
-    /// Nothing is changed by whose session is over.
+    /// Reports a mutating call that a process makes after its session ended.
     fn check_session(&self, what: impl FnOnce() -> String) {
-        let Some(over_for) = self.budget.expired_for(self.session).filter(|_| !self.budget.is_exhausted()) else {
+        let Some(expired_for) = self.budget.expired_for(self.session).filter(|_| !self.budget.is_exhausted()) else {
             return;
         };
         let what = format!("{} at {}", what(), self.provider);
-        if let Some(violation) = nodes::check_call(what, Some(Seconds(over_for.as_secs_f64())), IN_FLIGHT_GRACE) {
+        if let Some(violation) = nodes::check_call(what, Some(Seconds(expired_for.as_secs_f64())), IN_FLIGHT_GRACE) {
             self.clouds.0.lock().unwrap().history.report_violation(violation);
         }
     }
 
     pub async fn create(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        self.check_session(|| format!("server {} is made", order.hostname));
+        self.check_session(|| format!("server {} is created", order.hostname));
         self.call(|state| state.create(&self.provider, order, MAX_SERVERS)).await
     }
 
     pub async fn delete(&self, id: &ExternalId) -> Result<(), CloudError> {
         self.check_session(|| format!("server {id} is deleted"));
-        let place = (self.provider.clone(), id.to_string());
-        self.call(|state| state.delete(&place)).await
+        let key = (self.provider.clone(), id.to_string());
+        self.call(|state| state.delete(&key)).await
     }
 
-    /// It takes its time, and a file that does not get there whole is no image.
+    /// Uploads an image in some time. An interrupted upload creates no image.
     async fn upload(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
         self.check_session(|| format!("image {} is uploaded", order.name));
         let duration = self.call(|state| Ok(state.rng.gen_range(10.0..120.0))).await?;
@@ -447,19 +440,19 @@ impl CloudConnection {
         if self.budget.is_exhausted() {
             std::future::pending::<()>().await;
         }
-        assert!(order.file.exists(), "{} is sent and not there", order.file.display());
-        let answer = self.clouds.0.lock().unwrap().store(&self.provider, order);
-        // Who dies now never hears of it.
+        assert!(order.file.exists(), "{} is uploaded and does not exist", order.file.display());
+        let reply = self.clouds.0.lock().unwrap().store(&self.provider, order);
+        // A process that is killed here never receives the reply.
         if !self.budget.take_step() {
             std::future::pending::<()>().await;
         }
-        answer
+        reply
     }
 
     async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
         self.check_session(|| format!("image {id} is deleted"));
-        let place = (self.provider.clone(), id.to_string());
-        self.call(|state| state.delete_image(&place)).await
+        let key = (self.provider.clone(), id.to_string());
+        self.call(|state| state.delete_image(&key)).await
     }
 
     pub async fn list(&self) -> Result<Vec<Instance>, CloudError> {

@@ -1,4 +1,4 @@
-//! What the launchers of an hour serve.
+//! Configuration of launchers and builders in a run, and the participants that are drawn from the seed.
 
 use std::path::Path;
 
@@ -9,67 +9,67 @@ use serde_json::{Value, json};
 
 use crate::in_process_launcher::fake_cloud::{self, provider};
 
-/// Both launchers have the provider in the middle.
+/// Both launchers serve the provider `middle`.
 pub const PROVIDERS: [&str; 3] = ["north", "middle", "south"];
 pub const LAUNCHERS: [Launcher; 2] = [
     Launcher { name: "east", providers: ["north", "middle"], own_provider: "north" },
     Launcher { name: "west", providers: ["middle", "south"], own_provider: "south" },
 ];
-/// What the launcher of Nodepool 11 serves: a provider of its own, where it launches, and one of others.
+/// Providers of the Nodepool 11 launcher: its own, where it launches, and a shared one.
 pub const NODEPOOL11_PROVIDERS: [&str; 2] = ["old", "middle"];
-/// What all of them serve.
+/// Labels that all launchers serve.
 pub const LABELS: &[&str] = &["a", "b"];
-/// What only that one serves.
+/// A label that only the Nodepool 11 launcher serves.
 pub const NODEPOOL11_LABEL: &str = "c";
-/// A provider of hosts that the first launcher has, in some hours, and the label that only it serves.
+/// A provider of static hosts that the first launcher has in some runs, and the label that only it serves.
 pub const STATIC_PROVIDER: &str = "rack";
 pub const STATIC_LABEL: &str = "h";
-/// Its hosts, and how many jobs each takes at a time. What begins so has no address to be looked up.
+/// Its hosts with `max-parallel-jobs`. Names with this prefix are not resolved.
 pub const HOSTS: [(&str, usize); 2] = [("fake-1", 2), ("fake-2", 1)];
-/// A label that only the second launcher serves, in some hours. Whoever wants it is of a tenant that is limited: elsewhere, where two
-/// launchers count at the same time, both together may exceed a limit.
+/// A label that only the second launcher serves, in some runs. Its requests belong to a tenant with a limit: two launchers that count
+/// at the same time could exceed the limit together.
 pub const TENANT_LABEL: &str = "t";
 pub const TENANT: &str = "small";
-/// Nodes that it may have at a time: more than a request asks for at most.
+/// Limit of that tenant: more nodes than any request asks for.
 pub const TENANT_NODES: usize = 5;
-/// All of which somebody may ask for, in some hours.
+/// All labels that consumers may request in some run.
 pub const ALL_LABELS: [&str; 5] = ["a", "b", NODEPOOL11_LABEL, STATIC_LABEL, TENANT_LABEL];
-/// What all launchers have is asked for so much more often than what one of them has.
+/// Labels of all launchers are requested so much more often than those of one launcher.
 const COMMON_LABEL_WEIGHT: usize = 3;
 
 pub const BUILDERS: [&str; 2] = ["oak", "elm"];
-/// What builders build, and how old it gets, in seconds.
+/// Images of the builders, with `rebuild-age` in seconds.
 pub const IMAGES: [(&str, u32); 2] = [("debian", 900), ("fedora", 1500)];
-/// Where the label `b` is an image that was built, if anybody builds.
+/// Provider where the label `b` uses a built image, in runs with builders.
 const IMAGE_PROVIDER: &str = "middle";
-/// Where the label of the tenant that may have few nodes is.
+/// Provider of `TENANT_LABEL`.
 const TENANT_PROVIDER: &str = LAUNCHERS[1].own_provider;
 
-/// Who takes part in an hour beside the launchers. Not everybody in each: who is there hides what would happen without, and hours with
-/// fewer of them are shorter (Groce and others: Swarm Testing, 2012).
+/// Participants of a run beside the launchers. Each run has some of them: one may hide failures of another, and runs with fewer are
+/// shorter (Groce and others: Swarm Testing, 2012).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participants {
     pub builders: bool,
     /// The launcher of Nodepool 11.
     pub nodepool11: bool,
-    /// No transaction takes records of two nodes: what is one write otherwise goes step by step, as a request for a thousand nodes does.
+    /// No transaction takes records of two nodes: writes are chunked, as for a request of a thousand nodes.
     pub small_transactions: bool,
     /// Static hosts.
     pub static_hosts: bool,
-    /// Pools are limited in their cores, and not in the number of their servers.
+    /// Pools have `max-cores` instead of `max-servers`.
     pub core_limits: bool,
-    /// Idle and held nodes go when they get old.
+    /// `max-ready-age` and `max-hold-age` are set.
     pub max_ages: bool,
-    /// Somebody who may have few nodes.
+    /// A tenant with a limit of nodes.
     pub tenant_limit: bool,
     /// The provider that only one launcher serves has a second pool.
     pub second_pool: bool,
 }
 
-/// How old idle nodes of the label `a` get, in seconds, and held ones; which is less than most are held.
+/// `max-ready-age` of the label `a` and `max-hold-age`, in seconds. Most nodes are held for longer.
 const READY_AGE: u32 = 300;
 const HOLD_AGE: u32 = 120;
-/// What a server has.
+/// Cores of each server.
 pub const CORES: usize = 2;
 
 impl Participants {
@@ -87,28 +87,28 @@ impl Participants {
         }
     }
 
-    /// What consumers ask for, one as likely as the other.
+    /// Labels to draw from, equally likely, with repetitions as weights.
     pub fn weighted_labels(self) -> Vec<&'static str> {
         let mut labels = LABELS.repeat(COMMON_LABEL_WEIGHT);
         let some = [(self.nodepool11, NODEPOOL11_LABEL), (self.static_hosts, STATIC_LABEL)];
         labels.extend(some.iter().filter(|(is_there, _)| *is_there).map(|(_, label)| label));
         if self.tenant_limit {
-            // Seldom enough that what has waited for a cloud in bad weather is served within the time for healing.
+            // Rare enough that requests that waited for a faulty cloud are served within the recovery timeout.
             labels = labels.repeat(2);
             labels.push(TENANT_LABEL);
         }
         labels
     }
 
-    /// Where which image has to be.
+    /// Images and the providers that must have them at the end.
     pub fn expected_images(self) -> Vec<(ImageName, ProviderName)> {
         let images = IMAGES.iter().filter(|_| self.builders);
-        let places = images.flat_map(|(image, _)| PROVIDERS.map(|provider| (*image, provider)));
-        places.map(|(image, provider)| (image.into(), provider.into())).collect()
+        let uploads = images.flat_map(|(image, _)| PROVIDERS.map(|provider| (*image, provider)));
+        uploads.map(|(image, provider)| (image.into(), provider.into())).collect()
     }
 }
 
-/// The configuration of all builders, but for where their images are.
+/// The configuration of a builder, with its own folder of images.
 pub fn builders_yaml(images: &Path) -> String {
     let names: Vec<Value> = IMAGES.iter().map(|(name, _)| json!({"name": name})).collect();
     let section = |name| json!({"name": name, "driver": "fake", "cloud": "fake", "diskimages": names, "pools": [{"name": "main"}]});
@@ -127,25 +127,25 @@ pub fn builders_yaml(images: &Path) -> String {
 pub struct Launcher {
     pub name: &'static str,
     pub providers: [&'static str; 2],
-    /// What nobody else serves: there its limits hold strictly, while two that count at the same time may exceed theirs.
+    /// Provider that no other launcher serves: its limits hold strictly, while two launchers that count at the same time may exceed theirs.
     pub own_provider: &'static str,
 }
 
-/// What a reload changes.
+/// Values that a reload changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReloadSizes {
     pub max_servers: usize,
-    /// Of the label `a`.
+    /// `min-ready` of the label `a`.
     pub min_ready: usize,
     pub removed: Option<RemovedSection>,
 }
 
-/// What an operator takes out of the file of a launcher, in whatever state its nodes are.
+/// Section that an operator removes from the file of a launcher, in whatever state its nodes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovedSection {
     /// The label `b`, in each of its pools.
     Label,
-    /// The provider that the other launcher serves, too.
+    /// The provider that the other launcher also serves.
     Provider,
 }
 
@@ -155,7 +155,7 @@ impl Default for ReloadSizes {
     }
 }
 
-/// The second pool of a provider, where it has one, and how many servers that may have.
+/// Name and server limit of the second pool, in runs that have one.
 const SECOND_POOL: &str = "annexe";
 const SECOND_POOL_SERVERS: usize = 2;
 
@@ -165,7 +165,7 @@ impl Launcher {
             || provider.as_str() == STATIC_PROVIDER && self.name == LAUNCHERS[0].name
     }
 
-    /// How many servers the pools of its own provider may have.
+    /// Server limits of the pools of its own provider.
     pub fn limits(&self, sizes: ReloadSizes, participants: Participants) -> Vec<(PoolId, usize)> {
         let mut limits = vec![(PoolId::new(self.own_provider, "main"), sizes.max_servers)];
         limits.extend(
@@ -174,15 +174,15 @@ impl Launcher {
         limits
     }
 
-    pub fn yaml(&self, sizes: ReloadSizes, cast: Participants) -> String {
-        let limit = |servers: usize| match cast.core_limits {
+    pub fn yaml(&self, sizes: ReloadSizes, participants: Participants) -> String {
+        let limit = |servers: usize| match participants.core_limits {
             true => json!({"max-cores": servers * CORES}),
             false => json!({"max-servers": servers}),
         };
         let section = |name: &&str| {
             let mut section = provider(name, json!({"launch-timeout": 180}), limit(sizes.max_servers));
             section["pools"][0]["host-key-checking"] = false.into();
-            if *name == IMAGE_PROVIDER && cast.builders {
+            if *name == IMAGE_PROVIDER && participants.builders {
                 section["diskimages"] = json!([{"name": IMAGES[0].0}]);
                 section["pools"][0]["labels"][1] =
                     json!({"name": "b", "diskimage": IMAGES[0].0, "flavor-name": "Unreal Flavor"});
@@ -190,13 +190,13 @@ impl Launcher {
             if sizes.removed == Some(RemovedSection::Label) {
                 labels_of(&mut section).truncate(1);
             }
-            if *name == self.own_provider && cast.second_pool {
+            if *name == self.own_provider && participants.second_pool {
                 let mut second_pool = section["pools"][0].clone();
                 second_pool["name"] = SECOND_POOL.into();
                 fake_cloud::merge(&mut second_pool, limit(SECOND_POOL_SERVERS));
                 section["pools"].as_array_mut().expect("a provider has pools").push(second_pool);
             }
-            if *name == TENANT_PROVIDER && cast.tenant_limit {
+            if *name == TENANT_PROVIDER && participants.tenant_limit {
                 let mut label = labels_of(&mut section)[0].clone();
                 label["name"] = TENANT_LABEL.into();
                 labels_of(&mut section).push(label);
@@ -206,24 +206,24 @@ impl Launcher {
         let is_served = |name: &&&str| **name == self.own_provider || sizes.removed != Some(RemovedSection::Provider);
         let mut sections: Vec<Value> = self.providers.iter().filter(is_served).map(section).collect();
         let mut labels = vec![json!({"name": "a", "min-ready": sizes.min_ready}), json!({"name": "b"})];
-        if cast.max_ages {
+        if participants.max_ages {
             labels[0]["max-ready-age"] = READY_AGE.into();
         }
-        if cast.static_hosts && self.name == LAUNCHERS[0].name {
+        if participants.static_hosts && self.name == LAUNCHERS[0].name {
             sections.push(static_provider());
             labels.push(json!({"name": STATIC_LABEL}));
         }
-        if cast.tenant_limit && self.own_provider == TENANT_PROVIDER {
+        if participants.tenant_limit && self.own_provider == TENANT_PROVIDER {
             labels.push(json!({"name": TENANT_LABEL}));
         }
         let mut configuration = fake_cloud::configuration(&sections);
-        if cast.tenant_limit {
+        if participants.tenant_limit {
             configuration["tenant-resource-limits"] = json!([{"tenant-name": TENANT, "max-servers": TENANT_NODES}]);
         }
-        if cast.builders {
+        if participants.builders {
             configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
         }
-        if cast.max_ages {
+        if participants.max_ages {
             configuration["max-hold-age"] = HOLD_AGE.into();
         }
         configuration["labels"] = labels.into();

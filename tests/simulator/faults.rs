@@ -1,4 +1,4 @@
-//! What goes wrong, as data: drawn from a seed, thinned out by whoever looks for the least that is needed.
+//! Faults as data: drawn from a seed, and filtered by number for minimization.
 
 use std::cell::Cell;
 use std::num::ParseIntError;
@@ -24,41 +24,41 @@ use super::{RUN_LENGTH_S, operator};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// A process is killed after so many more of its steps.
+    /// Kills a process after so many more steps.
     Kill { process: usize, steps: u64 },
-    /// Its session is ended by the server.
+    /// The server expires its session.
     Expire { process: usize },
-    /// Its connection is cut for a while, longer or shorter than the session lasts.
+    /// Cuts its connection for a time that is longer or shorter than the session timeout.
     Disconnect { process: usize, seconds: f64 },
-    /// So many of its requests, or of the answers to them, are lost.
+    /// Loses so many of its requests, or the replies to them.
     LoseMessages { process: usize, requests: usize, answers: bool },
-    /// A cloud has bad weather for a while.
+    /// Calls of a cloud fail in one way for a while.
     CloudCalls { provider: &'static str, kind: CloudFaultKind, seconds: f64 },
-    /// Somebody else ends a server.
+    /// Deletes a server behind the launcher's back.
     DeleteServer { nth: usize },
-    /// The wall clock of all jumps.
+    /// The wall clock of all processes jumps.
     ClockJump { seconds: f64 },
-    /// All that it asks ZooKeeper, and all that it hears, is late by up to so much, for a while or until it loses its session.
-    NetworkDelay { process: usize, most_ms: u64, seconds: f64 },
-    /// Its server is behind the leader, and so is all that it reads and hears, for a while or until it loses its session.
-    FollowerLag { process: usize, most_ms: u64, seconds: f64 },
-    /// Somebody deletes an idle node by hand.
+    /// Delays all its ZooKeeper requests, replies and events by up to `max_ms`, for a while or until it loses its session.
+    NetworkDelay { process: usize, max_ms: u64, seconds: f64 },
+    /// Its server lags behind the leader, so that its reads and events are stale, for a while or until it loses its session.
+    FollowerLag { process: usize, max_ms: u64, seconds: f64 },
+    /// An operator deletes an idle node.
     DeleteNode { nth: usize },
-    /// Somebody keeps an idle node by hand for a while.
+    /// An operator holds an idle node for a while.
     HoldNode { nth: usize, seconds: f64 },
-    /// Somebody removes the record of an idle node by hand.
+    /// An operator deletes the record of an idle node.
     DeleteRecord { nth: usize },
-    /// Somebody lets an upload go by hand that is ready, whether there is another or not.
+    /// An operator deletes an upload in state ready, whether the provider has another or not.
     DeleteUpload { nth: usize },
-    /// Somebody wants an image built anew.
+    /// An operator requests a build of an image.
     RequestBuild { image: &'static str },
     /// All builds of an image fail for a while.
     FailBuilds { image: &'static str, seconds: f64 },
-    /// A launcher gets another configuration. What it lacks it has again after a while.
+    /// A launcher reloads another configuration. A removed section is restored after a while.
     Reload { launcher: usize, sizes: ReloadSizes, seconds: f64 },
 }
 
-/// Kinds of bad weather.
+/// Kinds of cloud faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloudFaultKind {
     Errors,
@@ -101,7 +101,7 @@ impl CloudFaultKind {
     }
 }
 
-/// Which faults of a schedule strike, by their numbers. All, where nothing is said.
+/// The faults of a schedule to inject, by their numbers; by default all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultFilter(Option<Vec<usize>>);
 
@@ -110,7 +110,7 @@ impl FaultFilter {
         Self(Some(numbers.to_vec()))
     }
 
-    /// As it is said on a command line.
+    /// The value of `--faults`.
     pub fn to_argument(&self) -> Option<String> {
         let numbers = self.0.as_ref()?;
         let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
@@ -169,7 +169,8 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 }
 
 fn draw(rng: &mut StdRng) -> Fault {
-    // Launchers more often than builders. Whoever polls is killed and slow: what it still writes after a session is for its own account.
+    // Launchers are drawn more often than builders. The launcher of Nodepool 11 is only killed and slowed down: what it would write after
+    // the end of its session is not under test.
     let process = [0, 0, 1, 1, 2, 3][rng.gen_range(0..6)];
     let any_process = if rng.gen_ratio(1, 8) { NODEPOOL11_PROCESS } else { process };
     match rng.gen_range(0..22) {
@@ -187,8 +188,8 @@ fn draw(rng: &mut StdRng) -> Fault {
         10 if rng.gen_ratio(1, 3) => Fault::ClockJump { seconds: rng.gen_range(-RUN_LENGTH_S..RUN_LENGTH_S) },
         10 => Fault::ClockJump { seconds: rng.gen_range(-30.0..120.0) },
         11..13 => {
-            let most_ms = [5, 20, 100, 400, 1500][rng.gen_range(0..5)];
-            Fault::NetworkDelay { process: any_process, most_ms, seconds: rng.gen_range(60.0..900.0) }
+            let max_ms = [5, 20, 100, 400, 1500][rng.gen_range(0..5)];
+            Fault::NetworkDelay { process: any_process, max_ms, seconds: rng.gen_range(60.0..900.0) }
         }
         13..15 => Fault::DeleteNode { nth: rng.gen_range(0..20) },
         15 => Fault::DeleteUpload { nth: rng.gen_range(0..12) },
@@ -199,8 +200,8 @@ fn draw(rng: &mut StdRng) -> Fault {
         }
         17 => Fault::DeleteRecord { nth: rng.gen_range(0..20) },
         19..21 => {
-            let most_ms = [5, 50, 300, 1500][rng.gen_range(0..4)];
-            Fault::FollowerLag { process: any_process, most_ms, seconds: rng.gen_range(60.0..900.0) }
+            let max_ms = [5, 50, 300, 1500][rng.gen_range(0..4)];
+            Fault::FollowerLag { process: any_process, max_ms, seconds: rng.gen_range(60.0..900.0) }
         }
         18 => Fault::HoldNode { nth: rng.gen_range(0..20), seconds: rng.gen_range(1.0..300.0) },
         _ => Fault::Reload {
@@ -215,10 +216,10 @@ fn draw(rng: &mut StdRng) -> Fault {
     }
 }
 
-/// Of the launcher of Nodepool 11; before it are those of launchers and builders, in the order of the configuration.
+/// Number of the Nodepool 11 launcher. The numbers before it are launchers and builders, in the order of the configuration.
 pub const NODEPOOL11_PROCESS: usize = LAUNCHERS.len() + BUILDERS.len();
 
-/// On what faults strike.
+/// Components into which faults are injected.
 pub struct FaultTargets {
     pub zookeeper: MemoryZooKeeper,
     pub clouds: Clouds,
@@ -230,7 +231,7 @@ pub struct FaultTargets {
     pub effective: EffectiveFaults,
 }
 
-/// How many faults met somebody: one that is dead already is not killed, and of idle nodes there may be none. Clones count together.
+/// Number of faults that had an effect: a dead process is not killed again, and an idle node may not exist. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct EffectiveFaults {
     all: Rc<Cell<usize>>,
@@ -242,7 +243,7 @@ impl EffectiveFaults {
         self.all.get()
     }
 
-    /// Of launchers and builders. That of Nodepool 11 is not counted.
+    /// Kills of launchers and builders, without those of Nodepool 11.
     pub fn kills(&self) -> usize {
         self.kills.get()
     }
@@ -251,7 +252,7 @@ impl EffectiveFaults {
         self.all.set(self.all.get() + usize::from(had_effect));
     }
 
-    /// What people do takes its time.
+    /// Records the result of an operator action when it completes.
     fn record_later(&self, act: impl Future<Output = bool> + 'static) {
         let effective = self.clone();
         actix_rt::spawn(async move { effective.record(act.await) });
@@ -259,7 +260,7 @@ impl EffectiveFaults {
 }
 
 impl FaultTargets {
-    /// False where whoever sat there is dead already.
+    /// False if the process is already dead.
     fn kill(&self, process: usize, steps: u64) -> bool {
         let handle = self.processes[process].clone();
         let (budget, zookeeper, effective) = (handle.budget(), self.zookeeper.clone(), self.effective.clone());
@@ -268,13 +269,13 @@ impl FaultTargets {
         }
         budget.limit_to(steps);
         actix_rt::spawn(async move {
-            // Who makes fewer steps than that dies all the same.
+            // A process that makes fewer steps is killed after a minute.
             let _ = tokio::time::timeout(Duration::from_secs(60), budget.exhausted()).await;
             budget.limit_to(0);
             if process < NODEPOOL11_PROCESS && budget.count_death() {
                 effective.kills.set(effective.kills.get() + 1);
             }
-            // The session it has by then, which may not be that of now; nobody sits there anew so soon.
+            // Its session at this time, which may be newer than that at the start of the fault. The process is not restarted before that.
             let session = handle.session();
             tokio::time::sleep(SESSION_TIMEOUT).await;
             zookeeper.expire(session);
@@ -307,50 +308,54 @@ impl FaultTargets {
         });
     }
 
-    /// What people do by hand. False where it is done by now, or never; otherwise it is counted when it is done.
+    /// Starts an operator action. True if it had its effect at once; otherwise the effect is recorded when the action completes.
     fn run_operator_action(&self, fault: &Fault) -> bool {
-        let (zookeeper, crowd, book) = (self.zookeeper.clone(), self.workload.clone(), self.history.clone());
+        let (zookeeper, workload, history) = (self.zookeeper.clone(), self.workload.clone(), self.history.clone());
         match *fault {
             Fault::DeleteNode { nth } => {
                 self.processes[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
-                self.effective.record_later(operator::delete_idle(zookeeper, crowd, nth));
+                self.effective.record_later(operator::delete_idle(zookeeper, workload, nth));
             }
             Fault::HoldNode { nth, seconds } => {
                 self.effective.record_later(operator::hold_idle(
                     zookeeper,
-                    crowd,
+                    workload,
                     nth,
                     Duration::from_secs_f64(seconds),
                 ));
             }
-            Fault::DeleteRecord { nth } => self.effective.record_later(operator::delete_record(zookeeper, book, nth)),
-            Fault::DeleteUpload { nth } => self.effective.record_later(operator::delete_upload(zookeeper, book, nth)),
+            Fault::DeleteRecord { nth } => {
+                self.effective.record_later(operator::delete_record(zookeeper, history, nth))
+            }
+            Fault::DeleteUpload { nth } => {
+                self.effective.record_later(operator::delete_upload(zookeeper, history, nth))
+            }
             Fault::RequestBuild { image } => {
                 actix_rt::spawn(operator::request_build(zookeeper, image));
                 return true;
             }
-            _ => unreachable!("{fault:?} is nothing that people do"),
+            _ => unreachable!("{fault:?} is no operator action"),
         }
         false
     }
 }
 
 pub fn inject(fault: &Fault, targets: &FaultTargets) {
-    let FaultTargets { zookeeper, clouds, processes: seats, .. } = targets;
+    let FaultTargets { zookeeper, clouds, processes, .. } = targets;
     let had_effect = match *fault {
         Fault::Kill { process, steps } => targets.kill(process, steps),
         Fault::Expire { process } => {
-            zookeeper.expire(seats[process].session());
-            seats[process].is_alive()
+            zookeeper.expire(processes[process].session());
+            processes[process].is_alive()
         }
         Fault::Disconnect { process, seconds } => {
             targets.disconnect(process, Duration::from_secs_f64(seconds));
-            seats[process].is_alive()
+            processes[process].is_alive()
         }
         Fault::LoseMessages { process, requests, answers } => {
             let message_fault = if answers { Loss::AfterApplying } else { Loss::BeforeApplying };
-            zookeeper.fail_next(seats[process].session(), requests, message_fault);
-            seats[process].is_alive()
+            zookeeper.fail_next(processes[process].session(), requests, message_fault);
+            processes[process].is_alive()
         }
         Fault::CloudCalls { provider, kind, seconds } => {
             clouds.set_fault_rates(provider, kind.rates(), Duration::from_secs_f64(seconds));
@@ -361,17 +366,17 @@ pub fn inject(fault: &Fault, targets: &FaultTargets) {
             clock::simulate(Timestamp(clock::now().0 + seconds));
             true
         }
-        Fault::FollowerLag { process, most_ms, seconds } => {
-            let lag = seats[process].set_lag(Duration::from_millis(most_ms), zookeeper);
+        Fault::FollowerLag { process, max_ms, seconds } => {
+            let lag = processes[process].set_lag(Duration::from_millis(max_ms), zookeeper);
             actix_rt::spawn(async move {
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
                 lag.end();
             });
-            seats[process].is_alive()
+            processes[process].is_alive()
         }
-        Fault::NetworkDelay { process, most_ms, seconds } => {
-            slow_down(&seats[process], most_ms, seconds);
-            seats[process].is_alive()
+        Fault::NetworkDelay { process, max_ms, seconds } => {
+            slow_down(&processes[process], max_ms, seconds);
+            processes[process].is_alive()
         }
         Fault::DeleteNode { .. }
         | Fault::HoldNode { .. }
@@ -390,23 +395,23 @@ pub fn inject(fault: &Fault, targets: &FaultTargets) {
     targets.effective.record(had_effect);
 }
 
-fn slow_down(process: &ProcessHandle, most_ms: u64, seconds: f64) {
+fn slow_down(process: &ProcessHandle, max_ms: u64, seconds: f64) {
     let link = process.link();
-    let max_delay = Duration::from_millis(most_ms);
+    let max_delay = Duration::from_millis(max_ms);
     link.set_max_delay(max_delay);
     actix_rt::spawn(async move {
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-        // Unless it is slow in another way by now.
+        // Has no effect if another delay was set meanwhile.
         link.clear_delay(max_delay);
     });
 }
 
-/// The end of all faults.
+/// Ends all faults.
 pub fn end_faults(targets: &FaultTargets) {
-    let FaultTargets { zookeeper, clouds, processes: seats, launchers, build_outcomes: luck, .. } = targets;
-    luck.end_faults();
+    let FaultTargets { zookeeper, clouds, processes, launchers, build_outcomes, .. } = targets;
+    build_outcomes.end_faults();
     clouds.clear_faults();
-    for process in seats {
+    for process in processes {
         zookeeper.resume(process.session());
         process.link().set_max_delay(Duration::ZERO);
         process.set_lag(Duration::ZERO, zookeeper);

@@ -1,4 +1,4 @@
-//! What was seen, in its order, held to the promises as it happens; and a digest of it, by which two runs are told apart.
+//! History of a run: observations in their order, checked against the invariants as they happen, and a digest that identifies the run.
 
 #[path = "../history_checker/record_schema.rs"]
 mod record_schema;
@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 use super::configuration::{PROVIDERS, Participants};
 
-/// Clones are the same book.
+/// Clones share the history.
 #[derive(Clone, Default)]
 pub struct RunHistory(Arc<Mutex<RunState>>);
 
@@ -37,139 +37,139 @@ struct RunState {
     checker: InvariantChecker,
     images: ImageInvariantChecker,
     data: FxHashMap<String, Bytes>,
-    /// As the files have them, and as the watcher was told.
+    /// Limits in the configuration files, and limits that the invariant checker has observed.
     limits: BTreeMap<PoolId, usize>,
     reported_limits: BTreeMap<PoolId, usize>,
     violations: Vec<String>,
     digest: FxHasher,
     changes: u64,
-    /// Each record is read as its other readers do.
+    /// Each record is checked against the keys that its other readers require.
     validates_every_record: bool,
-    /// Of nodes and requests the gist is kept.
+    /// Only the checked fields of nodes and requests are parsed.
     keeps_checked_fields_only: bool,
     trace: Option<Vec<String>>,
 }
 
 impl RunHistory {
-    /// One that remembers every line, to be read by people.
+    /// A history that keeps every line of the trace.
     pub fn with_trace() -> Self {
         let history = Self::default();
         history.0.lock().unwrap().trace = Some(Vec::new());
         history
     }
 
-    /// Nobody asks for whole records: they are not read, which takes longer than all else here.
+    /// Parses only the checked fields of records. Parsing whole records takes longer than all else here.
     pub fn keep_checked_fields_only(&self) {
         self.0.lock().unwrap().keeps_checked_fields_only = true;
     }
 
-    /// Each record is read as its other readers do, not one in some.
+    /// Checks each record against the keys that its other readers require, not one in `VALIDATE_ONE_IN`.
     pub fn validate_every_record(&self) {
         self.0.lock().unwrap().validates_every_record = true;
     }
 
     pub fn observe(&self, observation: Observation<'_>) {
-        let mut pages = self.0.lock().unwrap();
-        if pages.trace.is_some() && !matches!(observation, Observation::Node(..) | Observation::Request(..)) {
-            pages.trace_line(&format!("{observation:?}"));
+        let mut state = self.0.lock().unwrap();
+        if state.trace.is_some() && !matches!(observation, Observation::Node(..) | Observation::Request(..)) {
+            state.trace_line(&format!("{observation:?}"));
         }
-        let found = pages.checker.observe(observation);
-        pages.record_violations(found);
+        let found = state.checker.observe(observation);
+        state.record_violations(found);
     }
 
-    pub fn observe_image(&self, sight: ImageObservation<'_>) {
-        let mut pages = self.0.lock().unwrap();
-        pages.trace_line(&format!("{sight:?}"));
-        let found = pages.images.observe(sight);
-        pages.record_violations(found);
+    pub fn observe_image(&self, observation: ImageObservation<'_>) {
+        let mut state = self.0.lock().unwrap();
+        state.trace_line(&format!("{observation:?}"));
+        let found = state.images.observe(observation);
+        state.record_violations(found);
     }
 
-    /// Of what no watcher sees.
+    /// Adds a violation that the invariant checkers do not detect.
     pub fn report_violation(&self, violation: Violation) {
         self.0.lock().unwrap().record_violations(vec![violation]);
     }
 
-    /// A change of a znode, or of its children.
+    /// Records a change of a znode; `None` means that it was deleted.
     pub fn znode(&self, path: &str, data: Option<&Bytes>) {
-        let mut pages = self.0.lock().unwrap();
-        if pages.data.get(path) == data {
+        let mut state = self.0.lock().unwrap();
+        if state.data.get(path) == data {
             return;
         }
         match data {
-            Some(data) => pages.data.insert(path.to_owned(), data.clone()),
-            None => pages.data.remove(path),
+            Some(data) => state.data.insert(path.to_owned(), data.clone()),
+            None => state.data.remove(path),
         };
-        pages.changes += 1;
-        (path, data.map(|data| &data[..])).hash(&mut pages.digest);
+        state.changes += 1;
+        (path, data.map(|data| &data[..])).hash(&mut state.digest);
         let Some(rest) = path.strip_prefix("/nodepool/") else { return };
-        if pages.trace.is_some() {
-            let text = data.map_or("gone".into(), |data| String::from_utf8_lossy(data).into_owned());
-            pages.trace_line(&format!("{rest} {text}"));
+        if state.trace.is_some() {
+            let text = data.map_or("deleted".into(), |data| String::from_utf8_lossy(data).into_owned());
+            state.trace_line(&format!("{rest} {text}"));
         }
-        if (pages.validates_every_record || pages.changes.is_multiple_of(VALIDATE_ONE_IN))
+        if (state.validates_every_record || state.changes.is_multiple_of(VALIDATE_ONE_IN))
             && let Some(data) = data
         {
             let found = unreadable(path, data);
-            pages.record_violations(found);
+            state.record_violations(found);
         }
         let found = match paths::parse(path) {
             paths::ZnodePath::Node(id) => {
-                let node = if pages.keeps_checked_fields_only {
+                let node = if state.keeps_checked_fields_only {
                     record::<NodeFields>(data).map(Node::from)
                 } else {
                     record(data)
                 };
-                pages.checker.observe(Observation::Node(&id, node.as_ref()))
+                state.checker.observe(Observation::Node(&id, node.as_ref()))
             }
             paths::ZnodePath::Request(id) => {
-                let checked_fields_only = pages.keeps_checked_fields_only;
+                let checked_fields_only = state.keeps_checked_fields_only;
                 let request =
                     if checked_fields_only { record::<RequestFields>(data).map(From::from) } else { record(data) };
-                pages.checker.observe(Observation::Request(&id, request.as_ref()))
+                state.checker.observe(Observation::Request(&id, request.as_ref()))
             }
             paths::ZnodePath::NodeContender(id, name) => {
-                pages.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))
+                state.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))
             }
             paths::ZnodePath::RequestContender(id, _) => {
-                pages.checker.observe(Observation::RequestContender(&id, data.is_some()))
+                state.checker.observe(Observation::RequestContender(&id, data.is_some()))
             }
             paths::ZnodePath::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
-                pages.images.observe(ImageObservation::Build(&key, record(data).as_ref()))
+                state.images.observe(ImageObservation::Build(&key, record(data).as_ref()))
             }
             paths::ZnodePath::ImageUpload(key) => {
-                pages.images.observe(ImageObservation::Upload(&key, record(data).as_ref()))
+                state.images.observe(ImageObservation::Upload(&key, record(data).as_ref()))
             }
             _ => Vec::new(),
         };
-        pages.record_violations(found);
+        state.record_violations(found);
     }
 
-    /// The nodes of this kind, as who follows all changes has them.
+    /// The nodes for which `matches` is true, without any delay.
     pub fn nodes(&self, matches: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
-        let pages = self.0.lock().unwrap();
-        let meant = pages.checker.nodes().iter().filter(|(_, node)| matches(node));
-        meant.map(|(id, node)| (id.clone(), node.clone())).collect()
+        let state = self.0.lock().unwrap();
+        let matching = state.checker.nodes().iter().filter(|(_, node)| matches(node));
+        matching.map(|(id, node)| (id.clone(), node.clone())).collect()
     }
 
-    /// The same of requests, in the order in which they are served.
+    /// The requests for which `matches` is true, in the order in which they are served.
     pub fn requests(&self, matches: impl Fn(&NodeRequest) -> bool) -> Vec<(RequestId, NodeRequest)> {
-        let pages = self.0.lock().unwrap();
-        let meant = pages.checker.requests().iter().filter(|(_, request)| matches(request));
-        meant.map(|(id, request)| (id.clone(), request.clone())).collect()
+        let state = self.0.lock().unwrap();
+        let matching = state.checker.requests().iter().filter(|(_, request)| matches(request));
+        matching.map(|(id, request)| (id.clone(), request.clone())).collect()
     }
 
-    /// From now on no more servers than that; where it falls, a while later. The file may be written again with the same limit before
-    /// that.
+    /// Sets the server limit of a pool. A lower limit applies after `grace_period`; the file may be written again with the same limit
+    /// before that.
     pub fn limit(&self, pool: &PoolId, limit: usize, grace_period: Duration) {
         let (earlier, reported) = {
-            let mut pages = self.0.lock().unwrap();
-            (pages.limits.insert(pool.clone(), limit), pages.reported_limits.get(pool).copied())
+            let mut state = self.0.lock().unwrap();
+            (state.limits.insert(pool.clone(), limit), state.reported_limits.get(pool).copied())
         };
         if earlier == Some(limit) {
             return;
         }
-        // One that rises again from where it has not been told of yet has fallen for the watcher.
+        // The checker has not observed a limit that was lowered and raised again, so it compares with the last one that it observed.
         if reported.is_none_or(|reported| reported <= limit) {
             return self.observe_limit(pool, limit);
         }
@@ -196,53 +196,53 @@ impl RunHistory {
         self.0.lock().unwrap().violations.clone()
     }
 
-    /// What keeps all from being at rest.
+    /// Nodes, requests and images that a quiescent system does not have.
     pub fn leftovers(&self, participants: Participants) -> Vec<Violation> {
-        let pages = self.0.lock().unwrap();
-        let mut leftovers = pages.checker.at_quiescence();
-        // Nobody who asked is there any more, and who held a node has let it go.
-        let requests = pages.checker.requests().keys();
-        leftovers.extend(requests.map(|id| Violation(format!("request {id} is left over"))));
-        let held = pages.checker.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
-        leftovers.extend(held.map(|(id, _)| Violation(format!("node {id} is still held"))));
-        leftovers.extend(pages.images.at_quiescence(&participants.expected_images()));
-        // What kazoo made anew by locking what had gone (K10).
-        let empty = pages.data.iter().filter(|(_, data)| data.is_empty());
+        let state = self.0.lock().unwrap();
+        let mut leftovers = state.checker.at_quiescence();
+        // All consumers have ended, and operators have deleted the nodes that they held.
+        let requests = state.checker.requests().keys();
+        leftovers.extend(requests.map(|id| Violation(format!("request {id} was not deleted"))));
+        let held = state.checker.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
+        leftovers.extend(held.map(|(id, _)| Violation(format!("node {id} is still in state hold"))));
+        leftovers.extend(state.images.at_quiescence(&participants.expected_images()));
+        // kazoo re-creates a deleted node as an empty one when it locks it.
+        let empty = state.data.iter().filter(|(_, data)| data.is_empty());
         let empty_nodes = empty.filter_map(|(path, _)| match paths::parse(path) {
-            paths::ZnodePath::Node(id) => Some(Violation(format!("node {id} is left over, and empty"))),
+            paths::ZnodePath::Node(id) => Some(Violation(format!("node {id} was not deleted, and is empty"))),
             _ => None,
         });
         leftovers.extend(empty_nodes);
         leftovers
     }
 
-    /// One of the uploads that are ready.
+    /// One of the uploads in state ready.
     pub fn ready_upload(&self, nth: usize) -> Option<(UploadKey, ImageUpload)> {
-        let pages = self.0.lock().unwrap();
-        let uploads = pages.images.uploads().iter().filter(|(_, upload)| upload.state == UploadState::Ready);
+        let state = self.0.lock().unwrap();
+        let uploads = state.images.uploads().iter().filter(|(_, upload)| upload.state == UploadState::Ready);
         let ready: Vec<_> = uploads.collect();
         ready.get(nth % ready.len().max(1)).map(|(key, upload)| ((*key).clone(), (*upload).clone()))
     }
 
-    /// Servers of our providers that are nobody's.
+    /// Leaked servers of the launchers' providers.
     pub fn stray_servers(&self) -> Vec<CloudObjectKey> {
-        let pages = self.0.lock().unwrap();
-        let stray = pages.checker.stray_servers().map(|(place, _)| place.clone());
+        let state = self.0.lock().unwrap();
+        let stray = state.checker.stray_servers().map(|(key, _)| key.clone());
         stray.filter(|(provider, _)| PROVIDERS.contains(&provider.as_str())).collect()
     }
 
-    /// Requests that somebody should look after, with the provider of a node that each could have.
+    /// Requests that a launcher should handle, each with the provider of an idle node that it could use.
     pub fn neglected(&self) -> Vec<(RequestId, Option<ProviderName>)> {
-        let pages = self.0.lock().unwrap();
-        let neglected = pages.checker.neglected_requests();
+        let state = self.0.lock().unwrap();
+        let neglected = state.checker.neglected_requests();
         neglected.map(|(id, idle)| (id.clone(), idle.and_then(|node| node.provider.clone()))).collect()
     }
 
-    /// Whether somebody waits for this request.
+    /// Whether this request is requested or pending.
     pub fn is_open(&self, id: &RequestId) -> bool {
-        let pages = self.0.lock().unwrap();
-        let state = pages.checker.requests().get(id).map(|request| request.state);
-        state.is_some_and(|state| matches!(state, RequestState::Requested | RequestState::Pending))
+        let state = self.0.lock().unwrap();
+        let request = state.checker.requests().get(id);
+        request.is_some_and(|request| matches!(request.state, RequestState::Requested | RequestState::Pending))
     }
 
     /// Whether there is a record of a build.
@@ -251,8 +251,8 @@ impl RunHistory {
     }
 
     pub fn digest(&self) -> (u64, u64) {
-        let pages = self.0.lock().unwrap();
-        (pages.changes, pages.digest.finish())
+        let state = self.0.lock().unwrap();
+        (state.changes, state.digest.finish())
     }
 
     pub fn trace(&self) -> Vec<String> {
@@ -260,7 +260,7 @@ impl RunHistory {
     }
 }
 
-/// What promises are held to, of a record of a node; nobody else looks at the rest.
+/// The fields of a node record that the invariants are checked on.
 #[derive(Deserialize)]
 struct NodeFields {
     state: NodeState,
@@ -286,7 +286,7 @@ impl From<NodeFields> for Node {
     }
 }
 
-/// The same of a request.
+/// The fields of a request record that the invariants are checked on.
 #[derive(Deserialize)]
 struct RequestFields {
     state: RequestState,
@@ -303,25 +303,25 @@ struct RequestFields {
 }
 
 impl From<RequestFields> for NodeRequest {
-    fn from(gist: RequestFields) -> Self {
-        let mut request = Self::new(gist.node_types, "", Timestamp::default());
-        (request.state, request.nodes) = (gist.state, gist.nodes);
-        (request.relative_priority, request.reuse) = (gist.relative_priority, gist.reuse);
-        (request.tenant_name, request.declined_by) = (gist.tenant_name, gist.declined_by);
+    fn from(fields: RequestFields) -> Self {
+        let mut request = Self::new(fields.node_types, "", Timestamp::default());
+        (request.state, request.nodes) = (fields.state, fields.nodes);
+        (request.relative_priority, request.reuse) = (fields.relative_priority, fields.reuse);
+        (request.tenant_name, request.declined_by) = (fields.tenant_name, fields.declined_by);
         request
     }
 }
 
-/// One in so many records is read as its other readers do, where not each is: it takes as long as all the rest.
+/// One in so many records is checked against the required keys: to check each takes as long as all the rest.
 const VALIDATE_ONE_IN: u64 = 8;
 
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
-    // The place of a record may be made before it.
+    // A znode may be created before its record is written.
     let keys = record_schema::required_keys(&paths::parse(path)).filter(|_| !data.is_empty());
     keys.map_or_else(Vec::new, |keys| nodes::check_readable(path, keys, data))
 }
 
-/// One that holds nothing yet is none: its writer has made the place for it first.
+/// An empty znode has no record yet: its writer created the znode first.
 fn record<T: DeserializeOwned>(data: Option<&Bytes>) -> Option<T> {
     let written = data.filter(|data| !data.is_empty())?;
     Some(json::from_bytes(written).expect("a record can be read"))

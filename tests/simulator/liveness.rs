@@ -1,4 +1,5 @@
-//! Looks into launchers while they run: whether their books are right, and whether they know why somebody waits.
+//! Liveness checks of running launchers: their usage totals are correct, each waiting request has a verdict, no request is neglected, and
+//! no leaked server remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use super::history::RunHistory;
 use super::process::{Configured, ProcessHandle};
 use super::step_budget::StepBudget;
 
-/// Between two looks. Not the period of anything else.
+/// Interval of the checks. No other period divides it.
 const INTERVAL: Duration = Duration::from_secs(97);
-/// Nobody who answers takes any of this time.
+/// Timeout of a query. Answers take no virtual time.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// As long as the process lives.
+/// Checks one launcher until its process is killed.
 pub async fn check_launcher(name: &'static str, shared: Arc<ProcessContext>, budget: StepBudget, history: RunHistory) {
     let (mut waited, mut session) = (BTreeSet::new(), None);
     loop {
@@ -36,13 +37,13 @@ pub async fn check_launcher(name: &'static str, shared: Arc<ProcessContext>, bud
         let is_open = |state| matches!(state, RequestState::Requested | RequestState::Pending);
         let open = snapshot.requests().filter(|(_, request)| is_open(request.record.state));
         let open: BTreeSet<RequestId> = open.map(|(id, _)| id.clone()).collect();
-        // Whoever has lost sight of ZooKeeper, or just come back to it, may not know yet; nor who is between two sessions.
+        // A launcher that is disconnected, has just reconnected, or is between two sessions may not have a verdict yet.
         if snapshot.connected && session.is_some() && session == before {
             for id in open.intersection(&waited) {
                 let answers = shared.explain_registry.request_all(ExplainRequest(id.clone()), DEADLINE).await;
                 let has_reason = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
                 if !has_reason && history.is_open(id) && !budget.is_exhausted() {
-                    history.report_violation(Violation(format!("{name} cannot say why {id} waits")));
+                    history.report_violation(Violation(format!("{name} has no verdict for waiting request {id}")));
                 }
             }
             waited = open;
@@ -52,32 +53,37 @@ pub async fn check_launcher(name: &'static str, shared: Arc<ProcessContext>, bud
     }
 }
 
-/// Between two looks at requests, and how often one may be found by which a launcher passes: for the five seconds that are promised.
+/// Interval of the checks for neglected requests, and how many checks in a row may find one: together the guaranteed five seconds.
 const NEGLECT_CHECK_INTERVAL: Duration = Duration::from_millis(2_600);
 const MAX_NEGLECTED_CHECKS: u32 = 2;
-/// One that was let down may wait for room as before. For other launchers it is as if it had never been taken up after a minute.
+/// An abandoned request may wait for capacity as before. Other launchers treat it as never accepted after a minute.
 const MAX_ABANDONED_CHECKS: u32 = 28;
 
-/// Sees requests that nobody looks after, although a launcher could to which nothing has happened all the while. One that has just begun
-/// hands out nothing of a cloud that does not answer it.
-pub async fn check_neglected_requests(launchers: Vec<(ProcessHandle, Configured)>, clouds: Clouds, book: RunHistory) {
+/// Reports requests that no launcher handles, although one could that had no fault in the meantime. A launcher that has just started
+/// assigns no nodes of a provider whose cloud does not answer.
+pub async fn check_neglected_requests(
+    launchers: Vec<(ProcessHandle, Configured)>,
+    clouds: Clouds,
+    history: RunHistory,
+) {
     let mut seen: BTreeMap<(RequestId, i64, bool), u32> = BTreeMap::new();
     loop {
         tokio::time::sleep(NEGLECT_CHECK_INTERVAL).await;
         let mut found = BTreeMap::new();
-        for (id, provider) in book.neglected() {
+        for (id, provider) in history.neglected() {
             let serves = |file: &Configured| match &provider {
                 Some(provider) => file.is_settled() && file.launcher.serves(provider) && clouds.is_fault_free(provider),
                 None => true,
             };
             let able = launchers.iter().filter(|(_, file)| serves(file));
-            for session in able.filter_map(|(seat, _)| seat.healthy_session()) {
+            for session in able.filter_map(|(handle, _)| handle.healthy_session()) {
                 let max_checks = if provider.is_some() { MAX_NEGLECTED_CHECKS } else { MAX_ABANDONED_CHECKS };
                 let key = (id.clone(), session, provider.is_some());
                 let checks = seen.get(&key).map_or(1, |checks| checks + 1);
                 if checks == max_checks + 1 {
-                    let idle = provider.as_ref().map(|provider| format!(", though {provider} has an idle node"));
-                    book.report_violation(Violation(format!("nobody looks after {id}{}", idle.unwrap_or_default())));
+                    let idle = provider.as_ref().map(|provider| format!(", although {provider} has an idle node"));
+                    history
+                        .report_violation(Violation(format!("no launcher handles {id}{}", idle.unwrap_or_default())));
                 }
                 found.insert(key, checks);
             }
@@ -86,21 +92,19 @@ pub async fn check_neglected_requests(launchers: Vec<(ProcessHandle, Configured)
     }
 }
 
-/// In fair weather a server that is nobody's is there for so many looks at most, whatever else fails.
+/// While a cloud has no fault, a leaked server of it exists for at most this many checks, whatever else fails.
 const MAX_STRAY_CHECKS: u32 = 10;
 
-/// Sees servers that are nobody's, as long as anybody lives.
-pub async fn check_stray_servers(clouds: Clouds, book: RunHistory) {
+/// Reports leaked servers that are not deleted.
+pub async fn check_stray_servers(clouds: Clouds, history: RunHistory) {
     let mut seen: BTreeMap<CloudObjectKey, u32> = BTreeMap::new();
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let stray = book.stray_servers().into_iter().filter(|(provider, _)| clouds.is_fault_free(provider));
+        let stray = history.stray_servers().into_iter().filter(|(provider, _)| clouds.is_fault_free(provider));
         seen = stray.map(|key| (key.clone(), seen.get(&key).map_or(1, |checks| checks + 1))).collect();
         for ((provider, server), checks) in &seen {
             if *checks == MAX_STRAY_CHECKS {
-                book.report_violation(Violation(format!(
-                    "server {server} of {provider} is nobody's, and nobody ends it"
-                )));
+                history.report_violation(Violation(format!("leaked server {server} of {provider} is not deleted")));
             }
         }
     }

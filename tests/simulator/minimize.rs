@@ -1,7 +1,7 @@
-//! As few faults as are needed: first large parts are left out, then small ones (ddmin; Zeller and Hildebrandt: Simplifying and Isolating
+//! Minimization of faults: removes first large parts, then small ones (ddmin; Zeller and Hildebrandt: Simplifying and Isolating
 //! Failure-Inducing Input, 2002).
 
-/// Of so many, those that are left when none can be left out any more; each time fewer of them are enough, that is told.
+/// The subset of `0..number` of which `still_fails` needs every element. `still_fails` is called with each candidate.
 pub fn minimize(number: usize, mut still_fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut remaining: Vec<usize> = (0..number).collect();
     let mut parts = 2;

@@ -1,7 +1,8 @@
-//! An hour of two launchers, two builders, four clouds, hundreds of requests and two dozen faults, from one seed, in virtual time.
+//! Simulation run: an hour of two launchers, two builders, four clouds, hundreds of requests and two dozen faults, from one seed, in
+//! virtual time.
 //!
-//! Launchers and builders are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds, consumers and a
-//! launcher of Nodepool 11 are models.
+//! Launchers and builders run their production actors; ZooKeeper is the production tree in memory. Clouds, consumers and a launcher of
+//! Nodepool 11 are models.
 
 pub mod history;
 pub mod builders;
@@ -40,27 +41,27 @@ use crate::in_process_launcher::on_paused_time;
 
 pub const RUN_LENGTH_S: f64 = 3600.0;
 const REQUESTS: usize = 300;
-/// Bytes that transactions take where they take few: less than one node has.
+/// Limit of a transaction in runs with small transactions: less than the record of one node.
 const SMALL_TRANSACTION_BYTES: usize = 1_000;
-/// Fewer than so many that are served show nothing.
+/// A run that serves fewer requests fails: it proves nothing.
 const MIN_SERVED: u32 = 200;
-/// And so do fewer faults that meet somebody.
+/// A run with fewer effective faults fails for the same reason.
 const MIN_EFFECTIVE_FAULTS: usize = 10;
-/// After all faults everything has to be at rest within this time.
+/// After the faults ended, every request must end and every leftover be deleted within this time.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// What came of a seed.
+/// Result of one simulation run.
 #[derive(Debug)]
 pub struct Outcome {
     pub violations: Vec<String>,
     pub served: u32,
     pub failed: u32,
     pub cancelled: u32,
-    /// Those that met somebody.
+    /// Faults that had an effect.
     pub faults: usize,
     /// Launchers and builders that were killed.
     pub kills: usize,
-    /// Changes in ZooKeeper, and what tells them from those of another run.
+    /// Number of changes in ZooKeeper, and their hash, to compare two runs.
     pub digest: (u64, u64),
 }
 
@@ -69,25 +70,25 @@ impl Outcome {
         self.violations.is_empty()
     }
 
-    /// What came of it, and where a promise was broken, how to see it again.
+    /// The result in one line, then the violations and the command that reproduces them.
     pub fn report(&self, seed: u64, filter: &FaultFilter) -> String {
-        let Self { violations, served, failed, cancelled: given_up, faults, kills, digest: (changes, digest) } = self;
+        let Self { violations, served, failed, cancelled, faults, kills, digest: (changes, digest) } = self;
         let mut text = format!(
-            "seed {seed}: {served} requests served, {failed} failed, {given_up} given up, {faults} faults, {kills} kills, \
+            "seed {seed}: {served} requests served, {failed} failed, {cancelled} cancelled, {faults} faults, {kills} kills, \
              {changes} changes, digest {digest:016x}"
         );
         for violation in violations {
-            text += &format!("\n    BROKEN {violation}");
+            text += &format!("\n    VIOLATION {violation}");
         }
         if !violations.is_empty() {
-            let chosen = filter.to_argument().map(|numbers| format!(" --faults {numbers}")).unwrap_or_default();
-            text += &format!("\n    again: sim --seed {seed}{chosen} --tale hour.log");
+            let faults_flag = filter.to_argument().map(|numbers| format!(" --faults {numbers}")).unwrap_or_default();
+            text += &format!("\n    reproduce: sim --seed {seed}{faults_flag} --trace run.log");
         }
         text
     }
 }
 
-/// What panicked, wherever it did: a task that nobody waits for ends without a word otherwise.
+/// Panics of all tasks: that of a detached task would not be reported otherwise.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn record_panics() {
@@ -98,7 +99,7 @@ fn record_panics() {
     }));
 }
 
-/// Lives the hour of a seed, once in the life of a process.
+/// Runs a seed. Once per process, because the random number generators are seeded once.
 pub fn run(seed: u64, filter: &FaultFilter, history: RunHistory) -> Outcome {
     record_panics();
     rng::seed(seed);
@@ -123,7 +124,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
         history.validate_every_record();
     }
     if !participants.nodepool11 {
-        // Only that one has its own picture from the book.
+        // Only the model of Nodepool 11 reads whole records from the history.
         history.keep_checked_fields_only();
     }
     let launcher = |launcher| process::launcher(launcher, participants, &zookeeper, &clouds, &history);
@@ -131,7 +132,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
     let build_outcomes = BuildOutcomes::default();
     let mut builder = |name: &&'static str| builders::builder(name, rng.r#gen(), &zookeeper, &clouds, &build_outcomes);
     let builders: Vec<_> = BUILDERS.iter().filter(|_| participants.builders).map(&mut builder).collect();
-    // Those who do not take part leave their seats empty.
+    // The handles of absent builders exist, so that the process numbers of faults do not change.
     processes.extend(
         (0..BUILDERS.len())
             .map(|at| builders.get(at).map_or_else(ProcessHandle::absent, |builder| builder.process.clone())),
@@ -178,7 +179,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
         faults::inject(fault, &targets);
     }
     tokio::time::sleep_until(started + Duration::from_secs_f64(RUN_LENGTH_S)).await;
-    history.trace_remark("HEALED");
+    history.trace_remark("FAULTS ENDED");
     faults::end_faults(&targets);
     let leftovers = || {
         let files = builders.iter().flat_map(|builder| builder.leftover_files(|key| history.is_built(key)));
@@ -187,7 +188,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
             .iter()
             .map(ToString::to_string)
             .chain(files)
-            .map(|leftover| format!("after healing: {leftover}"))
+            .map(|leftover| format!("after the faults: {leftover}"))
             .collect()
     };
     let mut violations = wait_until_idle(leftovers, targets.workload.take_consumers()).await;
@@ -197,7 +198,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
     violations.extend(
         invariant_guard::recorded_violations()
             .iter()
-            .map(|violation| format!("a program refused to break a promise: {violation}")),
+            .map(|violation| format!("a program refused to violate an invariant: {violation}")),
     );
     let served = targets.workload.stats.served.get();
     if served < MIN_SERVED {
@@ -205,7 +206,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
     }
     let (effective, kills) = (targets.effective.all(), targets.effective.kills());
     if effective < MIN_EFFECTIVE_FAULTS.min(faults.len()) {
-        violations.push(format!("only {effective} of {} faults met somebody", faults.len()));
+        violations.push(format!("only {effective} of {} faults had an effect", faults.len()));
     }
     Outcome {
         violations,
@@ -218,7 +219,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
     }
 }
 
-/// Until every consumer has what it wanted and nothing is left over; what there still is when that takes too long.
+/// Waits until every consumer ended and every leftover is deleted. Returns what remains at the deadline.
 async fn wait_until_idle(
     leftovers: impl Fn() -> Vec<String>,
     consumers: Vec<tokio::task::JoinHandle<()>>,
@@ -228,7 +229,7 @@ async fn wait_until_idle(
         match tokio::time::timeout_at(deadline, consumer).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return vec![format!("a consumer: {error}")],
-            Err(_) => return [vec!["after healing: a consumer still waits".to_owned()], leftovers()].concat(),
+            Err(_) => return [vec!["after the faults: a consumer is still waiting".to_owned()], leftovers()].concat(),
         }
     }
     while !leftovers().is_empty() && Instant::now() < deadline {

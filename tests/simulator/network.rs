@@ -1,7 +1,7 @@
-//! The wire between a process and its server of ZooKeeper, which keeps the order of what is on it, and may be slow.
+//! Link between a process and its ZooKeeper server: keeps the order of messages, and may delay them.
 //!
-//! A server may be behind the leader as well. Then it shows everything a while later: what it is asked, its events, and what came of
-//! writes, each in the order in which it happened. What is read was true when the events that have been heard by then happened.
+//! The server may also lag behind the leader. Then reads, events and results of writes show an older state, each in the order in which
+//! it happened. A read returns the state at the time of the last event that was delivered before it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,19 +18,19 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use zookeeper_server::types::{WatchEvent, ZkError};
 
-/// Clones are the same wire.
+/// Clones share the link.
 #[derive(Clone)]
 pub struct SimLink(Arc<Mutex<State>>);
 
 struct State {
     rng: StdRng,
-    /// The longest time for one way; none where it takes no time.
+    /// Maximum delay of one direction; zero disables delays.
     max_delay: Duration,
-    /// By how much the server is behind.
+    /// Lag of the server behind the leader.
     lag: Duration,
-    /// When the last event of a server that is behind gets back.
+    /// Arrival of the last event of a lagging server at the process.
     last_event: Instant,
-    /// When the last request gets there, and the last answer or event back.
+    /// Arrival of the last request at the server, and of the last reply or event at the process.
     last_request: Instant,
     last_reply: Instant,
     requests: mpsc::UnboundedSender<(Instant, Delivery)>,
@@ -41,7 +41,7 @@ type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl SimLink {
     pub fn new(seed: u64) -> Self {
         let (requests, mut waiting) = mpsc::unbounded::<(Instant, Delivery)>();
-        // One after the other, as they were written.
+        // Delivers the requests one after the other, in the order in which they were sent.
         tokio::spawn(async move {
             while let Some((at, delivery)) = waiting.next().await {
                 sleep_until(at).await;
@@ -66,7 +66,7 @@ impl SimLink {
         self.0.lock().unwrap().max_delay = max_delay;
     }
 
-    /// From now on the server is so much behind; who sets it lets what is read be as old.
+    /// Sets the lag of the server. The caller makes reads return a state of that age.
     pub fn set_lag(&self, lag: Duration) {
         let mut state = self.0.lock().unwrap();
         state.last_event = state.last_event.max(state.last_reply);
@@ -74,7 +74,7 @@ impl SimLink {
         state.lag = lag;
     }
 
-    /// Nothing takes any time on it.
+    /// Neither delay nor lag.
     pub fn is_undelayed(&self) -> bool {
         let state = self.0.lock().unwrap();
         state.max_delay.is_zero() && state.lag.is_zero()
@@ -84,15 +84,16 @@ impl SimLink {
         self.0.lock().unwrap().lag
     }
 
-    /// It takes no time any more, if it took as much as that.
-    pub fn clear_delay(&self, slowness: Duration) {
+    /// Ends the delay, if it is still `max_delay`.
+    pub fn clear_delay(&self, max_delay: Duration) {
         let mut state = self.0.lock().unwrap();
-        if state.max_delay == slowness {
+        if state.max_delay == max_delay {
             state.max_delay = Duration::ZERO;
         }
     }
 
-    /// Makes a request when it gets there, and hands its answer on when that gets back. What is on its way goes on though nobody waits.
+    /// Sends a request, which takes effect on arrival, and returns its reply after the way back. A request in flight takes effect even if
+    /// its caller no longer waits.
     pub fn transmit<T: Send + 'static>(
         &self,
         kind: RequestKind,
@@ -100,16 +101,16 @@ impl SimLink {
     ) -> Reply<T> {
         let Some(arrival) = self.0.lock().unwrap().next_request_arrival() else { return send() };
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let wire = self.clone();
+        let link = self.clone();
         let delivery = async move {
-            let processed_at = wire.0.lock().unwrap().processed_at(kind);
+            let processed_at = link.0.lock().unwrap().processed_at(kind);
             sleep_until(processed_at).await;
-            // It takes effect here, and the next one after it; its answer is another matter.
-            let earliest = wire.0.lock().unwrap().earliest_reply(kind);
+            // The request takes effect here, before the next one; its reply may be later than theirs.
+            let earliest = link.0.lock().unwrap().earliest_reply(kind);
             let reply = send();
             tokio::spawn(async move {
                 let result = reply.await;
-                let back = wire.0.lock().unwrap().next_reply_arrival(earliest);
+                let back = link.0.lock().unwrap().next_reply_arrival(earliest);
                 sleep_until(back).await;
                 let _ = reply_sender.send(result);
             });
@@ -118,12 +119,12 @@ impl SimLink {
         Box::pin(async move { reply_receiver.await.unwrap_or(Err(ZkError::SessionExpired)) })
     }
 
-    /// Who hears of events when they are sent, and the events as they get back.
+    /// A listener for the events of the server, and the stream of these events as they arrive at the process.
     pub fn events(&self) -> (Listener, BoxStream<'static, WatchEvent>) {
         let (stamped, arriving) = mpsc::unbounded();
-        let wire = self.clone();
+        let link = self.clone();
         let listener = Box::new(move |event| {
-            let back = wire.0.lock().unwrap().next_event_arrival();
+            let back = link.0.lock().unwrap().next_event_arrival();
             stamped.unbounded_send((back, event)).is_ok()
         });
         let arrive = |(back, event)| async move {
@@ -136,16 +137,16 @@ impl SimLink {
     }
 }
 
-/// What a request is about.
+/// How the server answers a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// Answered by the server itself.
     Read,
-    /// Answered when the server has heard from the leader what came of it.
+    /// Answered after the server received the result from the leader.
     Write,
 }
 
-/// After a moment a server that was behind shows what happened then.
+/// Added to the lag, so that a lagging server shows what happened at the time of a request.
 const TICK: Duration = Duration::from_millis(1);
 
 impl State {
@@ -153,12 +154,12 @@ impl State {
         !self.lag.is_zero()
     }
 
-    /// When a server that is behind gets to a request: a read waits for what came of the writes before it.
+    /// When the server processes a request: on a lagging server a read waits for the results of earlier writes.
     fn processed_at(&self, kind: RequestKind) -> Instant {
         if self.is_lagging() && kind == RequestKind::Read { self.last_reply } else { Instant::now() }
     }
 
-    /// When it may be answered.
+    /// Earliest time of the reply.
     fn earliest_reply(&mut self, kind: RequestKind) -> Instant {
         let now = Instant::now();
         if self.is_lagging() && kind == RequestKind::Write {
@@ -180,7 +181,7 @@ impl State {
         if self.max_delay.is_zero() { now } else { now + self.max_delay.mul_f64(self.rng.r#gen()) }
     }
 
-    /// None where nothing is on the wire, and it takes no time.
+    /// `None` if the link is empty and undelayed: the request takes effect at once.
     fn next_request_arrival(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.last_request = self.last_request.max(self.delayed(now));

@@ -1,6 +1,6 @@
-//! A launcher of Nodepool 11, as others see one: it polls, takes locks as kazoo does, reads again under them, and writes with no eye
-//! on versions. It launches at a provider of its own; at the one in the middle, where `max-servers: 0` is said, it declines, and
-//! tidies up after others.
+//! Model of a Nodepool 11 launcher as other launchers observe it: it polls, locks as kazoo does, reads again under the lock, and writes
+//! without comparing versions. It launches at its own provider. At the provider `middle`, where it has `max-servers: 0`, it declines,
+//! and deletes nodes of other launchers.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -33,30 +33,30 @@ use super::process::{ProcessHandle, restart_delay};
 use super::step_budget::StepBudget;
 use crate::in_process_launcher::Consumer;
 
-/// Of its own provider.
+/// Server limit of its own provider.
 pub const MAX_SERVERS: usize = 6;
 const ATTEMPTS: u32 = 3;
 
-/// One life of it.
+/// One process.
 struct Nodepool11Model {
-    /// With the reads that every client has.
+    /// Reads of ZooKeeper, as any client makes them.
     reader: Consumer,
-    /// In place of what it keeps by watches.
+    /// Replaces the cache that Nodepool 11 keeps with watches.
     view: StaleView,
     zk: Zk,
     own_cloud: CloudConnection,
     shared: CloudConnection,
-    /// In the order of `OLD`.
+    /// In the order of `NODEPOOL11_PROVIDERS`.
     pools: [LauncherId; 2],
     components: RefCell<Vec<String>>,
 }
 
-/// What it was told by its watches, which it gets to when it has nothing else to do. Each life is slower than the one before, or quick.
+/// Age of the cache. Nodepool 11 processes watch events when it has nothing else to do. The processes use these delays in turn.
 const VIEW_DELAYS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Duration::from_secs(4)];
 
-/// What it believes to be there.
+/// Cached nodes and requests, up to `delay` old.
 struct StaleView {
-    /// What is.
+    /// The current state.
     history: RunHistory,
     delay: Duration,
     polled: RefCell<Option<PolledState>>,
@@ -69,8 +69,8 @@ struct PolledState {
 }
 
 impl StaleView {
-    fn new(book: RunHistory, run: u32) -> Self {
-        Self { history: book, delay: VIEW_DELAYS[run as usize % VIEW_DELAYS.len()], polled: RefCell::default() }
+    fn new(history: RunHistory, run: u32) -> Self {
+        Self { history, delay: VIEW_DELAYS[run as usize % VIEW_DELAYS.len()], polled: RefCell::default() }
     }
 
     fn nodes(&self, matches: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
@@ -80,8 +80,8 @@ impl StaleView {
     /// In the order in which they are served.
     fn requests(&self, matches: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
         let ids = |polled: &PolledState| {
-            let meant = polled.requests.iter().filter(|(_, request)| matches(request));
-            meant.map(|(id, _)| id.clone()).collect()
+            let matching = polled.requests.iter().filter(|(_, request)| matches(request));
+            matching.map(|(id, _)| id.clone()).collect()
         };
         self.read(ids)
     }
@@ -98,37 +98,37 @@ impl StaleView {
     }
 }
 
-/// Starts it, and starts it again when it has been killed.
-pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &RunHistory) -> ProcessHandle {
-    book.limit(&PoolId::new(NODEPOOL11_PROVIDERS[0], "main"), MAX_SERVERS, Duration::ZERO);
+/// Starts the launcher, and restarts it after each kill.
+pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, history: &RunHistory) -> ProcessHandle {
+    history.limit(&PoolId::new(NODEPOOL11_PROVIDERS[0], "main"), MAX_SERVERS, Duration::ZERO);
     let process = ProcessHandle::absent();
-    let (handle, zookeeper, clouds, book) = (process.clone(), zookeeper.clone(), clouds.clone(), book.clone());
+    let (handle, zookeeper, clouds, history) = (process.clone(), zookeeper.clone(), clouds.clone(), history.clone());
     actix_rt::spawn(async move {
         for run in 1.. {
-            let gate = StepBudget::unlimited();
-            let zk = handle.connect(&gate, &zookeeper);
-            let (clouds, book, run_budget) = (clouds.clone(), book.clone(), gate.clone());
-            actix_rt::spawn(async move { Nodepool11Model::run(zk, &clouds, book, &run_budget, run).await });
-            gate.exhausted().await;
+            let budget = StepBudget::unlimited();
+            let zk = handle.connect(&budget, &zookeeper);
+            let (clouds, history, run_budget) = (clouds.clone(), history.clone(), budget.clone());
+            actix_rt::spawn(async move { Nodepool11Model::run(zk, &clouds, history, &run_budget, run).await });
+            budget.exhausted().await;
             tokio::time::sleep(restart_delay(run as usize)).await;
         }
     });
     process
 }
 
-/// Nobody waits for what a killed process was about to say.
+/// Errors end the current action; those of a killed process are never handled.
 type ZkResult<T> = Result<T, ZkError>;
 
 impl Nodepool11Model {
     /// Registers its pools and works until it is killed.
-    async fn run(zk: Zk, clouds: &Clouds, book: RunHistory, gate: &StepBudget, run: u32) {
+    async fn run(zk: Zk, clouds: &Clouds, history: RunHistory, budget: &StepBudget, run: u32) {
         let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{run:032x}"));
         let model = Rc::new(Self {
             reader: Consumer { zk: zk.clone() },
-            view: StaleView::new(book, run),
+            view: StaleView::new(history, run),
             zk,
-            own_cloud: clouds.connect(NODEPOOL11_PROVIDERS[0].into(), gate),
-            shared: clouds.connect(NODEPOOL11_PROVIDERS[1].into(), gate),
+            own_cloud: clouds.connect(NODEPOOL11_PROVIDERS[0].into(), budget),
+            shared: clouds.connect(NODEPOOL11_PROVIDERS[1].into(), budget),
             pools: NODEPOOL11_PROVIDERS.map(pool),
             components: RefCell::default(),
         });
@@ -147,14 +147,14 @@ impl Nodepool11Model {
         Ok(())
     }
 
-    /// Says whether its own pool waits for room.
+    /// Writes whether its own pool is paused, that is, waits for capacity.
     async fn pause(&self, paused: bool) -> ZkResult<()> {
         let path = self.components.borrow()[0].clone();
         let data = json::to_bytes(&component(NODEPOOL11_PROVIDERS[0], &self.pools[0], paused));
         self.zk.set(&path, data.into(), -1).await.map(drop)
     }
 
-    /// R7, R15 to R34: each second, all requests in their order.
+    /// Handles all open requests in their order, each second.
     async fn assign(self: Rc<Self>) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -168,17 +168,17 @@ impl Nodepool11Model {
     }
 
     async fn handle_request(self: &Rc<Self>, id: &RequestId) -> ZkResult<()> {
-        let Some(seen) = self.reader.request(id).await else { return Ok(()) };
+        let Some(unlocked) = self.reader.request(id).await else { return Ok(()) };
         for (at, pool) in self.pools.iter().enumerate() {
             let is_mine =
                 |request: &NodeRequest| request.state == RequestState::Requested && !request.declined_by.contains(pool);
             let launches = at == 0;
-            if !is_mine(&seen) {
+            if !is_mine(&unlocked) {
                 continue;
             }
             let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { continue };
             match self.reader.request(id).await.filter(is_mine) {
-                // R38: what is kept ready does not wait for room.
+                // A min-ready request does not wait for capacity.
                 Some(request) if launches && (!request.is_min_ready() || self.capacity() > 0) => {
                     let nodes = self.accept(id, &request).await?;
                     let model = self.clone();
@@ -197,7 +197,7 @@ impl Nodepool11Model {
         Ok(())
     }
 
-    /// R32.
+    /// Declines a request; fails it when all registered pools declined.
     async fn decline(&self, id: &RequestId, mut request: NodeRequest, pool: &LauncherId) -> ZkResult<()> {
         request.declined_by.push(pool.clone());
         let declined = |launcher: &LauncherId| request.declined_by.contains(launcher);
@@ -216,7 +216,7 @@ impl Nodepool11Model {
         Ok(ids)
     }
 
-    /// R35 to R39, for a request whose lock is held: its nodes, as far as they could be had before it went.
+    /// Accepts a request whose lock is held. Returns its nodes: all, or those obtained before the request was deleted.
     async fn accept(&self, id: &RequestId, request: &NodeRequest) -> ZkResult<Vec<(NodeId, Lock)>> {
         self.store_request(id, request.clone(), RequestState::Pending).await?;
         let mut nodes = Vec::new();
@@ -230,7 +230,7 @@ impl Nodepool11Model {
                     nodes.push(self.new_node(id, request, label).await?);
                     break;
                 }
-                // R38: all other requests wait with this one.
+                // All other requests wait with this one.
                 self.pause(true).await?;
                 self.evict().await?;
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -244,7 +244,7 @@ impl Nodepool11Model {
         Ok(nodes)
     }
 
-    /// R38: the node that has been idle for longest makes room.
+    /// Deletes the node that has been idle for longest.
     async fn evict(&self) -> ZkResult<()> {
         let is_idle = |node: &Node| node.is_idle() && Self::is_own(node);
         let mut idle = self.view.nodes(is_idle);
@@ -264,14 +264,14 @@ impl Nodepool11Model {
         node.provider.as_ref().is_some_and(|provider| provider.as_str() == NODEPOOL11_PROVIDERS[0])
     }
 
-    /// R40 to R46.
+    /// Launches the nodes of an accepted request, and fulfils or declines it.
     async fn serve(self: Rc<Self>, held: Lock, nodes: Vec<(NodeId, Lock)>) -> ZkResult<()> {
         let id = RequestId::from(paths::name(held.directory()));
         let ready = join_all(nodes.iter().map(|(node, _)| self.launch(node))).await;
         let is_deleted = self.reader.request(&id).await.is_none();
         let mut obtained = Vec::new();
         for (node, lock) in nodes {
-            // R43: nobody wants it any more.
+            // The request was deleted: deallocates its node.
             if let (true, Some(mut record)) = (is_deleted, self.reader.node(&node).await) {
                 record.allocated_to = None;
                 self.store_node(&node, &record).await?;
@@ -290,7 +290,7 @@ impl Nodepool11Model {
         held.release().await
     }
 
-    /// R37.
+    /// Allocates an idle node of its own provider.
     async fn reuse(
         &self,
         id: &RequestId,
@@ -312,7 +312,7 @@ impl Nodepool11Model {
         Ok(None)
     }
 
-    /// R39.
+    /// Creates the record of a node to launch, with its lock.
     async fn new_node(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> ZkResult<(NodeId, Lock)> {
         let mut record = Node::new(NodeState::Init, clock::now());
         record.labels = vec![label.clone()];
@@ -323,12 +323,13 @@ impl Nodepool11Model {
         let data = Bytes::from(json::to_bytes(&record));
         let (path, _) = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await?;
         let node = NodeId::from(paths::name(&path));
-        let held = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await?.expect("nobody knows of it yet");
+        let held =
+            lock::try_lock(&self.zk, &paths::node_lock(&node), "").await?.expect("no other client knows the new node");
         self.set_state(&node, &mut record, NodeState::Building).await?;
         Ok((node, held))
     }
 
-    /// L1 to L9, for a node whose lock is held; one that is reused is ready already.
+    /// Launches a node whose lock is held. A reused node is ready already.
     async fn launch(&self, node: &NodeId) -> bool {
         let Some(mut record) = self.reader.node(node).await else { return false };
         if record.state == NodeState::Ready {
@@ -363,18 +364,18 @@ impl Nodepool11Model {
         None
     }
 
-    /// D1 to D7, every five seconds, one node after the other.
+    /// Deletes finished nodes, every five seconds, one after the other.
     async fn delete_nodes(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
             let is_served =
                 |node: &Node| node.provider.as_ref().is_some_and(|name| NODEPOOL11_PROVIDERS.contains(&name.as_str()));
-            for (node, seen) in self.view.nodes(is_served) {
-                let is_lost = match &seen.allocated_to {
-                    Some(request) if seen.state == NodeState::Ready => self.reader.request(request).await.is_none(),
+            for (node, cached) in self.view.nodes(is_served) {
+                let is_lost = match &cached.allocated_to {
+                    Some(request) if cached.state == NodeState::Ready => self.reader.request(request).await.is_none(),
                     _ => false,
                 };
-                if seen.state.is_finished() || is_lost {
+                if cached.state.is_finished() || is_lost {
                     let _ = self.delete_node(&node).await;
                 }
             }
@@ -388,7 +389,7 @@ impl Nodepool11Model {
         }
         let Some((held, record)) = self.lock_node(node).await? else { return Ok(()) };
         let Some(mut record) = record else {
-            // D4: it has gone meanwhile.
+            // The record was deleted meanwhile.
             delete_tree::delete_tree(&*self.zk, &paths::node(node)).await?;
             held.mark_released();
             return Ok(());
@@ -415,7 +416,7 @@ impl Nodepool11Model {
         Ok(())
     }
 
-    /// The lock of a node, unless somebody has it, and what is written there then. Locking makes what has gone anew, empty (K10).
+    /// Locks a node, unless it is locked, and reads its record. Like kazoo, locking re-creates a deleted node as an empty one.
     async fn lock_node(&self, node: &NodeId) -> ZkResult<Option<(Lock, Option<Node>)>> {
         self.recreate_empty(node).await?;
         let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(node), "").await? else { return Ok(None) };
@@ -429,7 +430,7 @@ impl Nodepool11Model {
         }
     }
 
-    /// Whether the server is gone.
+    /// Deletes a server and waits until no listing has it. False if that fails.
     async fn delete(&self, cloud: &CloudConnection, server: &ExternalId) -> bool {
         match cloud.delete(server).await {
             Ok(()) => {}
@@ -446,7 +447,7 @@ impl Nodepool11Model {
         false
     }
 
-    /// C2, every minute: what was nobody's the last time as well.
+    /// Deletes leaked servers, every minute: those without a node in two listings in a row.
     async fn delete_leaked(&self) {
         let mut leaked_before = BTreeSet::new();
         loop {
@@ -466,7 +467,7 @@ impl Nodepool11Model {
         }
     }
 
-    /// C3, every minute.
+    /// Resets abandoned requests, every minute.
     async fn reset_lost(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(60)).await;
@@ -497,7 +498,7 @@ impl Nodepool11Model {
         held.release().await
     }
 
-    /// Q4 and Q5. Of its own nodes it knows at once, so that it counts well.
+    /// Servers left within the limit. Nodepool 11 knows its own nodes without delay, so this counts the current ones.
     fn capacity(&self) -> usize {
         MAX_SERVERS.saturating_sub(self.view.history.nodes(Self::is_own).len())
     }
@@ -539,7 +540,7 @@ fn component(provider: &str, id: &LauncherId, paused: bool) -> PoolComponent {
     }
 }
 
-/// L2.
+/// The launch order of a node.
 fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
     let metadata = [
         ("nodepool_node_id", node.to_string()),

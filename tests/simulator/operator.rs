@@ -1,4 +1,4 @@
-//! What people do by hand, with the command line of the original: under the node's lock, and with no eye on versions.
+//! Operator actions, as Nodepool 11's command line performs them: under the node's lock, and without comparing versions.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::history::RunHistory;
 use super::workload::Workload;
 use crate::in_process_launcher::Consumer;
 
-/// An idle node, in the very moment in which several ask for such a one.
+/// An idle node, at a time when several new requests want one with its label.
 async fn contended_idle_node(operator: &Consumer, workload: &Workload, nth: usize) -> Option<NodeId> {
     let idle: Vec<(NodeId, Node)> = operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).collect();
     let (id, node) = idle.get(nth % idle.len().max(1))?;
@@ -28,13 +28,13 @@ async fn contended_idle_node(operator: &Consumer, workload: &Workload, nth: usiz
         ALL_LABELS.into_iter().find(|requested| node.labels.iter().any(|label| label.as_str() == *requested))
     {
         (0..4).for_each(|number| workload.add_consumer(Duration::ZERO, nth as u64 * 4 + number, vec![requested]));
-        // Who serves it may have decided before the lock is there, and write after that.
+        // A launcher may decide before the operator has the lock, and write after that.
         tokio::time::sleep(Duration::from_millis(20) * nth as u32).await;
     }
     Some(id.clone())
 }
 
-/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later. Whether there was one.
+/// Deletes an idle node: locks and reads it, and writes the record with state deleting some seconds later. Whether one existed.
 pub async fn delete_idle(zookeeper: MemoryZooKeeper, workload: Workload, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let Some(id) = contended_idle_node(&operator, &workload, nth).await else { return false };
@@ -46,11 +46,11 @@ pub async fn delete_idle(zookeeper: MemoryZooKeeper, workload: Workload, nth: us
         node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
         write(&operator, &id, &node).await;
     }
-    held.release().await.expect("nobody breaks the lock of an operator");
+    held.release().await.expect("the operator's lock is not broken");
     node.is_some()
 }
 
-/// Removes the record of an idle node, with what is below it. Its server is left over. Whether there was one.
+/// Deletes the record of an idle node with all znodes below it. Its server remains. Whether one existed.
 pub async fn delete_record(zookeeper: MemoryZooKeeper, history: RunHistory, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let is_ours = |node: &Node| node.provider.as_ref().is_some_and(|provider| PROVIDERS.contains(&provider.as_str()));
@@ -58,13 +58,13 @@ pub async fn delete_record(zookeeper: MemoryZooKeeper, history: RunHistory, nth:
     let idle: Vec<NodeId> = nodes.filter(|(_, node)| node.is_idle() && is_ours(node)).map(|(id, _)| id).collect();
     let Some(id) = idle.get(nth % idle.len().max(1)) else { return false };
     let path = paths::node(id);
-    let Ok((_, seen)) = operator.zk.get(&path).await else { return false };
+    let Ok((_, stat)) = operator.zk.get(&path).await else { return false };
     let below = operator.zk.children(&path).await.map(|(names, _)| names).unwrap_or_default();
     let mut ops: Vec<Op> = below.iter().map(|name| Op::delete(format!("{path}/{name}"), -1)).collect();
-    ops.push(Op::delete(path, seen.version));
+    ops.push(Op::delete(path, stat.version));
     history.observe(Observation::Erased(id));
     match operator.zk.multi(ops).await {
-        // It was given to somebody meanwhile, is locked, or has gone.
+        // The node was assigned, locked or deleted meanwhile.
         Err(ZkError::Multi { .. }) => {
             history.observe(Observation::EraseCancelled(id));
             false
@@ -74,10 +74,10 @@ pub async fn delete_record(zookeeper: MemoryZooKeeper, history: RunHistory, nth:
     }
 }
 
-/// Keeps an idle node for a while, so that nobody is given it, and lets it go then. Whether there was one.
-pub async fn hold_idle(zookeeper: MemoryZooKeeper, crowd: Workload, nth: usize, duration: Duration) -> bool {
+/// Holds an idle node for a while, so that it is not assigned, and deletes it then. Whether one existed.
+pub async fn hold_idle(zookeeper: MemoryZooKeeper, workload: Workload, nth: usize, duration: Duration) -> bool {
     let operator = Consumer::of(&zookeeper);
-    let Some(id) = contended_idle_node(&operator, &crowd, nth).await else { return false };
+    let Some(id) = contended_idle_node(&operator, &workload, nth).await else { return false };
     let zk = operator.zk.clone();
     let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await else { return false };
     let node = operator.node(&id).await.filter(Node::is_idle);
@@ -85,7 +85,7 @@ pub async fn hold_idle(zookeeper: MemoryZooKeeper, crowd: Workload, nth: usize, 
         node.set_state(NodeState::Hold, Writer::Operator, clock::now());
         write(&operator, &id, &node).await;
     }
-    held.release().await.expect("nobody breaks the lock of an operator");
+    held.release().await.expect("the operator's lock is not broken");
     if node.is_some() {
         actix_rt::spawn(async move {
             tokio::time::sleep(duration).await;
@@ -95,7 +95,7 @@ pub async fn hold_idle(zookeeper: MemoryZooKeeper, crowd: Workload, nth: usize, 
     node.is_some()
 }
 
-/// Lets a node go that is held, if it is still there: `used` is what Zuul writes (zookeeper.md Z15), people have it deleted.
+/// Ends the hold of a node, if it still exists: Zuul writes the state used, operators write deleting.
 pub async fn delete_held(operator: &Consumer, id: &NodeId, state: NodeState) {
     let zk = operator.zk.clone();
     while operator.node(id).await.is_some() {
@@ -105,14 +105,14 @@ pub async fn delete_held(operator: &Consumer, id: &NodeId, state: NodeState) {
                 node.set_state(state, writer, clock::now());
                 write(operator, id, &node).await;
             }
-            return held.release().await.expect("nobody breaks the lock of an operator");
+            return held.release().await.expect("the operator's lock is not broken");
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
-/// Ends what a Nodepool 11 forgets that dies while it takes a request up: nodes that were not begun, of a request that goes meanwhile.
-/// Nobody else may touch what is of its provider.
+/// Deletes nodes that a killed Nodepool 11 launcher abandoned while it accepted a request: in state init, of a deleted request. No other
+/// launcher may touch nodes of its provider.
 pub async fn delete_abandoned_nodes(zookeeper: MemoryZooKeeper, provider: &'static str) {
     let operator = Consumer::of(&zookeeper);
     loop {
@@ -130,27 +130,27 @@ pub async fn delete_abandoned_nodes(zookeeper: MemoryZooKeeper, provider: &'stat
             if let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await {
                 node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
                 write(&operator, &id, &node).await;
-                held.release().await.expect("nobody breaks the lock of an operator");
+                held.release().await.expect("the operator's lock is not broken");
             }
         }
     }
 }
 
-/// Wants an image built anew.
+/// Requests a build of an image.
 pub async fn request_build(zookeeper: MemoryZooKeeper, image: &'static str) {
     let operator = Consumer::of(&zookeeper);
     let path = paths::image_build_request(&image.into());
     match operator.zk.create(&path, Bytes::new(), CreateMode::Persistent).await {
         Ok(_) | Err(ZkError::NodeExists | ZkError::NoNode) => {}
-        Err(error) => panic!("an operator cannot ask for {image}: {error}"),
+        Err(error) => panic!("an operator cannot request a build of {image}: {error}"),
     }
 }
 
-/// Lets an upload go that is ready. Whether there was one.
-pub async fn delete_upload(zookeeper: MemoryZooKeeper, book: RunHistory, nth: usize) -> bool {
+/// Deletes an upload in state ready. Whether one existed.
+pub async fn delete_upload(zookeeper: MemoryZooKeeper, history: RunHistory, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
-    let Some((key, mut upload)) = book.ready_upload(nth) else { return false };
-    book.observe_image(ImageObservation::ManuallyDeleted(&key));
+    let Some((key, mut upload)) = history.ready_upload(nth) else { return false };
+    history.observe_image(ImageObservation::ManuallyDeleted(&key));
     upload.set_state(UploadState::Deleting, clock::now());
     match operator.zk.set(&paths::image_upload(&key), Bytes::from(json::to_bytes(&upload)), -1).await {
         Ok(_) => true,

@@ -1,4 +1,4 @@
-//! Processes that are killed at any step, lose their sessions, and are started again by somebody.
+//! Supervised processes: killed at any step, disconnected from their sessions, and restarted.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,16 +23,16 @@ use super::network::SimLink;
 use super::step_budget::{KillableConnection, StepBudget};
 use crate::in_process_launcher::InProcessDaemon;
 
-/// What a ZooKeeper waits before it ends the session of somebody who has died.
+/// Time after which ZooKeeper expires the session of a dead client.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Whoever starts a process again takes so long: sooner, and later, than the session of its last life ends.
+/// Delays of a restart: some shorter and some longer than the session of the previous process lasts.
 const RESTART_DELAYS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(14), Duration::from_secs(1)];
 
 pub fn restart_delay(run: usize) -> Duration {
     RESTART_DELAYS[run % RESTART_DELAYS.len()]
 }
 
-/// Where faults take hold of the process that runs under a name now. Clones are the same.
+/// Handle for faults to the process that runs under a name now. Clones share it.
 #[derive(Clone)]
 pub struct ProcessHandle(Rc<RefCell<ProcessState>>);
 
@@ -40,7 +40,7 @@ struct ProcessState {
     budget: StepBudget,
     link: SimLink,
     session: i64,
-    /// Of that session, if anybody sits there.
+    /// State of that session; `None` if no process was started.
     state: Option<watch::Receiver<SessionState>>,
 }
 
@@ -54,27 +54,27 @@ impl ProcessHandle {
         })))
     }
 
-    /// Another session of the process behind this gate.
+    /// Opens another session of the process with this budget.
     pub fn connect(&self, budget: &StepBudget, zookeeper: &MemoryZooKeeper) -> Zk {
         let inner = zookeeper.connect();
         budget.track_session(inner.session());
-        let (session, wire) = (inner.session_id(), SimLink::new(inner.session_id() as u64));
+        let (session, link) = (inner.session_id(), SimLink::new(inner.session_id() as u64));
         let state = Some(inner.session());
-        *self.0.borrow_mut() = ProcessState { budget: budget.clone(), link: wire.clone(), session, state };
-        Arc::new(KillableConnection { inner, budget: budget.clone(), link: wire })
+        *self.0.borrow_mut() = ProcessState { budget: budget.clone(), link: link.clone(), session, state };
+        Arc::new(KillableConnection { inner, budget: budget.clone(), link })
     }
 
     pub fn session(&self) -> i64 {
         self.0.borrow().session
     }
 
-    /// Somebody sits there, with a session, and has not been killed.
+    /// The process has a live session and was not killed.
     pub fn is_alive(&self) -> bool {
         let budget = self.budget();
         !budget.is_exhausted() && budget.live_session().is_some()
     }
 
-    /// The session of who sits there, as long as nothing is wrong with its connection.
+    /// The session of the process, if it is alive and its connection has no fault.
     pub fn healthy_session(&self) -> Option<i64> {
         let current = self.0.borrow();
         let is_connected = current.state.as_ref().is_some_and(|state| *state.borrow() == SessionState::Connected);
@@ -89,46 +89,46 @@ impl ProcessHandle {
         self.0.borrow().budget.clone()
     }
 
-    /// Its server is so much behind the leader from now on, in the session that it has.
+    /// Makes the server of the current session lag behind the leader.
     pub fn set_lag(&self, lag: Duration, zookeeper: &MemoryZooKeeper) -> Lag {
-        let lag = Lag { lag, session: self.session(), wire: self.link(), zookeeper: zookeeper.clone() };
+        let lag = Lag { lag, session: self.session(), link: self.link(), zookeeper: zookeeper.clone() };
         lag.set(lag.lag);
         lag
     }
 }
 
-/// That the server of a session is behind.
+/// Lag of the server of one session.
 pub struct Lag {
     lag: Duration,
     session: i64,
-    wire: SimLink,
+    link: SimLink,
     zookeeper: MemoryZooKeeper,
 }
 
 impl Lag {
     fn set(&self, lag: Duration) {
         self.zookeeper.lag(self.session, (!lag.is_zero()).then_some(lag));
-        self.wire.set_lag(lag);
+        self.link.set_lag(lag);
     }
 
-    /// Unless it is another lag by now.
+    /// Ends the lag, unless another one replaced it.
     pub fn end(&self) {
-        if self.wire.lag() == self.lag {
+        if self.link.lag() == self.lag {
             self.set(Duration::ZERO);
         }
     }
 }
 
-/// A program, in one of its lives.
+/// A started process.
 pub struct Started {
     pub process: InProcessDaemon,
     pub run: StartActors,
 }
 
-/// Grows its tree on a session.
+/// Starts the actor tree of the process on a session.
 pub type StartActors = Box<dyn FnMut(&mut InProcessDaemon, Zk) -> JoinHandle<SessionEnd>>;
 
-/// Keeps a program running: after a session with another one, after its death as another process.
+/// Keeps a program running: opens a new session after one ended, and starts a new process after a kill.
 pub fn keep_running(
     name: &'static str,
     zookeeper: &MemoryZooKeeper,
@@ -138,8 +138,8 @@ pub fn keep_running(
     let handle = process.clone();
     actix_rt::spawn(async move {
         for run in 0.. {
-            let gate = StepBudget::unlimited();
-            run_until_killed(name, start(&gate), &gate, &handle, &zookeeper).await;
+            let budget = StepBudget::unlimited();
+            run_until_killed(name, start(&budget), &budget, &handle, &zookeeper).await;
             tokio::time::sleep(restart_delay(run)).await;
         }
     });
@@ -149,30 +149,30 @@ pub fn keep_running(
 async fn run_until_killed(
     name: &str,
     mut started: Started,
-    gate: &StepBudget,
+    budget: &StepBudget,
     handle: &ProcessHandle,
     zookeeper: &MemoryZooKeeper,
 ) {
-    while !gate.is_exhausted() {
-        let running = (started.run)(&mut started.process, handle.connect(gate, zookeeper));
+    while !budget.is_exhausted() {
+        let running = (started.run)(&mut started.process, handle.connect(budget, zookeeper));
         tokio::select! {
             biased;
             ended = running => {
-                let end = ended.expect("a tree ends in order");
+                let end = ended.expect("the actor tree ends without a panic");
                 assert!(!matches!(end, SessionEnd::Panicked(_) | SessionEnd::StoreRolledBack), "{name}: {end:?}");
             }
-            () = gate.exhausted() => break,
+            () = budget.exhausted() => break,
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // What is left of it does nothing any more that anybody would see.
+    // The remaining tasks of the killed process have no visible effect.
     started.process.stop();
 }
 
-/// What was decided on an older configuration has been done by then.
+/// Effects of decisions on the previous configuration are complete after this time.
 const CONFIG_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// The configuration file of a launcher. Clones are the same file.
+/// The configuration file of a launcher. Clones share the file.
 #[derive(Clone)]
 pub struct Configured {
     pub launcher: &'static Launcher,
@@ -184,7 +184,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// What it reads at its next look.
+    /// Writes the file, which the launcher reads at its next poll.
     pub fn set(&self, sizes: ReloadSizes) {
         let ConfigFileSource::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
         files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.participants));
@@ -195,12 +195,12 @@ impl Configured {
         self.written.set(Instant::now());
     }
 
-    /// It has had all for so long that the launcher knows.
+    /// Nothing is removed from the file, and the launcher has had the time to read it.
     pub fn is_settled(&self) -> bool {
         self.reload_sizes.get().removed.is_none() && self.written.get().elapsed() > CONFIG_GRACE_PERIOD
     }
 
-    /// It lacks nothing any more.
+    /// Restores a removed section.
     pub fn restore_removed(&self) {
         self.set(ReloadSizes { removed: None, ..self.reload_sizes.get() });
     }
@@ -209,34 +209,34 @@ impl Configured {
 /// Keeps a launcher running.
 pub fn launcher(
     launcher: &'static Launcher,
-    cast: Participants,
+    participants: Participants,
     zookeeper: &MemoryZooKeeper,
     clouds: &Clouds,
-    book: &RunHistory,
+    history: &RunHistory,
 ) -> (ProcessHandle, Configured) {
     let files = ConfigFileSource::InMemory(Arc::default());
     let (sizes, written) = (Rc::default(), Rc::new(Cell::new(Instant::now())));
     let configured = Configured {
         launcher,
-        participants: cast,
+        participants,
         files: files.clone(),
-        history: book.clone(),
+        history: history.clone(),
         reload_sizes: sizes,
         written,
     };
     configured.set(ReloadSizes::default());
-    let (clouds, book) = (clouds.clone(), book.clone());
-    let handle = keep_running(launcher.name, zookeeper, move |gate| {
+    let (clouds, history) = (clouds.clone(), history.clone());
+    let handle = keep_running(launcher.name, zookeeper, move |budget| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             options.delete_interval = Seconds(30.0);
             options.watermark_sleep = Seconds(30.0);
-            // Seldom: nobody waits for a reload, and each look wakes the whole launcher.
+            // Rare polls: no consumer waits for a reload, and each poll wakes all actors of the launcher.
             options.config_check = Seconds(11.0);
         };
         let process =
-            InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.drivers(gate)));
-        actix_rt::spawn(check_launcher(launcher.name, process.shared.clone(), gate.clone(), book.clone()));
+            InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.drivers(budget)));
+        actix_rt::spawn(check_launcher(launcher.name, process.shared.clone(), budget.clone(), history.clone()));
         Started { process, run: Box::new(|process, zk| process.run_on(zk)) }
     });
     (handle, configured)

@@ -1,16 +1,16 @@
-//! Chance of a process that lives one seed: whoever asks the kernel for random bytes gets those of the seed.
+//! Seeded random numbers of a process: `getrandom` returns bytes that are derived from the seed instead of those of the kernel.
 //!
-//! Ids of our own come from `chance.rs`. What is left draws by itself: tokio chooses whom a `watch` wakes first, and the standard
-//! library in which order a hash map is gone over. Both begin with bytes of the kernel, which this file takes the place of.
+//! Ids of the product come from `nodepool-rng`. tokio draws which task a `watch` wakes first, and the standard library the iteration
+//! order of hash maps. Both are seeded with bytes of `getrandom`, which this file replaces.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::libc;
 
-/// 0 for the kernel's own.
+/// 0: `getrandom` of the kernel.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// From here on all threads of this process draw from this number. Only what one thread draws can be repeated.
+/// All threads of this process draw from this seed from now on. The draws are reproducible only within one thread.
 pub fn seed(seed: u64) {
     STATE.store(seed.wrapping_mul(2).wrapping_add(1), Ordering::Relaxed);
 }
@@ -23,7 +23,7 @@ fn draw() -> u64 {
     z ^ (z >> 31)
 }
 
-/// The function of the C library, in its place: the linker prefers those of the program.
+/// Replaces the function of the C library: the linker prefers symbols of the program.
 ///
 /// # Safety
 /// `buffer` must have room for `length` bytes.
@@ -31,10 +31,10 @@ fn draw() -> u64 {
 #[allow(unsafe_code)]
 unsafe extern "C" fn getrandom(buffer: *mut u8, length: usize, flags: libc::c_uint) -> libc::ssize_t {
     if STATE.load(Ordering::Relaxed) == 0 {
-        // SAFETY: the arguments are those of the system call, and come from who keeps its contract.
+        // SAFETY: the arguments are those of the system call, and the caller keeps its contract.
         return unsafe { libc::syscall(libc::SYS_getrandom, buffer, length, flags) } as libc::ssize_t;
     }
-    // SAFETY: the caller says that there is room.
+    // SAFETY: the caller guarantees that `buffer` has room for `length` bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer, length) };
     bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&draw().to_le_bytes()[..chunk.len()]));
     length as libc::ssize_t

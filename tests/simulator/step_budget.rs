@@ -1,4 +1,5 @@
-//! What separates a process from the world when it is killed: from one step to the next nothing of it gets through any more.
+//! Step budget: number of requests and cloud calls after which a simulated process is killed. Once it is exhausted, no further step of
+//! the process has an effect.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,14 +16,14 @@ use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent};
 
 use super::network::{RequestKind, SimLink};
 
-/// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
+/// Remaining steps of a process: requests to ZooKeeper and cloud calls. Clones share them.
 #[derive(Clone, Debug)]
 pub struct StepBudget {
     steps: Arc<AtomicU64>,
     exhausted_signal: Arc<Notify>,
-    /// Of each session of the process, one after the other, since when it is over.
+    /// Sessions of the process in their order, each with the time of its end.
     sessions: Arc<Mutex<Vec<Option<Instant>>>>,
-    /// That somebody has counted its death.
+    /// The kill of this process was counted.
     is_death_counted: Arc<AtomicBool>,
 }
 
@@ -36,7 +37,7 @@ impl StepBudget {
         }
     }
 
-    /// The process has this session from now on.
+    /// Adds the new session of the process.
     pub fn track_session(&self, mut session: watch::Receiver<SessionState>) {
         let sessions = self.sessions.clone();
         sessions.lock().unwrap().push(None);
@@ -47,36 +48,36 @@ impl StepBudget {
         });
     }
 
-    /// The server has ended this session, of which the process may not have heard.
+    /// Records that the server expired this session, even if the process does not know yet.
     pub fn record_session_end(&self, session: usize) {
         self.sessions.lock().unwrap()[session].get_or_insert_with(Instant::now);
     }
 
-    /// The number of the session that the process had last.
+    /// Number of the newest session of the process.
     pub fn last_session(&self) -> usize {
         self.sessions.lock().unwrap().len() - 1
     }
 
-    /// The number of the session that the process has now.
+    /// Number of the newest session, if it has not ended.
     pub fn live_session(&self) -> Option<usize> {
         let sessions = self.sessions.lock().unwrap();
         sessions.last().is_some_and(Option::is_none).then(|| sessions.len() - 1)
     }
 
-    /// For how long this session has been over: whoever does something for it now does it on nobody's behalf.
+    /// Time since the end of this session: the process may no longer act on its behalf.
     pub fn expired_for(&self, session: usize) -> Option<Duration> {
         self.sessions.lock().unwrap()[session].map(|since| since.elapsed())
     }
 
-    /// Killed after so many more steps. Who is dead already stays so.
+    /// Kills the process after so many more steps. A dead process stays dead.
     pub fn limit_to(&self, steps: u64) {
         self.steps.fetch_min(steps, Ordering::Relaxed);
         self.notify_if_exhausted();
     }
 
-    /// Once it is.
+    /// Waits until the budget is exhausted.
     pub async fn exhausted(&self) {
-        // Whoever closes it after this line wakes us.
+        // Registers before the check, so that an exhaustion in between is not missed.
         let exhausted = self.exhausted_signal.notified();
         if !self.is_exhausted() {
             exhausted.await;
@@ -93,16 +94,16 @@ impl StepBudget {
         self.steps.load(Ordering::Relaxed) == 0
     }
 
-    /// Once for each process that is killed, however often somebody tried to.
+    /// True once per killed process, however many kill faults it had.
     pub fn count_death(&self) -> bool {
         !self.is_death_counted.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether a step gets through.
+    /// Uses up one step. False if the budget is exhausted.
     pub fn take_step(&self) -> bool {
         let step = |remaining: u64| match remaining {
             u64::MAX => Some(u64::MAX),
-            left => left.checked_sub(1),
+            remaining => remaining.checked_sub(1),
         };
         let is_allowed = self.steps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok();
         self.notify_if_exhausted();
@@ -110,7 +111,7 @@ impl StepBudget {
     }
 }
 
-/// The session of a process that may be killed, at the end of a wire.
+/// A ZooKeeper session of a process that may be killed, behind a simulated link.
 pub struct KillableConnection {
     pub inner: Arc<MemoryConnection>,
     pub budget: StepBudget,
@@ -130,7 +131,7 @@ impl KillableConnection {
         self.link.transmit(kind, move || request(&inner))
     }
 
-    /// The same of what is done to a path.
+    /// `send` for a request with a path.
     fn send_for_path<T: Send + 'static>(
         &self,
         kind: RequestKind,
@@ -183,11 +184,11 @@ impl Connection for KillableConnection {
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
         let reply = self.send_for_path(RequestKind::Read, path, |zk, path| zk.exists_and_watch(path));
-        let wire = self.link.clone();
+        let link = self.link.clone();
         async move {
             let (stat, changed) = reply.await?;
-            // What changed before the watch was there, and is not shown yet, is told as well; so is what did not.
-            let lag = wire.lag();
+            // A lagging server may also report a change from before the watch was set, so the watch fires after the lag in any case.
+            let lag = link.lag();
             let notified = async move {
                 if lag.is_zero() { changed.await } else { drop(tokio::time::timeout(lag, changed).await) }
             };

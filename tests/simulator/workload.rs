@@ -1,4 +1,4 @@
-//! Consumers as Zuul is one: they ask, wait, revise, change their minds, use, hold, and die with what they have.
+//! Workload: consumers that act like Zuul. They submit, wait, revise, cancel, use and hold, and some exit with locks and requests.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use super::operator;
 use super::step_budget::{KillableConnection, StepBudget};
 use crate::in_process_launcher::Consumer;
 
-/// What has come of all requests.
+/// Numbers of requests by their end.
 #[derive(Clone, Default)]
 pub struct RunStats {
     pub served: Rc<Cell<u32>>,
@@ -41,7 +41,7 @@ fn count(cell: &Cell<u32>) {
     cell.set(cell.get() + 1);
 }
 
-/// Those who ask in an hour.
+/// The consumers of a run.
 #[derive(Clone)]
 pub struct Workload {
     zookeeper: MemoryZooKeeper,
@@ -60,7 +60,7 @@ impl Workload {
         }
     }
 
-    /// One more, who asks for one of these labels, or for several, after a while.
+    /// Starts a consumer that requests one or several of these labels after a delay.
     pub fn add_consumer(&self, after: Duration, seed: u64, labels: Vec<&'static str>) {
         let workload = self.clone();
         self.consumers.borrow_mut().push(actix_rt::spawn(async move {
@@ -69,35 +69,34 @@ impl Workload {
         }));
     }
 
-    /// Each ends when it has what it wanted.
+    /// The tasks of the consumers. Each ends with its request and nodes.
     pub fn take_consumers(&self) -> Vec<JoinHandle<()>> {
         self.consumers.take()
     }
 }
 
-/// Whatever fails, an hour is too long.
+/// A request that waits longer is a violation, whatever fails.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
-/// How many nodes a request asks for, one of these numbers as likely as the other. Most jobs have one.
+/// Numbers of nodes per request, equally likely. Most jobs have one.
 const NODE_COUNTS: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
 
-/// One request from its beginning to the end.
+/// One request, from its submission to the release of its nodes.
 async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
-    let Workload { zookeeper, history: book, stats, .. } = workload;
-    let mut dice = StdRng::seed_from_u64(seed);
+    let Workload { zookeeper, history, stats, .. } = workload;
+    let mut rng = StdRng::seed_from_u64(seed);
     let consumer = Consumer { zk: connect(&zookeeper, seed) };
     let session = consumer.zk.session_id();
-    let requested: Vec<&str> = (0..NODE_COUNTS[dice.gen_range(0..NODE_COUNTS.len())])
-        .map(|_| labels[dice.gen_range(0..labels.len())])
-        .collect();
+    let requested: Vec<&str> =
+        (0..NODE_COUNTS[rng.gen_range(0..NODE_COUNTS.len())]).map(|_| labels[rng.gen_range(0..labels.len())]).collect();
     let id = submit(&consumer, &requested).await;
-    let death = dice.gen_bool(0.03).then(|| Duration::from_secs_f64(dice.gen_range(0.0..60.0)));
-    let cancel_after = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
-    let revisions = dice.gen_bool(0.2).then(|| StdRng::seed_from_u64(dice.r#gen()));
+    let death = rng.gen_bool(0.03).then(|| Duration::from_secs_f64(rng.gen_range(0.0..60.0)));
+    let cancel_after = rng.gen_bool(0.1).then(|| Duration::from_secs_f64(rng.gen_range(0.1..90.0)));
+    let revisions = rng.gen_bool(0.2).then(|| StdRng::seed_from_u64(rng.r#gen()));
     let ended = tokio::select! {
         biased;
         () = dies(death) => {
             zookeeper.expire(session);
-            delete_abandoned(&zookeeper, &id, &mut dice).await;
+            delete_abandoned(&zookeeper, &id, &mut rng).await;
             return count(&stats.cancelled);
         }
         ended = tokio::time::timeout(cancel_after.unwrap_or(MAX_WAIT), wait_for_end(&consumer, &id)) => ended,
@@ -106,9 +105,9 @@ async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
     match ended {
         Err(_) => {
             if cancel_after.is_none() {
-                book.report_violation(Violation(format!("request {id} for {requested:?} waited for {MAX_WAIT:?}")));
+                history.report_violation(Violation(format!("request {id} for {requested:?} waited for {MAX_WAIT:?}")));
             }
-            // Changed its mind, whatever has come of the request meanwhile.
+            // The consumer cancels, in whatever state the request is by now.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
             return count(&stats.cancelled);
         }
@@ -118,15 +117,15 @@ async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
         }
         Ok(_) => {}
     }
-    tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.5))).await;
-    if dice.gen_bool(0.06) {
-        // Dies before it takes what it was given, or with some of the locks; or the build was cancelled (Z17).
-        let locks = consumer.lock_nodes(&id, dice.gen_range(0..3)).await;
-        match dice.gen_bool(0.5) {
+    tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(0.0..0.5))).await;
+    if rng.gen_bool(0.06) {
+        // The consumer exits before it accepts its nodes, or with some of the locks; or the build was cancelled.
+        let locks = consumer.lock_nodes(&id, rng.gen_range(0..3)).await;
+        match rng.gen_bool(0.5) {
             true => {
                 zookeeper.expire(session);
                 drop(locks);
-                delete_abandoned(&zookeeper, &id, &mut dice).await;
+                delete_abandoned(&zookeeper, &id, &mut rng).await;
             }
             false => consumer.zk.delete(&paths::request(&id), -1).await.unwrap(),
         }
@@ -134,30 +133,30 @@ async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
     }
     let nodes = consumer.accept(&id).await;
     count(&stats.served);
-    // From now on only the locks tell that they are taken.
-    tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..3.0))).await;
+    // From now on only the locks show that the nodes are in use.
+    tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(0.0..3.0))).await;
     for (node, _) in &nodes {
-        let record = consumer.node_fields(node).await.expect("a locked node stays");
+        let record = consumer.node_fields(node).await.expect("a locked node is not deleted");
         let is_ours = record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(&id);
         assert!(is_ours, "node {node} was locked for {id}, and is {} for {:?}", record.state, record.allocated_to);
     }
-    match dice.gen_range(0..20) {
-        // Dies with its locks before it has used anything, or in the middle.
+    match rng.gen_range(0..20) {
+        // The consumer exits with its locks before it uses a node, or while it does.
         0 => zookeeper.expire(session),
         1 => {
             for (node, _) in &nodes {
                 consumer.set_state(node, NodeState::InUse).await;
             }
-            tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..60.0))).await;
+            tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(0.0..60.0))).await;
             zookeeper.expire(session);
         }
-        // Never needed them.
+        // The consumer returns the nodes unused.
         2 => {
             for (_, lock) in nodes {
                 lock.release().await.unwrap();
             }
         }
-        // Keeps one for somebody to look at, who deletes it later.
+        // The consumer holds one node for an operator, who deletes it later.
         3 => {
             let held = nodes[0].0.clone();
             for (node, lock) in nodes {
@@ -166,14 +165,14 @@ async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
                 consumer.set_state(&node, state).await;
                 lock.release().await.unwrap();
             }
-            tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(60.0..300.0))).await;
+            tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(60.0..300.0))).await;
             operator::delete_held(&consumer, &held, NodeState::Used).await;
         }
         _ => {
             for (node, _) in &nodes {
                 consumer.set_state(node, NodeState::InUse).await;
             }
-            tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(5.0..120.0))).await;
+            tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(5.0..120.0))).await;
             for (node, lock) in nodes {
                 consumer.set_state(&node, NodeState::Used).await;
                 lock.release().await.unwrap();
@@ -182,18 +181,18 @@ async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
     }
 }
 
-/// One in so many is far away, and all that it asks and hears takes up to so long.
+/// One consumer in so many is remote: its requests and replies take up to one of these delays.
 const REMOTE_ONE_IN: u32 = 8;
 const REMOTE_DELAYS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(400), Duration::from_millis(1500)];
 
 fn connect(zookeeper: &MemoryZooKeeper, seed: u64) -> Zk {
-    let (inner, mut dice) = (zookeeper.connect(), StdRng::seed_from_u64(seed ^ 0xfa4));
-    if !dice.gen_ratio(1, REMOTE_ONE_IN) {
+    let (inner, mut rng) = (zookeeper.connect(), StdRng::seed_from_u64(seed ^ 0xfa4));
+    if !rng.gen_ratio(1, REMOTE_ONE_IN) {
         return inner;
     }
-    let link = SimLink::new(dice.r#gen());
-    link.set_max_delay(REMOTE_DELAYS[dice.gen_range(0..REMOTE_DELAYS.len())]);
+    let link = SimLink::new(rng.r#gen());
+    link.set_max_delay(REMOTE_DELAYS[rng.gen_range(0..REMOTE_DELAYS.len())]);
     Arc::new(KillableConnection { inner, budget: StepBudget::unlimited(), link })
 }
 
@@ -211,35 +210,35 @@ async fn dies(after: Option<Duration>) {
     }
 }
 
-/// What nobody knows any more who is alive: somebody finds out and takes it away (zookeeper.md Z18).
-async fn delete_abandoned(zookeeper: &MemoryZooKeeper, id: &RequestId, dice: &mut StdRng) {
-    tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..300.0))).await;
+/// Deletes the request of a consumer that exited, as another scheduler of Zuul does some time later.
+async fn delete_abandoned(zookeeper: &MemoryZooKeeper, id: &RequestId, rng: &mut StdRng) {
+    tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(0.0..300.0))).await;
     let _ = Consumer::of(zookeeper).zk.delete(&paths::request(id), -1).await;
 }
 
-/// Has thought better of what comes first, again and again (zookeeper.md Z8).
-async fn revise_priority(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> Infallible {
-    let Some(mut dice) = dice else { return pending().await };
+/// Changes the relative priority of the request again and again, as Zuul does.
+async fn revise_priority(consumer: &Consumer, id: &RequestId, rng: Option<StdRng>) -> Infallible {
+    let Some(mut rng) = rng else { return pending().await };
     loop {
-        tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..30.0))).await;
-        let (data, stat) = consumer.zk.get(&paths::request(id)).await.expect("only we take our request away");
+        tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(0.0..30.0))).await;
+        let (data, stat) = consumer.zk.get(&paths::request(id)).await.expect("only the requestor deletes its request");
         let mut request: NodeRequest = json::from_bytes(&data).expect("a request can be read");
-        tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.1))).await;
+        tokio::time::sleep(Duration::from_secs_f64(rng.gen_range(0.0..0.1))).await;
         if request.state != RequestState::Requested {
             continue;
         }
-        let locked = lock::try_lock(&consumer.zk, &paths::request_lock(id), "").await.expect("our session lives");
+        let locked = lock::try_lock(&consumer.zk, &paths::request_lock(id), "").await.expect("the session is alive");
         let Some(held) = locked else { continue };
-        request.relative_priority = dice.gen_range(0..20);
+        request.relative_priority = rng.gen_range(0..20);
         match consumer.zk.set(&paths::request(id), json::to_bytes(&request).into(), stat.version).await {
             Ok(_) | Err(ZkError::BadVersion) => {}
             Err(error) => panic!("{id}: {error}"),
         }
-        held.release().await.expect("our session lives");
+        held.release().await.expect("the session is alive");
     }
 }
 
-/// What one who waits for the end of a request minds of it.
+/// The fields of a request that a waiting consumer reads.
 #[derive(Deserialize)]
 struct RequestEnd {
     state: RequestState,
@@ -248,7 +247,8 @@ struct RequestEnd {
 async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> RequestState {
     loop {
         let (_, changed) = consumer.zk.exists_and_watch(&paths::request(id)).await.unwrap();
-        let RequestEnd { state } = consumer.read(&paths::request(id)).await.expect("only we take our request away");
+        let RequestEnd { state } =
+            consumer.read(&paths::request(id)).await.expect("only the requestor deletes its request");
         if matches!(state, RequestState::Fulfilled | RequestState::Failed) {
             return state;
         }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// How often a condition is looked at. Short beside anything a test measures, long beside what a look costs.
+/// Pause between two polls of a condition: short compared with what tests measure, long compared with the cost of a poll.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Returns as soon as `condition` holds; panics, naming `what` it waited for, when it does not by the deadline.
+/// Returns as soon as `condition` holds. Panics at the deadline with `what` it waited for.
 pub async fn until(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
     until_some(what, deadline, async || condition().await.then_some(())).await;
 }
 
-/// The first value that `look` returns; panics, naming `what` it waited for, when there is none by the deadline.
+/// The first value that `poll` returns. Panics at the deadline with `what` it waited for.
 pub async fn until_some<T>(what: &str, deadline: Duration, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let polling = async {
         loop {
@@ -20,6 +20,8 @@ pub async fn until_some<T>(what: &str, deadline: Duration, mut poll: impl AsyncF
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    // The deadline also ends a look that hangs, not only one that keeps saying no.
-    tokio::time::timeout(deadline, polling).await.unwrap_or_else(|_| panic!("waited {deadline:?} in vain for {what}"))
+    // The timeout also ends a poll that hangs.
+    tokio::time::timeout(deadline, polling)
+        .await
+        .unwrap_or_else(|_| panic!("timed out after {deadline:?} waiting for {what}"))
 }

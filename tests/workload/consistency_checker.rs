@@ -1,4 +1,4 @@
-//! What is known about every request and node of a run, and every promise that was broken.
+//! Consistency checker of a run: the requests and nodes as consumers observe them, and all violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -8,12 +8,12 @@ use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use tokio::time::Instant;
 
-/// One slot of one host: two jobs on it at once would be on the same machine.
+/// Slot of a host. Two jobs in one slot at a time would run on the same machine.
 pub type SlotKey = (String, i64);
 
-/// Kept by consumers as they go; what the watcher finds in ZooKeeper is added.
+/// Fed by the consumers and by the poller of ZooKeeper's state.
 pub struct ConsistencyChecker {
-    /// How long the request of the highest rank may wait although there are free slots enough for it.
+    /// How long the request of the highest rank may wait although enough slots are free.
     pub max_head_wait: Duration,
     slots: BTreeMap<LabelName, usize>,
     launchers: LauncherSetup,
@@ -23,8 +23,8 @@ pub struct ConsistencyChecker {
 #[derive(Clone, Copy, PartialEq)]
 pub enum LauncherSetup {
     OnePerProvider,
-    /// Both may register the same slot, until they notice, and one may try a node's lock while the other hands it out,
-    /// as launchers of any kind do that share nodes; what is true of nodes is true all the same.
+    /// Both may register the same slot for a moment, and one may try to lock a node while the other assigns it, as all launchers that
+    /// share nodes do. The other invariants of nodes hold all the same.
     TwoPerProvider,
 }
 
@@ -33,11 +33,11 @@ struct CheckerState {
     open: BTreeMap<RequestId, Vec<LabelName>>,
     assigned: BTreeMap<RequestId, Vec<(SlotKey, LabelName)>>,
     busy: BTreeMap<SlotKey, RequestId>,
-    /// Nodes that were in use: no other request may ever see them.
+    /// Nodes that were in use: they may not be assigned to another request.
     used: BTreeMap<NodeId, RequestId>,
-    /// The request whose turn it is, since when there is room for it, and whether it was complained about.
+    /// The request of the highest rank, since when capacity for it exists, and whether a violation was reported.
     head: Option<(RequestId, Instant, bool)>,
-    /// When a launcher began anew.
+    /// Last restart of a launcher.
     restarted: Option<Instant>,
     longest_head_wait: Duration,
     served: usize,
@@ -46,7 +46,7 @@ struct CheckerState {
     violations: BTreeSet<String>,
 }
 
-/// The figures of a run.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunSummary {
     pub served: usize,
@@ -55,7 +55,7 @@ pub struct RunSummary {
 }
 
 impl ConsistencyChecker {
-    /// `slots`: how many there are per label; every host has one label.
+    /// `slots`: number per label; every host has one label.
     pub fn new(max_head_wait: Duration, slots: &[(&str, usize)], launchers: LauncherSetup) -> ConsistencyChecker {
         let slots = slots.iter().map(|(label, count)| (LabelName::from(*label), *count)).collect();
         ConsistencyChecker { max_head_wait, slots, launchers, state: Mutex::default() }
@@ -65,7 +65,7 @@ impl ConsistencyChecker {
         self.state().violations.insert(text);
     }
 
-    /// A launcher has a node locked that was handed out to this request.
+    /// A launcher has locked a node that is assigned to this request.
     pub fn locked_by_launcher(&self, id: &RequestId, node: &NodeId, contender: &str) {
         if self.launchers == LauncherSetup::OnePerProvider {
             self.report_violation(format!("node {node} of fulfilled request {id} is locked by {contender}"));
@@ -77,11 +77,11 @@ impl ConsistencyChecker {
     }
 
     pub fn summary(&self) -> RunSummary {
-        let pages = self.state();
-        RunSummary { served: pages.served, cancelled: pages.cancelled, longest_head_wait: pages.longest_head_wait }
+        let state = self.state();
+        RunSummary { served: state.served, cancelled: state.cancelled, longest_head_wait: state.longest_head_wait }
     }
 
-    /// How many nodes of a provider were handed out.
+    /// Number of assigned nodes of a provider.
     pub fn served_by(&self, provider: &str) -> usize {
         self.state().by_provider.get(provider).copied().unwrap_or(0)
     }
@@ -90,36 +90,36 @@ impl ConsistencyChecker {
         self.state().open.insert(id.clone(), labels.to_vec());
     }
 
-    /// Somebody no longer wants what was asked for; to be said before ZooKeeper knows.
+    /// The requestor cancels its request. Call it before the write to ZooKeeper.
     pub fn cancelled(&self, id: &RequestId) {
-        let mut pages = self.state();
-        pages.cancelled += 1;
-        pages.open.remove(id);
-        pages.release_slots(id);
+        let mut state = self.state();
+        state.cancelled += 1;
+        state.open.remove(id);
+        state.release_slots(id);
     }
 
     pub fn fulfilled(&self, id: &RequestId, nodes: &[(NodeId, Node)]) {
-        let mut pages = self.state();
-        pages.served += 1;
-        pages.open.remove(id);
+        let mut state = self.state();
+        state.served += 1;
+        state.open.remove(id);
         for (node, record) in nodes {
-            if let Some(earlier) = pages.used.get(node) {
-                let text = format!("node {node} was used for {earlier} and is handed out again to {id}");
-                pages.violations.insert(text);
+            if let Some(earlier) = state.used.get(node) {
+                let text = format!("node {node} was used for {earlier} and is assigned again to {id}");
+                state.violations.insert(text);
             }
             let provider = record.provider.as_ref().map(ToString::to_string).unwrap_or_default();
-            *pages.by_provider.entry(provider).or_insert(0) += 1;
-            // Nodes of clouds are places of their own.
+            *state.by_provider.entry(provider).or_insert(0) += 1;
+            // Each cloud node counts as a host of its own.
             let host = record.hostname.clone().unwrap_or_else(|| node.to_string());
             let slot = (host, record.slot.unwrap_or(-1));
-            if let Some(other) = pages.busy.insert(slot.clone(), id.clone())
+            if let Some(other) = state.busy.insert(slot.clone(), id.clone())
                 && self.launchers == LauncherSetup::OnePerProvider
             {
-                let text = format!("slot {} of {} belongs to {other} and was handed out to {id}", slot.1, slot.0);
-                pages.violations.insert(text);
+                let text = format!("slot {} of {} is assigned to {other} and was assigned to {id}", slot.1, slot.0);
+                state.violations.insert(text);
             }
             let label = record.labels.first().cloned().unwrap_or_else(|| LabelName::from(""));
-            pages.assigned.entry(id.clone()).or_default().push((slot, label));
+            state.assigned.entry(id.clone()).or_default().push((slot, label));
         }
     }
 
@@ -127,51 +127,50 @@ impl ConsistencyChecker {
         self.state().used.insert(node.clone(), id.clone());
     }
 
-    /// To be said before ZooKeeper knows.
+    /// The consumer returns its nodes. Call it before the write to ZooKeeper.
     pub fn released(&self, id: &RequestId) {
         self.state().release_slots(id);
     }
 
-    /// Looks at the clock of the request whose turn it is.
+    /// Checks how long the request of the highest rank has been waiting.
     pub fn check_head_of_queue(&self) {
-        let mut pages = self.state();
-        let Some((id, labels)) = pages.open.first_key_value() else {
-            pages.head = None;
+        let mut state = self.state();
+        let Some((id, labels)) = state.open.first_key_value() else {
+            state.head = None;
             return;
         };
         let (id, labels) = (id.clone(), labels.clone());
         let has_capacity = labels.iter().all(|label| {
             let requested = labels.iter().filter(|other| *other == label).count();
-            let busy = pages.assigned.values().flatten().filter(|(_, assigned)| assigned == label).count();
+            let busy = state.assigned.values().flatten().filter(|(_, assigned)| assigned == label).count();
             self.slots.get(label).copied().unwrap_or(0) >= busy + requested
         });
         if !has_capacity {
-            pages.head = None;
+            state.head = None;
             return;
         }
         let now = Instant::now();
-        let (since, is_reported) = match &pages.head {
+        let (since, is_reported) = match &state.head {
             Some((head, since, is_reported)) if *head == id => (*since, *is_reported),
             _ => (now, false),
         };
         let waited = now - since;
-        pages.longest_head_wait = pages.longest_head_wait.max(waited);
+        state.longest_head_wait = state.longest_head_wait.max(waited);
         if waited > self.max_head_wait && !is_reported {
-            let text =
-                format!("request {id} for {labels:?} waits {:?} although there is room for it", self.max_head_wait);
-            pages.violations.insert(text);
+            let text = format!("request {id} for {labels:?} waits {:?} although there is capacity", self.max_head_wait);
+            state.violations.insert(text);
         }
-        pages.head = Some((id, since, is_reported || waited > self.max_head_wait));
+        state.head = Some((id, since, is_reported || waited > self.max_head_wait));
     }
 
-    /// The launcher is gone: what is promised is promised from here on.
+    /// The launcher was killed: waits count from now on.
     pub fn restart_clock(&self) {
-        let mut pages = self.state();
-        (pages.head, pages.restarted) = (None, Some(Instant::now()));
+        let mut state = self.state();
+        (state.head, state.restarted) = (None, Some(Instant::now()));
     }
 
-    /// How long somebody has waited as far as anything was promised: from when he began to, or from when a launcher last died. A
-    /// launcher that dies before it has declined is waited for as long as its session lasts.
+    /// The wait that counts against the guarantee: since `began`, or since a launcher was last killed. A launcher that is killed before it
+    /// declines blocks the request as long as its session lasts.
     pub fn waited_since(&self, began: Instant) -> Duration {
         self.state().restarted.map_or(began, |restarted| restarted.max(began)).elapsed()
     }
@@ -186,7 +185,7 @@ impl ConsistencyChecker {
     }
 
     fn state(&self) -> MutexGuard<'_, CheckerState> {
-        self.state.lock().expect("nothing panics while it holds the book")
+        self.state.lock().expect("no panic while the state is locked")
     }
 }
 

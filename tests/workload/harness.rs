@@ -1,4 +1,4 @@
-//! Where a crowd works: a launcher process on a real ZooKeeper, its static hosts, and how a run must end.
+//! Harness of a workload: a launcher process on a real ZooKeeper, its static hosts, and the checks at the end of a run.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use super::retry_unknown;
 use crate::support::real::nodepool_process::NodepoolProcess;
 use crate::support::real::zookeeper::Options;
 
-/// Nobody connects to these hosts: their keys are not checked.
+/// A static host. Launchers do not connect to it, because host keys are not checked.
 #[derive(Clone, Copy)]
 pub struct Host {
     pub name: &'static str,
@@ -25,27 +25,27 @@ pub struct Host {
     pub slots: usize,
 }
 
-/// A ZooKeeper, and the launcher that works on it.
+/// A ZooKeeper and the configuration of its launcher.
 #[derive(Clone)]
 pub struct WorkloadHarness {
     /// `host:port,host:port`
     pub addresses: String,
-    /// Empty for none; exists.
+    /// Empty for none; otherwise the znode must exist.
     pub chroot: String,
     pub provider: &'static str,
     pub hosts: &'static [Host],
     pub session: Duration,
-    /// Bytes that every node's record has more than it needs.
+    /// Additional bytes in the record of every node.
     pub padding: usize,
 }
 
-/// Servers that grant launchers sessions of a second, and the crowd long ones.
+/// Servers that grant sessions of a second to launchers, and long ones to the workload.
 pub fn options() -> Options {
     Options { settings: vec!["maxSessionTimeout=60000".to_owned()], ..Options::short_sessions() }
 }
 
-/// Of a ZooKeeper that nobody kills. It waits for no disk: a session of a second counts as lost after 400 ms without an answer, which
-/// disks take that others write to. What slow disks do is shown by the fault runs.
+/// Options of a ZooKeeper that is not killed. It does not fsync: a session of a second is lost after 400 ms without a reply, and an fsync
+/// on a busy disk takes as long. Slow disks are tested by fault_injection.rs.
 pub fn options_without_fsync() -> Options {
     let mut options = options();
     options.settings.push("forceSync=no".to_owned());
@@ -72,7 +72,7 @@ impl WorkloadHarness {
         text
     }
 
-    /// Without its ticks, which would catch what events missed: here nothing may be missed.
+    /// A launcher whose periodic rules do not run, so that a missed event is not repaired.
     pub fn launcher(&self) -> NodepoolProcess {
         let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
         let mut arguments = vec!["-d", "--no-webapp"];
@@ -82,13 +82,13 @@ impl WorkloadHarness {
         NodepoolProcess::start(executable, &self.configuration(), &arguments)
     }
 
-    /// A session that outlives everything that happens in a run.
+    /// A session that is longer than any outage of a run.
     pub async fn connect(&self) -> Zk {
         let connection: Zk = self.session(Duration::from_secs(30)).await;
         connection
     }
 
-    /// A session of this length.
+    /// A session with this timeout.
     pub async fn session(&self, session_timeout: Duration) -> Arc<RealConnection> {
         let servers = self.addresses.split(',').map(|address| {
             let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
@@ -100,7 +100,7 @@ impl WorkloadHarness {
             session_timeout,
             ..ConnectOptions::plain("", 0)
         };
-        connect(options).await.expect("a server that serves accepts clients")
+        connect(options).await.expect("a running server accepts clients")
     }
 
     pub fn slots(&self) -> Vec<(&'static str, usize)> {
@@ -109,8 +109,7 @@ impl WorkloadHarness {
         labels.into_iter().map(|label| (label, of(label))).collect()
     }
 
-    /// Waits until everything is as it was at the beginning: every slot registered once and free, no lock, no request, this
-    /// many pools registered.
+    /// Waits for the state of the beginning: every slot registered once and free, no lock, no request, and this many pools.
     pub async fn wait_until_settled(&self, zk: &Zk, pools: usize, within: Duration) {
         wait_until_correct(within, async || match self.busy_nodes(zk).await {
             None => find_leftover(zk, pools).await,
@@ -119,7 +118,7 @@ impl WorkloadHarness {
         .await;
     }
 
-    /// The part of it that is about nodes.
+    /// Waits only for the state of the nodes.
     pub async fn wait_until_nodes_settled(&self, zk: &Zk, within: Duration) {
         wait_until_correct(within, async || self.busy_nodes(zk).await).await;
     }
@@ -129,7 +128,7 @@ impl WorkloadHarness {
         for name in children(zk, paths::NODES).await {
             let id = NodeId::from(name);
             let Ok((data, _)) = retry_unknown(|| zk.get(&paths::node(&id))).await else {
-                return Some(format!("{id} left"));
+                return Some(format!("node {id} was not deleted"));
             };
             let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
             let contenders = children(zk, &paths::node_lock(&id)).await;
@@ -147,7 +146,7 @@ impl WorkloadHarness {
     }
 }
 
-/// Waits until nothing is wrong any more.
+/// Waits until `wrong` returns `None`.
 pub async fn wait_until_correct(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
     let began = Instant::now();
     while let Some(wrong) = wrong().await {
@@ -167,7 +166,7 @@ pub async fn wait_until_all_end(zk: &Zk, within: Duration) {
     let began = Instant::now();
     while let Some(name) = waiting.first() {
         if is_open(zk, name).await {
-            assert!(began.elapsed() < within, "nothing fails, and {within:?} later these wait still: {waiting:?}");
+            assert!(began.elapsed() < within, "requests still waiting after {within:?} without a fault: {waiting:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         } else {
             waiting.pop_first();
@@ -177,15 +176,15 @@ pub async fn wait_until_all_end(zk: &Zk, within: Duration) {
 
 async fn is_open(zk: &Zk, name: &str) -> bool {
     let Ok((data, _)) = retry_unknown(|| zk.get(&paths::request(&name.into()))).await else { return false };
-    let record: NodeRequest = json::from_bytes(&data).expect("what launchers write can be read");
+    let record: NodeRequest = json::from_bytes(&data).expect("records of launchers are readable");
     matches!(record.state, RequestState::Requested | RequestState::Pending)
 }
 
-/// What a run left behind beside nodes: requests, locks of them, or another number of pools than this.
+/// Leftovers of a run other than nodes: requests, their locks, or another number of pools.
 pub async fn find_leftover(zk: &Zk, pools: usize) -> Option<String> {
     let requests = children(zk, paths::REQUESTS).await;
     if !requests.is_empty() {
-        return Some(format!("requests are left: {requests:?}"));
+        return Some(format!("requests were not deleted: {requests:?}"));
     }
     for request in children(zk, paths::REQUEST_LOCKS).await {
         let contenders = children(zk, &format!("{}/{request}", paths::REQUEST_LOCKS)).await;
@@ -201,7 +200,7 @@ pub async fn children(zk: &Zk, path: &str) -> Vec<String> {
     retry_unknown(|| zk.children(path)).await.map(|(names, _)| names).unwrap_or_default()
 }
 
-/// The number from which all chances of a run follow; said, so that the run can be repeated.
+/// Seed of all random numbers of a run; printed, so that the run can be repeated.
 pub fn seed() -> u64 {
     let seed = match std::env::var("NODEPOOL_SEED") {
         Ok(text) => text.parse().expect("NODEPOOL_SEED is a number"),
@@ -211,7 +210,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Fails with everything that was broken, and what the launchers have to say about it, the first one first.
+/// Fails with all violations, and prints the log lines of the launchers about their requests and nodes.
 pub fn assert_no_violations(
     checker: &Arc<super::consistency_checker::ConsistencyChecker>,
     launchers: &[&NodepoolProcess],
@@ -223,15 +222,15 @@ pub fn assert_no_violations(
     let logs: Vec<String> = launchers.iter().map(|launcher| launcher.log()).collect();
     let all: Vec<&str> = logs.iter().flat_map(|log| log.lines()).collect();
     let mut ids = numbers(violations.iter().map(String::as_str));
-    // The nodes that were meant for them.
+    // The nodes of these requests.
     ids.extend(numbers(all.iter().copied().filter(|line| line.contains("claim") && names_any(line, &ids))));
     let relevant = all.iter().filter(|line| names_any(line, &ids) || line.contains(" starting"));
     eprintln!("--- of {} launchers:\n{}", logs.len(), relevant.copied().collect::<Vec<_>>().join("\n"));
     eprintln!("--- the last of them:\n{}", all[all.len().saturating_sub(200)..].join("\n"));
-    panic!("{} promises were broken:\n{}", violations.len(), violations.join("\n"));
+    panic!("{} invariants were violated:\n{}", violations.len(), violations.join("\n"));
 }
 
-/// Numbers of ten digits, which requests and nodes have.
+/// Numbers of ten digits, as in the ids of requests and nodes.
 fn numbers<'a>(texts: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let words = texts.flat_map(|text| text.split(|character: char| !character.is_ascii_digit()));
     words.filter(|word| word.len() == 10).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Consumers in numbers on a real ZooKeeper: they ask, cancel, accept, use and give back, over lost connections too.
+//! Workload of concurrent consumers on a real ZooKeeper: they submit, cancel, accept, use and return, also across lost connections.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::sync::Arc;
@@ -24,29 +24,29 @@ pub mod state_poller;
 
 use consistency_checker::ConsistencyChecker;
 
-/// What consumers write into their contenders, so that the watcher knows them from a launcher's.
+/// Data of the consumers' contenders, by which the poller distinguishes them from a launcher's.
 pub const IDENTIFIER: &str = "consumer";
 
-/// After a request of ours whose outcome is unknown.
+/// Pause after a call with an unknown outcome.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// As long as Zuul waits for a node's lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// After that a request counts as forgotten, whatever its rank.
+/// A request that takes longer is a violation, whatever its rank.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What the consumers of a crowd want.
+/// Parameters of a workload.
 #[derive(Clone)]
 pub struct WorkloadSpec {
-    /// The label lists that are asked for, each as often as the others.
+    /// The label lists to request, equally likely.
     pub label_lists: Vec<Vec<&'static str>>,
-    /// A label that nobody has, asked for now and then: such a request must fail, and soon.
+    /// A label that no launcher serves: a request for it must fail soon.
     pub unserved_label: Option<&'static str>,
     pub consumers: usize,
-    /// How long nodes are used, at most.
+    /// Maximum time of use.
     pub max_use: Duration,
 }
 
-/// Consumers at work until they are stopped.
+/// Running consumers.
 pub struct Workload {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
@@ -55,7 +55,7 @@ pub struct Workload {
 impl Workload {
     pub async fn start(zk: &Zk, checker: &Arc<ConsistencyChecker>, spec: WorkloadSpec, seed: u64) -> Workload {
         for container in ["/nodepool/requests", "/nodepool/nodes"] {
-            lock::make_path(zk, container).await.expect("a server that serves lets us make paths");
+            lock::make_path(zk, container).await.expect("a running server accepts new paths");
         }
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -72,7 +72,7 @@ impl Workload {
         Workload { tasks, stop }
     }
 
-    /// Lets everybody finish what they have begun.
+    /// Stops after the requests in progress.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         while let Some(ended) = self.tasks.join_next().await {
@@ -88,7 +88,7 @@ struct Consumer {
     rng: StdRng,
 }
 
-/// A node that was handed out, as its consumer knows it.
+/// An assigned node, as its consumer read it.
 struct HeldNode {
     id: NodeId,
     record: Node,
@@ -96,7 +96,7 @@ struct HeldNode {
 }
 
 impl Consumer {
-    /// One request from its beginning to its end, whichever that is.
+    /// One request, from its submission to its end.
     async fn run_request(&mut self) {
         if let Some(label) = self.spec.unserved_label
             && self.rng.gen_ratio(1, 12)
@@ -114,7 +114,9 @@ impl Consumer {
         }
         let Some(request) = self.wait_for_end(&id).await else {
             let (record, locks) = (self.request(&id).await, self.describe_locks(&id).await);
-            self.checker.report_violation(format!("request {id} for {labels:?} was forgotten: {record:?}; {locks}"));
+            self.checker.report_violation(format!(
+                "request {id} for {labels:?} did not end within the timeout: {record:?}; {locks}"
+            ));
             self.cancel(&id).await;
             return;
         };
@@ -131,7 +133,7 @@ impl Consumer {
             self.cancel(&id).await;
             return;
         }
-        // Until we do something about it, nothing about it may change.
+        // The nodes may not change until the consumer accepts them.
         let nodes = self.check_nodes(&id, &request, &labels).await;
         self.accept(&id, nodes).await;
     }
@@ -166,10 +168,10 @@ impl Consumer {
         }
     }
 
-    /// The request that may have been created by a call whose answer was lost.
+    /// Finds the request that a call with a lost reply may have created.
     async fn find(&self, event: &Option<String>) -> Option<RequestId> {
         let (names, _) =
-            retry_unknown(|| self.zk.children("/nodepool/requests")).await.expect("the container is there");
+            retry_unknown(|| self.zk.children("/nodepool/requests")).await.expect("the parent znode exists");
         for name in names {
             let id = RequestId::from(name);
             if self.request(&id).await.is_some_and(|request| request.event_id == *event) {
@@ -181,16 +183,16 @@ impl Consumer {
 
     async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
         match retry_unknown(|| self.zk.get(&paths::request(id))).await {
-            Ok((data, _)) => Some(json::from_bytes(&data).expect("what launchers write can be read")),
+            Ok((data, _)) => Some(json::from_bytes(&data).expect("records of launchers are readable")),
             Err(ZkError::NoNode) => None,
             Err(error) => panic!("cannot read request {id}: {error}"),
         }
     }
 
-    /// Who has a request locked, and which nodes are for it.
+    /// The lock contenders of a request, and its nodes.
     async fn describe_locks(&self, id: &RequestId) -> String {
         let holders = lock::contenders(&self.zk, &paths::request_lock(id)).await;
-        let (names, _) = retry_unknown(|| self.zk.children(paths::NODES)).await.expect("the container is there");
+        let (names, _) = retry_unknown(|| self.zk.children(paths::NODES)).await.expect("the parent znode exists");
         let mut nodes = Vec::new();
         for name in names {
             let node = NodeId::from(name);
@@ -204,7 +206,7 @@ impl Consumer {
         format!("locked by {holders:?}, nodes {nodes:?}")
     }
 
-    /// Waits for the end of a request; `None` when that does not come.
+    /// Waits for the end of a request; `None` after the timeout.
     async fn wait_for_end(&self, id: &RequestId) -> Option<NodeRequest> {
         let began = Instant::now();
         while began.elapsed() < REQUEST_TIMEOUT {
@@ -219,23 +221,23 @@ impl Consumer {
                 }
                 Some(_) => drop(timeout(Duration::from_secs(1), changed).await),
                 None => {
-                    self.checker.report_violation(format!("request {id} vanished before its requestor took it away"))
+                    self.checker.report_violation(format!("request {id} was deleted before its requestor deleted it"))
                 }
             }
         }
         None
     }
 
-    /// A fulfilled request's nodes: ready, unlocked and allocated to it, in the order of its labels.
+    /// Checks the nodes of a fulfilled request: ready, unlocked and allocated to it, in the order of its labels.
     async fn check_nodes(&self, id: &RequestId, request: &NodeRequest, labels: &[LabelName]) -> Vec<HeldNode> {
         let mut nodes = Vec::new();
         if request.nodes.len() != labels.len() {
-            self.checker.report_violation(format!("request {id} for {labels:?} was given {:?}", request.nodes));
+            self.checker.report_violation(format!("request {id} for {labels:?} was assigned {:?}", request.nodes));
         }
         for (node, label) in request.nodes.iter().zip(labels) {
             match retry_unknown(|| self.zk.get(&paths::node(node))).await {
                 Ok((data, stat)) => {
-                    let record: Node = json::from_bytes(&data).expect("what launchers write can be read");
+                    let record: Node = json::from_bytes(&data).expect("records of launchers are readable");
                     let is_ours = record.allocated_to.as_ref() == Some(id) && record.state == NodeState::Ready;
                     if !is_ours || !record.labels.contains(label) {
                         self.checker.report_violation(format!(
@@ -245,7 +247,7 @@ impl Consumer {
                     nodes.push(HeldNode { id: node.clone(), record, version: stat.version });
                 }
                 Err(ZkError::NoNode) => {
-                    self.checker.report_violation(format!("node {node} of fulfilled request {id} is gone"))
+                    self.checker.report_violation(format!("node {node} of fulfilled request {id} does not exist"))
                 }
                 Err(error) => panic!("cannot read node {node}: {error}"),
             }
@@ -256,7 +258,7 @@ impl Consumer {
         nodes
     }
 
-    /// Takes the request back, or away: the same to whoever looks.
+    /// Deletes the request, whether it has ended or not.
     async fn cancel(&self, id: &RequestId) {
         self.checker.cancelled(id);
         self.remove(id).await;
@@ -269,7 +271,7 @@ impl Consumer {
         }
     }
 
-    /// As Zuul's executor: node locks, then the request goes, in use, used, unlocked.
+    /// Acts as Zuul's executor: locks the nodes, deletes the request, sets the nodes in use and used, and unlocks them.
     async fn accept(&mut self, id: &RequestId, mut nodes: Vec<HeldNode>) {
         let mut locks = Vec::new();
         for held in &nodes {
@@ -280,7 +282,7 @@ impl Consumer {
         }
         self.remove(id).await;
         if self.rng.gen_ratio(1, 10) {
-            // The build was cancelled before it began.
+            // The build was cancelled before it started.
             self.checker.released(id);
             return self.release(locks).await;
         }
@@ -292,7 +294,7 @@ impl Consumer {
         self.sleep_up_to(max_use_ms).await;
         for (held, lock) in nodes.iter().zip(&locks) {
             if retry_unknown(|| self.zk.exists(lock.path())).await == Ok(None) {
-                self.checker.report_violation(format!("somebody took the lock of node {} away from {id}", held.id));
+                self.checker.report_violation(format!("the lock of node {}, held for {id}, was removed", held.id));
             }
         }
         self.checker.released(id);
@@ -333,7 +335,7 @@ impl Consumer {
 
     async fn release(&self, locks: Vec<Lock>) {
         for lock in locks {
-            // What fails now is tried again in the background.
+            // A failed release is retried in the background.
             let _ = lock.release().await;
         }
     }
@@ -343,7 +345,7 @@ impl Consumer {
     }
 }
 
-/// Asks until there is an answer; for what may be done twice.
+/// Retries until the outcome is known; for idempotent requests.
 pub async fn retry_unknown<T>(mut request: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
     loop {
         match request().await {

@@ -1,4 +1,4 @@
-//! Looks at ZooKeeper all the time, knowing nothing of who does what, and writes down what must never be seen.
+//! Poller of ZooKeeper's state: reports states that violate an invariant, without knowledge of the consumers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use tokio::task::JoinHandle;
 use super::consistency_checker::ConsistencyChecker;
 use super::{IDENTIFIER, retry_unknown};
 
-/// Between two looks.
+/// Pause between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Looks until it is dropped.
+/// Polls until dropped.
 pub struct StatePoller {
     task: JoinHandle<()>,
 }
 
 impl StatePoller {
-    /// Contenders that are not the crowd's are taken for a launcher's.
+    /// Contenders that do not belong to the workload count as a launcher's.
     pub fn start(zk: &Zk, checker: &Arc<ConsistencyChecker>) -> StatePoller {
         let (zk, checker) = (zk.clone(), checker.clone());
         let task = tokio::spawn(async move {
@@ -43,7 +43,7 @@ impl Drop for StatePoller {
     }
 }
 
-async fn poll(zk: &Zk, book: &ConsistencyChecker) {
+async fn poll(zk: &Zk, checker: &ConsistencyChecker) {
     let Ok((names, _)) = retry_unknown(|| zk.children("/nodepool/requests")).await else { return };
     let mut owners: BTreeMap<NodeId, RequestId> = BTreeMap::new();
     for name in names {
@@ -54,31 +54,31 @@ async fn poll(zk: &Zk, book: &ConsistencyChecker) {
         }
         for node in &request.nodes {
             if let Some(other) = owners.insert(node.clone(), id.clone()) {
-                // Ids of requests are used once, so the one that is there now was there all the time.
+                // Ids of requests are used once, so a request that exists now existed all the time.
                 if other == id || (exists(zk, &other).await && exists(zk, &id).await) {
-                    book.report_violation(format!("node {node} is in the fulfilled requests {other} and {id}"));
+                    checker.report_violation(format!("node {node} is in the fulfilled requests {other} and {id}"));
                 }
             }
-            check_node(zk, book, &id, node).await;
+            check_node(zk, checker, &id, node).await;
         }
     }
 }
 
 /// As long as a fulfilled request exists, its nodes are ready and allocated to it, and no launcher has them locked.
-async fn check_node(zk: &Zk, book: &ConsistencyChecker, id: &RequestId, node: &NodeId) {
+async fn check_node(zk: &Zk, checker: &ConsistencyChecker, id: &RequestId, node: &NodeId) {
     let record = read::<Node>(zk, &paths::node(node)).await;
-    let is_sound = record
+    let is_correct = record
         .as_ref()
         .is_some_and(|record| record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id));
     let launcher = launcher_contender(zk, node).await;
-    if (is_sound && launcher.is_none()) || !exists(zk, id).await {
+    if (is_correct && launcher.is_none()) || !exists(zk, id).await {
         return;
     }
-    if !is_sound {
-        book.report_violation(format!("fulfilled request {id}: node {node} is {record:?}"));
+    if !is_correct {
+        checker.report_violation(format!("fulfilled request {id}: node {node} is {record:?}"));
     }
     if let Some(contender) = launcher {
-        book.locked_by_launcher(id, node, &contender);
+        checker.locked_by_launcher(id, node, &contender);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What every `Connection` owes: one list of cases, run against the memory store and every server.
+//! Contract of `Connection`: one list of cases, run against the memory store and every server.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEve
 
 use CreateMode::{Ephemeral, EphemeralSequential, Persistent, PersistentSequential};
 
-/// How a server gives out sessions. Dropping the last handle of one ends it.
+/// A server that opens sessions. Dropping the last handle of a session ends it.
 pub trait Server: Sync {
     fn connect(&self) -> BoxFuture<'static, Zk>;
 }
 
-/// Runs every case below a root of its own, which may lie on a server that others use too.
+/// Runs every case below its own root znode, which may be on a shared server.
 pub async fn run(server: &dyn Server) {
     for (name, case) in CASES {
         println!("case: {name}");
@@ -43,23 +43,23 @@ impl ContractHarness<'_> {
 type Case = for<'a> fn(ContractHarness<'a>) -> BoxFuture<'a, ()>;
 
 const CASES: &[(&str, Case)] = &[
-    ("what is written is read back with its stat", |bench| reads_back(bench).boxed()),
-    ("sequence numbers count every child and are not reused", |bench| sequences(bench).boxed()),
-    ("an ephemeral znode goes with its session, and watchers hear of it", |bench| ephemerals(bench).boxed()),
-    ("each refusal has its own error", |bench| refusals(bench).boxed()),
-    ("versions guard set, delete and check", |bench| versions(bench).boxed()),
-    ("a transaction answers each of its operations", |bench| transactions(bench).boxed()),
-    ("a failed transaction names its operation and does nothing", |bench| failed_transactions(bench).boxed()),
-    ("deleting and creating a directory in a transaction proves it empty", |bench| emptiness(bench).boxed()),
-    ("a recursive watch tells everything below it in order", |bench| recursive_watch(bench).boxed()),
-    ("a one-shot watch resolves at creation, change and removal", |bench| one_shot_watch(bench).boxed()),
-    ("two watches of one session on one path both hear of a change", |bench| watches_side_by_side(bench).boxed()),
-    ("many reads at once answer one by one and in order", |bench| many_reads(bench).boxed()),
-    ("requests made one after another are carried out in that order", |bench| pipelining(bench).boxed()),
-    ("data up to a million bytes is taken, beyond 1 MiB refused", |bench| sizes(bench).boxed()),
-    ("bad paths are refused and the session goes on", |bench| bad_paths(bench).boxed()),
-    ("sessions see each other's writes", |bench| two_sessions(bench).boxed()),
-    ("the streams of a session that ended end too", |bench| end_of_session(bench).boxed()),
+    ("what is written is read back with its stat", |harness| reads_back(harness).boxed()),
+    ("sequence numbers count every child and are not reused", |harness| sequences(harness).boxed()),
+    ("an ephemeral znode is deleted with its session and watchers are notified", |harness| ephemerals(harness).boxed()),
+    ("each failure has its own error", |harness| failures(harness).boxed()),
+    ("versions guard set, delete and check", |harness| versions(harness).boxed()),
+    ("a transaction replies to each of its operations", |harness| transactions(harness).boxed()),
+    ("a failed transaction names its operation and does nothing", |harness| failed_transactions(harness).boxed()),
+    ("deleting and creating a directory in a transaction proves it empty", |harness| emptiness(harness).boxed()),
+    ("a recursive watch reports every change below it in order", |harness| recursive_watch(harness).boxed()),
+    ("a one-shot watch resolves at creation, change and removal", |harness| one_shot_watch(harness).boxed()),
+    ("two watches of one session on one path are both notified", |harness| watches_side_by_side(harness).boxed()),
+    ("many reads at once are answered one by one and in order", |harness| many_reads(harness).boxed()),
+    ("requests made one after another are carried out in that order", |harness| pipelining(harness).boxed()),
+    ("data up to a million bytes is accepted, beyond 1 MiB rejected", |harness| sizes(harness).boxed()),
+    ("bad paths are rejected and the session continues", |harness| bad_paths(harness).boxed()),
+    ("sessions see each other's writes", |harness| two_sessions(harness).boxed()),
+    ("the streams of a session that ended end too", |harness| end_of_session(harness).boxed()),
 ];
 
 async fn created(zk: &Zk, path: &str, mode: CreateMode) -> String {
@@ -72,8 +72,8 @@ async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String
     (event.kind, event.path)
 }
 
-async fn reads_back(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, bench.at("a"));
+async fn reads_back(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, harness.at("a"));
     let (name, stat) = zk.create(&path, Bytes::from_static(b"one"), Persistent).await.unwrap();
     assert_eq!(name, path);
     assert_eq!((stat.version, stat.ephemeral_owner, stat.data_length, stat.czxid), (0, 0, 3, stat.mzxid));
@@ -83,59 +83,59 @@ async fn reads_back(bench: ContractHarness<'_>) {
     assert_eq!((set.version, set.data_length, set.czxid), (1, 5, stat.czxid));
     assert!(set.mzxid > stat.mzxid);
     assert_eq!(zk.get(&path).await.unwrap(), (Bytes::from_static(b"three"), set));
-    created(zk, &bench.at("a/b"), Persistent).await;
-    created(zk, &bench.at("a/c"), Persistent).await;
+    created(zk, &harness.at("a/b"), Persistent).await;
+    created(zk, &harness.at("a/c"), Persistent).await;
     let (mut names, stat) = zk.children(&path).await.unwrap();
     names.sort();
     assert_eq!((names, stat.num_children, stat.cversion), (vec!["b".to_owned(), "c".to_owned()], 2, 2));
-    zk.delete(&bench.at("a/b"), -1).await.unwrap();
-    assert_eq!(zk.exists(&bench.at("a/b")).await.unwrap(), None);
+    zk.delete(&harness.at("a/b"), -1).await.unwrap();
+    assert_eq!(zk.exists(&harness.at("a/b")).await.unwrap(), None);
     let stat = zk.exists(&path).await.unwrap().unwrap();
     assert_eq!((stat.num_children, stat.cversion, stat.version), (1, 3, 1));
     zk.sync(&path).await.unwrap();
 }
 
-async fn sequences(bench: ContractHarness<'_>) {
-    let (zk, prefix) = (&bench.zk, bench.at("n-"));
-    assert_eq!(created(zk, &bench.at("lock"), Persistent).await, bench.at("lock"));
-    assert_eq!(created(zk, &prefix, PersistentSequential).await, bench.at("n-0000000001"));
-    zk.delete(&bench.at("n-0000000001"), -1).await.unwrap();
-    assert_eq!(created(zk, &prefix, EphemeralSequential).await, bench.at("n-0000000002"));
-    assert_eq!(created(zk, &bench.at(""), PersistentSequential).await, bench.at("0000000003"));
-    // By this the proof of a leak tells whether a number was ever given.
-    let stat = zk.exists(&bench.root).await.unwrap().unwrap();
+async fn sequences(harness: ContractHarness<'_>) {
+    let (zk, prefix) = (&harness.zk, harness.at("n-"));
+    assert_eq!(created(zk, &harness.at("lock"), Persistent).await, harness.at("lock"));
+    assert_eq!(created(zk, &prefix, PersistentSequential).await, harness.at("n-0000000001"));
+    zk.delete(&harness.at("n-0000000001"), -1).await.unwrap();
+    assert_eq!(created(zk, &prefix, EphemeralSequential).await, harness.at("n-0000000002"));
+    assert_eq!(created(zk, &harness.at(""), PersistentSequential).await, harness.at("0000000003"));
+    // The proof of a leak derives from this whether a node id was ever issued.
+    let stat = zk.exists(&harness.root).await.unwrap().unwrap();
     assert_eq!((stat.cversion + stat.num_children) / 2, 4, "{stat:?}");
 }
 
-async fn ephemerals(bench: ContractHarness<'_>) {
-    let other = bench.server.connect().await;
-    let path = created(&other, &bench.at("e"), Ephemeral).await;
-    let stat = bench.zk.exists(&path).await.unwrap().unwrap();
+async fn ephemerals(harness: ContractHarness<'_>) {
+    let other = harness.server.connect().await;
+    let path = created(&other, &harness.at("e"), Ephemeral).await;
+    let stat = harness.zk.exists(&path).await.unwrap().unwrap();
     assert_eq!(stat.ephemeral_owner, other.session_id());
-    assert_ne!(other.session_id(), bench.zk.session_id());
-    let refused = other.create(&format!("{path}/child"), Bytes::new(), Persistent).await;
-    assert_eq!(refused.unwrap_err(), ZkError::NoChildrenForEphemerals);
-    let mut stream = bench.zk.watch(&bench.root).await.unwrap();
+    assert_ne!(other.session_id(), harness.zk.session_id());
+    let rejected = other.create(&format!("{path}/child"), Bytes::new(), Persistent).await;
+    assert_eq!(rejected.unwrap_err(), ZkError::NoChildrenForEphemerals);
+    let mut stream = harness.zk.watch(&harness.root).await.unwrap();
     drop(other);
     assert_eq!(next(&mut stream).await, (EventKind::Deleted, path.clone()));
-    assert_eq!(bench.zk.exists(&path).await.unwrap(), None);
+    assert_eq!(harness.zk.exists(&path).await.unwrap(), None);
 }
 
-async fn refusals(bench: ContractHarness<'_>) {
-    let (zk, missing) = (&bench.zk, bench.at("missing"));
+async fn failures(harness: ContractHarness<'_>) {
+    let (zk, missing) = (&harness.zk, harness.at("missing"));
     assert_eq!(zk.get(&missing).await.unwrap_err(), ZkError::NoNode);
     assert_eq!(zk.children(&missing).await.unwrap_err(), ZkError::NoNode);
     assert_eq!(zk.set(&missing, Bytes::new(), -1).await.unwrap_err(), ZkError::NoNode);
     assert_eq!(zk.delete(&missing, -1).await.unwrap_err(), ZkError::NoNode);
     let below = format!("{missing}/below");
     assert_eq!(zk.create(&below, Bytes::new(), Persistent).await.unwrap_err(), ZkError::NoNode);
-    assert_eq!(zk.create(&bench.root, Bytes::new(), Persistent).await.unwrap_err(), ZkError::NodeExists);
-    created(zk, &bench.at("child"), Persistent).await;
-    assert_eq!(zk.delete(&bench.root, -1).await.unwrap_err(), ZkError::NotEmpty);
+    assert_eq!(zk.create(&harness.root, Bytes::new(), Persistent).await.unwrap_err(), ZkError::NodeExists);
+    created(zk, &harness.at("child"), Persistent).await;
+    assert_eq!(zk.delete(&harness.root, -1).await.unwrap_err(), ZkError::NotEmpty);
 }
 
-async fn versions(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, created(&bench.zk, &bench.at("v"), Persistent).await);
+async fn versions(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, created(&harness.zk, &harness.at("v"), Persistent).await);
     assert_eq!(zk.set(&path, Bytes::new(), 3).await.unwrap_err(), ZkError::BadVersion);
     assert_eq!(zk.set(&path, Bytes::new(), 0).await.unwrap().version, 1);
     assert_eq!(zk.set(&path, Bytes::new(), 0).await.unwrap_err(), ZkError::BadVersion);
@@ -147,8 +147,8 @@ async fn versions(bench: ContractHarness<'_>) {
     zk.delete(&path, 1).await.unwrap();
 }
 
-async fn transactions(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, bench.at("t"));
+async fn transactions(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, harness.at("t"));
     let replies = zk
         .multi(vec![
             Op::create(path.as_str(), "x", Persistent),
@@ -167,21 +167,21 @@ async fn transactions(bench: ContractHarness<'_>) {
     assert_eq!((first.as_str(), second.as_str()), (path.as_str(), format!("{path}/s0000000000").as_str()));
     assert_eq!((stat.version, stat.data_length, stat.mzxid), (1, 2, stat.czxid));
     assert_eq!(rest, [OpReply::Checked, OpReply::Deleted]);
-    // What is written next of what was made names the version that is expected of it.
-    let made = bench.at("made");
-    zk.multi(vec![Op::create(made.as_str(), "x", Persistent)]).await.unwrap();
-    assert_eq!(zk.get(&made).await.unwrap().1.version, Stat::of_new().version);
+    // The next conditional write of a created znode expects this version.
+    let created_path = harness.at("made");
+    zk.multi(vec![Op::create(created_path.as_str(), "x", Persistent)]).await.unwrap();
+    assert_eq!(zk.get(&created_path).await.unwrap().1.version, Stat::of_new().version);
     assert_eq!(zk.multi(Vec::new()).await.unwrap(), []);
 }
 
-async fn failed_transactions(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, created(&bench.zk, &bench.at("t"), Persistent).await);
+async fn failed_transactions(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, created(&harness.zk, &harness.at("t"), Persistent).await);
     let before = zk.get(&path).await.unwrap();
     let failed = zk
         .multi(vec![
             Op::set(path.as_str(), "changed", -1),
             Op::create(format!("{path}/a"), "", Persistent),
-            Op::delete(bench.at("missing"), -1),
+            Op::delete(harness.at("missing"), -1),
             Op::check(path.as_str(), 9),
         ])
         .await;
@@ -190,21 +190,21 @@ async fn failed_transactions(bench: ContractHarness<'_>) {
     assert_eq!(zk.children(&path).await.unwrap().0, Vec::<String>::new());
 }
 
-async fn emptiness(bench: ContractHarness<'_>) {
-    let (zk, lock) = (&bench.zk, created(&bench.zk, &bench.at("lock"), Persistent).await);
+async fn emptiness(harness: ContractHarness<'_>) {
+    let (zk, lock) = (&harness.zk, created(&harness.zk, &harness.at("lock"), Persistent).await);
     let proof = || vec![Op::delete(lock.as_str(), -1), Op::create(lock.as_str(), "", Persistent)];
     assert_eq!(zk.multi(proof()).await.unwrap().len(), 2);
     let contender = created(zk, &format!("{lock}/x__lock__"), EphemeralSequential).await;
-    assert_eq!(contender, format!("{lock}/x__lock__0000000000"), "a directory created anew counts from zero");
-    let refused = ZkError::Multi { index: 0, source: Box::new(ZkError::NotEmpty) };
-    assert_eq!(zk.multi(proof()).await.unwrap_err(), refused);
+    assert_eq!(contender, format!("{lock}/x__lock__0000000000"), "a re-created directory counts from zero");
+    let rejected = ZkError::Multi { index: 0, source: Box::new(ZkError::NotEmpty) };
+    assert_eq!(zk.multi(proof()).await.unwrap_err(), rejected);
 }
 
-async fn recursive_watch(bench: ContractHarness<'_>) {
-    let (writer, path) = (bench.server.connect().await, bench.at("w"));
-    let mut stream = bench.zk.watch(&path).await.unwrap(); // before the znode exists
-    created(&writer, &bench.at("beside"), Persistent).await;
-    created(&writer, &bench.at("wider"), Persistent).await;
+async fn recursive_watch(harness: ContractHarness<'_>) {
+    let (writer, path) = (harness.server.connect().await, harness.at("w"));
+    let mut stream = harness.zk.watch(&path).await.unwrap(); // before the znode exists
+    created(&writer, &harness.at("beside"), Persistent).await;
+    created(&writer, &harness.at("wider"), Persistent).await;
     created(&writer, &path, Persistent).await;
     let child = created(&writer, &format!("{path}/c"), Persistent).await;
     writer.set(&child, Bytes::from_static(b"x"), -1).await.unwrap();
@@ -227,30 +227,30 @@ async fn recursive_watch(bench: ContractHarness<'_>) {
     }
 }
 
-async fn one_shot_watch(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, bench.at("o"));
+async fn one_shot_watch(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, harness.at("o"));
     let soon = |future| tokio::time::timeout(Duration::from_secs(10), future);
     let (stat, changed) = zk.exists_and_watch(&path).await.unwrap();
     assert_eq!(stat, None);
-    let (_, mut beside) = zk.exists_and_watch(&bench.at("beside")).await.unwrap();
-    let other = bench.server.connect().await;
+    let (_, mut other_changed) = zk.exists_and_watch(&harness.at("beside")).await.unwrap();
+    let other = harness.server.connect().await;
     created(&other, &path, Persistent).await;
-    soon(changed).await.expect("the creation is told");
+    soon(changed).await.expect("the creation is reported");
     let (stat, changed) = zk.exists_and_watch(&path).await.unwrap();
     assert_eq!(stat.map(|stat| stat.version), Some(0));
     other.set(&path, Bytes::new(), -1).await.unwrap();
-    soon(changed).await.expect("the change is told");
+    soon(changed).await.expect("the change is reported");
     let (_, changed) = zk.exists_and_watch(&path).await.unwrap();
     created(&other, &format!("{path}/child"), Ephemeral).await;
     other.delete(&format!("{path}/child"), -1).await.unwrap();
     other.delete(&path, -1).await.unwrap();
-    soon(changed).await.expect("the removal is told");
-    assert!((&mut beside).now_or_never().is_none(), "nothing happened at the other path");
+    soon(changed).await.expect("the removal is reported");
+    assert!((&mut other_changed).now_or_never().is_none(), "nothing happened at the other path");
 }
 
-async fn watches_side_by_side(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, bench.at("s"));
-    let mut above = zk.watch(&bench.root).await.unwrap();
+async fn watches_side_by_side(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, harness.at("s"));
+    let mut above = zk.watch(&harness.root).await.unwrap();
     let mut at = zk.watch(&path).await.unwrap();
     let (_, first) = zk.exists_and_watch(&path).await.unwrap();
     let (_, second) = zk.exists_and_watch(&path).await.unwrap();
@@ -263,28 +263,28 @@ async fn watches_side_by_side(bench: ContractHarness<'_>) {
     assert_eq!(next(&mut above).await, (EventKind::Deleted, path), "dropping one stream leaves the other");
 }
 
-async fn pipelining(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, bench.at("p"));
+async fn pipelining(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, harness.at("p"));
     let create = zk.create(&path, Bytes::new(), Persistent);
     let set = zk.set(&path, Bytes::from_static(b"later"), 0);
     let read = zk.get(&path);
-    let gone = zk.delete(&path, 1);
+    let deleted = zk.delete(&path, 1);
     let missing = zk.exists(&path);
     assert_eq!(missing.await.unwrap(), None);
-    gone.await.unwrap();
+    deleted.await.unwrap();
     assert_eq!(read.await.unwrap().0, "later");
     assert_eq!(set.await.unwrap().version, 1);
     create.await.unwrap();
-    let prefix = bench.at("many-");
+    let prefix = harness.at("many-");
     let requests = (0..1_000).map(|_| zk.create(&prefix, Bytes::new(), PersistentSequential));
     for (index, reply) in join_all(requests.collect::<Vec<_>>()).await.into_iter().enumerate() {
         assert_eq!(reply.unwrap().0, format!("{prefix}{:010}", index + 1));
     }
 }
 
-async fn many_reads(bench: ContractHarness<'_>) {
-    let zk = &bench.zk;
-    let paths: Vec<String> = (0..100).map(|index| bench.at(&format!("n{index}"))).collect();
+async fn many_reads(harness: ContractHarness<'_>) {
+    let zk = &harness.zk;
+    let paths: Vec<String> = (0..100).map(|index| harness.at(&format!("n{index}"))).collect();
     for (index, path) in paths.iter().enumerate().filter(|(index, _)| index % 3 != 0) {
         zk.create(path, Bytes::from(index.to_string()), Persistent).await.unwrap();
     }
@@ -303,41 +303,41 @@ async fn many_reads(bench: ContractHarness<'_>) {
     assert_eq!(zk.get_many(&[]).await, Ok(Vec::new()));
 }
 
-async fn sizes(bench: ContractHarness<'_>) {
-    let (zk, path) = (&bench.zk, bench.at("big"));
+async fn sizes(harness: ContractHarness<'_>) {
+    let (zk, path) = (&harness.zk, harness.at("big"));
     let fits = Bytes::from(vec![b'x'; 1_000_000]);
     zk.create(&path, fits.clone(), Persistent).await.unwrap();
     let too_large = Bytes::from(vec![b'x'; 1024 * 1024 + 1]);
     let is_too_large = |error: ZkError| matches!(error.root(), ZkError::TooLarge { .. });
     assert!(is_too_large(zk.set(&path, too_large.clone(), -1).await.unwrap_err()));
-    assert!(is_too_large(zk.create(&bench.at("no"), too_large.clone(), Persistent).await.unwrap_err()));
+    assert!(is_too_large(zk.create(&harness.at("no"), too_large.clone(), Persistent).await.unwrap_err()));
     assert!(is_too_large(zk.multi(vec![Op::set(path.as_str(), too_large, -1)]).await.unwrap_err()));
     assert_eq!(zk.get(&path).await.unwrap().0, fits);
 }
 
-async fn bad_paths(bench: ContractHarness<'_>) {
+async fn bad_paths(harness: ContractHarness<'_>) {
     for bad in ["relative", "/double//slash", "/end/", "/a/./b", "/a/..", "/control\u{1}", "/emoji\u{1f600}"] {
-        let refused = bench.zk.create(bad, Bytes::new(), Persistent).await.unwrap_err();
-        assert!(matches!(refused, ZkError::BadArguments(_) | ZkError::NoNode), "{bad:?}: {refused}");
+        let rejected = harness.zk.create(bad, Bytes::new(), Persistent).await.unwrap_err();
+        assert!(matches!(rejected, ZkError::BadArguments(_) | ZkError::NoNode), "{bad:?}: {rejected}");
     }
-    assert!(bench.zk.exists(&bench.root).await.unwrap().is_some());
+    assert!(harness.zk.exists(&harness.root).await.unwrap().is_some());
 }
 
-async fn two_sessions(bench: ContractHarness<'_>) {
-    let other = bench.server.connect().await;
-    let path = created(&bench.zk, &bench.at("shared"), Persistent).await;
+async fn two_sessions(harness: ContractHarness<'_>) {
+    let other = harness.server.connect().await;
+    let path = created(&harness.zk, &harness.at("shared"), Persistent).await;
     other.sync(&path).await.unwrap();
     let stat = other.set(&path, Bytes::from_static(b"theirs"), 0).await.unwrap();
-    bench.zk.sync(&path).await.unwrap();
-    assert_eq!(bench.zk.get(&path).await.unwrap(), (Bytes::from_static(b"theirs"), stat));
+    harness.zk.sync(&path).await.unwrap();
+    assert_eq!(harness.zk.get(&path).await.unwrap(), (Bytes::from_static(b"theirs"), stat));
 }
 
-async fn end_of_session(bench: ContractHarness<'_>) {
-    let other = bench.server.connect().await;
+async fn end_of_session(harness: ContractHarness<'_>) {
+    let other = harness.server.connect().await;
     let state = other.session();
     assert_eq!(*state.borrow(), SessionState::Connected);
-    let mut stream = other.watch(&bench.root).await.unwrap();
-    let (_, changed) = other.exists_and_watch(&bench.at("x")).await.unwrap();
+    let mut stream = other.watch(&harness.root).await.unwrap();
+    let (_, changed) = other.exists_and_watch(&harness.at("x")).await.unwrap();
     drop(other);
     let ended = tokio::time::timeout(Duration::from_secs(10), stream.next()).await.expect("the stream ends");
     assert_eq!(ended, None);

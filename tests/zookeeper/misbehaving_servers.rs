@@ -81,10 +81,10 @@ async fn a_server_that_is_not_zookeeper_is_rejected_with_a_reason() {
     let cases = [
         (ListenerBehavior::Closes, "the server close"),
         (ListenerBehavior::Silent, "accepts the connection but does not answer"),
-        (ListenerBehavior::Replies(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not look like ZooKeeper's"),
-        (ListenerBehavior::Replies(&[0xff; 64]), "does not look like ZooKeeper's"),
-        (ListenerBehavior::Replies(&[0, 0, 0, 1, 0]), "does not look like ZooKeeper's"),
-        (ListenerBehavior::Replies(&[0x7f, 0xff, 0xff, 0xff, 0, 0]), "does not look like ZooKeeper's"),
+        (ListenerBehavior::Replies(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the answer is not from ZooKeeper"),
+        (ListenerBehavior::Replies(&[0xff; 64]), "the answer is not from ZooKeeper"),
+        (ListenerBehavior::Replies(&[0, 0, 0, 1, 0]), "the answer is not from ZooKeeper"),
+        (ListenerBehavior::Replies(&[0x7f, 0xff, 0xff, 0xff, 0, 0]), "the answer is not from ZooKeeper"),
         (ListenerBehavior::Replies(&[0x15, 0x03, 0x03, 0, 2, 2, 80]), "wants TLS"),
     ];
     for (manners, words) in cases {

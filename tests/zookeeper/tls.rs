@@ -61,7 +61,7 @@ async fn certificates_are_verified_by_authority_and_optionally_host() {
         .await;
     let server = serve("server-v1").await;
     let refused = options(&server.address(), files(), HostNames::Ignored);
-    is_refused(refused, &["X.509 version 1", "make it anew as version 3"]).await;
+    is_refused(refused, &["X.509 version 1", "re-create it as version 3"]).await;
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
-//! What a change passes before it goes out.
+//! Call guard: the last check before a mutating call is sent.
 
 use futures::future::BoxFuture;
 
-/// Opens as long as the session is known to live. Each call has passed it; a driver that sends something a second time by itself
-/// passes it again.
+/// Open while the session is known to be alive. The TaskManager passes it before each mutating call; a driver that
+/// repeats a request by itself passes it again.
 pub struct CallGuard(Option<Box<GuardFn>>);
 
 type GuardFn = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;

@@ -18,13 +18,13 @@ pub trait Driver: Send + 'static {
     type Reply: 'static;
     type Machine: StateMachine<Call = Self::Call, Reply = Self::Reply> + 'static;
 
-    /// What the configuration alone says: published before anything has been seen.
+    /// Provider facts from the configuration alone: published before the first refresh.
     fn facts(&self) -> ProviderFacts;
 
     fn rate_limits(&self) -> RateLimits;
 
-    /// The smaller jobs that a job consists of, where each is worth knowing on its own: they run at once, each result is
-    /// noted when it comes, and the job ends with the last of them. A job without parts is one machine.
+    /// Smaller jobs that a job consists of, if each is worth reporting on its own. They run at once, each result is
+    /// recorded when it arrives, and the job ends with the last of them. A job without subjobs is one machine.
     fn subjobs(&self, _job: &Job) -> Vec<Job> {
         Vec::new()
     }
@@ -32,46 +32,47 @@ pub trait Driver: Send + 'static {
     /// Starts the machine for a job. Pure.
     fn begin(&self, job: &Job) -> Self::Machine;
 
-    /// The statsd of this cloud, where its samples go instead of to nobody or to that of the process. Asked once.
+    /// The statsd server for samples of this cloud; `None` sends them to that of the process, if it has one. Called
+    /// once.
     fn statsd_address(&self) -> Option<StatsdAddress> {
         None
     }
 
-    /// How to find out whether the driver would be another one if it were opened again for the same section: where it reads
-    /// more than that. Asked once; the answer is used at each load of the configuration.
+    /// How to detect that reopening the driver for the same section would change it, if the driver reads more than the
+    /// section. Called once; the result is used at each load of the configuration.
     fn needs_reopen(&self) -> Option<NeedsReopen> {
         None
     }
 
-    /// What the driver itself has counted since it was asked last, for statsd.
+    /// Samples that the driver itself has counted since the last call, for statsd.
     fn take_samples(&self) -> Vec<Sample> {
         Vec::new()
     }
 
-    /// Whether `notified` does anything: nobody is told anything in vain.
+    /// Whether `on_notification` does anything; if not, no notifications are sent.
     const WANTS_NOTIFICATIONS: bool = false;
 
-    /// Hears what became of a node. What is to be done about it is another job's.
+    /// Receives the fate of a node. Consequences in the cloud are another job's task.
     fn on_notification(&self, _notification: &Notification) {}
 
-    /// Gets what a call needs before it can go out, a token say. Called for what changes something, before it is held back until the
-    /// session is known to live: the call itself shall go out at once then.
+    /// Obtains what a call needs before it is sent, such as a token. Called for mutating calls, before the fence holds
+    /// them back: afterwards the call itself must be sent at once.
     fn prepare(&self, _call: &Self::Call) -> impl Future<Output = Result<(), CloudError>> {
         std::future::ready(Ok(()))
     }
 
-    /// Performs one API request. This and `prepare` are the only I/O a driver does. What it sends once more by itself, with another
-    /// token say, passes the gate first.
+    /// Performs one API request. This and `prepare` are the only I/O of a driver. A request that the driver repeats by
+    /// itself, for example with another token, passes the guard first.
     fn call(&self, call: Self::Call, guard: &CallGuard) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
 
-/// Whether what a driver has read besides its section says something else by now.
+/// Returns whether the data that a driver read besides its section has changed.
 #[derive(Clone)]
 pub struct NeedsReopen(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl fmt::Debug for NeedsReopen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outdated").finish_non_exhaustive()
+        f.debug_struct("NeedsReopen").finish_non_exhaustive()
     }
 }
 
@@ -80,7 +81,7 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
     /// For statsd: `compute.GET.servers`.
     fn key(&self) -> &'static str;
     fn lane(&self) -> Lane;
-    /// Whether something is another afterwards. Such a call is held back until the session is known to live.
+    /// Whether the call changes something. Such a call is held back until the session is known to be alive.
     fn is_mutating(&self) -> bool {
         self.lane() != Lane::Read
     }

@@ -7,19 +7,19 @@ use nodepool_model::records::time::Seconds;
 /// Why a call or a job failed, by what the caller should do next.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
 pub enum CloudError {
-    /// Deleting: that is success.
+    /// When deleting, this is a success.
     #[error("not found")]
     NotFound,
     /// Not a failed attempt: the node is aborted and the facts are refreshed.
     #[error("over quota: {0}")]
     Quota(String),
-    /// The zone that was asked for is not there any more: no failed attempt either, and another zone is chosen.
-    #[error("availability zone {0} is not there any more")]
+    /// The requested zone no longer exists. Not a failed attempt: another zone is chosen.
+    #[error("availability zone {0} no longer exists")]
     NoZone(String),
     /// The cloud is full; counts as an attempt.
     #[error("no capacity: {0}")]
     Capacity(String),
-    /// Slow down. The TaskManager does so and repeats the call for as long as somebody wants it; no submitter hears of it.
+    /// The TaskManager slows down and repeats the call as long as its job needs it; no submitter receives this error.
     #[error("throttled, retry after {} s", retry_after.0)]
     Throttled { retry_after: Seconds },
     /// The label can never work: it is taken out of service.
@@ -33,7 +33,7 @@ pub enum CloudError {
 }
 
 impl CloudError {
-    /// Of what kind, in one word: for figures.
+    /// Name of the kind, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             CloudError::NotFound => "not-found",
@@ -47,7 +47,7 @@ impl CloudError {
         }
     }
 
-    /// A job that Nodepool itself gave up: the provider drains, the submitter abandoned it, the tree ends.
+    /// A job that Nodepool itself cancelled: the provider drains, the submitter abandoned it, or the actor tree ends.
     pub fn abandoned(detail: impl Into<String>) -> Self {
         CloudError::Failed { kind: FailureKind::Nodepool, detail: detail.into() }
     }
@@ -56,7 +56,7 @@ impl CloudError {
 /// Kinds of failed launches and deletes that operators watch separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum FailureKind {
-    /// Something on our side: no uploaded image, no token, given up.
+    /// A cause in Nodepool: no uploaded image, no token, cancelled.
     Nodepool,
     /// The cloud reports the instance as failed.
     Status,
@@ -74,7 +74,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// What follows `nodepool.launch.` and its relatives in a metric's name.
+    /// The part of a statsd key after `nodepool.launch.` and similar prefixes.
     pub fn statsd_suffix(self) -> &'static str {
         match self {
             FailureKind::Nodepool => "error.nodepool",

@@ -1,6 +1,6 @@
-//! Facts: what is known of a provider. One immutable value, replaced as a whole.
+//! Provider facts: what is known about a provider. One immutable value, replaced as a whole.
 //!
-//! Drivers have no clock: the TaskManager stamps the times in here when it receives a reply.
+//! Drivers have no clock: the TaskManager sets the times in here when it receives a reply.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -14,67 +14,67 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{Seconds, Timestamp};
 
-/// What is known about one provider; one immutable value, replaced as a whole.
+/// Facts about one provider; one immutable value, replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProviderFacts {
-    /// When the last survey ended; the epoch before the first one.
+    /// When the last refresh ended; the epoch before the first one.
     pub refreshed_at: Timestamp,
-    /// Why the whole provider cannot be used, as its last survey found.
+    /// Why the whole provider cannot be used, according to the last refresh.
     pub unavailable: Option<Unavailable>,
-    /// Where the instances of our nodes were seen, by the numbers of the nodes.
+    /// Zones of the instances of our nodes, by node id.
     pub zones: BTreeMap<NodeId, String>,
-    /// Infinite where the cloud names no limit.
+    /// Infinite if the cloud has no limit.
     pub limits: Resources,
-    /// What others use of them.
+    /// Resources that other users of the cloud take of the limits.
     pub unmanaged: Resources,
-    /// What leaked instances of ours use of them, as the last look for leaks found.
+    /// Resources that leaked instances take of the limits, according to the last leak detection.
     pub leaked: Resources,
-    /// What one node of a label takes.
+    /// Resources of one node of each label.
     pub label_needs: BTreeMap<LabelName, Resources>,
     /// Nodes that exist without being launched, in the order of the configuration.
     pub static_hosts: Vec<Arc<StaticHost>>,
-    /// How nodes are launched; `None` where requests are served by reuse only.
+    /// How nodes are launched; `None` if requests are served only from static hosts.
     pub launch_config: Option<Arc<LaunchConfig>>,
-    /// How it takes images; `None` where it takes none.
+    /// How images are uploaded; `None` if the provider takes none.
     pub upload_config: Option<Arc<UploadConfig>>,
-    /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
+    /// Queries that failed in the last refresh. Their earlier results are kept, and the refresh is repeated soon.
     pub failed_queries: Vec<&'static str>,
 }
 
 /// How a provider launches nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchConfig {
-    /// Attempts for one node; at least one.
+    /// Attempts per node; at least one.
     pub attempts: u32,
-    /// For one attempt, from its beginning to a node that is ready.
+    /// Time for one attempt, from its start to a ready node.
     pub timeout: Seconds,
-    /// From a running instance to its answer at the connection port.
+    /// Time from a running instance to its answer at the connection port.
     pub boot_timeout: Seconds,
-    /// Availability zones to choose from; none where the cloud has none, or chooses itself.
+    /// Availability zones to choose from; empty if the cloud has none or chooses itself.
     pub zones: Vec<String>,
     pub unused_resources: UnusedResourcePolicy,
     pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
 }
 
-/// What is known about one label of one pool.
+/// Facts about one label of one pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchLabel {
-    /// What one node takes; `None` until the cloud has said it.
+    /// Resources of one node; `None` until the cloud has reported them.
     pub need: Option<Resources>,
     pub image: LabelImage,
     pub login: Login,
     pub host_key_checking: bool,
-    /// After a failed look for host keys the instance's console is logged.
+    /// Whether the instance's console is logged after a failed host key scan.
     pub console_log: bool,
-    /// Why no node of it can be launched.
+    /// Why no node of this label can be launched.
     pub unavailable: Option<Unavailable>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum LabelImage {
-    /// An image that the cloud has, by its name in the configuration.
+    /// An image of the cloud, by its name in the configuration.
     Cloud(String),
-    /// One that the builder makes and uploads.
+    /// An image that the builder builds and uploads.
     Disk(ImageName),
 }
 
@@ -90,22 +90,22 @@ pub struct Login {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Unavailable {
-    /// May pass by itself: an image is not there yet, the cloud does not answer.
+    /// May pass by itself: an image does not exist yet, the cloud does not answer.
     Temporary(String),
-    /// It can never work with this configuration.
+    /// Can never work with this configuration.
     Permanent(String),
 }
 
 impl Unavailable {
     pub fn reason(&self) -> &str {
         match self {
-            Unavailable::Temporary(why) | Unavailable::Permanent(why) => why,
+            Unavailable::Temporary(reason) | Unavailable::Permanent(reason) => reason,
         }
     }
 }
 
 impl ProviderFacts {
-    /// Nothing seen yet, nothing limited.
+    /// Facts before the first refresh: nothing known, nothing limited.
     pub fn initial() -> Self {
         Self {
             refreshed_at: Timestamp::default(),
@@ -122,25 +122,26 @@ impl ProviderFacts {
         }
     }
 
-    /// Notes what the last check of one host found. Hosts that are not known are left alone.
+    /// Records the last check of one host. Unknown hosts are ignored.
     pub fn record_check(&mut self, identity: &HostIdentity, check: HostCheck) {
         if let Some(host) = self.static_hosts.iter_mut().find(|host| host.identity == *identity) {
             Arc::make_mut(host).check = check;
         }
     }
 
-    /// What is known about launching a label in a pool.
+    /// Facts about launching a label in a pool.
     pub fn launch_label(&self, pool: &PoolName, label: &LabelName) -> Option<&LaunchLabel> {
         self.launch_config.as_ref()?.labels.get(pool)?.get(label)
     }
 
-    /// Is an image missing that a label wants?
+    /// Whether an image that a label needs is missing.
     pub fn is_missing_an_image(&self) -> bool {
         let labels = self.launch_config.iter().flat_map(|config| config.labels.values().flat_map(BTreeMap::values));
         labels.into_iter().any(|label| matches!(label.unavailable, Some(Unavailable::Temporary(_))))
     }
 
-    /// What the cloud leaves to this provider's nodes: its limits without what others and leaked instances use.
+    /// Resources that the cloud leaves to this provider's nodes: its limits without the use of others and of leaked
+    /// instances.
     pub fn capacity(&self) -> Resources {
         let mut capacity = self.limits.clone();
         capacity.subtract(&self.unmanaged);
@@ -148,14 +149,15 @@ impl ProviderFacts {
         capacity
     }
 
-    /// What may ever be free: leaked instances go, and the network's resources are in use by whoever comes first.
+    /// Resources that may ever be available: leaked instances are deleted, and network resources may be released by
+    /// others.
     pub fn max_capacity(&self) -> Resources {
         let mut capacity = self.limits.clone();
         capacity.subtract(&self.unmanaged.recorded(true));
         capacity
     }
 
-    /// What one node takes; one instance where nothing more is known.
+    /// Resources of one node; one instance if nothing more is known.
     pub fn need(&self, pool: &PoolName, label: &LabelName) -> &Resources {
         static ONE_INSTANCE: LazyLock<Resources> = LazyLock::new(|| Resources::none().with("instances", 1.0));
         let launched = self.launch_label(pool, label).and_then(|label| label.need.as_ref());
@@ -178,6 +180,6 @@ mod tests {
         facts.limits.set("ram", 4096.0);
         let json = serde_json::to_value(&facts).unwrap();
         assert_eq!(json["limits"], serde_json::json!({"cores": null, "ram": 4096.0}));
-        assert_eq!(json["seen_at"], serde_json::json!(0.0));
+        assert_eq!(json["refreshed_at"], serde_json::json!(0.0));
     }
 }

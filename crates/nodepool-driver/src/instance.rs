@@ -1,4 +1,4 @@
-//! Instances of a cloud, and the inventory of all that a provider can see.
+//! Instances of a cloud, and the inventory of all that are visible to a provider.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 
-/// A resource that runs and can be handed out.
+/// A resource that runs and can serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Instance {
     pub external_id: ExternalId,
@@ -20,10 +20,10 @@ pub struct Instance {
     pub cloud: Option<String>,
     pub zone: Option<String>,
     pub region: Option<String>,
-    /// The hypervisor, as far as the cloud says which.
+    /// The hypervisor, if the cloud reports it.
     pub host_id: Option<String>,
     pub metadata: BTreeMap<String, String>,
-    /// What it takes from the limits.
+    /// Resources that it takes of the limits.
     pub resources: Resources,
     pub state: InstanceState,
 }
@@ -32,13 +32,13 @@ pub struct Instance {
 pub enum InstanceState {
     Starting,
     Running,
-    /// With the cloud's word for it.
+    /// With the cloud's text for it.
     Failed(String),
     Stopping,
 }
 
 impl Instance {
-    /// Of which nothing else is known.
+    /// An instance of which only the id is known.
     pub fn new(external_id: ExternalId) -> Self {
         Self {
             external_id,
@@ -57,22 +57,22 @@ impl Instance {
         }
     }
 
-    /// Was it made by this provider?
+    /// Whether this provider created it.
     pub fn belongs_to(&self, provider: &ProviderName) -> bool {
         self.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
     }
 
-    /// The node that it was made for.
+    /// The node that it was created for.
     pub fn node(&self) -> Option<&str> {
         self.metadata.get("nodepool_node_id").map(String::as_str)
     }
 }
 
-/// Every instance of the provider that could be seen, ours or not; complete, or there is none.
+/// A complete list of the instances that are visible to the provider, ours or not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Inventory {
     instances: Vec<Instance>,
-    /// Where to find those whose id is a text.
+    /// Index of the instances whose id is a text.
     #[serde(skip)]
     by_id: HashMap<String, usize>,
 }
@@ -91,7 +91,7 @@ impl Inventory {
         &self.instances
     }
 
-    /// What instances that are not this provider's use of the limits.
+    /// Resources that instances of other owners take of the limits.
     pub fn used_by_others(&self, provider: &ProviderName) -> Resources {
         let mut total = Resources::none();
         self.instances
@@ -101,7 +101,7 @@ impl Inventory {
         total
     }
 
-    /// Where the nodes of a provider are.
+    /// Zones of the provider's nodes.
     pub fn zones(&self, provider: &ProviderName) -> BTreeMap<NodeId, String> {
         let ours = self.instances.iter().filter(|instance| instance.belongs_to(provider));
         ours.filter_map(|instance| Some((NodeId::from(instance.node()?), instance.zone.clone()?))).collect()

@@ -1,4 +1,4 @@
-//! Jobs: what a provider is asked to do, and what a submitter receives about it.
+//! Jobs: work submitted to a provider, and the events that its submitter receives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,37 +14,37 @@ use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, PoolName};
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 
-/// One thing that a provider is asked to do.
+/// Work submitted to a provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Job {
     Launch(Arc<LaunchOrder>),
     /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
     Delete(ExternalId),
-    /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
+    /// Refresh the `ProviderFacts`. The first refresh of a provider runs at its start without a submission.
     Refresh,
-    /// Delete what bears no mark and nobody uses: floating addresses, and ports where it says so.
+    /// Delete unused resources without metadata: floating IPs, and ports if `ports` is set.
     CleanUnused {
         ports: bool,
         mode: CleanMode,
     },
-    /// See every instance, for machines that wait for theirs; cheaper than a survey, and asked for often.
+    /// List all instances, for machines that wait for theirs. Cheaper than a refresh, and frequent.
     List,
-    /// Which instances there are, and no more of them than a cloud tells cheaply. Ends with `Outcome::Listed` where that is
-    /// all the same to it.
+    /// List the ids of all instances, if the cloud lists them more cheaply than the instances. Otherwise it ends with
+    /// `Outcome::Listed`.
     ListServerIds,
-    /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
-    /// found is noted in the facts.
+    /// Check one static host as for its registration: connect to it and gather its keys, if configured. The result is
+    /// recorded in the facts.
     Inspect(HostIdentity),
-    /// The text that an instance has written to its console, for the log of a launch that failed.
+    /// Read the text that an instance has written to its console, for the log of a failed launch.
     Console(ExternalId),
-    /// Bring an image there. Ends with `Outcome::Uploaded`; what a failed one has left goes with `Job::DeleteImage`.
+    /// Upload an image. Ends with `Outcome::Uploaded`; what a failed upload left is deleted with `Job::DeleteImage`.
     Upload(Arc<UploadOrder>),
     /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
     DeleteImage(ExternalId),
-    /// See the images that this provider may see, ours or not.
+    /// List the images that are visible to this provider, ours or not.
     ListImages,
-    /// Is this standing host alive? Reaches it without gathering keys; cheap enough to precede a hand-out. A failure
-    /// is noted in the facts, a success changes nothing there.
+    /// Probe a static host: connect without gathering keys; cheap enough to precede a fulfilment. A failure is recorded
+    /// in the facts, a success changes nothing there.
     Probe(HostIdentity),
 }
 
@@ -54,11 +54,11 @@ impl Job {
         match self {
             Job::Launch(_) => "launch",
             Job::Delete(_) => "delete",
-            Job::Refresh => "survey",
+            Job::Refresh => "refresh",
             Job::List => "list",
-            Job::ListServerIds => "roll call",
+            Job::ListServerIds => "list server ids",
             Job::Console(_) => "console",
-            Job::CleanUnused { .. } => "tidy",
+            Job::CleanUnused { .. } => "clean unused",
             Job::Inspect(_) => "inspect",
             Job::Upload(_) => "upload",
             Job::DeleteImage(_) => "delete image",
@@ -68,7 +68,7 @@ impl Job {
     }
 }
 
-/// What a new node shall be.
+/// Description of a node to launch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchOrder {
     pub pool: PoolName,
@@ -77,54 +77,55 @@ pub struct LaunchOrder {
     pub zone: Option<String>,
     /// The uploaded image to boot, as the cloud knows it; without one, the label's cloud image.
     pub image: Option<ExternalId>,
-    /// The request that the node is for, for properties that quote it. All nodes of a request share it.
+    /// The request of the node, for properties that reference it. All nodes of a request share it.
     pub request: Arc<Value>,
-    /// Put on the resource at creation, so that an inventory tells whose it is.
+    /// Set on the instance at its creation, so that an inventory identifies its owner.
     pub metadata: BTreeMap<String, String>,
-    /// Continue with this instance of an earlier life instead of creating one.
+    /// Continue with this instance of a previous process instead of creating one.
     pub prior_instance: Option<ExternalId>,
-    /// An earlier creation may have succeeded though nobody heard of it: look for an instance of this node before
-    /// creating one.
+    /// An earlier creation may have succeeded without an answer: search for an instance of this node before creating
+    /// one.
     pub may_exist: bool,
-    /// Who asked for it before died a moment ago: it may still appear, and is looked for during some seconds.
+    /// The process that requested the instance died recently: the instance may still appear, and is searched for during
+    /// some seconds.
     pub may_appear: bool,
 }
 
-/// How a job ended well.
+/// Result of a successful job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Outcome {
     Launched(Box<Instance>),
     Deleted,
-    /// The facts as they are now published, and what was seen.
+    /// The facts as they are now published, and the inventory.
     Refreshed(Arc<ProviderFacts>, Arc<Inventory>),
     Listed(Arc<Inventory>),
-    /// The ids of all.
+    /// The ids of all instances.
     ServerIds(Vec<String>),
-    /// `None` where the cloud has none.
+    /// `None` if the cloud has none.
     Console(Option<String>),
     Uploaded(ExternalId),
-    /// Complete, or there is none.
+    /// A complete list.
     Images(Vec<StoredImage>),
     CleanedUnused(CleanReport),
-    /// The check has been made; it may have found the host unusable. An error means that it has not been made.
+    /// The check was performed; it may have found the host unusable. An error means that it was not performed.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.
     Alive(HostIdentity),
 }
 
-/// What a submitter hears of its job: at most one `Known`, then exactly one `Ended`.
+/// Event of a job: at most one `InstanceKnown`, then exactly one `Finished`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum JobEvent {
-    /// Something may exist in the cloud from now on, under this id.
+    /// An instance or image may exist in the cloud from now on, under this id.
     InstanceKnown(ExternalId),
     Finished(Result<Outcome, CloudError>),
 }
 
-/// What became of a node of a provider outside the jobs of its driver.
+/// Fate of a node outside the jobs of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// Its record is gone, and its instance before that.
+    /// Its record was deleted, after its instance.
     NodeDeleted(NodeId),
-    /// A request takes it that it was not launched for.
+    /// It was allocated to a request other than the one it was launched for.
     NodeReused(NodeId),
 }

@@ -1,4 +1,5 @@
-//! The API between Nodepool and its drivers: jobs, provider facts and the state machines that a driver answers jobs with.
+//! The API between Nodepool and its drivers: jobs, provider facts, and the state machines that a driver returns for
+//! jobs.
 //!
 //! A driver needs this crate and `nodepool-model`, and no other part of Nodepool.
 

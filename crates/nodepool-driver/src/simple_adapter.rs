@@ -1,5 +1,5 @@
-//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls, and more
-//! where its cloud has more; `Simple` makes a driver of it, with the machines for every job.
+//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls, and
+//! more if its cloud has more; `Simple` makes it a driver, with the machines for every job.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 
-/// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
+/// Calls of a simple cloud. They run one after another, unless `rate_limits` allows more.
 pub trait SimpleAdapter: Send + 'static {
     /// Names of the calls for statsd.
     const KEYS: Keys = Keys {
@@ -35,23 +35,23 @@ pub trait SimpleAdapter: Send + 'static {
         list_images: "list_images",
     };
 
-    /// Creates an instance with all the metadata of the order. Where one of this host name is there already, by a creation whose
-    /// answer was lost, that one is meant.
+    /// Creates an instance with all the metadata of the order. If an instance of this host name exists already, from a
+    /// creation whose answer was lost, returns that one.
     fn create_instance(&self, order: &LaunchOrder) -> impl Future<Output = Result<ExternalId, CloudError>>;
 
-    /// Asks for the removal. `NotFound` is as good as success.
+    /// Requests the deletion. `NotFound` counts as success.
     fn delete_instance(&self, id: &ExternalId) -> impl Future<Output = Result<(), CloudError>>;
 
-    /// All instances that can be seen, ours or not. A listing that is not complete is an error.
+    /// All visible instances, ours or not. An incomplete listing is an error.
     fn list_instances(&self) -> impl Future<Output = Result<Vec<Instance>, CloudError>>;
 
-    /// Nothing is limited where a cloud does not say.
+    /// Limits of the cloud. The default is unlimited.
     fn quota_limits(&self) -> impl Future<Output = Result<Resources, CloudError>> {
         ready(Ok(Resources::unlimited()))
     }
 
-    /// Ports that carry nothing now. Those that carried nothing at the look before either are deleted. Asked for as often as
-    /// `launching` says.
+    /// Ports that are unused now. Ports that were also unused in the previous listing are deleted. Called as often as
+    /// `launching` defines.
     fn unused_ports(&self) -> impl Future<Output = Result<Vec<String>, CloudError>> {
         ready(Ok(Vec::new()))
     }
@@ -60,39 +60,39 @@ pub trait SimpleAdapter: Send + 'static {
         ready(Err(CloudError::NotFound))
     }
 
-    /// What an instance has written to its console, for the log of a launch that failed.
+    /// The text that an instance has written to its console, for the log of a failed launch.
     fn console(&self, _id: &ExternalId) -> impl Future<Output = Result<Option<String>, CloudError>> {
         ready(Ok(None))
     }
 
-    /// Brings an image there, with all the order's properties and marks. Where one with these marks is there already and whole, by an
-    /// attempt of which nobody has heard, that one is meant.
+    /// Uploads an image with all the order's properties and marks. If a complete image with these marks exists already,
+    /// from an attempt whose answer was lost, returns that one.
     fn upload_image(&self, _order: &UploadOrder) -> impl Future<Output = Result<ExternalId, CloudError>> {
         ready(Err(CloudError::Denied("this cloud takes no images".to_owned())))
     }
 
-    /// `NotFound` is as good as success.
+    /// `NotFound` counts as success.
     fn delete_image(&self, _id: &ExternalId) -> impl Future<Output = Result<(), CloudError>> {
         ready(Err(CloudError::NotFound))
     }
 
-    /// All images that can be seen, ours or not.
+    /// All visible images, ours or not.
     fn list_images(&self) -> impl Future<Output = Result<Vec<StoredImage>, CloudError>> {
         ready(Ok(Vec::new()))
     }
 
-    /// How nodes are launched, and what is known of each label: from the configuration alone.
+    /// How nodes are launched, and what is known about each label: from the configuration alone.
     fn launching(&self) -> LaunchConfig;
 
-    /// How images are taken: from the configuration alone.
+    /// How images are uploaded: from the configuration alone.
     fn uploading(&self) -> Option<UploadConfig> {
         None
     }
 
-    /// Whether `notified` does anything.
+    /// Whether `on_notification` does anything.
     const WANTS_NOTIFICATIONS: bool = false;
 
-    /// Hears what became of a node.
+    /// Receives the fate of a node.
     fn on_notification(&self, _notification: &Notification) {}
 
     fn rate_limits(&self) -> RateLimits {
@@ -120,12 +120,12 @@ pub struct Keys {
     pub list_images: &'static str,
 }
 
-/// As metrics know them.
+/// Name of ports in metrics.
 const PORTS_RESOURCE: &str = "ports";
 
-/// Longest time for one call.
+/// Deadline of one call.
 const CALL_DEADLINE: Seconds = Seconds(60.0);
-/// The same for an image on its way.
+/// Deadline of an image upload.
 const UPLOAD_DEADLINE: Seconds = Seconds(72_000.0);
 
 /// A driver made of an adapter.
@@ -133,7 +133,7 @@ pub struct Simple<A> {
     adapter: A,
     provider: ProviderName,
     facts: ProviderFacts,
-    /// At the last look.
+    /// Unused ports of the previous listing.
     unused_ports: RefCell<BTreeSet<String>>,
 }
 
@@ -175,7 +175,7 @@ pub enum Reply {
     Accepted,
     Listed(Vec<Instance>),
     Limits(Resources),
-    /// Ports that were unused at the look before as well.
+    /// Ports that were unused in the previous listing, too.
     UnusedPorts(Vec<String>),
     Console(Option<String>),
     Images(Vec<StoredImage>),
@@ -225,7 +225,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Refresh => (Step::Refresh(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List | Job::ListServerIds => (Step::List, None),
-            Job::CleanUnused { ports, mode: doing } => (Step::CleanUnused { ports: *ports, mode: *doing }, None),
+            Job::CleanUnused { ports, mode } => (Step::CleanUnused { ports: *ports, mode: *mode }, None),
             Job::Console(id) => (Step::Console(id.clone()), None),
             Job::Upload(order) => (Step::Upload(order.clone()), None),
             Job::DeleteImage(id) => (Step::DeleteImage(id.clone()), None),
@@ -256,14 +256,15 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
 }
 
 impl<A> Simple<A> {
-    /// Notes which ports are unused now. A port that is just being made carries nothing for a moment, so one look is not enough.
+    /// Records which ports are unused now. A port that is being created is unused for a moment, so one listing is not
+    /// enough.
     fn unused_since_previous_listing(&self, ports: Vec<String>) -> Vec<String> {
         let previous = self.unused_ports.replace(ports.iter().cloned().collect());
         ports.into_iter().filter(|port| previous.contains(port)).collect()
     }
 }
 
-/// One job, written down as its steps.
+/// State machine of one job.
 #[derive(Debug)]
 pub struct Machine {
     keys: Keys,
@@ -284,7 +285,7 @@ enum Step {
         ports: bool,
         mode: CleanMode,
     },
-    /// The ports that are left, and what has been done.
+    /// The remaining ports, and the report so far.
     DeletingPorts(Vec<String>, CleanReport),
     Console(ExternalId),
     Upload(Arc<UploadOrder>),
@@ -307,7 +308,9 @@ impl StateMachine for Machine {
         let step = std::mem::replace(&mut self.step, Step::Finished);
         let keys = self.keys;
         match (step, input) {
-            (Step::DeletingPorts(left, done), Input::Reply(result)) => self.on_port_deleted(left, done, result),
+            (Step::DeletingPorts(remaining, report), Input::Reply(result)) => {
+                self.on_port_deleted(remaining, report, result)
+            }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
             (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
@@ -342,8 +345,8 @@ impl StateMachine for Machine {
                 Next::Done(Outcome::CleanedUnused(CleanReport::default()))
             }
             (step @ Step::CleanUnused { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
-            (Step::CleanUnused { mode: doing, .. }, Input::Reply(Ok(Reply::UnusedPorts(unused)))) => {
-                self.clean_unused(doing, unused)
+            (Step::CleanUnused { mode, .. }, Input::Reply(Ok(Reply::UnusedPorts(unused)))) => {
+                self.clean_unused(mode, unused)
             }
             (Step::Console(id), Input::Start) => {
                 self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
@@ -361,7 +364,7 @@ impl StateMachine for Machine {
             (Step::ListImages, Input::Start) => self.call(Step::ListImages, keys.list_images, Request::Images),
             (Step::ListImages, Input::Reply(Ok(Reply::Images(images)))) => Next::Done(Outcome::Images(images)),
             (Step::Unsupported, Input::Start) => Next::Failed(CloudError::NotFound),
-            (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
+            (step, input) => unreachable!("unexpected {input:?} in step {step:?}"),
         }
     }
 
@@ -374,14 +377,14 @@ impl StateMachine for Machine {
             Step::Create(_) | Step::Creating => "creating instance",
             Step::Booting => "booting",
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
-            Step::AwaitingDeletion(_) => "waiting until it is gone",
+            Step::AwaitingDeletion(_) => "waiting for deletion",
             Step::List => "listing",
-            Step::CleanUnused { .. } | Step::DeletingPorts(..) => "tidying up",
+            Step::CleanUnused { .. } | Step::DeletingPorts(..) => "cleaning unused resources",
             Step::Console(_) => "reading the console",
             Step::Upload(_) | Step::Uploading => "uploading",
             Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
             Step::ListImages => "listing images",
-            Step::Refresh(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
+            Step::Refresh(..) | Step::Listing(..) | Step::Limiting(..) => "refreshing",
             Step::Unsupported | Step::Finished => "ended",
         }
     }
@@ -403,47 +406,47 @@ impl Machine {
         match found.map(|instance| (&instance.state, instance)) {
             Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
             Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
-            // Some clouds accept what is over a quota and let it fail.
+            // Some clouds accept a request beyond the quota and let the instance fail.
             Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
                 Next::Failed(CloudError::Quota(fault.clone()))
             }
             Some((InstanceState::Failed(fault), _)) => status_failure(format!("Server in error state: {fault}")),
-            Some((InstanceState::Stopping, _)) | None => status_failure("the instance has gone".to_owned()),
+            Some((InstanceState::Stopping, _)) | None => status_failure("the instance no longer exists".to_owned()),
         }
     }
 
     fn clean_unused(&mut self, mode: CleanMode, unused: Vec<String>) -> Next<Call> {
-        let mut done = CleanReport::default();
+        let mut report = CleanReport::default();
         match mode {
-            CleanMode::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, done),
-            CleanMode::Delete { .. } => drop(done.exceeded.insert(PORTS_RESOURCE, unused.len())),
-            CleanMode::DryRun => drop(done.unused.insert(PORTS_RESOURCE, unused)),
+            CleanMode::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, report),
+            CleanMode::Delete { .. } => drop(report.exceeded.insert(PORTS_RESOURCE, unused.len())),
+            CleanMode::DryRun => drop(report.unused.insert(PORTS_RESOURCE, unused)),
         }
-        Next::Done(Outcome::CleanedUnused(done))
+        Next::Done(Outcome::CleanedUnused(report))
     }
 
     fn on_port_deleted(
         &mut self,
         remaining: Vec<String>,
-        mut done: CleanReport,
+        mut report: CleanReport,
         result: Result<Reply, CloudError>,
     ) -> Next<Call> {
         match result {
-            Ok(_) => *done.deleted.entry(PORTS_RESOURCE).or_default() += 1,
-            // Somebody was faster.
+            Ok(_) => *report.deleted.entry(PORTS_RESOURCE).or_default() += 1,
+            // Another process deleted it first.
             Err(CloudError::NotFound) => {}
-            // One that cannot be deleted keeps no other from it; the first error is told in the end.
-            Err(error) => drop(done.failed.entry(PORTS_RESOURCE).or_insert_with(|| error.to_string())),
+            // A failure does not stop the other deletions; the first error is reported at the end.
+            Err(error) => drop(report.failed.entry(PORTS_RESOURCE).or_insert_with(|| error.to_string())),
         }
-        self.delete_next_port(remaining, done)
+        self.delete_next_port(remaining, report)
     }
 
-    fn delete_next_port(&mut self, mut remaining: Vec<String>, done: CleanReport) -> Next<Call> {
+    fn delete_next_port(&mut self, mut remaining: Vec<String>, report: CleanReport) -> Next<Call> {
         match remaining.pop() {
             Some(port) => {
-                self.call(Step::DeletingPorts(remaining, done), self.keys.delete_port, Request::DeletePort(port))
+                self.call(Step::DeletingPorts(remaining, report), self.keys.delete_port, Request::DeletePort(port))
             }
-            None => Next::Done(Outcome::CleanedUnused(done)),
+            None => Next::Done(Outcome::CleanedUnused(report)),
         }
     }
 }

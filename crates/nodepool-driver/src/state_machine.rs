@@ -1,4 +1,4 @@
-//! How a driver's multi-step work is written down: a machine is told what came of its last call and names the next one.
+//! State machine of a job: receives the result of its last call and names the next one.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use crate::job::Outcome;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
-/// One job on its way. Pure: it does no I/O, it only says which API call comes next.
+/// One job in progress. Pure: it performs no I/O and only names the next API call.
 pub trait StateMachine {
     type Call;
     type Reply;
 
     fn step(&mut self, input: Input<'_, Self::Reply>) -> Next<Self::Call>;
-    /// Known as soon as anything may exist in the cloud, so that it is recorded before the machine can go wrong.
+    /// Set as soon as an instance may exist in the cloud, so that it is recorded before the machine can fail.
     fn external_id(&self) -> Option<&ExternalId>;
-    /// What it is waiting for, in a word: for dump and log.
+    /// Current step of the machine, in a few words: for dump and log.
     fn label(&self) -> &'static str;
 }
 
-/// What a machine is told. The first input is `Start`; each later one answers what the machine asked for last.
+/// Input of a machine. The first one is `Start`; each later one answers the previous `Next`.
 #[derive(Debug)]
 pub enum Input<'a, R> {
     Start,
@@ -29,51 +29,51 @@ pub enum Input<'a, R> {
     Observed(&'a Inventory),
 }
 
-/// What a machine wants next.
+/// The next action of a machine.
 #[derive(Debug, PartialEq)]
 pub enum Next<C> {
     Call(C),
-    /// Wake me with the next inventory; all machines that wait share one listing.
+    /// Continue with the next inventory; all waiting machines share one listing.
     Observe,
     Done(Outcome),
     Failed(CloudError),
 }
 
-/// Who a call competes with: lanes are served in turn, so that listing cannot starve deleting.
+/// Group of calls that compete with each other. Lanes are served in turn, so that listing cannot starve deleting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// Changes something, or somebody waits for it right now.
+    /// Changes something, or is urgent.
     Change,
     Read,
-    /// Long transfers: spaced as all calls are, but not counted as in flight.
+    /// Long transfers: spaced like all calls, but not counted as in flight.
     Bulk,
 }
 
-/// How fast a provider may be called.
+/// Rate limits of a provider.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimits {
     /// Between the starts of two calls.
     pub spacing: Seconds,
     pub in_flight: InFlightLimit,
-    /// Machines that wait for an inventory share one listing, which begins so long after the first of them asked.
+    /// Machines that wait for an inventory share one listing, which starts this long after the first of them asked.
     pub listing_delay: Seconds,
-    /// From one survey to the next; `None` where nothing changes by itself.
+    /// Interval of refreshes; `None` if nothing changes by itself.
     pub refresh: Option<Seconds>,
 }
 
-/// How old limits and what others use of them may become, in Nodepool 11 as well.
+/// Maximum age of limits and of their use by others; the same as in Nodepool 11.
 pub const REFRESH_INTERVAL: Seconds = Seconds(300.0);
 
-/// How many calls may run at a time.
+/// Maximum of calls in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightLimit {
-    /// The driver knows best, e.g. 1 for a client that is not safe to use concurrently.
+    /// Defined by the driver, e.g. 1 for a client that is not safe to use concurrently.
     Fixed(usize),
-    /// The operator may set it.
+    /// The operator may configure it.
     Configurable,
 }
 
-/// The machine for every job that is a single request, and for jobs whose end needs none.
+/// The machine for jobs of a single request, and for jobs whose result is known without one.
 pub struct OneCall<C, R> {
     state: OneCallState<C, R>,
     label: &'static str,
@@ -97,7 +97,7 @@ impl<C, R> OneCall<C, R> {
         Self { state: OneCallState::Ready(call, Box::new(finish)), label }
     }
 
-    /// A job whose end is known without asking anybody.
+    /// A job whose result is known without a call.
     pub fn finished(result: Result<Outcome, CloudError>) -> Self {
         Self { state: OneCallState::Immediate(result), label: "ended" }
     }
@@ -116,7 +116,7 @@ impl<C, R> StateMachine for OneCall<C, R> {
             }
             (OneCallState::Calling(finish), Input::Reply(reply)) => reply.and_then(finish),
             (OneCallState::Immediate(result), Input::Start) => result,
-            _ => unreachable!("a machine of one call is told `Start` and then at most one reply"),
+            _ => unreachable!("OneCall receives `Start` and then at most one reply"),
         };
         match result {
             Ok(outcome) => Next::Done(outcome),

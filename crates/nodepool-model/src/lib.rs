@@ -1,6 +1,4 @@
-//! What there is: records, configuration and the picture of ZooKeeper; pure data, std and serde only.
-//!
-//! The order below is the order of dependency: a file uses only files above it.
+//! Records, configuration, metrics and the snapshot of ZooKeeper: pure data without I/O, clock or random numbers.
 
 pub mod metrics;
 pub mod records;

@@ -1,4 +1,4 @@
-//! What a decision may look at: configuration, snapshot, facts and the time, all borrowed.
+//! Inputs of a decision: configuration, snapshot, provider facts and the time, all borrowed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub struct Inputs<'a> {
     pub snapshot: &'a Snapshot,
     /// One entry per provider in service.
     pub facts: &'a BTreeMap<ProviderName, Arc<ProviderFacts>>,
-    /// By the clock on the wall, as records have it; it may be set at any time.
+    /// Wall-clock time, as records have it. An operator or NTP may set this clock at any time.
     pub now: Timestamp,
-    /// By the clock that nobody sets, for whatever is waited for.
+    /// Monotonic time, for delays and timeouts.
     pub monotonic_now: MonotonicTime,
 }
 
 impl Inputs<'_> {
-    /// When a time on the wall comes, unless that clock is set before.
+    /// The monotonic time of a wall-clock time, unless the wall clock is set before.
     pub fn monotonic_time_of(&self, time: Timestamp) -> MonotonicTime {
         self.monotonic_now + (time - self.now)
     }

@@ -1,4 +1,4 @@
-//! What to do about it: one file per decision, then the brains that the actors carry.
+//! Nodepool's decisions: one file per decision, and the state machines, planners and schedulers that the actors drive.
 //!
 //! The order below is the order of dependency: a file uses only files above it.
 

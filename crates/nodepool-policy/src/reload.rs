@@ -1,4 +1,4 @@
-//! What a new configuration changes: the smallest set of things to start, to replace, to drain.
+//! Reload: the smallest set of changes between two configurations, as things to start, replace and drain.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,30 +9,30 @@ use nodepool_model::records::ids::{PoolId, ProviderName};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     ProviderAdded(ProviderName),
-    /// Its TaskManager is replaced; its pools stay and are told.
+    /// Its TaskManager is replaced; its pools keep running and are notified.
     ProviderChanged(ProviderName),
     ProviderRemoved(ProviderName),
     PoolAdded(PoolId),
     PoolChanged(PoolId),
     PoolRemoved(PoolId),
     LabelsChanged,
-    /// Tenant limits or the age of held nodes.
+    /// Tenant limits or `max-hold-age`.
     LimitsChanged,
-    /// The ZooKeeper servers: the session moves, it does not end.
+    /// The ZooKeeper servers: the session moves to the new ones.
     ServersChanged,
-    /// Something that only a restart applies; named for the log.
+    /// A change that needs a restart; named for the log.
     NeedsRestart(&'static str),
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::ProviderAdded(name) => write!(f, "provider {name} is new"),
+            Change::ProviderAdded(name) => write!(f, "provider {name} was added"),
             Change::ProviderChanged(name) => write!(f, "provider {name} changed"),
-            Change::ProviderRemoved(name) => write!(f, "provider {name} is gone"),
-            Change::PoolAdded(id) => write!(f, "pool {id} is new"),
+            Change::ProviderRemoved(name) => write!(f, "provider {name} was removed"),
+            Change::PoolAdded(id) => write!(f, "pool {id} was added"),
             Change::PoolChanged(id) => write!(f, "pool {id} changed"),
-            Change::PoolRemoved(id) => write!(f, "pool {id} is gone"),
+            Change::PoolRemoved(id) => write!(f, "pool {id} was removed"),
             Change::LabelsChanged => f.write_str("labels changed"),
             Change::LimitsChanged => f.write_str("limits changed"),
             Change::ServersChanged => f.write_str("ZooKeeper servers changed"),
@@ -70,7 +70,7 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let servers_differ = old.zookeeper.servers != new.zookeeper.servers;
     let chroots = |config: &Config| config.zookeeper.servers.iter().map(|server| server.chroot.clone()).max();
     let tls = |config: &Config| (config.zookeeper.tls.clone(), config.zookeeper.host_names);
-    // The session would go on asking in its old way, of servers that understand the new one alone.
+    // The session would keep its old TLS settings and could not connect to servers that accept only the new ones.
     let tls_differs = tls(old) != tls(new);
     if servers_differ && !tls_differs {
         changes.push(Change::ServersChanged);
@@ -101,7 +101,7 @@ mod tests {
         diff(&old, &new)
     }
 
-    // It spoke plain text to the new servers, which understand TLS alone, and never heard that it was over.
+    // The session once used plain text with servers that accept only TLS, and never learned that it had expired.
     #[test]
     fn a_session_does_not_move_to_servers_with_other_tls_settings() {
         let plain = "zookeeper-servers: [{host: zk1, port: 2181}]\n";

@@ -1,4 +1,4 @@
-//! The one place that draws lots: ids that nobody else has. A simulation draws them from its seed.
+//! Random number generator for unique ids. In a simulation, the ids follow from its seed.
 
 use std::cell::RefCell;
 
@@ -18,7 +18,7 @@ pub fn uuid() -> Uuid {
     })
 }
 
-/// From here on everything that this thread draws follows from this number.
+/// Seeds the generator of this thread, which determines all later ids.
 pub fn seed(seed: u64) {
     SEEDED_RNG.set(Some(StdRng::seed_from_u64(seed)));
 }

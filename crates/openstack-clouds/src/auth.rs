@@ -1,4 +1,4 @@
-//! The `auth` section to an identity: which options an auth type has, which it needs, and what they come to.
+//! Conversion of the `auth` section to an identity: options of each auth type, required options, and their values.
 
 use crate::error::CloudsError;
 use crate::merge::{Map, Origin};
@@ -38,7 +38,7 @@ const USER_OPTIONS: [&str; 4] = ["user_id", "username", "user_domain_id", "user_
 const APPLICATION_CREDENTIAL_OPTIONS: [&str; 3] =
     ["application_credential_id", "application_credential_name", "application_credential_secret"];
 
-/// The options of one cloud, and where to point when they are not enough.
+/// The options of one cloud, and the origin for diagnostics about missing ones.
 struct Options<'a> {
     map: Map,
     api: IdentityApi,
@@ -47,7 +47,7 @@ struct Options<'a> {
     cloud: String,
 }
 
-/// Takes everything that concerns the login out of an entry.
+/// Removes all login settings from an entry and converts them to an identity.
 pub fn identity(entry: &mut Map, cloud: Option<&str>, origin: &Origin) -> Result<Identity, CloudsError> {
     let (kind, api) = auth_type(entry, origin)?;
     let cloud =
@@ -91,7 +91,7 @@ fn option_names(kind: AuthKind, api: IdentityApi) -> Vec<&'static str> {
     names
 }
 
-/// The values of the options, each from `auth` or else from beside it.
+/// The values of the options, each from `auth` or else from the entry itself.
 fn options(entry: &mut Map, kind: AuthKind, api: IdentityApi) -> Result<Map, CloudsError> {
     let mut auth = entry.map("auth")?;
     entry.remove("auth");
@@ -119,7 +119,7 @@ fn options(entry: &mut Map, kind: AuthKind, api: IdentityApi) -> Result<Map, Clo
     if let Some((key, node)) = auth.0.iter().find(|(_, node)| !node.is_null()) {
         let suggestion = nearest(key, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
         let help = format!("{suggestion}its options are: {}", names.join(", "));
-        return Err(node.origin.invalid(format!("auth has an option {key}, which this auth type has not"), help));
+        return Err(node.origin.invalid(format!("auth has an option {key} that this auth type does not have"), help));
     }
     Ok(result)
 }
@@ -196,7 +196,7 @@ impl Options<'_> {
         };
         let system = self.text("system_scope")?;
         if system.as_deref().is_some_and(|scope| scope != "all") {
-            return Err(self.origin.invalid("system_scope is not `all`", "`all` is the only system scope there is"));
+            return Err(self.origin.invalid("system_scope is not `all`", "`all` is the only system scope"));
         }
         let trust = self.text("trust_id")?.map(Scope::Trust);
         let scopes = [domain.map(Scope::Domain), project, trust, system.map(|_| Scope::System)];
@@ -206,12 +206,12 @@ impl Options<'_> {
             None => Ok(scope),
             Some(_) => {
                 let help = "keep one of project, domain, trust_id and system_scope";
-                Err(self.origin.invalid(format!("{} is to be used for several things at once", self.cloud), help))
+                Err(self.origin.invalid(format!("{} has more than one scope", self.cloud), help))
             }
         }
     }
 
-    /// The domain of user or project; an id counts more than a name.
+    /// The domain of user or project; an id takes precedence over a name.
     fn domain(&self, of: &str) -> Result<Option<Domain>, CloudsError> {
         let or_default = |kind: &str| -> Result<Option<String>, CloudsError> {
             let own = self.text(&format!("{of}_{kind}"))?;
@@ -223,7 +223,7 @@ impl Options<'_> {
         Ok(or_default("name")?.map(Domain::Name))
     }
 
-    /// Names are unique within a domain only, and the `v3…` types do not guess it.
+    /// Names are unique only within a domain, and the `v3…` types have no default domain.
     fn require_domain(&self, name: &str, domain: &Option<Domain>) -> Result<(), CloudsError> {
         if domain.is_some() || self.api == IdentityApi::Discovered {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Where the files of clouds lie, and the one function that reads them.
+//! Paths of the clouds files, and the only function that reads them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use python_yaml::tree::Position;
 
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Which files may be there, the strongest first, and what the environment says.
+/// Candidates for each file, in descending precedence, and the environment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfigPaths {
     pub clouds: Vec<PathBuf>,
@@ -19,16 +19,16 @@ pub struct ConfigPaths {
     pub environment: Environment,
 }
 
-/// The part of the environment that counts.
+/// The relevant part of the environment.
 #[derive(Clone, Default, PartialEq)]
 pub struct Environment {
     /// `OS_…` and `STATSD_…`.
     pub variables: BTreeMap<String, String>,
-    /// What `~` stands for.
+    /// The home directory, for `~`.
     pub home: Option<PathBuf>,
 }
 
-/// `OS_PASSWORD` is among the variables.
+/// Without the values, because `OS_PASSWORD` is among the variables.
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.variables.keys().collect();
@@ -36,13 +36,13 @@ impl std::fmt::Debug for Environment {
     }
 }
 
-/// The files that count, as they were read.
+/// The text of each file in effect.
 #[derive(Clone, Default)]
 pub struct ConfigFiles {
     pub clouds: Option<FileText>,
     pub secure: Option<FileText>,
     pub vendors: Option<FileText>,
-    /// Where clouds were looked for, for whoever finds none.
+    /// Searched paths, for the error if no cloud is found.
     pub searched: Vec<PathBuf>,
     pub environment: Environment,
 }
@@ -54,7 +54,7 @@ pub struct FileText {
 }
 
 impl ConfigPaths {
-    /// The files of these directories, and before them those that variables name.
+    /// First the files that variables name, then those in these directories.
     pub fn new(directories: &[PathBuf], environment: Environment) -> Self {
         let list = |variable: &str, stem: &str| {
             let named = environment.variables.get(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -69,7 +69,7 @@ impl ConfigPaths {
         }
     }
 
-    /// As this process was started.
+    /// Paths for the environment of this process.
     pub fn from_process() -> Self {
         let variables =
             env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -81,7 +81,7 @@ impl ConfigPaths {
     }
 }
 
-/// The current directory, the user's, the site's, and the one of all OpenStack clients.
+/// The current directory, the user's and the site's configuration directories, and `/etc/openstack`.
 pub fn directories(
     variables: &BTreeMap<String, String>,
     current: Option<PathBuf>,
@@ -104,8 +104,8 @@ pub fn directories(
     directories
 }
 
-/// Reads the first file of each kind. A file that is there and cannot be read is an error: another one in its place would
-/// be a surprise.
+/// Reads the first existing file of each kind. An unreadable one is an error, because another file in its place would
+/// be unexpected.
 pub fn read(paths: &ConfigPaths) -> Result<ConfigFiles, CloudsError> {
     Ok(ConfigFiles {
         clouds: read_first(&paths.clouds)?,
@@ -123,7 +123,7 @@ fn read_first(paths: &[PathBuf]) -> Result<Option<FileText>, CloudsError> {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> CloudsError {
-    let help = format!("{error}; let the user of this program read it, as text in UTF-8, or move it away");
+    let help = format!("{error}; make it readable for this program's user, as text in UTF-8, or move it away");
     let problem = Diagnostic::error(Position::default(), "cannot read the file").help(help);
     CloudsError::Unreadable(problem.in_file(&path.display().to_string()))
 }

@@ -1,34 +1,34 @@
-//! Why a cloud's settings cannot be had. Every message names file, place and remedy, and no value that could be secret.
+//! Errors of loading a cloud. Every message names file, position and remedy, and no value that could be secret.
 
 use python_yaml::diagnostics::Diagnostic;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CloudsError {
-    /// The file is there and cannot be read.
+    /// The file exists but cannot be read.
     #[error("{0}")]
     Unreadable(Diagnostic),
-    /// It is no YAML or JSON.
+    /// The file is not YAML or JSON.
     #[error("{0}")]
     Malformed(Diagnostic),
     #[error("{0}")]
     NoSuchCloud(Diagnostic),
     #[error("{0}")]
     NoSuchRegion(Diagnostic),
-    /// The profile is one that this program has no data of, or its cloud is gone.
+    /// This program has no data for the profile, or its cloud no longer exists.
     #[error("{0}")]
     ProfileUnusable(Diagnostic),
     #[error("{0}")]
     AuthTypeUnknown(Diagnostic),
-    /// Options without which nobody can log in.
+    /// Options that are required for a login are missing.
     #[error("{0}")]
     AuthIncomplete(Diagnostic),
-    /// A value that means nothing where it stands.
+    /// A value is not valid for its key.
     #[error("{0}")]
     Invalid(Diagnostic),
 }
 
 impl CloudsError {
-    /// For whoever collects problems.
+    /// The diagnostic, for a caller that collects them.
     pub fn into_diagnostic(self) -> Diagnostic {
         match self {
             Self::Unreadable(problem)

@@ -1,7 +1,7 @@
 //! clouds.yaml as openstacksdk reads it: the settings of one region of one cloud.
 //!
-//! `load` is what a provider wants; `resolve` is the same without the file system. Both are done anew at each load of the
-//! configuration, so a change of a clouds file counts from the next reload on.
+//! Providers use `load`; `resolve` is the same without the file system. Both run at each load of the configuration, so
+//! a change of a clouds file takes effect at the next reload.
 
 pub mod config_paths;
 pub(crate) mod load;
@@ -26,20 +26,20 @@ pub use settings::*;
 
 use python_yaml::diagnostics::Diagnostic;
 
-/// A cloud's settings, and what is odd about its files.
+/// A cloud's settings, and warnings about its files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedCloud {
     pub settings: CloudSettings,
-    /// None of them is an error.
+    /// No errors among them.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads the files and resolves what they say about a cloud.
+/// Reads the files and resolves the settings of a cloud.
 pub fn load(paths: &ConfigPaths, selector: CloudSelector<'_>) -> Result<LoadedCloud, CloudsError> {
     resolve(&config_paths::read(paths)?, selector)
 }
 
-/// What these files say about a cloud. Pure.
+/// Resolves the settings of a cloud from these files. Pure.
 pub fn resolve(files: &ConfigFiles, selector: CloudSelector<'_>) -> Result<LoadedCloud, CloudsError> {
     let mut warnings = Vec::new();
     let clouds = select::Clouds::new(files, &mut warnings)?;

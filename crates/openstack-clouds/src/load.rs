@@ -1,4 +1,4 @@
-//! The merged and fixed entry of a cloud to its settings.
+//! Conversion of a cloud's merged and normalized entry to its settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::settings::{
 };
 use python_yaml::diagnostics::{Diagnostic, Severity};
 
-/// The port of statsd where a file names only the host.
+/// The port of statsd if a file names only the host.
 const STATSD_PORT: u16 = 8125;
 
-/// What the SDK calls the service, and what it has been called.
+/// The SDK's name of the service, and its old names.
 const BLOCK_STORAGE: [&str; 5] = ["block_storage", "volumev3", "volumev2", "volume", "block_store"];
 
 pub fn settings(
@@ -33,7 +33,7 @@ pub fn settings(
     let identity = identity(&mut map, cloud.as_deref(), &origin)?;
     interpolate_all(&mut map)?;
     let mut services = services(&map)?;
-    // Its catalogue has no endpoint of version 2; the profile's needs the project at its end.
+    // Rackspace's catalogue has no endpoint of version 2; the profile's endpoint has to end with the project.
     if let (Some("rackspace"), Scope::ProjectId(project)) = (map.text("profile")?.as_deref(), &identity.scope) {
         services.block_storage.endpoint = services.block_storage.endpoint.map(|endpoint| endpoint + project);
     }
@@ -102,7 +102,7 @@ fn service(map: &Map, names: &[&str]) -> Result<Service, CloudsError> {
         endpoint: if endpoint.is_some() { endpoint } else { text("endpoint")? },
         region: if region.is_some() { region } else { map.text("region_name")? },
         interfaces: own("interface").or_else(|| map.given("interface")).map_or_else(default_interfaces, interfaces)?,
-        // `latest` and the like mean what an absent one means.
+        // `latest` and other texts have the same effect as no version.
         api_version: version.filter(|version| version.trim().parse::<f64>().is_ok()),
         microversion: text("default_microversion")?,
         service_type: text("service_type")?,
@@ -121,7 +121,7 @@ fn interfaces(node: &Node) -> Result<Vec<Interface>, CloudsError> {
     Ok(vec![interface(node)?])
 }
 
-/// `internal`, or `internalURL` as it was written once.
+/// `internal`, or its old spelling `internalURL`.
 fn interface(node: &Node) -> Result<Interface, CloudsError> {
     let name = node.scalar("interface")?.unwrap_or_default();
     match name.strip_suffix("URL").unwrap_or(&name) {
@@ -144,12 +144,12 @@ fn verify(map: &Map, environment: &Environment) -> Result<Verify, CloudsError> {
         Value::Bool(true) => Ok(system()),
         Value::Text(text) if text.is_empty() => Ok(Verify::Off),
         Value::Text(text) if ["true", "false"].contains(&text.to_lowercase().as_str()) => {
-            let help = "write it without quotes; among variables OS_INSECURE=true turns verification off";
-            Err(node.origin.invalid("verify is a text, which is taken for a file of certificates", help))
+            let help = "write it without quotes; in the environment, OS_INSECURE=true turns verification off";
+            Err(node.origin.invalid("verify is a text, which would be the path of a certificate file", help))
         }
         Value::Text(_) if bundle.is_some() => Ok(system()),
         Value::Text(text) => Ok(Verify::Bundle(PathBuf::from(text))),
-        _ => Err(node.type_error("verify", "true, false or the path of a file of certificates")),
+        _ => Err(node.type_error("verify", "true, false or the path of a certificate file")),
     }
 }
 
@@ -159,7 +159,7 @@ fn certificate(map: &Map, environment: &Environment) -> Result<Option<ClientCert
     Ok(Some(ClientCertificate { certificate: expand_path(&certificate, environment), key }))
 }
 
-/// A path, `~` being the home of the user.
+/// A path; `~` is the home directory of the user.
 fn expand_path(text: &str, environment: &Environment) -> PathBuf {
     match (text.strip_prefix('~'), &environment.home) {
         (Some(""), Some(home)) => home.clone(),
@@ -191,7 +191,7 @@ fn floating_ips(map: &Map, warnings: &mut Vec<Diagnostic>) -> Result<FloatingIps
         "neutron" => Ok(FloatingIps::Neutron),
         "nova" => {
             let help =
-                "Nova's own network ended with the release Rocky; write neutron, or None for no floating addresses";
+                "Nova's own network was removed in the release Rocky; write neutron, or None for no floating addresses";
             let warning = node.origin.diagnostic("floating addresses of Nova are not used", help);
             warnings.push(warning.at_most(Severity::Warning));
             Ok(FloatingIps::Nova)
@@ -204,7 +204,7 @@ fn floating_ips(map: &Map, warnings: &mut Vec<Diagnostic>) -> Result<FloatingIps
     }
 }
 
-/// The cloud's own word, else the variables', else that of the section `client`; each also in its old, inverse spelling.
+/// The cloud's own value, else the variable's, else that of the section `client`. Each has an old, inverse spelling.
 fn force_ipv4(map: &Map, root: &Map, environment: &Environment) -> Result<bool, CloudsError> {
     let variable = |name: &str| environment.variables.get(name).map(|value| value.eq_ignore_ascii_case("true"));
     let client = root.map("client")?;
@@ -238,7 +238,7 @@ fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Sta
         let wrong = |node: &Node| node.type_error("the port of statsd", "a number from 1 to 65535");
         let in_environment = || Origin::named("environment variable STATSD_PORT");
         port.parse::<u16>().map_err(|_| {
-            node.map_or_else(|| in_environment().invalid("the port of statsd is no port", "write a number"), wrong)
+            node.map_or_else(|| in_environment().invalid("the port of statsd is not a port", "write a number"), wrong)
         })
     })?;
     Ok(Some(Statsd {

@@ -1,4 +1,4 @@
-//! A value of a clouds file that knows which file and place it came from, and maps that are merged as Python's are.
+//! Values of clouds files with file and position, and maps that are merged like Python's.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub enum Value {
 pub struct Map(pub Vec<(String, Node)>);
 
 impl Origin {
-    /// A place that has no lines.
+    /// An origin without lines.
     pub fn named(name: impl AsRef<str>) -> Self {
         Self { file: name.as_ref().into(), at: Position::default() }
     }
@@ -71,7 +71,7 @@ impl Node {
         Self { origin: Origin { file: file.clone(), at: node.at }, value }
     }
 
-    /// JSON has no places.
+    /// JSON values have no position.
     pub fn from_json(value: serde_json::Value, file: &Arc<str>) -> Self {
         use serde_json::Value as Json;
         let value = match value {
@@ -91,7 +91,7 @@ impl Node {
         matches!(self.value, Value::Null)
     }
 
-    /// What `what` cannot be, in the operator's words.
+    /// An error: `what` has the wrong type.
     pub fn type_error(&self, what: &str, expected: &str) -> CloudsError {
         let found = match self.value {
             Value::Null => "nothing (null)",
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// A boolean, or a text, of which only `true` in any case is true. Null is false.
+    /// A boolean or a text. Only the text `true`, in upper or lower case, is true. Null is false.
     pub fn flag(&self, what: &str) -> Result<bool, CloudsError> {
         match &self.value {
             Value::Null => Ok(false),
@@ -154,7 +154,7 @@ impl Map {
         self.get(key).filter(|node| !node.is_null())
     }
 
-    /// A key that is there already keeps its position.
+    /// An existing key keeps its position.
     pub fn set(&mut self, key: &str, node: Node) {
         match self.0.iter_mut().find(|(own, _)| own == key) {
             Some((_, old)) => *old = node,
@@ -185,7 +185,7 @@ impl Map {
         self.get(key).map_or(Ok(&[]), |node| node.list(key))
     }
 
-    /// Secure over plain: mappings in mappings are merged, everything else is replaced.
+    /// Merges the secure file over the plain one: nested mappings are merged, everything else is replaced.
     pub fn merge_deep(&mut self, stronger: Map) {
         for (key, node) in stronger.0 {
             let merged = match (self.get(&key).map(|old| &old.value), node.value) {
@@ -200,7 +200,7 @@ impl Map {
         }
     }
 
-    /// Cloud over profile over defaults: only `auth` is merged, key by key.
+    /// Merges cloud over profile over defaults: only `auth` is merged, key by key; everything else is replaced.
     pub fn merge_entry(&mut self, stronger: Map) -> Result<(), CloudsError> {
         for (key, node) in stronger.0 {
             if key == "auth" {
@@ -216,7 +216,7 @@ impl Map {
         Ok(())
     }
 
-    /// Dashes become underscores, in mappings of mappings too. Where both spellings are there the later one counts.
+    /// Replaces dashes with underscores, also in nested mappings. If both spellings exist, the later one counts.
     pub fn with_underscores(self) -> Self {
         let mut result = Self::default();
         for (key, node) in self.0 {
@@ -243,9 +243,9 @@ impl Map {
                 interpolated.push_str(brace);
                 rest = after;
             } else if let Some((name, after)) = rest.split_once('}').filter(|_| brace == "{") {
-                // Its name is not shown: braces may stand in a secret that nothing reads.
+                // The name is not shown, because an unused secret may contain braces.
                 let node =
-                    self.get(name).ok_or_else(|| broken(format!("{what} refers to a setting that is not there")))?;
+                    self.get(name).ok_or_else(|| broken(format!("{what} refers to a setting that does not exist")))?;
                 interpolated.push_str(&node.scalar(name)?.unwrap_or_else(|| "None".to_owned()));
                 rest = after;
             } else {

@@ -1,4 +1,4 @@
-//! What clouds.yaml says of the networks of a cloud: the list `networks`, and the two keys that it replaced.
+//! Networks of a cloud in clouds.yaml: the list `networks`, and the two keys that it replaced.
 
 use crate::error::CloudsError;
 use crate::merge::{Map, Node};
@@ -12,7 +12,7 @@ pub fn networks(entry: &Map) -> Result<Vec<NetworkRole>, CloudsError> {
     for key in ["external_network", "internal_network"] {
         let Some(node) = entry.given(key) else { continue };
         if entry.get("networks").is_some() {
-            let help = format!("drop {key} and say what the network is for in `networks`");
+            let help = format!("drop {key} and describe the network in `networks`");
             return Err(node.origin.invalid(format!("{key} and networks are both given"), help));
         }
         networks.push((network_from_legacy_key(key, node)?, node));
@@ -25,8 +25,8 @@ pub fn networks(entry: &Map) -> Result<Vec<NetworkRole>, CloudsError> {
 fn network_from_node(node: &Node) -> Result<NetworkRole, CloudsError> {
     let map = node.map("a network")?;
     let name = map.text("name")?;
-    let name =
-        name.ok_or_else(|| node.origin.invalid("a network has no name", "give it a `name`: its name or its id"))?;
+    let name = name
+        .ok_or_else(|| node.origin.invalid("a network has no name", "add a `name`: the name or id of the network"))?;
     let routes_externally = map.flag_or("routes_externally", false)?;
     Ok(NetworkRole {
         name,

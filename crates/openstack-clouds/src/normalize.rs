@@ -1,10 +1,10 @@
-//! Old spellings and places of settings, moved to where they belong, in the order in which the SDK does it.
+//! Normalizes old spellings and positions of settings, in the order of the SDK.
 
 use crate::error::CloudsError;
 use crate::merge::{Map, Node, Origin, Value};
 use python_yaml::diagnostics::{Diagnostic, Severity};
 
-/// Options of `auth` by all their names; of several the last one counts, and beside `auth` more than in it.
+/// Options of `auth` with all their names. The last given name counts; a value next to `auth` wins over one in it.
 const AUTH_OPTION_SPELLINGS: [(&str, &[&str]); 10] = [
     ("domain_id", &["domain_id", "domain-id"]),
     ("domain_name", &["domain_name", "domain-name"]),
@@ -18,16 +18,16 @@ const AUTH_OPTION_SPELLINGS: [(&str, &[&str]); 10] = [
     ("project_name", &["tenant_name", "tenant-name", "project_name", "project-name"]),
 ];
 
-/// What one domain stands for where there is a project.
+/// Options that a single domain sets if there is a project.
 const SHARED_DOMAIN_OPTIONS: [(&str, [&str; 2]); 2] = [
     ("domain_id", ["user_domain_id", "project_domain_id"]),
     ("domain_name", ["user_domain_name", "project_domain_name"]),
 ];
 
-/// Puts the merged entry of a cloud into the form that everything is read from.
+/// Converts the merged entry of a cloud to the form that the loader reads.
 pub fn normalized(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
     let mut entry = rename_endpoint_types(merge_timeouts(entry));
-    // `auth_type` has a default, which is stronger than its other names.
+    // `auth_type` has a default, which takes precedence over its other names.
     for name in ["auth_plugin", "auth-type"] {
         if let Some(node) = entry.remove(name) {
             let problem = node.origin.diagnostic(format!("{name} has no effect"), "write auth_type");
@@ -47,7 +47,7 @@ pub fn normalized(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) ->
     Ok(entry.with_underscores())
 }
 
-/// The timeout of any service is the timeout of all, and the last one counts.
+/// The timeout of one service applies to all services, and the last one counts.
 fn merge_timeouts(entry: Map) -> Map {
     let mut result = Map::default();
     let mut of_service = None;
@@ -61,7 +61,7 @@ fn merge_timeouts(entry: Map) -> Map {
     result
 }
 
-/// `endpoint_type` is what interfaces were called.
+/// `endpoint_type` is the old name of `interface`.
 fn rename_endpoint_types(entry: Map) -> Map {
     let mut result = Map::default();
     for (key, node) in entry.0 {
@@ -88,7 +88,7 @@ fn move_auth_options(entry: &mut Map, auth: &mut Map) -> Result<(), CloudsError>
     Ok(())
 }
 
-/// With a project, a single domain is that of the user and of the project; without, it is what the token is for.
+/// With a project, a single domain is that of the user and of the project; without one, it is the token's scope.
 fn apply_shared_domains(entry: &mut Map, auth: &mut Map) {
     let of_project = auth.get("project_id").is_some() || auth.get("project_name").is_some();
     for (single, both) in SHARED_DOMAIN_OPTIONS {

@@ -1,4 +1,4 @@
-//! The text of one file, YAML or JSON, to a map.
+//! Parser of one file, YAML or JSON, to a map.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ fn yaml(name: &str, text: &str, warnings: &mut Vec<Diagnostic>) -> Result<Node, 
     let parsed = parse::parse(text, &mut found);
     let malformed = |problem: Diagnostic| CloudsError::Malformed(problem.in_file(name));
     let root = parsed.map_err(|problem| {
-        // Nothing is substituted in these files.
+        // Environment variables are not substituted in these files.
         let hint = if problem.help.contains("NODEPOOL_") { "not YAML at or before this place" } else { &problem.help };
-        let help = format!("{hint}; mend the file, no other is read in its place");
+        let help = format!("{hint}; fix the file, no other is read instead");
         malformed(Diagnostic { help, ..problem.clone() })
     })?;
     for problem in found {
-        // It would be another password, or another id.
+        // A rounded number would be a different password or id.
         if problem.message.contains("beyond 64 bits") {
             return Err(malformed(problem.help("put it in quotes if it is meant as text")));
         }
@@ -44,9 +44,9 @@ fn json(name: &str, text: &str) -> Result<Node, CloudsError> {
     let value = serde_json::from_str(text).map_err(|error| {
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let at = Position { line: number(error.line()), column: number(error.column()) };
-        let what = if error.is_eof() { "the text ends too early" } else { "not JSON at or before this place" };
+        let what = if error.is_eof() { "unexpected end of the file" } else { "not JSON at or before this place" };
         let diagnostic =
-            Diagnostic::error(at, "file is not JSON").help(format!("{what}; a name in .yaml makes it YAML"));
+            Diagnostic::error(at, "file is not JSON").help(format!("{what}; a file name with .yaml makes it YAML"));
         CloudsError::Malformed(diagnostic.in_file(name))
     })?;
     Ok(Node::from_json(value, &Arc::from(name)))

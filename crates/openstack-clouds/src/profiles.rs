@@ -1,4 +1,4 @@
-//! Profiles: what is known of a public cloud, from clouds-public.yaml or built in.
+//! Profiles of public clouds, from clouds-public.yaml or built in.
 
 use crate::config_paths::ConfigFiles;
 use crate::error::CloudsError;
@@ -8,7 +8,7 @@ use python_yaml::diagnostics::{Diagnostic, Severity, nearest};
 
 const BUILT_IN: &str = include_str!("built_in.yaml");
 
-/// The settings of a cloud that says nothing.
+/// Default settings of a cloud.
 pub fn defaults() -> Map {
     built_in_table("the SDK's defaults", "defaults")
 }
@@ -17,7 +17,7 @@ fn built_in_table(name: &str, key: &str) -> Map {
     built_in(name, BUILT_IN).map(key).expect("the built-in table has both parts")
 }
 
-/// The profile that a node names. A name that nobody knows is an empty one, with a warning, as in the SDK.
+/// The profile that a node names. An unknown name results in an empty profile and a warning, as in the SDK.
 pub fn profile(named: &Node, files: &ConfigFiles, warnings: &mut Vec<Diagnostic>) -> Result<Map, CloudsError> {
     let name = named.scalar("profile")?.unwrap_or_default();
     if name.is_empty() {
@@ -30,7 +30,7 @@ pub fn profile(named: &Node, files: &ConfigFiles, warnings: &mut Vec<Diagnostic>
         }
     }
     if name.contains("://") {
-        let help = "nothing is fetched when a configuration is loaded: put what the URL says into clouds-public.yaml";
+        let help = "profiles are not downloaded; put the content of the URL into clouds-public.yaml";
         let message = format!("the profile {name} is a URL");
         return Err(CloudsError::ProfileUnusable(named.origin.diagnostic(message, help)));
     }
@@ -39,13 +39,13 @@ pub fn profile(named: &Node, files: &ConfigFiles, warnings: &mut Vec<Diagnostic>
         let names: Vec<&str> = known.0.iter().map(|(name, _)| name.as_str()).collect();
         let suggestion =
             nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; is it {near}?"));
-        let help = format!("it is taken for an empty one{suggestion} (built in are {})", names.join(", "));
+        let help = format!("an empty profile is used{suggestion} (built in are {})", names.join(", "));
         let warning = named.origin.diagnostic(format!("there is no profile {name}"), help);
         warnings.push(warning.at_most(Severity::Warning));
         return Ok(Map::default());
     };
     let mut profile = profile.map(&name)?;
-    // Only the profile of the cloud is of a status; the cloud itself is not.
+    // `status` belongs to the profile, not to the settings of the cloud.
     let status = profile.remove("status").map(|status| status.scalar("status")).transpose()?.flatten();
     match status.as_deref() {
         Some("shutdown") => {

@@ -1,8 +1,8 @@
-//! A text that no log and no message shows.
+//! A text that logs and messages never contain.
 
 use std::fmt;
 
-/// A password, token or the like. `expose` is where it leaves, and easy to search for.
+/// A password or token. Only `expose` returns the text, so that its uses are easy to find.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -1,4 +1,4 @@
-//! Which cloud is meant, and everything that is said about it: file, secure file, environment, profile and region.
+//! Selection of a cloud, and the merge of its settings from file, secure file, environment, profile and region.
 
 use crate::config_paths::ConfigFiles;
 use crate::error::CloudsError;
@@ -7,21 +7,21 @@ use crate::parse::parse;
 use crate::profiles::{defaults, profile};
 use python_yaml::diagnostics::{Diagnostic, Severity, nearest};
 
-/// What a provider asks for.
+/// The cloud and region that a provider selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloudSelector<'a> {
     pub cloud: Option<&'a str>,
     pub region: Option<&'a str>,
 }
 
-/// All clouds there are.
+/// All configured clouds.
 pub struct Clouds {
     /// The files' other sections.
     pub root: Map,
     clouds: Map,
-    /// The cloud made of variables.
+    /// Name of the cloud that variables describe.
     environment_cloud: String,
-    /// The cloud for whoever names none.
+    /// The cloud for providers that name none.
     default: Option<String>,
     origin: Origin,
 }
@@ -43,7 +43,7 @@ const SELECTOR_VARIABLES: [&str; 6] = [
     "OS_CLOUD_NAME",
 ];
 
-/// Of test runners.
+/// Prefixes of test runners' variables.
 const IGNORED_PREFIXES: [&str; 3] = ["OS_TEST", "OS_STD", "OS_LOG"];
 
 impl Clouds {
@@ -66,7 +66,7 @@ impl Clouds {
         let variable = |name: &str| files.environment.variables.get(name).filter(|value| !value.is_empty()).cloned();
         let environment_cloud = variable("OS_CLOUD_NAME").unwrap_or_else(|| "envvars".to_owned());
         if let Some(own) = clouds.get(&environment_cloud) {
-            let help = "rename the cloud, or name the cloud of the OS_… variables otherwise with OS_CLOUD_NAME";
+            let help = "rename the cloud, or rename the cloud of the OS_… variables with OS_CLOUD_NAME";
             let message = format!("{environment_cloud} is the name of the cloud that OS_… variables describe");
             return Err(own.origin.invalid(message, help));
         }
@@ -81,7 +81,7 @@ impl Clouds {
         Ok(Self { root, clouds, environment_cloud, default, origin })
     }
 
-    /// Merges what is said about a cloud: its own entry over its profile over the defaults, and the region over all.
+    /// Merges the settings of a cloud: its own entry over its profile over the defaults, and the region over all.
     pub fn entry(
         &self,
         selector: CloudSelector<'_>,
@@ -199,12 +199,11 @@ fn region_from_node(node: &Node) -> Result<Region, CloudsError> {
             .invalid(format!("a region has no `{key}`"), "settings of a region go below its `values`"));
     }
     let name = map.text("name")?;
-    let name =
-        name.ok_or_else(|| node.origin.invalid("a region has no name", "give it a `name` beside its `values`"))?;
+    let name = name.ok_or_else(|| node.origin.invalid("a region has no name", "add a `name` next to its `values`"))?;
     Ok(Region { name, values: map.map("values")? })
 }
 
-/// The wanted region, or the first. Where none is known any is right.
+/// The selected region, or the first. If none are listed, any name is valid.
 fn select_region(
     name: &str,
     known: Vec<Region>,

@@ -1,14 +1,14 @@
-//! Everything that clouds.yaml says about one region of one cloud, as types.
+//! Settings of one region of one cloud in clouds.yaml, as types.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::secret::Secret;
 
-/// Two of them are equal when a provider that uses the one may go on with the other.
+/// If two settings are equal, a running provider does not have to be replaced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CloudSettings {
-    /// The key in `clouds`; `None` where nothing is configured under a name.
+    /// The key in `clouds`; `None` if no cloud is named.
     pub cloud: Option<String>,
     pub region: Option<String>,
     pub identity: Identity,
@@ -17,14 +17,14 @@ pub struct CloudSettings {
     /// Seconds for one HTTP request.
     pub api_timeout_s: Option<f64>,
     pub services: Services,
-    /// Which file of an image is uploaded: `qcow2`, `raw`, `vhd`…
+    /// Format of the image file to upload: `qcow2`, `raw`, `vhd`…
     pub image_format: String,
     /// Images are imported by tasks, from object storage.
     pub image_api_use_tasks: bool,
     /// Properties for every uploaded image: those of `disable_vendor_agent`.
     pub image_properties: BTreeMap<String, String>,
     pub floating_ips: FloatingIps,
-    /// Whether a server is out of reach without a floating address; `None` leaves it to what the networks look like.
+    /// Whether a server is unreachable without a floating address; `None` derives it from the networks.
     pub requires_floating_ip: Option<bool>,
     pub networks: Vec<NetworkRole>,
     pub use_external_network: bool,
@@ -32,11 +32,11 @@ pub struct CloudSettings {
     /// Servers are reached at their private address.
     pub private: bool,
     pub force_ipv4: bool,
-    /// Where the timings of API calls go; `None` where no statsd is named.
+    /// Destination of API call timings; `None` if no statsd is named.
     pub statsd: Option<Statsd>,
 }
 
-/// Who we are to the cloud, and where to say so.
+/// Login at the cloud, and the URL for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
     pub auth_url: String,
@@ -47,7 +47,7 @@ pub struct Identity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityApi {
-    /// `password` and `token`: the URL may be without a version, the server says what it speaks.
+    /// `password` and `token`: the URL may lack a version; the server's versions are discovered.
     Discovered,
     /// `v3…`: the URL is one of version 3.
     V3,
@@ -82,10 +82,10 @@ pub enum Domain {
     Name(String),
 }
 
-/// What the token is good for.
+/// Scope of the token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scope {
-    /// Nothing is asked for: the user's default project, or that of the application credential.
+    /// No scope is requested: the user's default project, or that of the application credential.
     Default,
     ProjectId(String),
     ProjectName {
@@ -111,7 +111,7 @@ pub enum Verify {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientCertificate {
     pub certificate: PathBuf,
-    /// `None` where the certificate's file holds the key too.
+    /// `None` if the certificate's file also contains the key.
     pub key: Option<PathBuf>,
 }
 
@@ -127,19 +127,19 @@ pub struct Services {
     pub identity: Service,
 }
 
-/// How one service is found and spoken to. Region and interfaces are the cloud's where the service has none of its own.
+/// Endpoint and API of one service. Region and interfaces default to the cloud's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
-    /// Takes the place of what the catalogue says.
+    /// Replaces the catalogue's endpoint.
     pub endpoint: Option<String>,
     pub region: Option<String>,
-    /// The first one that the catalogue has is taken.
+    /// The first one in the catalogue is used.
     pub interfaces: Vec<Interface>,
     pub api_version: Option<String>,
     pub microversion: Option<String>,
     /// The type to look for in the catalogue instead of the usual one.
     pub service_type: Option<String>,
-    /// Only the service of this name is taken.
+    /// Only the service with this name is used.
     pub service_name: Option<String>,
 }
 
@@ -150,7 +150,7 @@ pub enum Interface {
     Admin,
 }
 
-/// Who hands out floating addresses.
+/// The service that allocates floating addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatingIps {
     Neutron,
@@ -159,7 +159,7 @@ pub enum FloatingIps {
     None,
 }
 
-/// What a network is good for, where clouds.yaml says so.
+/// Role of a network, as far as clouds.yaml defines it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkRole {
     /// A name or an id.
@@ -167,11 +167,11 @@ pub struct NetworkRole {
     pub routes_externally: bool,
     pub routes_ipv4_externally: bool,
     pub routes_ipv6_externally: bool,
-    /// Floating addresses come from it.
+    /// Floating addresses are allocated from it.
     pub nat_source: bool,
-    /// Floating addresses lead to it.
+    /// Floating addresses are mapped to addresses on it.
     pub nat_destination: bool,
-    /// Of a server's networks, its address on this one is the one to use.
+    /// A server is reached at its address on this network.
     pub default_interface: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What clouds files come to, case by case.
+//! Tests of the settings that clouds files result in.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn cloud(keys: &str) -> String {
     format!("clouds:\n  c:\n    {LOGIN}\n{}", keys.collect::<String>())
 }
 
-/// The message of the error that a cloud with these keys is.
+/// The error message for this text.
 fn error_of(text: &str) -> String {
     let error = settings_of_text(text).unwrap_err().to_string();
     assert!(!error.contains("hunter2"), "{error}");
@@ -93,7 +93,7 @@ fn an_application_credential_is_known_by_id_or_by_name_and_user() {
 }
 
 #[test]
-fn what_is_missing_is_named_in_the_references_words() {
+fn missing_options_are_named_in_the_words_of_openstacksdk() {
     let message = error_of("clouds:\n  c:\n    auth: {username: zuul, password: hunter2}\n");
     assert_eq!(
         message,
@@ -106,7 +106,7 @@ fn what_is_missing_is_named_in_the_references_words() {
 }
 
 #[test]
-fn an_unknown_cloud_is_answered_with_the_known_ones() {
+fn the_error_for_an_unknown_cloud_lists_the_known_ones() {
     let message = error_of("clouds: {cc: {}, production: {}}");
     assert_eq!(message, "Cloud c was not found. (clouds.yaml): is it cc? the clouds are: cc, production");
     let files =
@@ -116,7 +116,7 @@ fn an_unknown_cloud_is_answered_with_the_known_ones() {
 }
 
 #[test]
-fn unknown_auth_types_and_options_are_refused() {
+fn unknown_auth_types_and_options_are_rejected() {
     assert!(error_of(&cloud("auth_type: v3oidcpassword")).starts_with(
         "the auth type v3oidcpassword is not part of this version (clouds.yaml:4:16): the auth types are: password, token"
     ));
@@ -126,7 +126,7 @@ fn unknown_auth_types_and_options_are_refused() {
 }
 
 #[test]
-fn version_3_wants_to_know_the_domains() {
+fn version_3_requires_domains() {
     let message = error_of(&cloud("auth_type: v3password"));
     assert!(message.contains("username is given without its domain"), "{message}");
     let text = "auth_type: v3password\nuser_domain_name: Default\nproject-domain-id: default";
@@ -185,7 +185,7 @@ fn a_cloud_wins_over_its_profile_and_the_own_profiles_over_the_built_in_ones() {
 }
 
 #[test]
-fn every_built_in_profile_can_be_used_or_says_why_not() {
+fn every_built_in_profile_is_usable_or_names_the_reason() {
     let text = include_str!("built_in.yaml");
     let root = python_yaml::parse::parse(text, &mut Vec::new()).unwrap();
     let profiles = root.get("profiles").unwrap().entries();
@@ -201,7 +201,7 @@ fn every_built_in_profile_can_be_used_or_says_why_not() {
 }
 
 #[test]
-fn profiles_that_must_be_fetched_are_refused_and_unknown_ones_mentioned() {
+fn url_profiles_are_rejected_and_unknown_ones_cause_a_warning() {
     let message = error_of(&cloud("profile: https://cloud.example.com"));
     assert!(message.contains("the profile https://cloud.example.com is a URL (clouds.yaml:4:14)"), "{message}");
     let files = ConfigFiles { clouds: file("clouds.yaml", &cloud("profile: rakspace")), ..ConfigFiles::default() };
@@ -210,7 +210,7 @@ fn profiles_that_must_be_fetched_are_refused_and_unknown_ones_mentioned() {
 }
 
 #[test]
-fn other_names_of_the_auth_type_have_no_effect_and_are_mentioned() {
+fn other_names_of_the_auth_type_have_no_effect_and_cause_a_warning() {
     let files = ConfigFiles { clouds: file("clouds.yaml", &cloud("auth-type: v3token")), ..ConfigFiles::default() };
     let loaded = resolve(&files, CloudSelector::default()).unwrap();
     assert_eq!(loaded.settings.identity.api, IdentityApi::Discovered);
@@ -242,7 +242,7 @@ fn a_single_cloud_need_not_be_named() {
 }
 
 #[test]
-fn certificates_are_checked_unless_somebody_says_no() {
+fn certificates_are_checked_unless_verification_is_off() {
     let bundle = || Verify::Bundle("/home/zuul/ca.pem".into());
     assert_eq!(settings_with("cacert: ~/ca.pem").verify, bundle());
     assert_eq!(settings_with("verify: false\ncacert: ~/ca.pem").verify, Verify::Off);
@@ -269,7 +269,7 @@ fn services_have_settings_of_their_own() {
 }
 
 #[test]
-fn networks_say_what_they_are_for() {
+fn networks_have_roles() {
     let networks =
         settings_with("networks:\n- {name: a, routes_externally: true, routes_ipv6_externally: false}\n- {name: b}")
             .networks;
@@ -286,7 +286,7 @@ fn networks_say_what_they_are_for() {
 }
 
 #[test]
-fn floating_addresses_may_come_from_nowhere() {
+fn floating_addresses_can_be_turned_off() {
     assert_eq!(settings_with("floating_ip_source: None").floating_ips, FloatingIps::None);
     assert_eq!(settings_with("floating_ip_source: None").requires_floating_ip, Some(false));
     assert_eq!(settings_with("floating_ip_source: null").floating_ips, FloatingIps::None);
@@ -309,7 +309,7 @@ fn ipv4_can_be_forced_for_one_cloud_or_for_all() {
 }
 
 #[test]
-fn statsd_is_named_for_all_clouds_or_for_one() {
+fn statsd_is_configured_for_all_clouds_or_for_one() {
     let text = format!("{}metrics: {{statsd: {{host: h, port: 1}}}}\n", cloud("metrics: {statsd: {prefix: p}}"));
     let statsd = settings_of_text(&text).unwrap().statsd.unwrap();
     assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("h", 1, "p"));
@@ -328,7 +328,7 @@ fn timeouts_are_seconds() {
 }
 
 #[test]
-fn broken_files_are_errors_with_their_place() {
+fn broken_files_are_errors_with_a_position() {
     assert!(error_of("clouds: [").starts_with("unclosed bracket '[' (clouds.yaml:1:9)"), "{}", error_of("clouds: ["));
     assert!(error_of("[]").starts_with("the file is a list (clouds.yaml:1:1)"), "{}", error_of("[]"));
     assert!(error_of("clouds: {c: 5}").starts_with("c is a number (clouds.yaml:1:13)"));
@@ -341,7 +341,7 @@ fn broken_files_are_errors_with_their_place() {
 }
 
 #[test]
-fn nothing_in_a_clouds_file_makes_us_panic() {
+fn no_clouds_file_causes_a_panic() {
     let words =
         ["c", "auth", "{", "}", "[", "]", ": ", "-", "\n", "  ", "null", "5", "é", "regions", "networks", "name", "~"];
     let mut state = 1_u64;
@@ -372,7 +372,7 @@ fn settings_may_refer_to_each_other() {
     assert_eq!(settings_with(text).services.image.endpoint.as_deref(), Some("http://r/{x}"));
     assert!(
         error_of(&cloud("image_endpoint_override: 'http://{nothing}'"))
-            .contains("refers to a setting that is not there (clouds.yaml:4:30)")
+            .contains("refers to a setting that does not exist (clouds.yaml:4:30)")
     );
     assert!(error_of(&cloud("image_endpoint_override: 'http://}'")).contains("single brace"));
 }

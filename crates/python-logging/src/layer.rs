@@ -1,4 +1,4 @@
-//! From tracing's events to log records: which logger, which ids, which text.
+//! The `tracing_subscriber::Layer` that turns events into log records: logger, ids, text.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -11,9 +11,10 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::Level;
 use crate::format::{Record, RecordFields};
+use crate::logger_names::LoggerNames;
 use crate::routing::Routing;
-use crate::{Level, names};
 use python_yaml::text::printable;
 
 pub struct PythonLayer {
@@ -26,19 +27,20 @@ impl PythonLayer {
     }
 
     fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let names = self.routing.names();
         if metadata.is_span() {
-            // Ours carry the ids for the events inside them; those of libraries carry nothing that is shown.
-            return metadata.target().starts_with("nodepool");
+            // Spans of the program carry ids for the events inside them; nothing of other spans is shown.
+            return metadata.target().starts_with(names.root);
         }
-        let name = names::logger(metadata.target());
+        let name = names.logger(metadata.target());
         let may_differ =
-            || names::distinguishing_field(&name).is_some() && self.routing.has_entries_for_members_of(&name);
-        self.routing.is_enabled(&name, level_of(metadata)) || may_differ()
+            || names.distinguishing_field(&name).is_some() && self.routing.has_entries_for_members_of(&name);
+        self.routing.is_enabled(&name, level_of(metadata, names)) || may_differ()
     }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
-    /// The plan does not change, so each place in the code is judged once.
+    /// The plan does not change, so each callsite is evaluated once.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.is_enabled(metadata) { Interest::always() } else { Interest::never() }
     }
@@ -65,14 +67,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
             }
         }
         let metadata = event.metadata();
-        let level = level_of(metadata);
-        let (logger, part_of_name) = fields.logger(metadata.target());
+        let names = self.routing.names();
+        let level = level_of(metadata, names);
+        let (logger, part_of_name) = fields.logger(metadata.target(), names);
         if !self.routing.is_enabled(&logger, level) {
             return;
         }
         let thread = std::thread::current();
         let record = Record {
-            // For people, in their own time zone; nothing is decided by it.
+            // For readers, in the local time zone; no decision depends on it.
             time: chrono::Local::now(),
             level,
             logger: &logger,
@@ -87,21 +90,20 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
     }
 }
 
-/// The client crate warns of every attempt to connect, several times a second and without a reason. What an operator has
-/// to know of it our session says, so its own words are for those who want to hear more.
-fn level_of(metadata: &Metadata<'_>) -> Level {
+fn level_of(metadata: &Metadata<'_>, names: &LoggerNames) -> Level {
     let level = Level::of(metadata.level());
-    if metadata.target().starts_with("zookeeper_client") { level.min(Level::INFO) } else { level }
+    let is_demoted = names.demoted_targets.iter().any(|prefix| metadata.target().starts_with(prefix));
+    if is_demoted { level.min(Level::INFO) } else { level }
 }
 
-/// What an event or a span says, the ids that operators search for by themselves.
+/// Fields of an event or a span. The ids that operators search for are kept apart.
 #[derive(Default)]
 struct CollectedFields {
     event: Option<String>,
     request: Option<String>,
     node: Option<String>,
     message: String,
-    /// Names, values, and whether a value is a number or a truth.
+    /// Names, values, and whether a value is a number or a boolean.
     others: Vec<(&'static str, String, bool)>,
 }
 
@@ -121,17 +123,17 @@ impl CollectedFields {
         }
     }
 
-    /// The logger, and the field that its name says already.
-    fn logger<'a>(&self, target: &'a str) -> (Cow<'a, str>, Option<&'static str>) {
-        let family = names::logger(target);
-        let Some(field) = names::distinguishing_field(&family) else { return (family, None) };
+    /// The logger, and the field that its name already contains.
+    fn logger<'a>(&self, target: &'a str, names: &LoggerNames) -> (Cow<'a, str>, Option<&'static str>) {
+        let family = names.logger(target);
+        let Some(field) = names.distinguishing_field(&family) else { return (family, None) };
         match self.others.iter().find(|(name, ..)| *name == field) {
-            Some((_, value, _)) => (Cow::Owned(names::member_name(&family, value)), Some(field)),
+            Some((_, value, _)) => (Cow::Owned(names.member_name(&family, value)), Some(field)),
             None => (family, None),
         }
     }
 
-    /// `[e: EVENT] [node_request: ID] [node: ID] text name=value …`, without what only the spans around it know.
+    /// `[e: EVENT] [node_request: ID] [node: ID] text name=value …`, without fields that only surrounding spans have.
     fn text(&self, own: usize, part_of_name: Option<&str>) -> String {
         let mut text = String::with_capacity(96 + self.message.len());
         for (name, value) in [("e", &self.event), ("node_request", &self.request), ("node", &self.node)] {
@@ -157,11 +159,11 @@ impl CollectedFields {
     }
 
     fn set_field(&mut self, name: &'static str, value: String, is_unquoted: bool) {
-        // Others write records, and a log may be read on a terminal.
+        // Values come from records of other programs, and a log may be read on a terminal.
         let value = printable(value);
         match name {
             "message" => self.message = value,
-            // Requests of other consumers than Zuul belong to no event.
+            // Only requests of Zuul belong to an event.
             "event_id" | "node_request_id" | "node_id" if value.is_empty() => {}
             "event_id" => self.event = Some(value),
             "node_request_id" => self.request = Some(value),
@@ -212,17 +214,18 @@ mod tests {
     use super::*;
     use crate::format::pattern::Style;
     use crate::format::{Format, Lines};
+    use crate::logger_names::EXAMPLE;
     use crate::sinks::sink::SinkPlan;
     use crate::{LogPlan, LoggerPlan, Propagate, Verbosity};
     use std::fs;
     use std::path::PathBuf;
     use tracing_subscriber::layer::SubscriberExt;
 
-    /// What a plan whose first handler writes to a file logs of the events in `act`.
+    /// The lines that a plan whose first handler writes to a file logs for the events in `act`.
     fn logged(change: impl FnOnce(&mut LogPlan), act: impl FnOnce()) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("log");
-        let mut plan = LogPlan::to_file(&path, Verbosity::Normal);
+        let mut plan = LogPlan::to_file(&path, Verbosity::Normal, &EXAMPLE);
         plan.handlers[0].format =
             Format::parse("%(levelname)s %(name)s: %(message)s", Style::Percent, None, Lines::Repeated).unwrap();
         change(&mut plan);
@@ -247,36 +250,36 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_has_a_logger_of_its_own_and_an_unknown_event_is_left_out() {
+    fn each_pool_has_its_own_logger_and_an_empty_event_id_is_omitted() {
         let text = logged(
             |_| {},
             || {
-                tracing::info!(target: "nodepool.PoolWorker", pool = "lab-main", event_id = "", "hand-out");
+                tracing::info!(target: "nodepool.PoolWorker", pool = "lab-main", event_id = "", "fulfill");
                 tracing::info!(target: "nodepool.Component", pool = "lab-main", "registered");
             },
         );
-        let lines = "INFO nodepool.PoolWorker.lab-main: hand-out\nINFO nodepool.Component: registered pool=lab-main\n";
+        let lines = "INFO nodepool.PoolWorker.lab-main: fulfill\nINFO nodepool.Component: registered pool=lab-main\n";
         assert_eq!(text, lines);
     }
 
     #[test]
-    fn the_default_shows_our_info_and_the_warnings_of_libraries() {
+    fn the_default_shows_info_of_the_program_and_warnings_of_libraries() {
         let text = logged(
             |_| {},
             || {
                 tracing::debug!(target: "nodepool.NodePool", "hidden");
-                tracing::info!(target: "nodepool.NodePool", "ours");
+                tracing::info!(target: "nodepool.NodePool", "own");
                 tracing::info!(target: "reqwest::connect", "hidden");
-                tracing::warn!(target: "reqwest::connect", "theirs");
-                tracing::warn!(target: "zookeeper_client::session", "our session says it better");
-                tracing::error!(target: "somebody", "discarded by the root");
+                tracing::warn!(target: "reqwest::connect", "library");
+                tracing::warn!(target: "zookeeper_client::session", "demoted to INFO");
+                tracing::error!(target: "other", "discarded by the root");
             },
         );
-        assert_eq!(text, "INFO nodepool.NodePool: ours\nWARNING reqwest.connect: theirs\n");
+        assert_eq!(text, "INFO nodepool.NodePool: own\nWARNING reqwest.connect: library\n");
     }
 
     #[test]
-    fn the_nearest_logger_decides_the_level_and_may_stop_the_way_up() {
+    fn the_nearest_logger_decides_the_level_and_may_stop_propagation() {
         let text = logged(
             |plan| {
                 let quiet = LoggerPlan::new(Some(Level::ERROR), vec![]);
@@ -287,29 +290,29 @@ mod tests {
             || {
                 tracing::warn!(target: "nodepool.zk.ZooKeeper", "below the level");
                 tracing::error!(target: "nodepool.zk.ZooKeeper", "above it");
-                tracing::error!(target: "nodepool.WebApp", "goes nowhere");
+                tracing::error!(target: "nodepool.WebApp", "not propagated");
             },
         );
         assert_eq!(text, "ERROR nodepool.zk.ZooKeeper: above it\n");
     }
 
     #[test]
-    fn one_member_of_a_family_may_say_more_than_the_others() {
+    fn one_member_of_a_family_may_log_more_than_the_others() {
         let text = logged(
             |plan| {
                 plan.handlers[0].level = Level::DEBUG;
-                let talkative = LoggerPlan::new(Some(Level::DEBUG), vec![]);
-                plan.loggers.insert("nodepool.builder.BuildWorker.1".to_owned(), talkative);
+                let verbose = LoggerPlan::new(Some(Level::DEBUG), vec![]);
+                plan.loggers.insert("nodepool.builder.BuildWorker.1".to_owned(), verbose);
             },
             || {
                 for worker in 0..3 {
-                    // The number may come from a span around the event.
+                    // The number may be a field of a span around the event.
                     let _entered =
                         tracing::info_span!(target: "nodepool.test", "build", worker, image = "debian").entered();
-                    tracing::debug!(target: "nodepool.builder.BuildWorker", "here");
+                    tracing::debug!(target: "nodepool.builder.BuildWorker", "shown");
                 }
             },
         );
-        assert_eq!(text, "DEBUG nodepool.builder.BuildWorker.1: here\n");
+        assert_eq!(text, "DEBUG nodepool.builder.BuildWorker.1: shown\n");
     }
 }

@@ -1,11 +1,11 @@
-//! Logging as operators of Nodepool know it: named loggers with levels and handlers, routed as Python routes them.
+//! Python's `logging.config` files for `tracing`: named loggers with levels and handlers, routed as Python routes them.
 
 pub mod sinks;
 
 pub mod config;
 pub mod format;
 pub mod layer;
-pub mod names;
+pub mod logger_names;
 pub mod routing;
 
 use std::collections::BTreeMap;
@@ -16,11 +16,12 @@ use chrono::{DateTime, Local};
 
 use crate::format::json::{Layout, Object};
 use crate::format::{Date, Format};
+use crate::logger_names::LoggerNames;
 use crate::routing::Routing;
 use crate::sinks::file::FilePlan;
 use crate::sinks::sink::SinkPlan;
 
-/// Python's levels, by its numbers: whatever is below a logger's number is not logged.
+/// Python's levels, by its numbers: a record below a logger's number is not logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(pub u32);
 
@@ -55,26 +56,28 @@ impl Level {
     }
 }
 
-/// What to log, how it looks and where it goes.
+/// The complete configuration: loggers, formats and handlers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogPlan {
     pub handlers: Vec<HandlerPlan>,
     /// By logger name; the root is the empty name.
     pub loggers: BTreeMap<String, LoggerPlan>,
-    /// What the file asked for and what has no meaning here; for stderr.
+    /// Entries of the file that are not supported; for stderr.
     pub notices: Vec<String>,
+    /// Which logger a tracing target belongs to.
+    pub names: &'static LoggerNames,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerPlan {
     pub level: Level,
     pub format: Format,
-    /// All of them have to let a record through.
+    /// A record is written if all of them allow it.
     pub filters: Vec<Filter>,
     pub sink: SinkPlan,
 }
 
-/// Lets through what a logger of this name and those below it log; without a name everything.
+/// Allows records of the logger of this name and of those below it; without a name every record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter(pub String);
 
@@ -91,10 +94,10 @@ pub struct LoggerPlan {
     pub level: Option<Level>,
     /// Indexes of the plan's handlers.
     pub handlers: Vec<usize>,
-    /// For what this very logger logs.
+    /// For records of this logger only, not of those below it.
     pub filters: Vec<Filter>,
     pub propagate: Propagate,
-    /// It logs nothing; those below it do.
+    /// The logger itself logs nothing; loggers below it do.
     pub is_disabled: bool,
 }
 
@@ -108,21 +111,21 @@ impl LoggerPlan {
     }
 }
 
-/// Whether the handlers of the loggers above get a record too.
+/// Whether the handlers of the loggers above receive a record, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagate {
     Up,
     Stop,
 }
 
-/// What a line looks like where no logging file says it.
+/// Format of lines, as chosen on a command line; JSON replaces the formatters of a logging file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
     Text,
     Json,
 }
 
-/// How much the default configuration shows of Nodepool itself.
+/// How much the default plan shows of the program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     Normal,
@@ -133,45 +136,45 @@ pub enum Verbosity {
 pub enum LogError {
     #[error("cannot open the log file {}", path.display())]
     Open { path: PathBuf, source: std::io::Error },
-    #[error("cannot reach the system log at {place}")]
-    Syslog { place: String, source: std::io::Error },
-    #[error("logging is set up already")]
+    #[error("cannot reach the system log at {address}")]
+    Syslog { address: String, source: std::io::Error },
+    #[error("logging is already initialized")]
     AlreadyInstalled,
 }
 
 impl LogPlan {
     /// Foreground, without a logging file.
-    pub fn to_stdout(verbosity: Verbosity) -> Self {
-        Self::default_plan(SinkPlan::Stdout, verbosity)
+    pub fn to_stdout(verbosity: Verbosity, names: &'static LoggerNames) -> Self {
+        Self::default_plan(SinkPlan::Stdout, verbosity, names)
     }
 
-    /// Tools, whose results go to stdout.
-    pub fn to_stderr(verbosity: Verbosity) -> Self {
-        Self::default_plan(SinkPlan::Stderr, verbosity)
+    /// Command-line tools, whose results go to stdout.
+    pub fn to_stderr(verbosity: Verbosity, names: &'static LoggerNames) -> Self {
+        Self::default_plan(SinkPlan::Stderr, verbosity, names)
     }
 
     /// Background, without a logging file.
-    pub fn to_file(path: impl Into<PathBuf>, verbosity: Verbosity) -> Self {
-        Self::default_plan(SinkPlan::File(FilePlan::watched(path)), verbosity)
+    pub fn to_file(path: impl Into<PathBuf>, verbosity: Verbosity, names: &'static LoggerNames) -> Self {
+        Self::default_plan(SinkPlan::File(FilePlan::watched(path)), verbosity, names)
     }
 
-    fn default_plan(sink: SinkPlan, verbosity: Verbosity) -> Self {
-        let own = match verbosity {
+    fn default_plan(sink: SinkPlan, verbosity: Verbosity, names: &'static LoggerNames) -> Self {
+        let level = match verbosity {
             Verbosity::Normal => Level::INFO,
             Verbosity::Debug => Level::DEBUG,
         };
-        let handler = HandlerPlan { level: own, format: Format::default(), filters: Vec::new(), sink };
+        let handler = HandlerPlan { level, format: Format::default(), filters: Vec::new(), sink };
         let logger = |level| LoggerPlan::new(Some(level), vec![0]);
-        let mut loggers = BTreeMap::from([("nodepool".to_owned(), logger(own))]);
-        for library in ["requests", "openstack", "kazoo"] {
-            for name in names::applies_to(library) {
+        let mut loggers = BTreeMap::from([(names.root.to_owned(), logger(level))]);
+        for library in names.default_libraries {
+            for name in names.applies_to(library) {
                 loggers.insert(name, logger(Level::WARNING));
             }
         }
-        // As in the original: what nobody asked for is discarded, and not left to the last resort.
+        // As in the original: records of other loggers are discarded instead of reaching the handler of last resort.
         let discarding = HandlerPlan { sink: SinkPlan::Nothing, ..handler.clone() };
         loggers.insert(String::new(), LoggerPlan::new(None, vec![1]));
-        Self { handlers: vec![handler, discarding], loggers, notices: Vec::new() }
+        Self { handlers: vec![handler, discarding], loggers, notices: Vec::new(), names }
     }
 
     /// Every handler writes JSON, whatever formatter it has.
@@ -192,7 +195,7 @@ impl LogPlan {
     }
 }
 
-/// Milliseconds since logging began.
+/// Milliseconds since logging was initialized.
 fn since_start(now: DateTime<Local>) -> f64 {
     static START: OnceLock<DateTime<Local>> = OnceLock::new();
     (now - *START.get_or_init(|| now)).num_microseconds().unwrap_or(0) as f64 / 1000.0

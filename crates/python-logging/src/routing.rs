@@ -1,17 +1,20 @@
-//! Which handlers get a record, as Python's loggers pass it on: from logger to logger up to the root.
+//! Routing of records to handlers as by Python's loggers: from the logger up to the root.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 
 use crate::format::{Format, Record, RecordFields};
+use crate::logger_names::{LoggerNames, may_be_member};
 use crate::sinks::sink::{Sink, SinkPlan};
-use crate::{Filter, HandlerPlan, Level, LogError, LogPlan, LoggerPlan, Propagate, names};
+use crate::{Filter, HandlerPlan, Level, LogError, LogPlan, LoggerPlan, Propagate};
 
-/// A plan with its files open.
+/// A plan with its sinks open.
 pub struct Routing {
     handlers: Vec<Handler>,
     loggers: BTreeMap<String, LoggerPlan>,
-    /// Takes what no handler is there for.
+    /// Receives records that no handler is configured for.
     last_resort: Handler,
+    names: &'static LoggerNames,
 }
 
 struct Handler {
@@ -37,10 +40,14 @@ impl Routing {
             filters: Vec::new(),
             sink: SinkPlan::Stderr,
         };
-        Ok(Self { handlers, loggers: plan.loggers, last_resort: Handler::open(last_resort)? })
+        Ok(Self { handlers, loggers: plan.loggers, last_resort: Handler::open(last_resort)?, names: plan.names })
     }
 
-    /// The loggers from this name up to the root, as far as they are configured.
+    pub fn names(&self) -> &'static LoggerNames {
+        self.names
+    }
+
+    /// The configured loggers from this name up to the root.
     fn ancestry<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a LoggerPlan> {
         let mut next = Some(name);
         std::iter::from_fn(move || {
@@ -55,7 +62,7 @@ impl Routing {
         .flatten()
     }
 
-    /// Whether anybody would see it. A root without a level is at Python's default, WARNING.
+    /// Whether any handler would write a record. The level of a root without one is Python's default, WARNING.
     pub fn is_enabled(&self, name: &str, level: Level) -> bool {
         let lowest = self.ancestry(name).find_map(|logger| logger.level).unwrap_or(Level::WARNING);
         let own = self.loggers.get(name);
@@ -63,9 +70,9 @@ impl Routing {
         level >= lowest && !is_silent && self.handlers_of(name).any(|handler| level >= handler.level)
     }
 
-    /// Whether an entry of the plan may be for a member of this family.
+    /// Whether an entry of the plan may apply to a member of this family.
     pub fn has_entries_for_members_of(&self, family: &str) -> bool {
-        self.loggers.keys().any(|entry| names::may_be_member(entry, family))
+        self.loggers.keys().any(|entry| may_be_member(entry, family))
     }
 
     fn handlers_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Handler> {
@@ -84,18 +91,21 @@ impl Routing {
     pub fn write(&self, record: &Record<'_>) {
         let accepts = |handler: &&Handler| record.level >= handler.level && pass(&handler.filters, record.logger);
         for handler in self.handlers_of(record.logger).filter(accepts) {
-            let warning = |text: &str| handler.format.render(&own_warning(record, text));
-            handler.sink.write(&handler.format.render(record), record.level, warning);
+            let warning = |text: &str| handler.format.render(&log_warning(record, self.names.log_warnings, text));
+            if let Some(problem) = handler.sink.write(&handler.format.render(record), record.level, warning) {
+                // Nothing is left to report a failure of stderr to.
+                let _ = io::stderr().write_all(format!("{}: {problem}\n", self.names.root).as_bytes());
+            }
         }
     }
 }
 
-/// What a handler has to say of itself, while it writes a record.
-fn own_warning<'a>(record: &Record<'a>, text: &'a str) -> Record<'a> {
+/// A handler's warning about itself, logged with the record that it writes.
+fn log_warning<'a>(record: &Record<'a>, logger: &'a str, text: &'a str) -> Record<'a> {
     Record {
         time: record.time,
         level: Level::WARNING,
-        logger: "nodepool.log",
+        logger,
         message: text,
         plain: text,
         fields: RecordFields::default(),

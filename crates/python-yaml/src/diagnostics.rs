@@ -1,4 +1,4 @@
-//! What is wrong with a file: how bad, where, in the reference's words first, and what to do about it.
+//! Diagnostics for a file: severity, position, message (that of Nodepool 11 if it has one), and remedy.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use crate::scalar::Position;
 pub enum Severity {
     /// Worth knowing; nothing is wrong.
     Notice,
-    /// The file works, but not quite as somebody may have meant it.
+    /// The file works, but perhaps not as intended.
     Warning,
-    /// The file is refused.
+    /// The file is rejected.
     Error,
 }
 
-/// One finding about a configuration file. It never carries a value that could be a secret.
+/// One diagnostic for a configuration file. It never contains a value that could be a secret.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
     pub severity: Severity,
-    /// Empty until the reader of the file has named it.
+    /// Empty until `in_file` sets it.
     pub file: String,
     /// Line 0 is the file as a whole.
     pub at: Position,
-    /// The key in question as scripts know it, e.g. `data['labels'][0]['min-ready']`; may be empty.
+    /// Path of the key as scripts know it, e.g. `data['labels'][0]['min-ready']`; may be empty.
     pub path: String,
-    /// What scripts look for: the text of Nodepool 11 where there is one.
+    /// The text that scripts match: that of Nodepool 11 if it has one.
     pub message: String,
-    /// What was found, what was expected, and the remedy; may be empty.
+    /// The value found, the value expected, and the remedy; may be empty.
     pub help: String,
 }
 
@@ -58,7 +58,7 @@ impl Diagnostic {
         self
     }
 
-    /// Names the file where nobody has yet.
+    /// Sets the name of the file, unless it is set already.
     pub fn in_file(mut self, file: &str) -> Self {
         if self.file.is_empty() {
             self.file = file.to_owned();
@@ -66,7 +66,7 @@ impl Diagnostic {
         self
     }
 
-    /// The same finding for somebody who can live with it.
+    /// The same diagnostic, with its severity limited.
     pub fn at_most(mut self, severity: Severity) -> Self {
         self.severity = self.severity.min(severity);
         self
@@ -77,7 +77,7 @@ impl Diagnostic {
     }
 }
 
-/// `<message> (<file>:<line>:<column>): <help>`, leaving out what is not known.
+/// `<message> (<file>:<line>:<column>): <help>`, without unknown parts.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
@@ -91,7 +91,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The known word nearest to a misspelt one, if any is near enough to be what was meant.
+/// The known word nearest to a misspelt one, if it is near enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = simplified(word);
     let allowed = (word.chars().count() / 3).clamp(1, 3);
@@ -104,8 +104,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
-/// Case and the choice between `-` and `_` are the mistakes that say least about the word.
-/// Only the beginning of an absurdly long word is looked at; no key is that long.
+/// Ignores case and the difference between `-` and `_`, the least significant mistakes in a word.
+/// Only the first 64 characters are compared; no key is longer.
 fn simplified(word: &str) -> Vec<char> {
     word.chars().take(64).flat_map(char::to_lowercase).map(|letter| if letter == '_' { '-' } else { letter }).collect()
 }

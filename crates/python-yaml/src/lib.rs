@@ -1,4 +1,4 @@
-//! YAML as PyYAML reads it (1.1 scalars, its limits), with the position of each value, and diagnostics that point there.
+//! YAML as PyYAML reads it (1.1 scalars, its limits), with the position of each value, and diagnostics that name it.
 
 pub mod diagnostics;
 pub mod parse;

@@ -1,4 +1,4 @@
-//! Text to a YAML tree: anchors, merge keys, duplicate keys, and limits that no honest file reaches.
+//! YAML parser: text to a tree, with anchors, merge keys, duplicate keys, and limits that no regular file reaches.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,19 @@ use crate::scalar::{Position, Scalar, resolve};
 use crate::tabs::QuotedRanges;
 use crate::tree::{KeyKind, YamlKey, YamlNode, YamlValue};
 
-/// Bytes of a file. The largest real ones, with ten thousand static hosts, have five million.
+/// Maximum bytes of a file. The largest real ones, with ten thousand static hosts, have five million.
 pub const MAX_BYTES: usize = 32 << 20;
-/// Values of a file after its aliases were replaced by what they stand for.
+/// Maximum values of a file after alias expansion.
 const MAX_NODES: usize = 2_000_000;
-/// Bytes of text after that.
+/// Maximum bytes of text after alias expansion.
 const MAX_TEXT: usize = 128 << 20;
-/// Lists in lists; pod specifications have about fifteen.
+/// Maximum nesting depth; pod specifications have about fifteen levels.
 const MAX_DEPTH: usize = 100;
 
 /// Reads the one document of a text. An empty text is null. Warnings are added to `problems`.
 pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Diagnostic> {
     if text.len() > MAX_BYTES {
-        let help = format!("{} bytes, and {MAX_BYTES} is the most this program reads", text.len());
+        let help = format!("the file has {} bytes, the limit is {MAX_BYTES}", text.len());
         return Err(Diagnostic::error(Position::default(), "file is too large").help(help));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -33,8 +33,8 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
     let mut quoted_ranges = QuotedRanges::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| match (error.kind(), position_of(error.marker())) {
-            (ErrorKind::RecursionLimitExceeded, place) => too_deep(place),
-            (kind, place) => Diagnostic::error(place, kind.to_string()).help(syntax_help(text, place)),
+            (ErrorKind::RecursionLimitExceeded, position) => too_deep(position),
+            (kind, position) => Diagnostic::error(position, kind.to_string()).help(syntax_help(text, position)),
         })?;
         if let (Some(letters), Event::Scalar(_, style, ..)) = (&with_tabs, &event) {
             let (start, end) = (span.start.index(), span.end.index());
@@ -53,7 +53,7 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
     Ok(builder.root.unwrap_or(YamlNode::new(Position { line: 1, column: 1 }, YamlValue::Null)))
 }
 
-/// PyYAML gives a block of text that ends with the file no line break of its own.
+/// PyYAML adds no line break to a block scalar that ends with the file.
 fn without_last_break(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Scalar(text, style @ (ScalarStyle::Literal | ScalarStyle::Folded), anchor, tag) => {
@@ -64,14 +64,14 @@ fn without_last_break(event: Event<'_>) -> Event<'_> {
     }
 }
 
-/// The two mistakes that every user of environment substitution and every editor makes once.
+/// Help for two frequent mistakes: an unset environment variable in a substitution, and tabs as indentation.
 fn syntax_help(text: &str, position: Position) -> String {
     let line = text.lines().nth(position.line.saturating_sub(1) as usize).unwrap_or_default();
     if line.contains("%(") {
         return "is the environment variable in %(…) set? Only names that start with NODEPOOL_ are replaced".to_owned();
     }
     if line.trim_start_matches(' ').starts_with('\t') {
-        return "indent with blanks, YAML does not allow tabs there".to_owned();
+        return "indent with spaces; YAML does not allow tabs there".to_owned();
     }
     "not YAML at or before this place".to_owned()
 }
@@ -91,11 +91,10 @@ fn reject_control_characters(text: &str) -> Result<(), Diagnostic> {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     let position = Position { line: line as u32, column: column as u32 };
-    Err(Diagnostic::error(position, "special characters are not allowed")
-        .help("there is a control character in the text"))
+    Err(Diagnostic::error(position, "special characters are not allowed").help("the text contains a control character"))
 }
 
-/// What a value costs: its own nodes, its text, and how deep it is.
+/// Size of a value: number of nodes, bytes of text, and depth.
 #[derive(Clone, Copy, Default)]
 struct Size {
     nodes: usize,
@@ -115,11 +114,11 @@ impl Size {
     }
 }
 
-/// A value on its way into a list or map.
+/// A value that is not attached to its list or map yet.
 struct PendingValue {
     node: YamlNode,
     size: Size,
-    /// An unquoted `<<`, which merges when it stands as a key.
+    /// An unquoted `<<`, which merges if it is a key.
     merges: bool,
 }
 
@@ -140,7 +139,7 @@ struct Builder<'a> {
     /// `None` while the anchored collection is still open.
     anchors: HashMap<usize, Option<(YamlNode, Size)>>,
     root: Option<YamlNode>,
-    /// What was built so far, aliases counted as often as they are used.
+    /// Size of everything built so far; an alias counts each time it is used.
     total_size: Size,
     problems: &'a mut Vec<Diagnostic>,
 }
@@ -171,7 +170,7 @@ impl Builder<'_> {
             Event::Alias(anchor) => {
                 let Some(Some((node, size))) = self.anchors.get(&anchor).cloned() else {
                     return Err(Diagnostic::error(at, "found unconstructable recursive node")
-                        .help("this alias stands inside the value it names"));
+                        .help("the alias refers to a value that contains it"));
                 };
                 self.add_size(size, at)?;
                 self.attach(PendingValue { node, size, merges: false }, 0)
@@ -229,7 +228,7 @@ impl Builder<'_> {
         self.attach(pending, frame.anchor)
     }
 
-    /// Puts a finished value, already paid for, where it belongs.
+    /// Attaches a finished value, whose size is already counted, to its parent.
     fn attach(&mut self, pending: PendingValue, anchor: usize) -> Result<(), Diagnostic> {
         if pending.size.depth + self.open.len() > MAX_DEPTH {
             return Err(too_deep(pending.node.at));
@@ -257,7 +256,7 @@ impl Builder<'_> {
         self.total_size.nodes += size.nodes;
         self.total_size.text += size.text;
         if self.total_size.nodes > MAX_NODES || self.total_size.text > MAX_TEXT {
-            let help = "aliases inside aliases grow beyond measure; write less of them";
+            let help = "nested aliases expand to too many values; use fewer of them";
             return Err(Diagnostic::error(at, "file expands to too many values").help(help));
         }
         Ok(())
@@ -304,7 +303,7 @@ impl Entries {
     }
 }
 
-/// The maps that a merge key names, the strongest first.
+/// The maps that a merge key names, in descending precedence.
 fn merge_sources(node: YamlNode) -> Result<Vec<Vec<(YamlKey, YamlNode)>>, Diagnostic> {
     let at = node.at;
     let nodes = if let YamlValue::List(items) = node.value { items } else { vec![node] };
@@ -342,7 +341,7 @@ fn tagged(tag: &Tag, text: &str, at: Position) -> Result<Scalar, Diagnostic> {
             Scalar::Int(value) => Some(Scalar::Float(value as f64)),
             meaning => Some(meaning).filter(|meaning| matches!(meaning, Scalar::Float(_))),
         },
-        // `! text` is text; every other tag is an object of some language.
+        // `! text` is text; every other tag constructs an object of a programming language.
         _ if tag.original() == "!" => Some(Scalar::Text),
         _ => return Err(unknown_tag(at)),
     };
@@ -381,7 +380,7 @@ mod tests {
         assert_eq!(json(text), expected, "{text}");
     }
 
-    // Outcomes and places are PyYAML's.
+    // Results and positions are PyYAML's.
     #[test]
     fn tabs_are_allowed_in_quotes_and_comments_only() {
         check("a: 'x\ty'", r#"{"a":"x\ty"}"#);
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn of_duplicate_keys_the_last_wins_and_a_warning_names_both() {
+    fn the_last_duplicate_key_wins_and_a_warning_names_both() {
         let mut problems = Vec::new();
         let node = parse("a: 1\nb: 2\na: 3\n", &mut problems).unwrap();
         assert_eq!(node.to_json().to_string(), r#"{"a":3,"b":2}"#);

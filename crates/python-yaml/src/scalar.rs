@@ -1,19 +1,19 @@
-//! One plain YAML scalar as YAML 1.1 and PyYAML read it: which words are booleans, numbers, dates or nothing.
+//! Resolution of plain scalars as in YAML 1.1 and PyYAML: booleans, numbers, dates, null or text.
 
-/// Line and column in a file, both from 1; line 0 is no place in particular.
+/// Line and column in a file, both from 1; line 0 means no position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     pub line: u32,
     pub column: u32,
 }
 
-/// What an unquoted scalar means.
+/// Meaning of an unquoted scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
     Null,
     Bool(bool),
     Int(i64),
-    /// A whole number beyond 64 bits: the nearest one there is.
+    /// The nearest 64-bit number of a whole number that does not fit.
     HugeInt(i64),
     Float(f64),
     /// A date or a date with a time, as written.
@@ -21,7 +21,7 @@ pub enum Scalar {
     Text,
 }
 
-/// Reads an unquoted scalar. Everything that is nothing else is text.
+/// Resolves an unquoted scalar; the fallback is text.
 pub fn resolve(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,
@@ -71,9 +71,9 @@ fn integer(text: &str) -> Option<Scalar> {
     })
 }
 
-/// The outer option: is it such a number at all; the inner one: does it fit.
+/// The outer option is `None` for text that is not such a number, the inner one for a number that does not fit.
 fn in_base(digits: &str, base: u32) -> Option<Option<u128>> {
-    // `0_` is an octal zero and `0b_` is a mistake; both are as PyYAML has them.
+    // `0_` is an octal zero and `0b_` is no number, both as in PyYAML.
     let has_digit = digits.bytes().any(|byte| byte != b'_') || base == 8;
     let all_digits = digits.chars().all(|letter| letter == '_' || letter.is_digit(base));
     if !has_digit || !all_digits {
@@ -129,7 +129,7 @@ fn float(text: &str) -> Option<f64> {
     };
     let fraction_is_number =
         is_digits(fraction) && (!whole.is_empty() || fraction.starts_with(|first: char| first.is_ascii_digit()));
-    // PyYAML wants the sign of the exponent: `1.5e3` is text, `1.5e+3` a number.
+    // PyYAML requires the sign of the exponent: `1.5e3` is text, `1.5e+3` a number.
     let exponent_is_number = exponent.len() > 1
         && exponent.starts_with(['+', '-'])
         && exponent[1..].bytes().all(|byte| byte.is_ascii_digit());

@@ -1,9 +1,9 @@
-//! Tabs where YAML 1.1 as PyYAML reads it has none. Later versions of YAML, and our parser, take them for blanks there.
+//! Rejection of tabs that PyYAML's YAML 1.1 does not allow. Later versions of YAML and our parser read them as spaces.
 
 use crate::diagnostics::Diagnostic;
 use crate::scalar::Position;
 
-/// The parts of a text in which tabs are text: quoted scalars and blocks, as ranges of characters in their order.
+/// The parts of a text in which tabs are text: quoted scalars and blocks, as ranges of characters in order.
 #[derive(Default)]
 pub struct QuotedRanges(Vec<(usize, usize)>);
 
@@ -20,7 +20,7 @@ impl QuotedRanges {
         self.0.push((start + header, end));
     }
 
-    /// The first tab that stands neither in these nor in a comment.
+    /// An error for the first tab that is neither in these ranges nor in a comment.
     pub fn reject_other_tabs(&self, letters: &[char]) -> Result<(), Diagnostic> {
         let mut ranges = self.0.iter().peekable();
         let (mut position, mut before, mut in_comment) = (Position { line: 1, column: 1 }, ' ', false);
@@ -33,7 +33,7 @@ impl QuotedRanges {
                 _ => in_comment,
             };
             if letter == '\t' && !in_text && !in_comment {
-                let help = "use blanks; tabs may stand in quotes, in blocks of text and in comments only";
+                let help = "use spaces; tabs are allowed only in quoted text, block scalars and comments";
                 return Err(Diagnostic::error(position, "found character '\\t' that cannot start any token").help(help));
             }
             before = letter;

@@ -1,6 +1,6 @@
 //! Text that is safe to print: control characters as Python escapes them.
 
-/// Control characters become escapes, because what a record holds must not steer a terminal. New lines stay.
+/// Escapes control characters, because texts of records must not control a terminal. Newlines stay.
 pub fn printable(text: String) -> String {
     if !text.chars().any(is_unsafe) {
         return text;
@@ -12,7 +12,7 @@ pub fn printable(text: String) -> String {
     safe
 }
 
-/// Control characters, and those that turn the direction of the text around.
+/// Control characters, and characters that reverse the direction of text.
 pub fn is_unsafe(character: char) -> bool {
     match character {
         '\n' => false,

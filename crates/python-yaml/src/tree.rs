@@ -1,18 +1,18 @@
-//! A YAML tree with the place of every value: what a file says, before anybody asks what it means.
+//! YAML tree with the position of every value, before any interpretation by the loader.
 
 use std::collections::BTreeMap;
 
 use crate::diagnostics::Diagnostic;
 pub use crate::scalar::Position;
 
-/// A value and where it stands. Two nodes are equal when their values are, wherever they stand.
+/// A value and its position. Nodes with equal values are equal, regardless of their positions.
 #[derive(Clone, Debug)]
 pub struct YamlNode {
     pub at: Position,
     pub value: YamlValue,
 }
 
-/// Maps are equal whatever the order of their keys.
+/// Maps are equal regardless of the order of their keys.
 #[derive(Clone, Debug)]
 pub enum YamlValue {
     Null,
@@ -34,7 +34,7 @@ pub struct YamlKey {
     pub kind: KeyKind,
 }
 
-/// Only text is ever looked up; the other kinds are mistakes or somebody else's data.
+/// Lookups find only text keys; other kinds are mistakes or data of other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
     Text,
@@ -62,7 +62,7 @@ impl PartialEq for YamlValue {
             (Null, Null) => true,
             (Bool(own), Bool(other)) => own == other,
             (Int(own), Int(other)) => own == other,
-            // Not-a-number equals itself here, or a reload would replace its provider for ever.
+            // NaN equals itself here; otherwise every reload would replace the provider.
             (Float(own), Float(other)) => own == other || (own.is_nan() && other.is_nan()),
             (Date(own), Date(other)) | (Text(own), Text(other)) => own == other,
             (List(own), List(other)) => own == other,
@@ -81,7 +81,7 @@ impl YamlKey {
         Self { at, text: text.into(), kind: KeyKind::Text }
     }
 
-    /// The key as it stands in a path: `'name'`, `5`, `True`, `None`.
+    /// The key as an element of a path: `'name'`, `5`, `True`, `None`.
     pub fn in_path(&self) -> String {
         match (self.kind, self.text.as_str()) {
             (KeyKind::Text, text) => python_quoted(text),
@@ -93,7 +93,7 @@ impl YamlKey {
     }
 }
 
-/// A text in quotes as paths and Python show it.
+/// A text in quotes, in the notation of paths and Python.
 pub fn python_quoted(text: &str) -> String {
     let shown = text.chars().take(80).flat_map(|letter| match letter {
         '\\' | '\'' | '\n' | '\r' | '\t' => letter.escape_default().collect::<Vec<_>>(),
@@ -106,7 +106,7 @@ pub fn python_quoted(text: &str) -> String {
 }
 
 impl YamlValue {
-    /// The type in the operator's words.
+    /// Name of the type for operators.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "nothing (null)",
@@ -155,7 +155,7 @@ impl YamlNode {
         matches!(self.value, YamlValue::Null)
     }
 
-    /// What Python takes for true: everything but null, false, zero and what is empty.
+    /// Truth value of Python: false for null, false, zero and empty values, else true.
     pub fn is_truthy(&self) -> bool {
         match &self.value {
             YamlValue::Null => false,
@@ -203,7 +203,7 @@ impl YamlNode {
         let value = match &node.value {
             YamlValue::Bool(value) => Some(i64::from(*value)),
             YamlValue::Int(value) => Some(*value),
-            // Rust's conversion cuts the decimals off and stops at the ends of the range.
+            // Rust's conversion truncates the decimals and saturates at the ends of the range.
             YamlValue::Float(value) if !value.is_nan() => Some(*value as i64),
             YamlValue::Text(text) => text.trim().replace('_', "").parse().ok(),
             _ => None,
@@ -216,7 +216,7 @@ impl YamlNode {
         self.get(key).map_or(Ok(None), |node| node.as_number(key))
     }
 
-    /// This value as a number, for whoever has it and its key at hand. Null is `None`.
+    /// This value as a number; `key` is named in the error. Null is `None`.
     pub fn as_number(&self, key: &str) -> Result<Option<f64>, Diagnostic> {
         if self.is_null() {
             return Ok(None);
@@ -224,7 +224,7 @@ impl YamlNode {
         self.scalar_number().map(Some).ok_or_else(|| wrong_type("float", key, self))
     }
 
-    /// The truth of the value at a key, as Python's `bool()` sees it: null is false, any text is true.
+    /// The truth of the value at a key, as in Python's `bool()`: null is false, any text that is not empty is true.
     pub fn boolean(&self, key: &str) -> Option<bool> {
         self.get(key).map(YamlNode::is_truthy)
     }

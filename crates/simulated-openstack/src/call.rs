@@ -1,4 +1,4 @@
-//! One call as the cloud sees it: which service, what is asked of it, by whom.
+//! One parsed call: its service, its parameters, and its token.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -30,7 +30,7 @@ impl Service {
         }
     }
 
-    /// What the service is called by those who run it.
+    /// The name of the OpenStack project.
     pub fn project(self) -> &'static str {
         match self {
             Self::Identity => "keystone",
@@ -51,36 +51,36 @@ impl FromStr for Service {
     }
 }
 
-/// A request, taken apart once.
+/// A parsed request.
 pub struct Call {
-    /// None is a call about the simulation itself or into the void.
+    /// `None` for a call to the simulation itself, or to an unknown path.
     pub service: Option<Service>,
     pub method: String,
-    /// The whole path, as it was asked for.
+    /// The whole requested path.
     pub path: String,
-    /// What comes after the name of the service, without empty parts.
+    /// The parts after the name of the service, without empty ones.
     pub parts: Vec<String>,
-    /// Whether the path ends in a slash, which some services insist on.
+    /// Whether the path ends in a slash, which some services require.
     pub has_trailing_slash: bool,
     pub query: Vec<(String, String)>,
     pub query_string: String,
     pub token: String,
     pub subject_token: String,
-    /// The microversion asked of the compute service, as minor number: 93 is 2.93.
+    /// The requested microversion of the compute service, as minor number: 93 is 2.93.
     pub microversion: Microversion,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Microversion {
     Minor(u32),
-    /// Not one we have: text and answer are the service's.
+    /// A microversion that the service does not support.
     Unsupported,
 }
 
 pub const MIN_MICROVERSION: u32 = 1;
 pub const MAX_MICROVERSION: u32 = 93;
 
-/// Redirected calls come back under this name.
+/// Path prefix of redirected calls.
 pub const REDIRECT_PREFIX: &str = "/moved";
 
 impl Call {
@@ -104,7 +104,7 @@ impl Call {
         }
     }
 
-    /// The parts after the version, to be matched against.
+    /// The parts after the version.
     pub fn below_version(&self) -> Vec<&str> {
         self.parts.iter().skip(1).map(String::as_str).collect()
     }
@@ -113,7 +113,7 @@ impl Call {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// What kind of call this is, for the counters: the path with ids taken out.
+    /// The kind of the call for the counters: method and path without ids.
     pub fn kind(&self) -> String {
         let mut kind = format!("{} ", self.method);
         for part in &self.parts {
@@ -161,7 +161,7 @@ fn pairs(query: &str) -> Vec<(String, String)> {
     pairs.map(pair).collect()
 }
 
-/// A text with its `%41` resolved; one that is no text after that stays as it is.
+/// Decodes percent escapes (`%41`); returns the input if the result is no valid UTF-8.
 fn percent_decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);

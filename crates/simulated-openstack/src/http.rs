@@ -1,4 +1,4 @@
-//! The calls as HTTP: taken in, delayed, answered, or cut off.
+//! HTTP server: receives calls, delays them, and responds or closes the connection.
 
 use std::any::Any;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use crate::cloud::simulation::{CallOutcome, Simulation};
 use crate::response::Response;
 use crate::services::image::ContentHasher;
 
-/// No body but that of an image is longer.
+/// Maximum size of a body, except for image contents.
 const MAX_BODY_SIZE: usize = 4 << 20;
 
-/// Serves on a listener; one thread, so that equal sequences of calls meet an equal cloud.
+/// Serves on a listener with one thread, so that equal sequences of calls have equal results.
 pub fn run(listener: TcpListener, simulation: Simulation) -> std::io::Result<Server> {
     let simulation = web::Data::new(Mutex::new(simulation));
     let app = move || App::new().app_data(simulation.clone()).default_service(web::to(serve));
@@ -27,7 +27,7 @@ pub fn run(listener: TcpListener, simulation: Simulation) -> std::io::Result<Ser
     Ok(server.listen(listener)?.run())
 }
 
-/// A second handle on a connection, by which it can be cut off without an answer.
+/// A second handle of a connection, to close it without a response.
 struct Connection(Option<TcpStream>);
 
 fn store_connection(io: &dyn Any, extensions: &mut Extensions) {
@@ -68,10 +68,10 @@ async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, p
     }
 }
 
-/// Ends the connection. What is returned reaches nobody.
+/// Closes the connection. The returned response is never delivered.
 fn disconnect(request: &HttpRequest) -> HttpResponse {
     if let Some(Connection(Some(stream))) = request.conn_data::<Connection>() {
-        // The peer may have been faster.
+        // The peer may have closed the connection already.
         let _ = stream.shutdown(Shutdown::Both);
     }
     HttpResponse::InternalServerError().force_close().finish()
@@ -81,23 +81,23 @@ async fn read(payload: web::Payload) -> Option<Bytes> {
     payload.to_bytes_limited(MAX_BODY_SIZE).await.ok()?.ok()
 }
 
-/// None when the peer stopped in the middle, or the connection is to break.
+/// `None` if the peer stopped in the middle, or if the connection has to break.
 async fn receive_upload(
     mut payload: web::Payload,
     breaks_at: Option<u64>,
 ) -> Option<crate::services::image::ImageContent> {
-    let mut intake = ContentHasher::new();
+    let mut hasher = ContentHasher::new();
     while let Some(piece) = payload.next().await {
-        intake.update(&piece.ok()?);
-        if breaks_at.is_some_and(|at| intake.size() >= at) {
+        hasher.update(&piece.ok()?);
+        if breaks_at.is_some_and(|at| hasher.size() >= at) {
             return None;
         }
     }
-    Some(intake.finish())
+    Some(hasher.finish())
 }
 
 fn http_response(answer: Response) -> HttpResponse {
-    let status = StatusCode::from_u16(answer.status).expect("only statuses of HTTP are answered");
+    let status = StatusCode::from_u16(answer.status).expect("responses have valid HTTP statuses");
     let mut response = HttpResponse::build(status);
     response.content_type(answer.content_type);
     for (name, value) in answer.headers {

@@ -1,5 +1,5 @@
-//! A simulated OpenStack over HTTP: what a node pool uses of Keystone, Nova, Glance, Neutron and Cinder, with knobs to turn and
-//! faults to switch on. See doc/simulated-openstack.md.
+//! A simulated OpenStack over HTTP: the parts of Keystone, Nova, Glance, Neutron and Cinder that Nodepool uses, with
+//! adjustable knobs and injectable faults. See doc/simulated-openstack.md.
 
 mod call;
 mod cloud;
@@ -51,7 +51,7 @@ fn listen(port: u16) -> anyhow::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("cannot listen on port {port}"))
 }
 
-/// A clouds.yaml with all ways to authenticate.
+/// A clouds.yaml with one cloud per authentication method.
 fn clouds(options: &Options, base: &str) -> String {
     use crate::services::identity::{CREDENTIAL_ID, CREDENTIAL_SECRET, PASSWORD, PROJECT, USER};
     let cacert = options.tls_cert.as_ref().map(|path| format!("    cacert: {}\n", path.display())).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The command line: where the cloud listens, what it consists of, and its knobs.
+//! The command line: listening address, services and networks of the cloud, and its knobs.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct Options {
     /// The key of the certificate (PEM).
     #[arg(long, value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// A service that this cloud does not have; may be given several times.
+    /// A service that this cloud lacks; may be given several times.
     #[arg(long, value_name = "SERVICE")]
     pub without: Vec<Service>,
     /// The name of the region.
@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What the flags alone cannot say: times that can pass, and networks that have addresses.
+    /// Checks that the flags' types cannot express: valid durations, and enough addresses for the networks.
     pub fn check(&self) -> anyhow::Result<()> {
         self.knobs.updated(json!({})).map_err(anyhow::Error::msg)?;
         anyhow::ensure!(self.networks.len() <= 9, "there are addresses for nine networks");

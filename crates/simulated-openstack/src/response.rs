@@ -1,4 +1,4 @@
-//! What a call is answered, with errors in the words of each service.
+//! Responses, with errors in the format of each service.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ impl Response {
         Self::json(200, body)
     }
 
-    /// JSON that is text already.
+    /// JSON that is rendered already.
     pub fn rendered(status: u16, body: impl Into<Bytes>) -> Self {
         Self { status, content_type: JSON, headers: Vec::new(), body: body.into() }
     }
@@ -32,7 +32,7 @@ impl Response {
         Self::rendered(status, Bytes::new())
     }
 
-    /// A page as web frameworks answer who do not know better.
+    /// An HTML error page of a web framework.
     pub fn html(status: u16, text: &str) -> Self {
         let reason = status_reason(status);
         let body = format!(
@@ -51,7 +51,7 @@ impl Response {
         serde_json::from_slice(&self.body).ok()
     }
 
-    /// An error as this service words it.
+    /// An error in the format of this service.
     pub fn error(service: Service, status: u16, message: &str) -> Self {
         let body = match service {
             Service::Compute | Service::Volume => {

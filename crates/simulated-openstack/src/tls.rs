@@ -1,4 +1,4 @@
-//! TLS in front of the plain server: what comes in is decrypted and passed on over loopback.
+//! TLS proxy: decrypts connections and forwards them to the plain server over loopback.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,13 +20,13 @@ pub fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key)?)))
 }
 
-/// Passes connections on until the process ends.
+/// Forwards connections until the process ends.
 pub async fn forward(listener: TcpListener, acceptor: TlsAcceptor, to: SocketAddr) {
     loop {
-        // A connection that is gone before it is accepted is no reason to stop.
+        // A connection that closed before it was accepted does not end the proxy.
         let Ok((stream, _)) = listener.accept().await else { continue };
         let acceptor = acceptor.clone();
-        // Ends with the connection, so there are as many as there are clients.
+        // The task ends with its connection, so the number of tasks is that of the clients.
         tokio::spawn(async move {
             let Ok(mut outer) = acceptor.accept(stream).await else { return };
             if let Ok(mut inner) = TcpStream::connect(to).await {

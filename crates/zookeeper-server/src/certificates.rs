@@ -1,4 +1,4 @@
-//! The server's own small certificate authority: made once per data directory, for clients that insist on TLS.
+//! The server's own certificate authority: created once per data directory, for clients that require TLS.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -18,14 +18,14 @@ use rustls::{RootCertStore, ServerConfig};
 use super::TlsFiles;
 use crate::store::sync_directory;
 
-/// The certificates cannot be made, or are there and cannot be used.
+/// The certificates cannot be created, or exist and cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    #[error("cannot make certificates: {0}")]
+    #[error("cannot create certificates: {0}")]
     Generate(#[from] rcgen::Error),
     #[error("cannot write {path}: {source}", path = path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("cannot use {path}: {reason}; remove the directory to have new certificates made", path = path.display())]
+    #[error("cannot use {path}: {reason}; delete the directory to create new certificates", path = path.display())]
     Unusable { path: PathBuf, reason: String },
 }
 
@@ -44,7 +44,8 @@ impl Files {
     }
 }
 
-/// What clients of this directory need, and the server's TLS settings. Makes certificates where any is missing.
+/// The TLS files for clients of this directory, and the server's TLS settings. Creates the certificates if any is
+/// missing.
 pub fn prepare(data_dir: &Path) -> Result<(TlsFiles, Arc<ServerConfig>), CertificateError> {
     let files = Files { directory: data_dir.join("tls") };
     if !files.all().iter().all(|path| path.is_file()) {
@@ -75,7 +76,7 @@ fn server_config(files: &Files) -> Result<ServerConfig, String> {
         .map_err(|error| text(&error))
 }
 
-/// The authority's key is forgotten: nobody can add a certificate later, and a lost file means a new set.
+/// The authority's key is not stored: no certificate can be added later, and a lost file requires a new set.
 fn generate(files: &Files) -> Result<(), CertificateError> {
     let failed = |source| CertificateError::Write { path: files.directory.clone(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&files.directory).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! One network connection: frames in, answers and events out, with a bound on everything that waits.
+//! One network connection: frames in, replies and events out, with a bound on every queue.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -17,28 +17,28 @@ use crate::four_letter_words;
 use crate::jute::Malformed;
 use crate::protocol::{FRAME_LIMIT, decode_call, decode_connect_request};
 
-/// Time for a new connection to say what it wants.
+/// Time for a new connection to send its connect request.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one write to make progress.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for a connection to be closed politely.
+/// Time for an orderly close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests under way, weighted: reads of data count `READ_WEIGHT`, so at most 32 large answers wait for a client.
+/// Requests in flight, weighted: reads of data count `READ_WEIGHT`, so at most 32 large replies wait for a client.
 const MAX_IN_FLIGHT: u32 = 256;
 const READ_WEIGHT: u32 = 8;
-/// Bytes of watch events that may wait. Answers are bounded by the requests under way; events have no other bound.
+/// Bytes of watch events that may wait. Replies are bounded by the requests in flight; events have no other bound.
 const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
-/// How much is gathered for one write.
+/// Bytes that are gathered for one write.
 const WRITE_CHUNK: usize = 64 * 1024;
 
-/// The engine's end of a connection.
+/// Sends frames to a connection; the engine's end of its queue.
 pub struct SendHandle {
-    // Unbounded as a channel: replies are bounded by `IN_FLIGHT` and events by `EVENT_BYTES`.
+    // Unbounded as a channel: replies are bounded by `MAX_IN_FLIGHT` and events by `MAX_EVENT_BYTES`.
     frames: mpsc::UnboundedSender<Outgoing>,
     state: Arc<QueueState>,
 }
 
-/// The connection's end of it.
+/// The connection's end of its queue.
 pub struct SendQueue {
     frames: mpsc::UnboundedReceiver<Outgoing>,
     state: Arc<QueueState>,
@@ -66,7 +66,7 @@ pub fn send_queue() -> (SendHandle, SendQueue) {
     (SendHandle { frames: sender, state: state.clone() }, SendQueue { frames: receiver, state })
 }
 
-/// Each says whether the connection goes on.
+/// Each method returns `Break` when the connection ends.
 impl SendHandle {
     pub fn reply(&self, frame: Bytes) -> ControlFlow<()> {
         self.send(Outgoing::Reply(frame))
@@ -75,7 +75,7 @@ impl SendHandle {
     pub fn event(&self, frame: Bytes) -> ControlFlow<()> {
         let waiting = self.state.event_bytes.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
         if waiting > MAX_EVENT_BYTES {
-            return self.disconnect("it does not read its watch events");
+            return self.disconnect("client does not read its watch events");
         }
         self.send(Outgoing::Event(frame))
     }
@@ -99,16 +99,16 @@ impl SendHandle {
     }
 }
 
-/// Why a connection ended, where that is worth a line in the log.
+/// Why a connection ended, if the reason is worth logging.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    #[error("a frame of {0} bytes, at most {FRAME_LIMIT} are taken")]
+    #[error("frame of {0} bytes, limit {FRAME_LIMIT}")]
     FrameLength(i32),
-    #[error("a frame that cannot be understood: {0}")]
+    #[error("malformed frame: {0}")]
     Malformed(#[from] Malformed),
-    #[error("it said nothing for ten seconds")]
+    #[error("no connect request within 10 s")]
     Silent,
-    #[error("it takes no data")]
+    #[error("write timed out")]
     Stuck,
     #[error("{0}")]
     Disconnected(&'static str),
@@ -149,7 +149,7 @@ where
         () = state.disconnect.notified() => Ok(()),
     };
     drop(engine.send(Message::Input(Input::Disconnected { link })).await);
-    drop(timeout(CLOSE_TIMEOUT, writer.shutdown()).await); // it may not be reading any more
+    drop(timeout(CLOSE_TIMEOUT, writer.shutdown()).await); // the client may not read any more
     state.reason.get().map_or(ended, |reason| Err(LinkError::Disconnected(reason)))
 }
 
@@ -174,14 +174,15 @@ async fn read_calls(
     }
 }
 
-/// Bounds the requests under way. Answers come in the order of the requests, so each gives back what its request took.
+/// Bounds the requests in flight. Replies are in the order of the requests, so each reply releases the weight of its
+/// request.
 struct RequestLimit {
     free: Semaphore,
     acquired: Mutex<VecDeque<u32>>,
 }
 
 impl RequestLimit {
-    /// Waits while too much is under way: the client's own socket buffer is what fills then.
+    /// Waits while too many requests are in flight; then the client's own socket buffer fills.
     async fn acquire(&self, weight: u32) {
         self.free.acquire_many(weight).await.expect("the semaphore is never closed").forget();
         self.lock().push_back(weight);
@@ -211,7 +212,7 @@ async fn read_body(reader: &mut (impl AsyncRead + Unpin), length: [u8; 4]) -> Re
     let length = i32::from_be_bytes(length);
     let size =
         usize::try_from(length).ok().filter(|&size| size <= FRAME_LIMIT).ok_or(LinkError::FrameLength(length))?;
-    // Memory grows with what really arrives, not with what is announced.
+    // Memory grows with the bytes received, not with the announced length.
     let mut body = BytesMut::new();
     let mut rest = reader.take(size as u64);
     while body.len() < size {

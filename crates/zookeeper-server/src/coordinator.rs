@@ -1,4 +1,4 @@
-//! What the server does with what clients send: sessions, requests and watch events over the tree. No I/O.
+//! Request processing of the server: sessions, requests and watch events over the tree. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::tree::{DirtyKey, Failure, Fired, Session, Tree, WatchKind, Write};
 pub const TIMEOUTS_MS: std::ops::RangeInclusive<i32> = 1_000..=40_000;
 /// Watches that one session may have; a client that wants more is misbehaving.
 pub const WATCH_LIMIT: usize = 250_000;
-/// How much one `multiRead` may answer.
+/// Maximum reply of one `multiRead`, in bytes.
 const MULTI_READ_LIMIT: usize = 4 * 1024 * 1024;
-/// When the server itself was silent for longer than this, sessions get the time back.
+/// After a stall of the server that is longer than this, sessions are extended by its duration.
 const SERVER_STALL_MS: u64 = 2_000;
 
 /// One network connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// The time, as the wall shows it and as it has passed since the start.
+/// The time of an operation: by the wall clock, and since the start.
 #[derive(Clone, Copy, Debug)]
 pub struct OpTime {
     pub wall_ms: i64,
@@ -36,7 +36,7 @@ pub enum Input {
     Tick,
 }
 
-/// Something for a connection.
+/// An action for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Output {
     pub link: LinkId,
@@ -61,21 +61,21 @@ pub struct Coordinator {
     outputs: Vec<Output>,
 }
 
-/// What a session is to this run of the server.
+/// State of a session in this run of the server.
 struct SessionState {
     link: Option<LinkId>,
     expires_ms: u64,
-    /// When it expires at the latest while it has no connection, whatever it is given back.
+    /// Latest expiry while it has no connection, regardless of extensions.
     latest_expiry_ms: u64,
-    /// Pauses since it was heard, in which it could not be.
+    /// Server stalls since its last message.
     pauses: u32,
     timeout_ms: i32,
-    /// Users that the client has named; kept to be answered, nothing depends on them.
+    /// Users that the client has named; only kept for `WhoAmI`.
     users: BTreeSet<String>,
 }
 
 impl Coordinator {
-    /// Serves a tree. Its sessions get their full timeout to come back.
+    /// Serves a tree. Its sessions get their full timeout to reconnect.
     pub fn new(tree: Tree, now: OpTime) -> Self {
         let session_states =
             tree.sessions().map(|session| (session.id, SessionState::new(session.timeout_ms, now))).collect();
@@ -98,7 +98,7 @@ impl Coordinator {
         self.links.len()
     }
 
-    /// What has to be stored before the outputs made so far may leave. The caller takes both together.
+    /// The changes to store before the present outputs may be sent. The caller takes both together.
     pub fn take_dirty_keys(&mut self) -> BTreeSet<DirtyKey> {
         std::mem::take(&mut self.dirty_keys)
     }
@@ -118,7 +118,7 @@ impl Coordinator {
 
     fn connect(&mut self, link: LinkId, request: &ConnectRequest, new_password: [u8; 16], now: OpTime) {
         if self.links.contains_key(&link) {
-            return self.push_output(link, Action::Disconnect("it greeted twice"));
+            return self.push_output(link, Action::Disconnect("second connect request on one connection"));
         }
         let timeout_ms = request.timeout_ms.clamp(*TIMEOUTS_MS.start(), *TIMEOUTS_MS.end());
         let (session, password) = if request.session == 0 {
@@ -131,13 +131,12 @@ impl Coordinator {
             match self.tree.session(request.session) {
                 Some(session) if session.password == request.password => {}
                 _ => {
-                    let over = protocol::encode_connect_response(request, 0, 0, [0; 16]);
-                    return self.push_output(link, Action::LastReply(over));
+                    let expired = protocol::encode_connect_response(request, 0, 0, [0; 16]);
+                    return self.push_output(link, Action::LastReply(expired));
                 }
             }
             if request.last_zxid_seen > self.tree.last_zxid() {
-                return self
-                    .push_output(link, Action::Disconnect("it has seen transactions that this store does not have"));
+                return self.push_output(link, Action::Disconnect("client has seen a newer zxid than this store"));
             }
             self.dirty_keys.extend(self.tree.set_timeout(request.session, timeout_ms));
             (request.session, request.password)
@@ -148,7 +147,7 @@ impl Coordinator {
         if let Some(former) = session_state.link.replace(link) {
             self.links.remove(&former);
             self.tree.forget_watches(session);
-            self.push_output(former, Action::Disconnect("its session moved to another connection"));
+            self.push_output(former, Action::Disconnect("session moved to another connection"));
         }
         self.links.insert(link, session);
         self.push_output(
@@ -157,7 +156,7 @@ impl Coordinator {
         );
     }
 
-    /// The connection is gone; the session may come back.
+    /// The connection has ended; the session may be resumed.
     fn detach(&mut self, link: LinkId) {
         let Some(session) = self.links.remove(&link) else { return };
         self.tree.forget_watches(session);
@@ -170,23 +169,23 @@ impl Coordinator {
         let silent_ms = now.passed_ms.saturating_sub(self.last_tick_ms);
         self.last_tick_ms = now.passed_ms;
         if silent_ms > SERVER_STALL_MS {
-            // This process or the disk stood still, not the clients.
+            // This process or the disk stalled, not the clients.
             self.session_states.values_mut().for_each(|session_state| session_state.extend_by(silent_ms));
         }
-        let over: Vec<i64> = self
+        let expired: Vec<i64> = self
             .session_states
             .iter()
             .filter(|(_, session_state)| session_state.expires_ms <= now.passed_ms)
             .map(|(&session, _)| session)
             .collect();
-        for session in over {
+        for session in expired {
             if let Some(link) = self.end_session(session) {
-                self.push_output(link, Action::Disconnect("its session expired"));
+                self.push_output(link, Action::Disconnect("session expired"));
             }
         }
     }
 
-    /// Returns the connection that the session had.
+    /// Ends a session; returns the connection that it had.
     fn end_session(&mut self, session: i64) -> Option<LinkId> {
         let session_state = self.session_states.remove(&session)?;
         if let Some(link) = session_state.link {
@@ -200,7 +199,7 @@ impl Coordinator {
 
     fn call(&mut self, link: LinkId, Call { xid, request }: Call, now: OpTime) {
         let Some(&session) = self.links.get(&link) else {
-            return; // what a client had sent before its session ended or moved
+            return; // sent before the session ended or moved
         };
         self.session_states.get_mut(&session).expect("a linked session is present").touch(now);
         match request {
@@ -280,7 +279,7 @@ impl Coordinator {
             }),
             _ => Err(Failure::BadArguments("not a read".into())),
         };
-        // A watch is set where the znode is; `exists` may also wait for one to appear.
+        // A watch is set on an existing znode; `exists` may also watch for the creation of one.
         match (&request, &outcome) {
             (Request::Exists { path, watch: true }, Ok(()) | Err(Failure::NoNode))
             | (Request::GetData { path, watch: true }, Ok(())) => self.tree.add_watch(session, path, WatchKind::Data),
@@ -346,12 +345,12 @@ impl Coordinator {
 
     fn bound_watches(&mut self, link: LinkId, session: i64) {
         if self.tree.watches_of(session) > WATCH_LIMIT {
-            self.push_output(link, Action::Disconnect("it set more watches than one session may have"));
+            self.push_output(link, Action::Disconnect("too many watches in one session"));
             self.detach(link);
         }
     }
 
-    /// Any user with any password is taken: access lists are not enforced.
+    /// Accepts any user with any password: access lists are not enforced.
     fn auth(&mut self, link: LinkId, session: i64, xid: i32, scheme: &str, credentials: &[u8]) {
         let user = std::str::from_utf8(credentials).ok().and_then(|text| text.split_once(':')).map(|(user, _)| user);
         match (scheme, user) {
@@ -388,7 +387,7 @@ impl Coordinator {
     }
 }
 
-/// So many pauses in a row, in which a client with a connection was not heard, do not count against it.
+/// Consecutive server stalls for which a connected but silent session is extended.
 const MAX_PAUSES: u32 = 3;
 
 impl SessionState {
@@ -405,8 +404,9 @@ impl SessionState {
             (now.passed_ms + timeout_ms, now.passed_ms + 2 * timeout_ms, 0);
     }
 
-    /// Who has a connection may have sent something that nobody could hear. Who has none gets as much time as he would have to come
-    /// back, once. On a disk that is always slow neither would ever be missed, if this had no end.
+    /// Extends a session after a server stall. A connected client may have sent a message that was not processed. A
+    /// client without a connection gets as much time as it would have to reconnect, once. Both extensions are limited:
+    /// otherwise, on a disk that is always slow, sessions would never expire.
     fn extend_by(&mut self, silent_ms: u64) {
         let later_ms = self.expires_ms + silent_ms;
         if self.link.is_none() {

@@ -1,4 +1,4 @@
-//! The one thread that owns tree and store: takes what is queued, applies it, commits once, lets the answers go.
+//! The thread that owns tree and store: takes the queued messages, applies them, commits once, sends the replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use crate::client_connection::SendHandle;
 use crate::coordinator::{Action, Coordinator, Input, LinkId, OpTime, Output};
 use crate::store::{Store, StoreError};
 
-/// The most that goes into one commit; it keeps the answers of a flood from piling up.
+/// Maximum messages per commit, so that replies do not accumulate in a flood of requests.
 const BATCH_LIMIT: usize = 4_096;
 
-/// What reaches the engine.
+/// Messages to the engine.
 pub enum Message {
     Opened { link: LinkId, send_handle: SendHandle },
     Input(Input),
     Stats(oneshot::Sender<ServerStats>),
 }
 
-/// Figures for the four-letter words.
+/// Statistics for the four-letter words.
 #[derive(Clone, Debug, Default)]
 pub struct ServerStats {
     pub zxid: i64,
@@ -51,8 +51,8 @@ impl Engine {
         Self { coordinator, store, send_handles: BTreeMap::new(), now_ms, start, received: 0, sent: 0, commits: 0 }
     }
 
-    /// Runs until every sender of the inbox is gone, or the disk fails. After a failure nothing is answered any more:
-    /// memory is ahead of the disk, and only a restart brings them together.
+    /// Runs until every sender of the inbox is dropped or the disk fails. After a failure no request is answered:
+    /// memory is ahead of the disk, and only a restart makes them consistent.
     pub fn run(mut self, mut inbox: mpsc::Receiver<Message>) -> Result<(), StoreError> {
         while let Some(first) = inbox.blocking_recv() {
             let mut batch = vec![first];
@@ -69,7 +69,7 @@ impl Engine {
 
     fn process_batch(&mut self, batch: Vec<Message>) -> Result<(), StoreError> {
         let now = self.now();
-        // Who has nothing to write in this batch is answered first and does not wait for the disk.
+        // Connections without a write in this batch are answered first and do not wait for the disk.
         let mut writers = BTreeSet::new();
         let (mut later, mut ticks) = (Vec::new(), 0);
         for message in batch {
@@ -84,7 +84,7 @@ impl Engine {
                         writers.insert(link);
                         later.push(input);
                     }
-                    // Whoever has sent something until now is not missing.
+                    // Handled last, so that every message received until now extends its session.
                     Input::Tick => ticks += 1,
                 },
             }

@@ -4,7 +4,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{Message, ServerStats};
 
-/// What clients take for the version of the server: that of the protocol first.
+/// The server version for clients: the version of the protocol comes first.
 const VERSION: &str = concat!("3.8.0-nodepool-", env!("CARGO_PKG_VERSION"));
 
 /// The answer to the first four bytes of a connection, if they are a word. (As the length of a frame they would be

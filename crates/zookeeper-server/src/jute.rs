@@ -1,13 +1,13 @@
-//! ZooKeeper's way of writing numbers, text, buffers and lists into bytes.
+//! Jute, ZooKeeper's encoding of numbers, text, buffers and lists.
 
 use bytes::Bytes;
 
-/// The bytes are not what the protocol says should be there.
+/// The bytes do not follow the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    #[error("it ends too early")]
+    #[error("unexpected end of data")]
     Short,
-    #[error("a length of {0} is impossible")]
+    #[error("invalid length {0}")]
     Length(i32),
     #[error("text that is not UTF-8")]
     Text,
@@ -66,7 +66,8 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.buffer()?).map(str::to_owned).map_err(|_| Malformed::Text)
     }
 
-    /// A list; the absent one (length -1) reads as empty. Grows as items really appear, whatever length is claimed.
+    /// A list; the absent one (length -1) reads as empty. Grows with the items received, regardless of the announced
+    /// length.
     pub fn list<T>(&mut self, item: impl Fn(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
         let length = self.int()?;
         if length < -1 {
@@ -85,7 +86,7 @@ pub struct Writer {
     bytes: Vec<u8>,
 }
 
-/// Room at the start of a frame for its length.
+/// Bytes for the length at the start of a frame.
 const LENGTH_FIELD: usize = 4;
 
 impl Writer {
@@ -126,7 +127,7 @@ impl Writer {
     }
 
     pub fn count(&mut self, length: usize) -> &mut Self {
-        self.int(i32::try_from(length).expect("nothing here comes near two thousand million"))
+        self.int(i32::try_from(length).expect("lengths are far below 2^31"))
     }
 
     pub fn buffer(&mut self, bytes: &[u8]) -> &mut Self {

@@ -1,4 +1,4 @@
-//! The embedded coordinator: the tree behind ZooKeeper's wire protocol on loopback, kept on disk. For one machine.
+//! The embedded coordinator: the tree behind ZooKeeper's wire protocol on loopback, stored on disk. For one machine.
 
 pub mod client_connection;
 pub(crate) mod four_letter_words;
@@ -33,7 +33,7 @@ use coordinator::{Input, LinkId};
 use engine::{Engine, Message};
 use store::{Store, StoreError};
 
-/// How often sessions are looked at for expiry.
+/// How often sessions are checked for expiry.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ pub struct TlsFiles {
     pub ca: PathBuf,
 }
 
-/// What a server is started with.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
     pub data_dir: PathBuf,
@@ -89,7 +89,7 @@ pub struct EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// Opens the store, recovers what is there and listens.
+    /// Opens the store, recovers its data and listens.
     pub async fn start(options: EmbeddedOptions) -> Result<Self, EmbeddedError> {
         let EmbeddedOptions { data_dir, first_port, now_ms } = options;
         DirBuilder::new()
@@ -117,7 +117,7 @@ impl EmbeddedServer {
         tasks.spawn(acceptor.clone().accept(plain, None));
         tasks.spawn(acceptor.clone().accept(tls, Some(TlsAcceptor::from(tls_config))));
         tasks.spawn(tick(inbox, acceptor.stopping));
-        info!(%address, %tls_address, data_dir = %data_dir.display(), "embedded coordinator listens");
+        info!(%address, %tls_address, data_dir = %data_dir.display(), "embedded coordinator is listening");
         Ok(Self { address, tls_address, tls_files, stop, tasks, failure })
     }
 
@@ -141,7 +141,7 @@ impl EmbeddedServer {
             let reason = failure.wait_for(Option::is_some).await.map(|reason| reason.clone());
             match reason {
                 Ok(reason) => reason.unwrap_or_default(),
-                Err(_) => std::future::pending().await, // stopped in order
+                Err(_) => std::future::pending().await, // stopped cleanly
             }
         }
     }
@@ -150,12 +150,12 @@ impl EmbeddedServer {
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
-        // The engine ends when nobody can send to it any more; its end of the channel goes last.
+        // The engine ends when all senders to it are dropped; it drops its end of the channel last.
         while self.failure.changed().await.is_ok() {}
     }
 }
 
-/// Starts the thread that owns store and tree. Its report channel closes when it ends in order.
+/// Starts the thread that owns store and tree. Its report channel closes when it ends cleanly.
 async fn start_engine(
     data_dir: &Path,
     now_ms: fn() -> i64,
@@ -165,7 +165,7 @@ async fn start_engine(
     let (report, failure) = watch::channel(None);
     let directory = data_dir.to_owned();
     let run = move || {
-        // A damaged file can make the store crate panic; the thread ends then and its starter is told.
+        // A damaged file can make the store crate panic: then the thread ends, and dropping `opened` reports it.
         let engine = match Store::open(&directory) {
             Ok((store, tree)) => Engine::new(store, tree, now_ms),
             Err(error) => return drop(opened.send(Err(error))),
@@ -173,7 +173,7 @@ async fn start_engine(
         drop(opened.send(Ok(())));
         let panic_reporter = PanicReporter { report };
         if let Err(failure) = engine.run(inbox) {
-            error!(%failure, data_dir = %directory.display(), "embedded coordinator cannot store changes and stops");
+            error!(%failure, data_dir = %directory.display(), "embedded coordinator cannot store changes, stopping");
             panic_reporter.report.send_replace(Some(failure.to_string()));
         }
     };
@@ -191,7 +191,7 @@ async fn start_engine(
     }
 }
 
-/// Tells of a panic in the engine, which would otherwise look like an ordered end.
+/// Reports a panic in the engine, which would otherwise look like a clean end.
 struct PanicReporter {
     report: watch::Sender<Option<String>>,
 }
@@ -212,14 +212,14 @@ async fn tick(engine: mpsc::Sender<Message>, mut stopping: watch::Receiver<bool>
             _ = stopping.wait_for(|stop| *stop) => return,
             _ = ticks.tick() => {}
         }
-        // A full inbox means that the engine has other things to look at first.
+        // A full inbox means that the engine has other messages to process first.
         if let Err(mpsc::error::TrySendError::Closed(_)) = engine.try_send(Message::Input(Input::Tick)) {
             return;
         }
     }
 }
 
-/// What accepting connections needs.
+/// Accepts and serves connections.
 #[derive(Clone)]
 struct Acceptor {
     engine: mpsc::Sender<Message>,
@@ -266,7 +266,7 @@ impl Acceptor {
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |peer| peer.to_string());
         if let Err(error) = stream.set_nodelay(true) {
-            debug!(%peer, %error, "cannot send small answers at once");
+            debug!(%peer, %error, "cannot set TCP_NODELAY");
         }
         let ended = match tls {
             None => client_connection::serve(stream, link, self.engine).await,

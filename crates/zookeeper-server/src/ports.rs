@@ -1,4 +1,4 @@
-//! Which loopback ports the server listens on: those of the last run if they are free, else the next free ones.
+//! Choice of the loopback ports: those of the last run if they are free, else the next free ones.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -33,14 +33,14 @@ pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<
     }
     let (Some(plain), Some(tls)) = (plain, tls) else { return Ok(None) };
     let text = format!("{first_port} {} {}\n", plain.local_addr()?.port(), tls.local_addr()?.port());
-    // The file only keeps ports stable: without it they may be others next time.
+    // The file only keeps ports stable: without it they may differ after the next start.
     if let Err(error) = save_ports(&file, &text) {
-        warn!(file = %file.display(), %error, "cannot note which ports these are");
+        warn!(file = %file.display(), %error, "cannot save the chosen ports");
     }
     Ok(Some((plain, tls)))
 }
 
-/// In a new file, which takes the place of the old one: a full disk costs none of them.
+/// Writes a new file and renames it over the old one, so that the old one survives a full disk.
 fn save_ports(file: &Path, text: &str) -> std::io::Result<()> {
     if fs::read_to_string(file).is_ok_and(|known| known == text) {
         return Ok(());
@@ -50,7 +50,7 @@ fn save_ports(file: &Path, text: &str) -> std::io::Result<()> {
     fs::rename(unfinished, file)
 }
 
-/// `None` where the port is taken (or not ours to take).
+/// `None` if the port is in use or not permitted.
 async fn bind(port: u16) -> std::io::Result<Option<TcpListener>> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
         Ok(listener) => Ok(Some(listener)),

@@ -1,4 +1,4 @@
-//! What clients send, decoded, and what they are sent, encoded: ZooKeeper's frames.
+//! ZooKeeper's frames: decodes requests, encodes replies and events.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::jute::{Malformed, Reader, Writer};
 use crate::tree::{Acl, Failure, WatchFilter, WatchKind, WatchList, Write, WriteResult};
 use crate::types::{CreateMode, EventKind, Stat, WatchEvent};
 
-/// The longest frame taken from a client: ZooKeeper's default.
+/// The longest frame accepted from a client: ZooKeeper's default.
 pub const FRAME_LIMIT: usize = 0xf_ffff;
 
 /// The first frame of a connection.
@@ -55,7 +55,7 @@ pub enum Request {
         path: String,
     },
     MultiRead(Vec<ReadStep>),
-    /// One change, with the operation numbers that say how each step is answered.
+    /// One write, with the operation numbers that determine how each step is answered.
     Write {
         write: Write,
         operations: Vec<i32>,
@@ -78,7 +78,7 @@ pub enum Request {
         credentials: Vec<u8>,
     },
     WhoAmI,
-    /// Understood well enough to be answered with an error.
+    /// Decoded far enough to be answered with an error.
     Refused(i32),
 }
 
@@ -170,7 +170,7 @@ pub fn decode_connect_request(frame: &[u8]) -> Result<ConnectRequest, Malformed>
         return Err(Malformed::Value(protocol, "the protocol version 0"));
     }
     let (last_zxid_seen, timeout_ms, session) = (reader.long()?, reader.int()?, reader.long()?);
-    // A client without a session may send no password at all; a wrong one simply resumes nothing.
+    // A client without a session may send no password at all; with a wrong one no session is resumed.
     let password = reader.buffer()?.try_into().unwrap_or([0; 16]);
     Ok(ConnectRequest { last_zxid_seen, timeout_ms, session, password, reads_flag: !reader.is_empty() })
 }
@@ -230,7 +230,7 @@ fn decode_request(operation: i32, reader: &mut Reader<'_>) -> Result<Request, Ma
             }
         }
         operation::AUTH => {
-            reader.int()?; // a number no server has ever used
+            reader.int()?; // a field that no server has ever used
             Request::Auth { scheme: reader.text()?, credentials: reader.buffer()?.to_vec() }
         }
         operation::WHO_AM_I => Request::WhoAmI,
@@ -238,7 +238,7 @@ fn decode_request(operation: i32, reader: &mut Reader<'_>) -> Result<Request, Ma
     })
 }
 
-/// A single change, or the error number that answers one which is not served here.
+/// A single write, or the error number for one that is not supported here.
 fn decode_write(operation: i32, reader: &mut Reader<'_>) -> Result<Result<Write, i32>, Malformed> {
     let path = reader.text()?;
     Ok(Ok(match operation {
@@ -268,7 +268,7 @@ pub fn decode_acl(reader: &mut Reader<'_>) -> Result<Arc<[Acl]>, Malformed> {
     let entries =
         reader.list(|reader| Ok(Acl { permissions: reader.int()?, scheme: reader.text()?, id: reader.text()? }))?;
     let open = Acl::open();
-    // Nearly every znode has the open list: let them share one.
+    // Nearly every znode has the open list, so all share one.
     Ok(if *entries == *open { open } else { Arc::from(entries) })
 }
 
@@ -336,7 +336,7 @@ pub fn encode_connect_response(request: &ConnectRequest, session: i64, timeout_m
     writer.finish_frame()
 }
 
-/// An answer: its header, and a body where all is well.
+/// A reply: its header, and a body on success.
 pub fn encode_reply(xid: i32, zxid: i64, code: i32, body: impl FnOnce(&mut Writer)) -> Bytes {
     let mut writer = Writer::frame();
     writer.int(xid).long(zxid).int(code);
@@ -352,7 +352,7 @@ pub fn encode_event(event: &WatchEvent) -> Bytes {
         EventKind::Deleted => 2,
         EventKind::DataChanged => 3,
         EventKind::ChildrenChanged => 4,
-        EventKind::Resync => -1, // only clients tell themselves so
+        EventKind::Resync => -1, // exists only in clients
     };
     let connected = 3;
     let mut writer = Writer::frame();
@@ -373,7 +373,7 @@ pub fn write_acl(writer: &mut Writer, acl: &[Acl]) {
     }
 }
 
-/// The body of the answer to a change, in the form its operation number asks for.
+/// The body of the reply to a write, in the form that its operation number requires.
 pub fn write_result(writer: &mut Writer, written: &WriteResult, operations: &[i32]) {
     match written {
         WriteResult::Multi(all) => {
@@ -397,7 +397,8 @@ pub fn write_result(writer: &mut Writer, written: &WriteResult, operations: &[i3
     }
 }
 
-/// The body of the answer to a transaction that failed: fine before the failure, its reason, then "not tried".
+/// The body of the reply to a failed transaction: OK before the failure, its error number, then "runtime inconsistency"
+/// for the steps that were not tried.
 pub fn write_failed_multi(writer: &mut Writer, steps: usize, failed: usize, code: i32) {
     for step in 0..steps {
         let code = match step.cmp(&failed) {

@@ -1,4 +1,4 @@
-//! The tree on disk: one redb file, one durable commit per group of changes, everything checked when it is opened.
+//! The tree on disk: one redb file, one durable commit per batch of changes, everything checked when it is opened.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -33,11 +33,11 @@ const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("another process uses it")]
+    #[error("in use by another process")]
     InUse,
-    #[error("it is damaged ({0})")]
+    #[error("damaged ({0})")]
     Damaged(String),
-    #[error("it was written by a newer version (format {0})")]
+    #[error("written by a newer version (format {0})")]
     Newer(i64),
     #[error("{0}")]
     Disk(#[source] redb::Error),
@@ -52,7 +52,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store of a data directory, or starts one, and reads the tree.
+    /// Opens the store of a data directory, or creates one, and reads the tree.
     pub fn open(directory: &Path) -> Result<(Self, Tree), StoreError> {
         let lock = lock(directory)?;
         let path = directory.join(FILE_NAME);
@@ -64,7 +64,7 @@ impl Store {
             Self::load(builder().open(&path)?)?
         } else {
             let unfinished = path.with_extension("redb.new");
-            // What a crash left of an earlier attempt is emptied.
+            // Empties the file of an earlier attempt that crashed.
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished).map_err(StoreError::File)?;
             let opened = Self::load(builder().create(&unfinished)?)?;
@@ -81,7 +81,7 @@ impl Store {
     }
 
     fn load(mut database: Database) -> Result<(Self, Tree), StoreError> {
-        // Says false where something was repaired, which is fine, and fails where that was not possible.
+        // Returns false after a repair, which is fine, and an error if the repair was not possible.
         database.check_integrity()?;
         let mut store = Self { database, _lock: None };
         let tree = match store.read()? {
@@ -91,8 +91,8 @@ impl Store {
         Ok((store, tree))
     }
 
-    /// The stored tree, or `None` in a new store. A new run starts in a new range of transaction ids, so that ids
-    /// which the last run gave to refused (hence unstored) changes are not given out again.
+    /// The stored tree, or `None` in a new store. A new run starts in a new range of transaction ids, so that ids which
+    /// the last run assigned to refused (hence unstored) changes are not assigned again.
     fn read(&mut self) -> Result<Option<Tree>, StoreError> {
         let transaction = self.database.begin_read().map_err(redb::Error::from)?;
         let meta = match transaction.open_table(META) {
@@ -101,7 +101,7 @@ impl Store {
             Err(error) => return Err(error.into()),
         };
         let number = |key: &str| -> Result<i64, StoreError> {
-            let value = meta.get(key)?.ok_or_else(|| StoreError::Damaged(format!("it has no {key}")))?;
+            let value = meta.get(key)?.ok_or_else(|| StoreError::Damaged(format!("{key} is missing")))?;
             Ok(value.value())
         };
         let format = number(FORMAT)?;
@@ -138,7 +138,7 @@ impl Store {
         Ok(tree)
     }
 
-    /// Makes what was touched durable, all or nothing. When this returns it survives a power cut.
+    /// Makes the changed keys durable, all or nothing. When this returns they survive a power failure.
     pub fn commit(&mut self, tree: &Tree, dirty_keys: &BTreeSet<DirtyKey>) -> Result<(), StoreError> {
         let mut transaction = self.database.begin_write().map_err(redb::Error::from)?;
         transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
@@ -172,9 +172,9 @@ fn builder() -> Builder {
     builder.set_cache_size(CACHE_BYTES);
     let is_logged = Cell::new(false);
     builder.set_repair_callback(move |_| {
-        // It is called again as it goes on.
+        // The callback is called repeatedly while the repair proceeds.
         if !is_logged.replace(true) {
-            info!("the store was not closed in order: it is checked, and what was not finished is taken back");
+            info!("the store was not closed cleanly: checking it and rolling back unfinished transactions");
         }
     });
     builder
@@ -232,7 +232,7 @@ impl From<DatabaseError> for StoreError {
     fn from(error: DatabaseError) -> Self {
         match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse,
-            DatabaseError::RepairAborted => StoreError::Damaged("it cannot be repaired".into()),
+            DatabaseError::RepairAborted => StoreError::Damaged("cannot be repaired".into()),
             DatabaseError::Storage(error) => error.into(),
             other => StoreError::Disk(other.into()),
         }
@@ -243,7 +243,7 @@ impl From<redb::StorageError> for StoreError {
     fn from(error: redb::StorageError) -> Self {
         match error {
             redb::StorageError::Corrupted(reason) => StoreError::Damaged(reason),
-            // What redb cannot make sense of, a file that is no store for one, it reports as invalid data.
+            // redb reports a file that is not a store, among others, as invalid data.
             redb::StorageError::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 StoreError::Damaged(error.to_string())
             }

@@ -38,8 +38,8 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// That of a znode that a transaction has just made: its version is the first, and nobody has said by which transaction it is. So it
-    /// counts as older than whatever is read of it.
+    /// The stat of a znode that a transaction has just created: its version is 0, and its zxid is unknown. So it counts
+    /// as older than every read of the znode.
     pub fn of_new() -> Self {
         Self { czxid: -1, mzxid: -1, pzxid: -1, ..Self::default() }
     }
@@ -80,7 +80,7 @@ impl Op {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpReply {
-    /// Servers tell no more of it, unlike for a creation by itself: [`Stat::of_new`] is what is known.
+    /// Servers return no stat here, unlike for a single create: [`Stat::of_new`] is what is known.
     Created {
         path: String,
     },
@@ -106,14 +106,14 @@ pub enum EventKind {
     Resync,
 }
 
-/// What can go wrong, by what the caller does next.
+/// Errors of requests, by what the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZkError {
     #[error("no such znode")]
     NoNode,
-    #[error("znode exists already")]
+    #[error("znode already exists")]
     NodeExists,
-    #[error("znode has another version")]
+    #[error("znode version does not match")]
     BadVersion,
     #[error("znode has children")]
     NotEmpty,
@@ -123,25 +123,25 @@ pub enum ZkError {
     Multi { index: usize, source: Box<ZkError> },
     #[error("bad argument: {0}")]
     BadArguments(String),
-    #[error("the data is larger than ZooKeeper takes ({size} bytes, at most {limit})")]
+    #[error("data too large for ZooKeeper ({size} bytes, limit {limit})")]
     TooLarge { size: usize, limit: usize },
     #[error("not permitted: {0}")]
     NotPermitted(String),
     #[error("the server is read-only")]
     ReadOnly,
-    /// The request may or may not have been carried out.
+    /// The request may or may not have been executed.
     #[error("connection to ZooKeeper lost, outcome unknown: {0}")]
     Unknown(String),
-    #[error("the ZooKeeper session is over")]
+    #[error("ZooKeeper session expired")]
     SessionExpired,
     #[error("operation not supported by the server")]
     Unimplemented,
-    #[error("the connection does not answer as ZooKeeper does: {0}")]
+    #[error("ZooKeeper protocol error: {0}")]
     Protocol(String),
 }
 
 impl ZkError {
-    /// The failure itself, without the place in a transaction.
+    /// The failure itself, without its position in a transaction.
     pub fn root(&self) -> &ZkError {
         match self {
             ZkError::Multi { source, .. } => source.root(),

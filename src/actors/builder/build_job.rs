@@ -1,4 +1,4 @@
-//! One build from its lock to its record: what a BuildWorker does with an order.
+//! One build job of a BuildWorker, from the lock on the image to the final record.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use nodepool_policy::images::build_schedule::{BuildOrder, BuildReason};
 use nodepool_zk::txn::image_build::ManualRequest;
 use nodepool_zk::txn::store::Store;
 
-/// Who builds, where, and what is said of it.
+/// Identity of the builder, its images directory and its metrics.
 #[derive(Clone)]
 pub struct BuildEnvironment {
     pub builder: String,
@@ -33,11 +33,11 @@ pub struct BuildEnvironment {
     pub images: ImagesDir,
     pub maker: Arc<dyn ImageBuilder>,
     pub samples: SampleSink,
-    /// Between two looks whether a build that is under way is still wanted.
+    /// Interval of the check whether a running build is still needed.
     pub poll_interval: Seconds,
 }
 
-/// What the configuration says of the build of one image, at its beginning.
+/// Configuration of one image build, as of its start.
 #[derive(Clone)]
 pub struct BuildSpec {
     pub image: Arc<DiskImage>,
@@ -46,10 +46,10 @@ pub struct BuildSpec {
     pub log_retention: i64,
 }
 
-/// How an order ended.
+/// Result of a build order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildOutcome {
-    /// Somebody else builds it, or there is no need any more.
+    /// Another builder builds the image, or no build is due any more.
     Skipped,
     Ready,
     Failed,
@@ -63,45 +63,46 @@ pub async fn build(
     lease: &WorkLease,
 ) -> BuildOutcome {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
-    let begun = ImageBuild::started(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
-    let asked = if order.reason == BuildReason::Requested { ManualRequest::Yes } else { ManualRequest::No };
-    let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {
+    let started = ImageBuild::started(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
+    let manual_request = if order.reason == BuildReason::Requested { ManualRequest::Yes } else { ManualRequest::No };
+    let mut grant = match store.begin_build(key.clone(), started.clone(), order.newest.as_ref(), manual_request).await {
         Ok(grant) => grant,
         Err(WriteError::Contended | WriteError::Conflict) => return BuildOutcome::Skipped,
         Err(error) => {
-            warn!(target: "nodepool.builder.BuildWorker", image = %key.image, %error, "cannot begin a build");
+            warn!(target: "nodepool.builder.BuildWorker", image = %key.image, %error, "cannot start a build");
             return BuildOutcome::Failed;
         }
     };
     lease.record_build(&key.build);
-    info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.reason.text(), "building");
-    let built = run_dib(&store, &build_env, &key, &order, &spec).await;
+    info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, reason = order.reason.text(), "building");
+    let result = run_dib(&store, &build_env, &key, &order, &spec).await;
     let image = &spec.image;
-    let record = match &built {
+    let record = match &result {
         Ok(()) => ImageBuild {
             state: BuildState::Ready,
             state_time: grant.ready_time(clock::now()),
             username: Some(image.username.clone()),
             python_path: Some(image.python_path.clone()),
             shell_type: image.shell_type.clone(),
-            ..begun
+            ..started
         },
         Err(_) => {
-            ImageBuild { state: BuildState::Failed, state_time: clock::now(), formats: Default::default(), ..begun }
+            ImageBuild { state: BuildState::Failed, state_time: clock::now(), formats: Default::default(), ..started }
         }
     };
-    let recorded = write_retry::write_with_retry(&store, "the end of a build", async || {
-        store.finish_build(&mut grant, &record, asked).await
+    let recorded = write_retry::write_with_retry(&store, "build result", async || {
+        store.finish_build(&mut grant, &record, manual_request).await
     });
     let recorded = recorded.await;
-    match (built, recorded) {
+    match (result, recorded) {
         (Ok(()), Ok(())) => {
             info!(target: "nodepool.builder.BuildWorker", build = %key.build, "DIB image {} is built", key.image);
             BuildOutcome::Ready
         }
         (Ok(()), Err(error)) => {
-            error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, %error, "the build cannot be recorded");
-            // Otherwise it may have been, and only the answer was lost. The clean-up removes what has no record.
+            error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, %error, "cannot record the build");
+            // After any other error the record may exist: only the reply was lost. The clean-up deletes files without a
+            // record.
             if error == WriteError::Conflict {
                 remove_files(&build_env.images, &key).await;
             }
@@ -132,17 +133,17 @@ async fn run_dib(
     prepare(build_env, key, spec).await?;
     info!(target: "nodepool.builder.BuildWorker", "Running {}", display_command(&run.command));
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
-    let began = Instant::now();
+    let started_at = Instant::now();
     let unneeded = wait_until_unneeded(store, key, build_env.poll_interval).boxed();
-    let ended = build_env.maker.build(&run, unneeded).await.map_err(|error| error.to_string())?;
-    let (code, timed_out) = match ended {
+    let outcome = build_env.maker.build(&run, unneeded).await.map_err(|error| error.to_string())?;
+    let (code, timed_out) = match outcome {
         DibOutcome::Exited(code) => (code, false),
         DibOutcome::TimedOut => (1, true),
         DibOutcome::Cancelled => {
-            return Err(format!("the build of {} is ended: somebody has removed its record", key.image));
+            return Err(format!("build of {} cancelled: its record was deleted", key.image));
         }
     };
-    let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
+    let duration_ms = started_at.elapsed().as_secs_f64() * 1000.0;
     builder_metrics::build_samples(&key.image, duration_ms, code, clock::now())
         .into_iter()
         .for_each(|sample| build_env.samples.send(sample));
@@ -152,8 +153,8 @@ async fn run_dib(
     }
     if code != 0 {
         let (timed_out, log) = (python_bool(timed_out), run.log.display());
-        let full = if build_env.images.is_full() { "; the disk of images-dir is full" } else { "" };
-        return Err(format!("DIB failed creating {} ({code}) (timeout={timed_out}){full}; see {log}", key.image));
+        let disk_full = if build_env.images.is_full() { "; the disk of images-dir is full" } else { "" };
+        return Err(format!("DIB failed creating {} ({code}) (timeout={timed_out}){disk_full}; see {log}", key.image));
     }
     let sizes = measure(build_env, key, order).await?;
     sizes.into_iter().for_each(|(format, bytes)| {
@@ -162,7 +163,7 @@ async fn run_dib(
     Ok(())
 }
 
-/// Resolves when nobody will ever use the build.
+/// Resolves when the record of the build no longer exists or is no longer `building`.
 async fn wait_until_unneeded(store: &Store, key: &BuildKey, poll_interval: Seconds) {
     loop {
         tokio::time::sleep(poll_interval.to_duration()).await;
@@ -176,7 +177,7 @@ async fn wait_until_unneeded(store: &Store, key: &BuildKey, poll_interval: Secon
     }
 }
 
-/// On one line: a script is worth no more than a mention.
+/// The command on one line. An argument of several lines is an inline script and is abbreviated.
 fn display_command(command: &[String]) -> String {
     let word = |word: &String| if word.contains('\n') { "<script>".to_owned() } else { word.clone() };
     command.iter().map(word).collect::<Vec<_>>().join(" ")
@@ -187,23 +188,23 @@ async fn prepare(build_env: &BuildEnvironment, key: &BuildKey, spec: &BuildSpec)
     let (logs, retention) = (spec.log_dir.clone(), spec.log_retention);
     let image = key.image.clone();
     run_blocking(move || {
-        let place = images.path().display().to_string();
-        images.claim(&key).map_err(|error| format!("cannot write to images-dir {place}: {error}"))?;
+        let path = images.path().display().to_string();
+        images.claim(&key).map_err(|error| format!("cannot write to images-dir {path}: {error}"))?;
         match image_files::prune_logs(&logs, &image, retention) {
             Ok(pruned) => {
                 for log in pruned {
                     info!(target: "nodepool.builder.BuildWorker", "Deleting old build log {}", log.display());
                 }
             }
-            // The build can do without; whether its own log can be written is seen when it is.
-            Err(error) => warn!(target: "nodepool.builder.BuildWorker", %error, "cannot remove old build logs"),
+            // Not fatal for the build. An unwritable log directory is reported when the command starts.
+            Err(error) => warn!(target: "nodepool.builder.BuildWorker", %error, "cannot delete old build logs"),
         }
         Ok(())
     })
     .await
 }
 
-/// The bytes on disk of each format; a format without a file is no build. What has no checksums gets them.
+/// Bytes on disk of each format. A missing file is an error; missing checksums are computed and written.
 async fn measure(
     build_env: &BuildEnvironment,
     key: &BuildKey,
@@ -216,10 +217,10 @@ async fn measure(
         let size = |format: String| {
             let file = images.file(&key, &format);
             let bytes = images.size(&key, &format).map_err(|error| {
-                format!("the build of {} has succeeded without {}: {error}", key.image, file.display())
+                format!("the build of {} succeeded, but {} cannot be read: {error}", key.image, file.display())
             })?;
             checksums::read_or_compute(&file, &stop)
-                .map_err(|error| format!("cannot make checksums of {}: {error}", file.display()))?;
+                .map_err(|error| format!("cannot compute checksums of {}: {error}", file.display()))?;
             Ok((format, bytes))
         };
         formats.into_iter().map(size).collect()
@@ -230,7 +231,7 @@ async fn measure(
 pub async fn remove_files(images: &ImagesDir, key: &BuildKey) {
     let (images, key) = (images.clone(), key.clone());
     let removed = run_blocking(move || {
-        images.remove(&key).map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))
+        images.remove(&key).map_err(|error| format!("cannot delete all files of {}: {error}", key.file_name()))
     });
     if let Err(error) = removed.await {
         warn!(target: "nodepool.builder", "{error}");

@@ -1,4 +1,4 @@
-//! BuildWorker: takes the first image that is due and builds it, one at a time.
+//! BuildWorker: actor that leases the first image build that is due and runs it, one build at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_policy::images::build_schedule::{self, BuildOrder};
 use nodepool_zk::txn::store::Store;
 
-/// Before an image that somebody else has taken up is asked for again.
+/// Back-off of an image whose lock another builder has.
 const CONTENDED_BACKOFF: Seconds = Seconds(0.5);
 
 pub type FactsReceivers = BTreeMap<ProviderName, watch::Receiver<Arc<ProviderFacts>>>;
 
 pub struct BuildWorkerDeps {
-    /// From 0, for logs and dumps.
+    /// Counted from 0, for logs and dumps.
     pub number: usize,
     pub config: Arc<Config>,
     pub facts: FactsReceivers,
     pub store: Store,
     pub work_queue: WorkQueue,
     pub build_env: BuildEnvironment,
-    /// Used for every image in place of its own.
+    /// Overrides `dib-cmd` of every image.
     pub dib_cmd: Option<String>,
-    /// Before an image whose build has failed is built again; and the safety net behind the events.
+    /// Back-off after a failed build, and interval of the periodic reconcile run that complements the events.
     pub interval: Seconds,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::DumpRegistry,
@@ -50,12 +50,12 @@ pub struct BuildWorker {
     triggers: Triggers,
     actor_tasks: ActorTasks<Self>,
     building: Option<(BuildOrder, Timestamp)>,
-    /// Images that cannot be built under their name; told once.
+    /// Images whose name cannot be built, with the reason; each is logged once.
     unbuildable: BTreeMap<String, &'static str>,
     registration: Option<Registration>,
 }
 
-/// The configuration changed, and with it perhaps the providers.
+/// The configuration and possibly the providers changed.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct ReconfigureBuildWorker {
@@ -78,19 +78,19 @@ impl BuildWorker {
     }
 
     fn is_unbuildable(&mut self, order: &BuildOrder) -> bool {
-        let trouble = build_schedule::name_problem(&order.image);
-        if let Some(trouble) = trouble
-            && self.unbuildable.insert(order.image.to_string(), trouble).is_none()
+        let reason = build_schedule::name_problem(&order.image);
+        if let Some(reason) = reason
+            && self.unbuildable.insert(order.image.to_string(), reason).is_none()
         {
             warn!(
                 target: "nodepool.builder.BuildWorker",
-                worker = self.deps.number, image = %order.image, trouble, "an image of this name cannot be built; give it another one"
+                worker = self.deps.number, image = %order.image, reason, "image name cannot be built; rename the image"
             );
         }
-        trouble.is_some()
+        reason.is_some()
     }
 
-    fn begin(&mut self, order: BuildOrder, lease: WorkLease, ctx: &mut Context<Self>) {
+    fn start_build(&mut self, order: BuildOrder, lease: WorkLease, ctx: &mut Context<Self>) {
         let config = &self.deps.config;
         let mut image = config.diskimages[&order.image].clone();
         if let Some(command) = &self.deps.dib_cmd {
@@ -103,7 +103,7 @@ impl BuildWorker {
             log_retention: config.build_log_retention,
         };
         self.building = Some((order.clone(), clock::now()));
-        // For the loggers, of which each worker has its own.
+        // The worker's number in the span selects its logger (`nodepool.builder.BuildWorker.N`).
         let span = info_span!("build", worker = self.deps.number, image = %order.image);
         let (store, build_env) = (self.deps.store.clone(), self.deps.build_env.clone());
         let building = async move { (build_job::build(store, build_env, order, spec, &lease).await, lease) };
@@ -115,7 +115,8 @@ impl BuildWorker {
     fn on_build_finished(&mut self, outcome: BuildOutcome, lease: WorkLease, ctx: &mut Context<Self>) {
         match outcome {
             BuildOutcome::Failed => lease.failed(self.deps.interval),
-            // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
+            // The record that the other builder writes triggers the next run. While the snapshot is stale, the back-off
+            // prevents a loop of attempts.
             BuildOutcome::Skipped => lease.back_off(CONTENDED_BACKOFF),
             BuildOutcome::Ready => lease.succeeded(),
         }
@@ -142,7 +143,7 @@ impl Reconcile for BuildWorker {
             let due = build_schedule::due(&inputs).into_iter().filter(|order| !self.is_unbuildable(order));
             let due: Vec<_> = due.map(|order| (WorkItem::Build(order.image.clone()), order)).collect();
             if let Some((order, lease)) = self.deps.work_queue.lease_first(due) {
-                return self.begin(order, lease, ctx);
+                return self.start_build(order, lease, ctx);
             }
         }
         let retry_at = self.deps.work_queue.next_due().map(|delay| inputs.monotonic_now + delay);
@@ -180,7 +181,7 @@ impl Handler<ReconfigureBuildWorker> for BuildWorker {
 impl Handler<Shutdown> for BuildWorker {
     type Result = ();
 
-    /// A build that is under way ends with its worker, and with it all its processes.
+    /// Stopping the worker cancels its build and kills all processes of it.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
@@ -193,7 +194,7 @@ impl Handler<Dump> for BuildWorker {
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
         let building = self.building.as_ref().map(
-            |(order, since)| json!({"image": order.image, "why": order.reason, "for_s": (clock::now() - *since).0}),
+            |(order, since)| json!({"image": order.image, "reason": order.reason, "for_s": (clock::now() - *since).0}),
         );
         Some(json!({"actor": "BuildWorker", "name": self.deps.number.to_string(), "building": building}))
     }

@@ -1,4 +1,5 @@
-//! Builder: root of the builder's tree of one ZooKeeper session. Configuration, providers, workers, the builder's own record.
+//! Builder: root actor of the builder's actor tree of one ZooKeeper session. It owns configuration, providers and
+//! workers, and registers the builder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,24 +37,24 @@ use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::txn::store::Store;
 use nodepool_zk::{SessionState, Zk};
 
-/// Flags and tunables of the builder, apart from those that it shares with the launcher.
+/// Flags and tunables of the builder. Those that it shares with the launcher are in `LauncherOptions`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuilderOptions {
     pub build_workers: usize,
     pub upload_workers: usize,
-    /// Before an image whose build has failed is built again.
+    /// Back-off after a failed build.
     pub build_interval: Seconds,
-    /// Between two looks whether a build that is under way is still wanted.
+    /// Interval of the check whether a running build is still needed.
     pub build_poll_interval: Seconds,
-    /// Before an upload that has failed is tried again.
+    /// Back-off after a failed upload.
     pub upload_interval: Seconds,
-    /// Between two uploads of one worker.
+    /// Pause between two uploads of one worker.
     pub upload_pause: Seconds,
-    /// Longest time for a post-upload-hook.
+    /// Timeout of a post-upload-hook.
     pub hook_timeout: Seconds,
-    /// Between looks for what is not needed any more; 0 for none at all.
+    /// Interval of the clean-up of builds, uploads and files; 0: never.
     pub cleanup_interval: Seconds,
-    /// Used for every image in place of its own: what makes no image but the files of one.
+    /// Overrides `dib-cmd` of every image, with a command that writes small files instead of an image.
     pub dib_cmd: Option<String>,
 }
 
@@ -74,22 +75,22 @@ impl Default for BuilderOptions {
 }
 
 impl BuilderOptions {
-    /// The same with small files in place of images.
+    /// These options, with small files instead of images.
     pub fn faked(self) -> Self {
         Self { dib_cmd: Some(fake_dib::command()), ..self }
     }
 }
 
-/// What a builder is over its sessions.
+/// Settings of a builder that stay the same over all its ZooKeeper sessions.
 #[derive(Clone)]
 pub struct BuilderSetup {
     pub options: BuilderOptions,
-    /// Made at the first start, kept in the images directory.
+    /// Generated at the first start and stored in the images directory.
     pub builder_id: String,
     pub maker: Arc<dyn ImageBuilder>,
 }
 
-/// Grows the tree, and waits for what ends it.
+/// Starts the actor tree of one session and waits until the session ends.
 pub async fn run_session(
     zk: Zk,
     context: Arc<ProcessContext>,
@@ -99,7 +100,7 @@ pub async fn run_session(
     let mirror = match Mirror::start_images_only(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
-            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
+            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read ZooKeeper; reconnecting");
             return SessionEnd::ReadFailed;
         }
     };
@@ -115,20 +116,21 @@ pub async fn run_session(
         () = stopped(&mut shutdown, &work_queue) => SessionEnd::Stopped,
     };
     if builder.send(Shutdown).await.is_err() {
-        warn!(target: "nodepool.builder.NodePoolBuilder", "the builder was gone already");
+        warn!(target: "nodepool.builder.NodePoolBuilder", "builder actor had already stopped");
     }
     end
 }
 
-/// A stop that has time waits for builds that are under way; one that has none, or a second one, does not.
+/// Resolves when the process has to stop. A graceful stop waits for running builds, until a second stop that is not
+/// graceful.
 async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<StopRequest>>, work_queue: &WorkQueue) {
     let is_graceful = match shutdown.wait_for(Option::is_some).await {
         Ok(stop) => stop.as_ref().is_some_and(|stop| stop.is_graceful),
-        // Nobody can stop us in order any more.
+        // The sender was dropped: no graceful stop can follow.
         Err(_) => false,
     };
     if is_graceful {
-        info!(target: "nodepool.builder.NodePoolBuilder", "waiting for builds that are under way; a second signal ends them");
+        info!(target: "nodepool.builder.NodePoolBuilder", "waiting for running builds; a second signal kills them");
         tokio::select! {
             biased;
             () = work_queue.finish_builds() => {}
@@ -146,7 +148,7 @@ pub struct Builder {
     panics: PanicWatch,
     work_queue: WorkQueue,
     providers: BTreeMap<ProviderName, ProviderHandle>,
-    /// Those that were replaced, and have calls under way which end with the session at the latest.
+    /// Replaced providers with calls in flight, which end with the session at the latest.
     draining_providers: Vec<Recipient<Shutdown>>,
     failed_providers: FailedProviders,
     build_workers: Vec<Addr<BuildWorker>>,
@@ -186,7 +188,7 @@ impl Builder {
 
     fn start_provider(&mut self, name: &ProviderName) {
         let section = self.config.providers[name].clone();
-        if !takes_images(&section) {
+        if !supports_images(&section) {
             return;
         }
         let deps = TaskManagerDeps {
@@ -211,7 +213,7 @@ impl Builder {
         }
     }
 
-    /// Those of the configuration that do not run; `true` where one of them does now.
+    /// Starts the configured providers that do not run; `true` if at least one started.
     fn start_missing_providers(&mut self) -> bool {
         let (config, running) = (self.config.clone(), self.providers.len());
         let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
@@ -234,7 +236,7 @@ impl Builder {
 
     fn start_workers(&mut self) {
         let Some(images) = self.config.images_dir.clone() else {
-            warn!(target: "nodepool.builder.NodePoolBuilder", "images-dir has gone from the file: nothing is built, uploaded or removed");
+            warn!(target: "nodepool.builder.NodePoolBuilder", "images-dir was removed from the configuration: nothing is built, uploaded or deleted");
             return;
         };
         let build_env = BuildEnvironment {
@@ -309,7 +311,7 @@ impl Builder {
         self.cleanup = Some(worker);
     }
 
-    /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
+    /// Registers with the state `running`. A builder of Nodepool 11 stays `stopped`, which no program evaluates.
     fn register(&self, ctx: &mut Context<Self>) {
         let record = self.context.identity.component(ComponentKind::Builder, None);
         let registering = registration::register(self.store.clone(), record, REGISTER_RETRY_INTERVAL);
@@ -337,13 +339,13 @@ impl Builder {
         info!(target: "nodepool.builder.NodePoolBuilder", "configuration loaded");
         for change in &changes {
             match change {
-                // Who is missing is started below, and who could not be started before is tried again.
+                // `start_missing_providers` below starts the new ones and retries those that failed.
                 Change::ProviderChanged(name) | Change::ProviderRemoved(name) => self.drain_provider(name),
                 Change::ServersChanged => self.context.update_servers(&self.config),
                 Change::NeedsRestart(key) => {
-                    warn!(target: "nodepool.builder.NodePoolBuilder", key, "changed in the file; a restart applies it");
+                    warn!(target: "nodepool.builder.NodePoolBuilder", key, "changed in the configuration; restart to apply it");
                 }
-                // Nothing of a builder.
+                // Not relevant for a builder.
                 Change::ProviderAdded(_)
                 | Change::PoolAdded(_)
                 | Change::PoolChanged(_)
@@ -366,8 +368,8 @@ impl Builder {
     }
 }
 
-/// Whether a provider takes images at all, whichever.
-fn takes_images(section: &ProviderConfig) -> bool {
+/// Whether the driver of a provider supports image uploads.
+fn supports_images(section: &ProviderConfig) -> bool {
     driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images)
 }
 
@@ -380,7 +382,7 @@ impl Actor for Builder {
         self.start_missing_providers();
         self.start_workers();
         ctx.run_interval(self.context.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
-        // What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
+        // Files that a driver reads besides its section, such as clouds.yaml, may appear after the configuration.
         ctx.run_interval(self.context.options.provider_retry.to_duration(), |act, _| {
             if act.start_missing_providers() {
                 act.reconfigure_workers();
@@ -392,7 +394,7 @@ impl Actor for Builder {
 impl Handler<Shutdown> for Builder {
     type Result = ();
 
-    /// The session is over or about to be closed: everybody stops where they are.
+    /// The session ended or is about to be closed: all workers and providers stop at once.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
         self.build_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
@@ -413,7 +415,7 @@ impl Handler<Dump> for Builder {
             "actor": "Builder",
             "builder_id": self.setup.builder_id,
             "providers": self.providers.keys().collect::<Vec<_>>(),
-            "not_started": self.failed_providers.observe(),
+            "failed_providers": self.failed_providers.view(),
             "images": self.config.diskimages.keys().collect::<Vec<_>>(),
             "config_broken": self.watch.is_broken(),
         }))

@@ -1,6 +1,6 @@
-//! What `--fake` builds images with: a script that takes the arguments of disk-image-create and makes small files.
+//! Fake `disk-image-create` of `--fake`: a script with the same arguments that writes small files.
 
-/// One text file of each format with its checksums, and the folder that diskimage-builder leaves.
+/// Writes one text file per format with its checksums, and the directory that diskimage-builder leaves behind.
 const SCRIPT: &str = r#"
 set -e
 while [ $# -gt 0 ]; do
@@ -20,7 +20,7 @@ for format in $(echo "$formats" | tr , ' '); do
 done
 "#;
 
-/// The command, as a configuration would have it.
+/// The command as a value of `dib-cmd`.
 pub fn command() -> String {
     format!("sh -c '{}' fake-image-create", SCRIPT.replace('\'', r"'\''"))
 }

@@ -1,4 +1,5 @@
-//! CleanupWorker of a builder: lets uploads, builds and files go that are not needed any more, and reports what there is.
+//! CleanupWorker of a builder: actor that deletes uploads, builds and files that are no longer needed, and sends the
+//! gauges of images to statsd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,9 +36,9 @@ use nodepool_policy::inputs::Inputs;
 use nodepool_policy::invariants::images::check_upload_deletions;
 use nodepool_zk::txn::store::Store;
 
-/// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
+/// Minimum age of an upload without a lock before it is deleted: the builder with its file may be restarting.
 const STALE_GRACE_PERIOD: Duration = Duration::from_secs(10);
-/// Uploads of one provider that go at a time: each may ask its cloud for all images.
+/// Concurrent upload deletions per provider: each may list all images of the cloud.
 const MAX_DELETIONS_PER_PROVIDER: usize = 8;
 
 pub struct ImageCleanupDeps {
@@ -46,10 +47,10 @@ pub struct ImageCleanupDeps {
     pub store: Store,
     pub work_queue: WorkQueue,
     pub build_env: BuildEnvironment,
-    /// Between looks at everything. What is marked goes at once.
+    /// Interval of complete runs. Records that are marked `deleting` are deleted without this delay.
     pub interval: Seconds,
     pub build_workers: usize,
-    /// With one at least there is somebody who goes on with uploads which an earlier life of this builder has begun.
+    /// With at least one, uploads that a previous process of this builder started are resumed.
     pub upload_workers: usize,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::DumpRegistry,
@@ -60,22 +61,22 @@ pub struct ImageCleanupWorker {
     triggers: Triggers,
     pending_jobs: PendingJobs,
     actor_tasks: ActorTasks<Self>,
-    /// What is going right now, with the provider whose cloud is asked for that.
+    /// Deletions in progress, with the provider whose cloud they call.
     in_progress: BTreeMap<String, Option<ProviderName>>,
-    /// What could not go; it is tried again with the next look at everything.
+    /// Failed deletions; the next complete run retries them.
     backed_off: BTreeSet<String>,
-    /// Since when uploads are without their builder.
+    /// Uploads without a builder, since when.
     stale: BTreeMap<String, Instant>,
     stale_due: Option<SpawnHandle>,
-    /// Something has gone since the last look at everything, and something else may follow.
+    /// A deletion completed since the last complete run, and may make another one due.
     reconcile_again: bool,
     file_scan: FileScan,
-    /// The builds whose files are to stay, as they were last seen.
+    /// The builds whose files are kept, as of the last file scan.
     builds: BTreeSet<BuildKey>,
     registration: Option<Registration>,
 }
 
-/// The look at the files: one at a time.
+/// State of the file scan; one runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileScan {
     Idle,
@@ -120,20 +121,21 @@ impl ImageCleanupWorker {
         if scope == RetentionScope::All {
             self.reconcile_again = false;
         }
-        let begun = self.deps.work_queue.running_builds();
-        let all = retention::due(&inputs, RetentionScope::All, &begun);
+        let running = self.deps.work_queue.running_builds();
+        let all = retention::due(&inputs, RetentionScope::All, &running);
         self.track_stale_uploads(&all, &inputs, ctx);
-        let due = if scope == RetentionScope::All { all } else { retention::due(&inputs, scope, &begun) };
-        let in_progress = due.iter().filter_map(|action| match action {
+        let due = if scope == RetentionScope::All { all } else { retention::due(&inputs, scope, &running) };
+        let upload_deletions = due.iter().filter_map(|action| match action {
             RetentionAction::Upload(key, _) => Some(key),
             _ => None,
         });
-        let takes = |provider: &ProviderName, image: &ImageName| {
-            let uploading = inputs.facts.get(provider).and_then(|facts| facts.upload_config.as_deref());
-            uploading.is_some_and(|uploading| uploading.images.contains_key(image))
+        let has_upload_entry = |provider: &ProviderName, image: &ImageName| {
+            let config = inputs.facts.get(provider).and_then(|facts| facts.upload_config.as_deref());
+            config.is_some_and(|config| config.images.contains_key(image))
         };
         let may_delete_uploads =
-            invariant_guard::enforce(check_upload_deletions(in_progress, &snapshot.images, takes)).is_ok();
+            invariant_guard::enforce(check_upload_deletions(upload_deletions, &snapshot.images, has_upload_entry))
+                .is_ok();
         for action in due {
             if may_delete_uploads || !matches!(action, RetentionAction::Upload(..)) {
                 self.start(action, scope, ctx);
@@ -147,8 +149,8 @@ impl ImageCleanupWorker {
         }
     }
 
-    /// Notes since when uploads are without a builder, and wakes when the next of them has been so for long enough. Those that this
-    /// builder goes on with are none of them, however long they wait for their turn.
+    /// Records since when uploads have no builder, and sets a timer for the next one whose grace period ends. Uploads
+    /// that this builder will resume do not count, however long they are queued.
     fn track_stale_uploads(&mut self, all: &[RetentionAction], inputs: &Inputs<'_>, ctx: &mut Context<Self>) {
         if let Some(timer) = self.stale_due.take() {
             ctx.cancel_future(timer);
@@ -160,10 +162,10 @@ impl ImageCleanupWorker {
         let own = |pending: &PendingUpload| {
             self.deps.upload_workers > 0
                 && pending.build.record.builder_id.as_ref() == Some(&build_env.builder_id)
-                && build_env.images.file(&pending.place.build, &pending.format).exists()
+                && build_env.images.file(&pending.lock_key.build, &pending.format).exists()
         };
         let ours: BTreeSet<UploadLockKey> =
-            pending_uploads::due(inputs).into_iter().filter(own).map(|pending| pending.place).collect();
+            pending_uploads::due(inputs).into_iter().filter(own).map(|pending| pending.lock_key).collect();
         let (mut stale, now) = (BTreeMap::new(), Instant::now());
         for action in all {
             if let RetentionAction::Stale(upload) = action
@@ -182,7 +184,7 @@ impl ImageCleanupWorker {
         }
     }
 
-    /// How long an upload without a lock is left to whoever may go on with it.
+    /// Minimum age of an upload without a lock before it is deleted.
     fn grace_period(&self) -> Duration {
         self.deps.interval.to_duration().max(STALE_GRACE_PERIOD)
     }
@@ -197,7 +199,7 @@ impl ImageCleanupWorker {
             && self.in_progress.values().filter(|provider| **provider == busy_provider).count()
                 >= MAX_DELETIONS_PER_PROVIDER
         {
-            // It is looked at again when one of these has gone.
+            // The next completed deletion of this provider triggers another run.
             self.reconcile_again |= scope == RetentionScope::All;
             return;
         }
@@ -239,14 +241,14 @@ impl ImageCleanupWorker {
         key: String,
         busy_provider: Option<ProviderName>,
         scope: RetentionScope,
-        in_progress: impl Future<Output = Result<(), WriteError>> + 'static,
+        deletion: impl Future<Output = Result<(), WriteError>> + 'static,
         ctx: &mut Context<Self>,
     ) {
         self.in_progress.insert(key.clone(), busy_provider);
-        self.actor_tasks.spawn(ctx, in_progress, move |result, act, ctx| act.on_retired(key, scope, result, ctx));
+        self.actor_tasks.spawn(ctx, deletion, move |result, act, ctx| act.on_deleted(key, scope, result, ctx));
     }
 
-    fn on_retired(
+    fn on_deleted(
         &mut self,
         key: String,
         scope: RetentionScope,
@@ -256,13 +258,13 @@ impl ImageCleanupWorker {
         self.in_progress.remove(&key);
         match result {
             Ok(()) => self.reconcile_again |= scope == RetentionScope::All,
-            // Somebody else minds it, or it is decided again on a newer picture.
+            // Another builder handles it, or the next snapshot decides again.
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
+                debug!(target: "nodepool.builder.CleanupWorker.0", item = key, "lost a race: the record changed since the snapshot");
                 self.backed_off.insert(key);
             }
             Err(error) => {
-                warn!(target: "nodepool.builder.CleanupWorker.0", what = key, %error, "cannot be removed; trying again");
+                warn!(target: "nodepool.builder.CleanupWorker.0", item = key, %error, "cannot delete; retrying");
                 self.backed_off.insert(key);
             }
         }
@@ -297,7 +299,7 @@ impl ImageCleanupWorker {
         };
         self.actor_tasks.spawn(ctx, image_deletion::clean_files(view), |result, act, ctx| {
             if let Err(error) = result {
-                warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; trying again");
+                warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; retrying");
             }
             let requested_again = act.file_scan == FileScan::RunningAndRequested;
             act.file_scan = FileScan::Idle;
@@ -355,7 +357,7 @@ impl Handler<JobUpdate> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobUpdate");
         self.pending_jobs.on_update(message);
     }
 }
@@ -390,7 +392,7 @@ impl Handler<Dump> for ImageCleanupWorker {
         let _measured = profile::time_handler::<Self>("Dump");
         let stale: BTreeSet<&String> = self.stale.keys().collect();
         Some(
-            json!({"actor": "CleanupWorker", "going": self.in_progress.keys().collect::<Vec<_>>(), "resting": self.backed_off, "stale": stale}),
+            json!({"actor": "CleanupWorker", "in_progress": self.in_progress.keys().collect::<Vec<_>>(), "backed_off": self.backed_off, "stale": stale}),
         )
     }
 }

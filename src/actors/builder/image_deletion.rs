@@ -1,4 +1,4 @@
-//! How uploads and builds go: first in the cloud, then their records; and the files of builds that are here no more.
+//! Deletion of uploads and builds: first the image in the cloud, then the record; and of the files of deleted builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,17 +22,18 @@ use nodepool_policy::invariants::images::check_image_deletion;
 use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::txn::store::Store;
 
-/// A cloud that takes longer is asked again later.
+/// Timeout of one call of the cloud; the deletion is retried later.
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(600);
-/// Between two looks for what a dead builder may have asked a cloud for: that may take effect a little after its death.
+/// Pause between two listings for images of a dead builder: its last call may take effect shortly after its death.
 const LATE_EFFECT_DELAY: Duration = Duration::from_secs(10);
-/// Between two looks whether a build that was left running has ended.
+/// Interval of the check whether an abandoned build process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// An upload that has failed so long ago has nothing under way any more.
+/// Age of a failed upload from which on no call of it can be in flight.
 const RECENT_FAILURE_AGE: Seconds = Seconds(60.0);
 
-/// Deletes an upload: marked first, so that nobody boots from it any more. One that has failed, and of which no image is known, stays
-/// as it is until its cloud has said that there is none: the next attempt goes on with its record (`Store::begin_upload`).
+/// Deletes an upload. Its record is marked `deleting` first, so that no launcher boots from the image any more. The
+/// record of a failed upload without a known image stays unchanged until a listing shows that the cloud has no image of
+/// it: the next attempt resumes the record (`Store::begin_upload`).
 pub async fn delete_upload(
     store: Store,
     client: ProviderClient,
@@ -46,8 +47,9 @@ pub async fn delete_upload(
         record.clone()
     });
     let lock = store.mark_upload_deleting(&key, stored.version, change).await?;
-    // Attempts of which nobody has heard may have left other images than the one that the record names, also of one that is ready: what
-    // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
+    // Attempts without a reply may have created other images than the recorded one, also for a ready upload: the call
+    // of a dead builder may have taken effect after every listing. A recent call may still take effect, hence a second
+    // listing.
     let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT_FAILURE_AGE;
     let passes = if is_recent { 2 } else { 1 };
     delete_from_cloud(&store, &client, lock, &key, &record, passes).await
@@ -83,44 +85,44 @@ async fn delete_from_cloud(
     match deleted.and(leftovers_deleted) {
         Ok(()) => store.remove_upload(lock, key).await,
         Err(error) => {
-            // Where that fails, it goes on in the background.
+            // A failed release continues in the background.
             let _ = lock.release().await;
             Err(error)
         }
     }
 }
 
-/// Ends what a dead builder has begun. Nobody goes on with it meanwhile: its lock is held here.
+/// Deletes an upload that a dead builder abandoned. No builder can resume it meanwhile: its lock is held here.
 pub async fn end_stale_upload(store: Store, client: ProviderClient, key: UploadKey) -> Result<(), WriteError> {
-    let place = UploadLockKey::of(&key);
-    let lock = store.lock_uploads(&place).await?;
-    let ended = end_stale_upload_of(&store, &client, &place, &key).await;
-    // Where that fails, it goes on in the background.
+    let lock_key = UploadLockKey::of(&key);
+    let lock = store.lock_uploads(&lock_key).await?;
+    let result = delete_stale_upload_locked(&store, &client, &lock_key, &key).await;
+    // A failed release continues in the background.
     let _ = lock.release().await;
-    ended
+    result
 }
 
-async fn end_stale_upload_of(
+async fn delete_stale_upload_locked(
     store: &Store,
     client: &ProviderClient,
-    place: &UploadLockKey,
+    lock_key: &UploadLockKey,
     key: &UploadKey,
 ) -> Result<(), WriteError> {
-    let uploads = store.read_uploads(place).await.map_err(|error| WriteError::Failed(error.to_string()))?;
-    // Gone, or not to be read any more: the picture has not heard of that, or never will.
+    let uploads = store.read_uploads(lock_key).await.map_err(|error| WriteError::Failed(error.to_string()))?;
+    // Deleted, or no longer readable: the snapshot does not show that yet, or never will.
     let Some(stored) = uploads.get(&key.upload).filter(|upload| upload.record.state == UploadState::Uploading) else {
         return Err(WriteError::Conflict);
     };
     warn!(
         target: "nodepool.builder.CleanupWorker.0",
-        "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
+        "upload {} of {}-{} to {} was abandoned by its builder; deleting it", key.upload, key.image, key.build, key.provider
     );
     let lock = store.mark_upload_deleting(key, stored.version, None).await?;
     let passes = if stored.record.external_id.is_some() { 1 } else { 2 };
     delete_from_cloud(store, client, lock, key, &stored.record, passes).await
 }
 
-/// So many looks, one after the other.
+/// Lists and deletes images of the upload `passes` times.
 async fn delete_leftover_images(
     store: &Store,
     client: &ProviderClient,
@@ -142,7 +144,7 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
         Ok(Ok(Outcome::Images(images))) => images,
         Ok(Ok(_)) => Vec::new(),
         Ok(Err(error)) => return Err(WriteError::Failed(format!("cannot list images: {error}"))),
-        Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
+        Err(_) => return Err(WriteError::Failed("cannot list images: timed out".to_owned())),
     };
     for image in listed.iter().filter(|image| image.has_marks(&marks)) {
         invariant_guard::enforce(
@@ -161,22 +163,22 @@ pub async fn mark_build(store: Store, key: BuildKey, stored: Versioned<ImageBuil
 
 pub async fn remove_build(store: Store, key: BuildKey, stored: Versioned<ImageBuild>) -> Result<(), WriteError> {
     store.remove_build(&key, stored.version).await?;
-    info!(target: "nodepool.builder.CleanupWorker.0", "the build {} is gone", key.file_name());
+    info!(target: "nodepool.builder.CleanupWorker.0", "deleted build {}", key.file_name());
     Ok(())
 }
 
-/// What is known of builds when their files are looked at.
+/// Inputs of a file scan.
 pub struct FilesView {
     pub store: Store,
     pub images: ImagesDir,
     pub builder_id: String,
-    /// The builds that are made here at the moment.
+    /// Builds that run in this process.
     pub running_builds: BTreeMap<ImageName, BuildId>,
-    /// With the formats that are still needed, where not all are.
+    /// Builds with a record, with the formats that are still needed; `None`: all.
     pub builds: BTreeMap<BuildKey, (Versioned<ImageBuild>, Option<BTreeSet<String>>)>,
 }
 
-/// Removes what belongs to builds of ours that are gone or going, and formats that nobody needs.
+/// Deletes the files of our builds that are deleted or `deleting`, and formats that are no longer needed.
 pub async fn clean_files(view: FilesView) -> Result<(), String> {
     let own = view.builds.iter().filter(|(_, (stored, _))| stored.record.builder_id.as_ref() == Some(&view.builder_id));
     let own: Vec<BuildKey> = own.map(|(key, _)| key.clone()).collect();
@@ -184,7 +186,7 @@ pub async fn clean_files(view: FilesView) -> Result<(), String> {
     let claimed = run_blocking(move || claimed_builds(&images, own)).await?;
     let mut outcome = Ok(());
     for key in claimed {
-        // What cannot be removed keeps nothing else from it; the first error is told in the end.
+        // A failure does not stop the others; the first error is returned at the end.
         outcome = outcome.and(clean_build_files(&view, &key).await);
     }
     outcome
@@ -197,7 +199,7 @@ async fn clean_build_files(view: &FilesView, key: &BuildKey) -> Result<(), Strin
         Some(_) => Ok(()),
         None if view.running_builds.get(&key.image) == Some(&key.build) => Ok(()),
         None => match view.store.build_exists(key).await {
-            // The picture may be younger than the claim.
+            // The build may be newer than the snapshot.
             Ok(true) => Ok(()),
             Ok(false) => remove_files(view, key).await,
             Err(error) => Err(error.to_string()),
@@ -205,7 +207,7 @@ async fn clean_build_files(view: &FilesView, key: &BuildKey) -> Result<(), Strin
     }
 }
 
-/// The builds whose files are ours; those of a builder of Nodepool 11 that was here before among them.
+/// The builds whose files belong to this builder, including those of a Nodepool 11 that used this directory before.
 fn claimed_builds(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, String> {
     let unreadable = |error| format!("cannot read images-dir {}: {error}", images.path().display());
     let mut claimed = images.claimed().map_err(unreadable)?;
@@ -223,16 +225,16 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
         let (images, key) = (view.images.clone(), key.clone());
         run_blocking(move || Ok(check(&images, &key))).await
     };
-    let begun = Instant::now();
+    let started_at = Instant::now();
     if run_check(ImagesDir::request_termination).await? {
-        while begun.elapsed() < process_group::GRACE_PERIOD && run_check(ImagesDir::is_being_built).await? {
+        while started_at.elapsed() < process_group::GRACE_PERIOD && run_check(ImagesDir::is_being_built).await? {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     let (images, key) = (view.images.clone(), key.clone());
     run_blocking(move || {
         let removed = images.remove(&key);
-        let removed = removed.map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))?;
+        let removed = removed.map_err(|error| format!("cannot delete all files of {}: {error}", key.file_name()))?;
         for path in removed {
             info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}", path.display());
         }
@@ -244,12 +246,12 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
 async fn prune_formats(images: &ImagesDir, key: &BuildKey, needed: BTreeSet<String>) -> Result<(), String> {
     let (images, key) = (images.clone(), key.clone());
     run_blocking(move || {
-        let failed = |error| format!("cannot remove a format of {}: {error}", key.file_name());
+        let failed = |error| format!("cannot delete a format of {}: {error}", key.file_name());
         let formats = images.existing_suffixes(&key).map_err(failed)?.into_iter();
         for format in formats.filter(|format| !format.contains('.') && format != "d" && !needed.contains(format)) {
             images.remove_format(&key, &format).map_err(failed)?;
             let file = images.file(&key, &format);
-            info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}: it is uploaded everywhere", file.display());
+            info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}: uploaded to all providers", file.display());
         }
         Ok(())
     })

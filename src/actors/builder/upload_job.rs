@@ -1,4 +1,4 @@
-//! One upload from its lock to its record: what an UploadWorker does with a shipment.
+//! One upload job of an UploadWorker, from the lock on the upload to the final record.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,30 +29,31 @@ use nodepool_policy::images::pending_uploads::PendingUpload;
 use nodepool_zk::txn::image_upload::UploadGrant;
 use nodepool_zk::txn::store::Store;
 
-/// Between two notes of how far an upload is.
+/// Interval of progress writes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// A cloud that tells us again and again to come later holds up a worker no longer than this; one that stores an image needs an hour.
+/// Minimum time without progress after which an upload is abandoned, so that a cloud that keeps throttling does not
+/// block a worker forever. Storing an image takes a cloud up to an hour.
 const MIN_STALL_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
-/// And no longer than this beyond the time that it is given for what it was sent.
+/// Time without progress that is allowed beyond the upload timeout of the provider.
 const STALL_MARGIN: Duration = Duration::from_secs(3600);
-/// A cloud has so long for the removal of what a failed upload has left; then the clean-up goes on with it.
+/// Timeout for deleting the image of a failed upload; afterwards the clean-up continues.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What an upload needs to know besides what is uploaded where.
+/// Inputs of an upload besides the `PendingUpload`.
 #[derive(Clone)]
 pub struct UploadContext {
     pub store: Store,
     pub build_env: BuildEnvironment,
     pub client: ProviderClient,
-    /// As the configuration describes it.
+    /// Configuration of the image.
     pub image: Arc<DiskImage>,
     pub hook_timeout: Seconds,
 }
 
-/// How a shipment ended.
+/// Result of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadOutcome {
-    /// Somebody else uploads it, or there is no need any more.
+    /// Another builder uploads the build, or the upload is no longer due.
     Skipped,
     /// This builder does not have the file.
     NoLocalFile,
@@ -68,12 +69,12 @@ struct ImageFile {
 }
 
 pub async fn upload(context: UploadContext, pending: PendingUpload) -> UploadOutcome {
-    let (place, build) = (&pending.place, &pending.build.record);
-    let (image, provider) = (&place.build.image, &place.provider);
+    let (lock_key, build) = (&pending.lock_key, &pending.build.record);
+    let (image, provider) = (&lock_key.build.image, &lock_key.provider);
     let image_file = match open_image_file(&context, &pending).await {
         Ok(image_file) => image_file,
         Err(error) => {
-            // The files of other builders lie elsewhere.
+            // Files of other builders are on other machines.
             if build.builder_id.as_ref() == Some(&context.build_env.builder_id) {
                 error!(target: "nodepool.builder.UploadWorker", %image, %provider, "cannot upload: {error}");
             }
@@ -88,41 +89,41 @@ pub async fn upload(context: UploadContext, pending: PendingUpload) -> UploadOut
         );
         return UploadOutcome::Failed;
     }
-    let begun = ImageUpload {
+    let started = ImageUpload {
         username: build.username.clone(),
         python_path: build.python_path.clone(),
         shell_type: build.shell_type.clone(),
         ..ImageUpload::new(UploadState::Uploading, now)
     };
-    let mut grant = match context.store.begin_upload(place, begun.clone()).await {
+    let mut grant = match context.store.begin_upload(lock_key, started.clone()).await {
         Ok(grant) => grant,
         Err(WriteError::Contended | WriteError::Conflict) => return UploadOutcome::Skipped,
         Err(error) => {
-            warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "cannot begin an upload");
+            warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "cannot start an upload");
             return UploadOutcome::Failed;
         }
     };
-    let began = Instant::now();
-    let record = transfer(&context, &pending, &image_file, &mut grant, begun).await;
-    finish(&context, &pending, &mut grant, &record, began).await
+    let started_at = Instant::now();
+    let record = transfer(&context, &pending, &image_file, &mut grant, started).await;
+    finish(&context, &pending, &mut grant, &record, started_at).await
 }
 
-/// Records how it ended.
+/// Writes the final record.
 async fn finish(
     context: &UploadContext,
     pending: &PendingUpload,
     grant: &mut UploadGrant,
     record: &ImageUpload,
-    began: Instant,
+    started_at: Instant,
 ) -> UploadOutcome {
-    let (build, provider) = (&pending.place.build, &pending.place.provider);
+    let (build, provider) = (&pending.lock_key.build, &pending.lock_key.provider);
     let image = &build.image;
-    let recorded = write_retry::write_with_retry(&context.store, "the end of an upload", async || {
+    let recorded = write_retry::write_with_retry(&context.store, "upload result", async || {
         context.store.finish_upload(grant, record).await
     });
     match (record.state, recorded.await) {
         (UploadState::Ready, Ok(())) => {
-            let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
+            let duration_ms = started_at.elapsed().as_secs_f64() * 1000.0;
             builder_metrics::upload_samples(image, provider, duration_ms)
                 .into_iter()
                 .for_each(|sample| context.build_env.samples.send(sample));
@@ -135,8 +136,8 @@ async fn finish(
             UploadOutcome::Ready
         }
         (UploadState::Ready, Err(error)) => {
-            error!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "the upload cannot be recorded");
-            // With the session gone, the record says where the image is, and whoever takes over finds it.
+            error!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "cannot record the upload");
+            // If the session ended, the record names the image, and the builder that takes over finds it.
             if error == WriteError::Conflict
                 && let Some(id) = &record.external_id
             {
@@ -146,14 +147,14 @@ async fn finish(
         }
         (_, Ok(())) => UploadOutcome::Failed,
         (_, Err(error)) => {
-            warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "the failure cannot be recorded");
+            warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "cannot record the failed upload");
             UploadOutcome::Failed
         }
     }
 }
 
 async fn open_image_file(context: &UploadContext, pending: &PendingUpload) -> Result<ImageFile, String> {
-    let file = context.build_env.images.file(&pending.place.build, &pending.format);
+    let file = context.build_env.images.file(&pending.lock_key.build, &pending.format);
     run_blocking(move || {
         let metadata = std::fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let sums = checksums::read(&file);
@@ -164,7 +165,7 @@ async fn open_image_file(context: &UploadContext, pending: &PendingUpload) -> Re
 
 fn external_name(pending: &PendingUpload, upload: &UploadId, now: Timestamp) -> Result<String, String> {
     let field = |name: &str| match name {
-        "image_name" => Some(json!(pending.place.build.image)),
+        "image_name" => Some(json!(pending.lock_key.build.image)),
         "upload_id" => Some(json!(upload)),
         "timestamp" => Some(Value::String(format!("{:.0}", now.0.floor()))),
         _ => None,
@@ -172,17 +173,17 @@ fn external_name(pending: &PendingUpload, upload: &UploadId, now: Timestamp) -> 
     python_format::interpolate(&pending.name_format, field)
 }
 
-/// From the record of the beginning to that of the end.
+/// Uploads the image and runs the hook; returns the final record.
 async fn transfer(
     context: &UploadContext,
     pending: &PendingUpload,
     image_file: &ImageFile,
     grant: &mut UploadGrant,
-    begun: ImageUpload,
+    started: ImageUpload,
 ) -> ImageUpload {
-    let (image, provider) = (&pending.place.build.image, &pending.place.provider);
+    let (image, provider) = (&pending.lock_key.build.image, &pending.lock_key.provider);
     let progress = Progress::default();
-    let order = match upload_order(context, pending, image_file, grant, begun.state_time, progress) {
+    let order = match upload_order(context, pending, image_file, grant, started.state_time, progress) {
         Ok(order) => order,
         Err(error) => {
             error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{error}");
@@ -191,10 +192,10 @@ async fn transfer(
     };
     info!(
         target: "nodepool.builder.UploadWorker",
-        "Uploading DIB image build {} from {} to {provider}", pending.place.build.build, image_file.file.display()
+        "Uploading DIB image build {} from {} to {provider}", pending.lock_key.build.build, image_file.file.display()
     );
     let sending =
-        ImageUpload { external_name: Some(order.name.clone()), format: Some(pending.format.clone()), ..begun };
+        ImageUpload { external_name: Some(order.name.clone()), format: Some(pending.format.clone()), ..started };
     let mut known_id = grant.prior_record.as_ref().and_then(|before| before.external_id.clone());
     let stall_timeout = MIN_STALL_TIMEOUT.max(pending.timeout.to_duration() + STALL_MARGIN);
     let failure = match send(context, grant, &sending, order, stall_timeout, &mut known_id).await {
@@ -216,7 +217,7 @@ async fn transfer(
     if let Some(id) = known_id
         && !remove(context, &id).await
     {
-        // The clean-up goes on with it.
+        // The clean-up worker deletes the image later.
         failed.external_id = Some(id);
     }
     failed
@@ -249,7 +250,8 @@ fn upload_order(
     })
 }
 
-/// The image's id in the cloud is recorded as soon as there is one, so that whoever takes over knows it.
+/// Submits the upload and waits for its end. The image's id is recorded as soon as it is known, so that another builder
+/// can take over.
 async fn send(
     context: &UploadContext,
     grant: &mut UploadGrant,
@@ -260,7 +262,7 @@ async fn send(
 ) -> Result<ExternalId, CloudError> {
     let (progress, size) = (order.progress.clone(), order.size);
     let mut job = context.client.submit(Job::Upload(Arc::new(order)));
-    let (mut reported, mut most, mut progressed_at) = (u64::MAX, 0, Instant::now());
+    let (mut reported, mut max_bytes, mut progressed_at) = (u64::MAX, 0, Instant::now());
     loop {
         tokio::select! {
             biased;
@@ -268,13 +270,13 @@ async fn send(
                 JobEvent::InstanceKnown(id) => {
                     *known_id = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
-                    let recorded = write_retry::write_with_retry(&context.store, "the id of an image", async || {
+                    let recorded = write_retry::write_with_retry(&context.store, "image id", async || {
                         context.store.update_upload(grant, &record).await
                     });
                     if let Err(error) = recorded.await {
-                        warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the id of an image");
+                        warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the image id");
                         if error == WriteError::Conflict {
-                            return Err(CloudError::abandoned("its record is gone"));
+                            return Err(CloudError::abandoned("its record was deleted"));
                         }
                     }
                 }
@@ -284,11 +286,11 @@ async fn send(
             },
             () = tokio::time::sleep(PROGRESS_INTERVAL) => {
                 let bytes = progress.get();
-                if bytes > most {
-                    (most, progressed_at) = (bytes, Instant::now());
+                if bytes > max_bytes {
+                    (max_bytes, progressed_at) = (bytes, Instant::now());
                 }
                 if progressed_at.elapsed() > stall_timeout {
-                    return Err(CloudError::abandoned(format!("no further than byte {most} for {} s", stall_timeout.as_secs())));
+                    return Err(CloudError::abandoned(format!("no progress beyond byte {max_bytes} for {} s", stall_timeout.as_secs())));
                 }
                 if bytes != reported && bytes > 0 {
                     reported = bytes;
@@ -299,7 +301,7 @@ async fn send(
     }
 }
 
-/// The hook may do with the image what it likes; the upload is ready when it says so.
+/// Runs the post-upload-hook. The upload becomes ready only if the hook succeeds.
 async fn call_hook(
     context: &UploadContext,
     pending: &PendingUpload,
@@ -308,25 +310,25 @@ async fn call_hook(
 ) -> Result<(), String> {
     let Some(command) = &pending.hook else { return Ok(()) };
     let (id, file) = (id.to_string(), image_file.file.display().to_string());
-    let arguments = [pending.place.provider.as_str(), &id, &file];
-    let ended = hook::run(command, &arguments, context.hook_timeout).await;
-    let ended = ended.map_err(|error| format!("Post upload hook {command} cannot be run: {error}"))?;
-    match ended.exit {
+    let arguments = [pending.lock_key.provider.as_str(), &id, &file];
+    let outcome = hook::run(command, &arguments, context.hook_timeout).await;
+    let outcome = outcome.map_err(|error| format!("Post upload hook {command} cannot be run: {error}"))?;
+    match outcome.exit {
         HookExit::Exited(0) => {
-            if !ended.output.is_empty() {
-                info!(target: "nodepool.builder.UploadWorker", "Post upload hook: {}", ended.output);
+            if !outcome.output.is_empty() {
+                info!(target: "nodepool.builder.UploadWorker", "Post upload hook: {}", outcome.output);
             }
             Ok(())
         }
-        HookExit::Exited(code) => Err(format!("Post upload hook failed with exit code {code}\n{}", ended.output)),
+        HookExit::Exited(code) => Err(format!("Post upload hook failed with exit code {code}\n{}", outcome.output)),
         HookExit::TimedOut => {
             let limit = context.hook_timeout.0;
-            Err(format!("Post upload hook {command} was ended after {limit} s\n{}", ended.output))
+            Err(format!("Post upload hook {command} was killed after {limit} s\n{}", outcome.output))
         }
     }
 }
 
-/// False where the image is still there.
+/// `false` if the image still exists.
 async fn remove(context: &UploadContext, id: &ExternalId) -> bool {
     let deleted = context.client.delete_image(id, REMOVAL_TIMEOUT).await;
     if let Err(error) = &deleted {

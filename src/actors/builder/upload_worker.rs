@@ -1,4 +1,4 @@
-//! UploadWorker: takes the first build that a provider lacks and uploads it, one at a time.
+//! UploadWorker: actor that leases the first pending upload and runs it, one upload at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,20 +26,20 @@ use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_policy::images::pending_uploads::{self, PendingUpload};
 use nodepool_zk::txn::store::Store;
 
-/// Before it is looked again whether a file that another builder has lies here after all.
+/// Back-off of an upload whose file is not on this machine.
 const NO_LOCAL_FILE_BACKOFF: Seconds = Seconds(60.0);
 
 pub struct UploadWorkerDeps {
-    /// From 0, for logs and dumps.
+    /// Counted from 0, for logs and dumps.
     pub number: usize,
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
     pub work_queue: WorkQueue,
     pub build_env: BuildEnvironment,
-    /// Before an upload that has failed is tried again; and the safety net behind the events.
+    /// Back-off after a failed upload, and interval of the periodic reconcile run that complements the events.
     pub interval: Seconds,
-    /// Between two uploads of this worker.
+    /// Pause between two uploads of this worker.
     pub pause: Seconds,
     pub hook_timeout: Seconds,
     pub guard: PanicGuard,
@@ -55,7 +55,7 @@ pub struct UploadWorker {
     registration: Option<Registration>,
 }
 
-/// The configuration changed, and with it perhaps the providers.
+/// The configuration and possibly the providers changed.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct ReconfigureUploadWorker {
@@ -77,10 +77,10 @@ impl UploadWorker {
         }
     }
 
-    fn begin(&mut self, pending: PendingUpload, lease: WorkLease, ctx: &mut Context<Self>) {
+    fn start_upload(&mut self, pending: PendingUpload, lease: WorkLease, ctx: &mut Context<Self>) {
         let (Some(provider), Some(image)) = (
-            self.deps.providers.get(&pending.place.provider).cloned(),
-            self.deps.config.diskimages.get(&pending.place.build.image).cloned(),
+            self.deps.providers.get(&pending.lock_key.provider).cloned(),
+            self.deps.config.diskimages.get(&pending.lock_key.build.image).cloned(),
         ) else {
             return;
         };
@@ -95,11 +95,10 @@ impl UploadWorker {
             image,
             hook_timeout: self.deps.hook_timeout,
         };
-        self.uploading = Some((pending.place.clone(), clock::now()));
-        let place = &pending.place;
-        // For the loggers, of which each worker has its own.
-        let span =
-            info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
+        self.uploading = Some((pending.lock_key.clone(), clock::now()));
+        let lock_key = &pending.lock_key;
+        // The worker's number in the span selects its logger (`nodepool.builder.UploadWorker.N`).
+        let span = info_span!("upload", worker = self.deps.number, image = %lock_key.build.image, provider = %lock_key.provider);
         let uploading = upload_job::upload(context, pending);
         self.actor_tasks
             .spawn(ctx, uploading.instrument(span), |outcome, act, ctx| act.on_upload_finished(outcome, lease, ctx));
@@ -109,7 +108,8 @@ impl UploadWorker {
         match outcome {
             UploadOutcome::Failed => lease.failed(self.deps.interval),
             UploadOutcome::NoLocalFile => lease.back_off(NO_LOCAL_FILE_BACKOFF),
-            // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
+            // The record that the other builder writes triggers the next run. While the snapshot is stale, the back-off
+            // prevents a loop of attempts.
             UploadOutcome::Skipped => lease.back_off(Seconds(1.0)),
             UploadOutcome::Ready => lease.succeeded(),
         }
@@ -141,9 +141,9 @@ impl Reconcile for UploadWorker {
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = pending_uploads::due(&inputs).into_iter();
-            let due = due.map(|pending| (WorkItem::Upload(pending.place.clone()), pending));
+            let due = due.map(|pending| (WorkItem::Upload(pending.lock_key.clone()), pending));
             if let Some((pending, lease)) = self.deps.work_queue.lease_first(due) {
-                return self.begin(pending, lease, ctx);
+                return self.start_upload(pending, lease, ctx);
             }
         }
         self.triggers.requeue_at(self.deps.work_queue.next_due().map(|delay| inputs.monotonic_now + delay));
@@ -167,7 +167,7 @@ impl Handler<JobUpdate> for UploadWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobUpdate");
         self.pending_jobs.on_update(message);
     }
 }
@@ -188,7 +188,7 @@ impl Handler<ReconfigureUploadWorker> for UploadWorker {
 impl Handler<Shutdown> for UploadWorker {
     type Result = ();
 
-    /// An upload that is under way ends with its worker; its record says what it was, and whoever takes over goes on from there.
+    /// Stopping the worker cancels its upload. The record stays, and the builder that takes over resumes it.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
         ctx.stop();
@@ -200,11 +200,11 @@ impl Handler<Dump> for UploadWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        let uploading = self.uploading.as_ref().map(|(place, since)| {
+        let uploading = self.uploading.as_ref().map(|(lock_key, since)| {
             json!({
-                "image": place.build.image,
-                "build": place.build.build,
-                "provider": place.provider,
+                "image": lock_key.build.image,
+                "build": lock_key.build.build,
+                "provider": lock_key.provider,
                 "for_s": (clock::now() - *since).0,
             })
         });

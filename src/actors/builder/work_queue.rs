@@ -1,4 +1,4 @@
-//! What the workers of one builder have in hand, so that none of them takes up what another one has, and what is to rest first.
+//! Work queue of a builder's workers: leases each build and upload to one worker, and backs off items that failed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadLockKey;
 
-/// What has not been tried for so long is forgotten: its build may be gone.
+/// Age of a back-off after which it is dropped: its build may no longer exist.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// One thing that a worker can take up.
+/// A build or an upload that a worker can lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkItem {
     Build(ImageName),
@@ -24,37 +24,38 @@ pub enum WorkItem {
 #[derive(Clone, Default)]
 pub struct WorkQueue {
     state: Arc<Mutex<State>>,
-    /// Builds that are under way.
+    /// Number of leased builds.
     builds: watch::Sender<usize>,
 }
 
 #[derive(Default)]
 struct State {
-    /// With the build, when it has begun.
+    /// Leased items; of an image with the id of its build once it has started.
     leased: BTreeMap<WorkItem, Option<BuildId>>,
     is_closed: bool,
-    /// What was tried and is not done.
+    /// Items that were attempted and did not succeed.
     backoffs: BTreeMap<WorkItem, Backoff>,
     failures: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Backoff {
-    /// It is not taken up again before then. By a clock that nobody sets.
+    /// The item is not leased again before then (monotonic time).
     retry_at: Instant,
-    /// The number of its last failure; 0 where it has not failed.
+    /// Sequence number of its last failure; 0 if it has not failed.
     failure: u64,
 }
 
-/// Dropped, the work is free again.
+/// Exclusive right to work on an item; dropping it releases the item.
 pub struct WorkLease {
     item: WorkItem,
     queue: WorkQueue,
 }
 
 impl WorkQueue {
-    /// The first of these that nobody has and that does not rest. What has failed comes after what has not, else one that always fails
-    /// would keep everybody from what comes after it; and what goes to a provider where something has failed after what does not.
+    /// Leases the first item that is neither leased nor backed off. Failed items rank after others, or an item that
+    /// always fails would starve those after it. Uploads to a provider with failures rank after uploads to other
+    /// providers.
     pub fn lease_first<T>(&self, due: impl IntoIterator<Item = (WorkItem, T)>) -> Option<(T, WorkLease)> {
         let mut state = self.lock();
         if state.is_closed {
@@ -67,20 +68,20 @@ impl WorkQueue {
         let providers = state.failures_by_provider();
         let rank = |item: &WorkItem| {
             let provider = match item {
-                WorkItem::Upload(place) => providers.get(&place.provider).copied().unwrap_or(0),
+                WorkItem::Upload(lock_key) => providers.get(&lock_key.provider).copied().unwrap_or(0),
                 WorkItem::Build(_) => 0,
             };
             (state.backoffs.get(item).map_or(0, |backoff| backoff.failure), provider)
         };
-        // The first of those that rank alike.
+        // `min_by_key` returns the first of equal ranks.
         let (item, payload) =
-            due.into_iter().filter(|(work, _)| is_available(work)).min_by_key(|(work, _)| rank(work))?;
+            due.into_iter().filter(|(item, _)| is_available(item)).min_by_key(|(item, _)| rank(item))?;
         state.leased.insert(item.clone(), None);
         self.builds.send_replace(state.builds());
         Some((payload, WorkLease { item, queue: self.clone() }))
     }
 
-    /// The build of each image that this builder has the lock of.
+    /// The started build of each image.
     pub fn running_builds(&self) -> BTreeMap<ImageName, BuildId> {
         let running = |(item, build): (&WorkItem, &Option<BuildId>)| match (item, build) {
             (WorkItem::Build(image), Some(build)) => Some((image.clone(), build.clone())),
@@ -93,33 +94,33 @@ impl WorkQueue {
         self.lock().leased.contains_key(&WorkItem::Build(image.clone()))
     }
 
-    /// Any build of it.
+    /// Whether any build of the image is being uploaded to the provider.
     pub fn is_uploading(&self, provider: &ProviderName, image: &ImageName) -> bool {
         self.lock().leased.keys().any(|item| match item {
-            WorkItem::Upload(place) => place.provider == *provider && place.build.image == *image,
+            WorkItem::Upload(lock_key) => lock_key.provider == *provider && lock_key.build.image == *image,
             WorkItem::Build(_) => false,
         })
     }
 
-    /// Builds and uploads under way.
+    /// Numbers of leased builds and uploads.
     pub fn busy(&self) -> (usize, usize) {
         let state = self.lock();
         let builds = state.builds();
         (builds, state.leased.len() - builds)
     }
 
-    /// In what time the first of what rests may be taken up again.
+    /// Time until the first back-off ends.
     pub fn next_due(&self) -> Option<Seconds> {
         let now = Instant::now();
         let retry_at = self.lock().backoffs.values().map(|backoff| backoff.retry_at).filter(|until| *until > now).min();
         retry_at.map(|until| Seconds((until - now).as_secs_f64()))
     }
 
-    /// Nothing is taken up any more; resolves when the last build has ended.
+    /// Closes the queue: nothing is leased any more. Resolves when the last build has ended.
     pub async fn finish_builds(&self) {
         self.lock().is_closed = true;
         let mut builds = self.builds.subscribe();
-        // The sender is ours.
+        // Cannot fail: `self` keeps the sender.
         let _ = builds.wait_for(|builds| *builds == 0).await;
     }
 
@@ -133,12 +134,12 @@ impl State {
         self.leased.keys().filter(|item| matches!(item, WorkItem::Build(_))).count()
     }
 
-    /// The number of the last one.
+    /// Sequence number of the last failure per provider.
     fn failures_by_provider(&self) -> BTreeMap<ProviderName, u64> {
         let mut last = BTreeMap::new();
         for (item, backoff) in &self.backoffs {
-            if let WorkItem::Upload(place) = item {
-                let of_provider = last.entry(place.provider.clone()).or_insert(0);
+            if let WorkItem::Upload(lock_key) = item {
+                let of_provider = last.entry(lock_key.provider.clone()).or_insert(0);
                 *of_provider = backoff.failure.max(*of_provider);
             }
         }
@@ -153,12 +154,12 @@ impl State {
 }
 
 impl WorkLease {
-    /// The build of the image has begun.
+    /// Records that the build of the image has started.
     pub fn record_build(&self, build: &BuildId) {
         self.queue.lock().leased.insert(self.item.clone(), Some(build.clone()));
     }
 
-    /// It is not to be taken up again before this has passed, and then after what has not failed, or not as lately.
+    /// Backs the item off for `delay`; afterwards it ranks after items without failures or with older ones.
     pub fn failed(&self, delay: Seconds) {
         let mut state = self.queue.lock();
         state.failures += 1;
@@ -166,7 +167,7 @@ impl WorkLease {
         state.back_off(&self.item, delay, failure);
     }
 
-    /// It is not to be taken up again before this has passed, but that says nothing of what it is worth to try.
+    /// Backs the item off for `delay` without counting a failure, so its rank stays.
     pub fn back_off(&self, delay: Seconds) {
         let mut state = self.queue.lock();
         let failure = state.backoffs.get(&self.item).map_or(0, |backoff| backoff.failure);
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(queue.next_due(), None);
     }
 
-    // With one worker, two images whose builds fail after half an hour kept it from all images after them.
+    // With one worker, two images whose builds failed after half an hour starved all images after them.
     #[tokio::test(start_paused = true)]
     async fn failing_item_does_not_starve_others() {
         let queue = WorkQueue::default();

@@ -1,4 +1,4 @@
-//! Writes that have to be made however long ZooKeeper is away, as long as the session lives.
+//! Writes that are retried until they succeed or the ZooKeeper session ends, however long ZooKeeper is unavailable.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use nodepool_model::snapshot::WriteError;
 use nodepool_zk::SessionState;
 use nodepool_zk::txn::store::Store;
 
-/// Between two attempts to record an end that ZooKeeper has not taken.
+/// Pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// So many in a row are no accident.
+/// Consecutive failures with a connection after which the write is given up.
 const MAX_FAILURES: u32 = 60;
 
-/// Over lost connections: with the session go its locks, and then what was to be recorded is nobody's.
+/// Retries across lost connections. When the session ends, its locks are released, and the write is no longer valid.
 pub async fn write_with_retry(
     store: &Store,
-    what: &str,
+    record: &str,
     mut write: impl AsyncFnMut() -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
     let mut session = store.zk().session();
@@ -24,8 +24,8 @@ pub async fn write_with_retry(
     loop {
         match write().await {
             Err(WriteError::Failed(error)) => {
-                warn!(target: "nodepool.builder", what, error, "cannot be recorded; trying again");
-                // With a connection it is not the connection that is missing.
+                warn!(target: "nodepool.builder", record, error, "cannot write a record; retrying");
+                // Only failures with a connection count: they have another cause than the connection.
                 failures = if *session.borrow() == SessionState::Connected { failures + 1 } else { 0 };
                 if failures >= MAX_FAILURES {
                     return Err(WriteError::Failed(error));
@@ -36,7 +36,7 @@ pub async fn write_with_retry(
                 }
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
-            ended => return ended,
+            result => return result,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! CleanupWorker: shell of `Upkeep`. Carries out repairs and keeps static hosts registered.
+//! CleanupWorker: imperative shell of `CleanupPlanner`. Performs repairs and keeps static hosts registered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,16 +30,16 @@ use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_zk::txn::store::Store;
 
 pub struct CleanupWorkerDeps {
-    /// Another text for each launcher.
+    /// Unique among launchers.
     pub name: String,
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
     /// Interval of the slow rules.
     pub sweep_interval: Duration,
-    /// Safety net of the rules that events wake.
+    /// Interval of the event-driven rules, as a safety net for missed events.
     pub tick_interval: Duration,
-    /// Age at which the lock directory of a request that is gone is removed.
+    /// Age at which the lock directory of a deleted request is removed.
     pub lock_age: Seconds,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::DumpRegistry,
@@ -57,7 +57,7 @@ pub struct CleanupWorker {
     registration: Option<Registration>,
 }
 
-/// The configuration changed, and with it perhaps the providers.
+/// The configuration changed, and possibly the providers with it.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct ReconfigureCleanupWorker {
@@ -87,13 +87,13 @@ impl CleanupWorker {
     fn handle_event(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = match event {
             Event::Wake | Event::Sweep => self.triggers.snapshot(),
-            // Answers decide nothing, so no new picture is made for them.
+            // An answer leads to no decision, so no new snapshot is published for it.
             Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Refreshed(_) => {
                 self.triggers.latest()
             }
         };
         if matches!(event, Event::Sweep) {
-            // What was counted wrong is found out and told; the next session counts anew.
+            // Wrong usage totals are reported here; the next session computes them from scratch.
             let _ = invariant_guard::enforce(check_usage_totals(&snapshot));
         }
         if let Some(before) = update_facts(&mut self.facts, &self.deps.providers) {
@@ -103,7 +103,7 @@ impl CleanupWorker {
         for effect in self.planner.step(event, &inputs) {
             self.perform(effect, ctx);
         }
-        // Nodes reach an age without any event.
+        // Nodes reach their maximum age without any event.
         self.triggers.requeue_at(self.planner.due());
     }
 
@@ -147,7 +147,7 @@ impl CleanupWorker {
         }
     }
 
-    /// Has one host checked, or all.
+    /// Submits a check of one host, or of all hosts of the provider.
     fn check(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
         let Some(handle) = self.deps.providers.get(&provider).cloned() else {
             self.on_checked(provider, host, ctx);
@@ -156,7 +156,7 @@ impl CleanupWorker {
         let job_id = self.next_job_id();
         let job = host.clone().map_or(Job::Refresh, Job::Inspect);
         self.checks.insert(job_id, (provider, host));
-        // One per host at a time; a provider that is gone answers by dropping the job.
+        // Bounded: one check per host at a time. A stopped provider answers by dropping the job.
         handle.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()));
     }
 
@@ -173,7 +173,7 @@ impl CleanupWorker {
         self.handle_event(event, ctx);
     }
 
-    /// What a repair is about, with the request that a node was for.
+    /// Log context of a repair. For a node, it includes the request to which the node was allocated.
     fn log_context(&self, repair: &Repair) -> LogContext {
         let snapshot = self.triggers.latest();
         let node = |id| LogContext::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
@@ -202,7 +202,7 @@ impl CleanupWorker {
                 debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "done")
             }
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "others were faster");
+                debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "lost a race: the record changed since the snapshot");
             }
             Err(error) => {
                 warn!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, %error, "cannot repair");
@@ -210,7 +210,7 @@ impl CleanupWorker {
         }
         let refused = result.is_err();
         self.handle_event(Event::Repaired(key, result), ctx);
-        // What was refused is decided again on a newer picture, which the mind minds itself, or with the next tick.
+        // The planner itself decides a failed repair again, on a newer snapshot or at the next tick.
         if !refused {
             self.triggers.requeue_now();
         }
@@ -235,15 +235,15 @@ fn log_undeletable(provider: &ProviderName, nodes: &[NodeId]) {
     let nodes = nodes.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" ");
     warn!(
         target: "nodepool.CleanupWorker", %provider, nodes,
-        "these nodes are servers that another driver made, which the provider's driver cannot delete: they stay until the provider's \
-         name has that driver again, which deletes those that have been used",
+        "these nodes belong to servers of another driver, which this provider's driver cannot delete; they remain until the \
+         provider's name has that driver again, which then deletes the used ones",
     );
 }
 
 async fn repair_with(store: &Store, repair: Repair) -> Result<(), WriteError> {
     match repair {
         Repair::Retire { node, version } => store.remove_node(&node, version).await,
-        Repair::Delete { .. } => unreachable!("a deletion goes its own way, over the provider"),
+        Repair::Delete { .. } => unreachable!("a deletion is performed by the provider"),
         Repair::Release { request, node } => store.release(&request, *node).await,
         Repair::Reset { request, nodes } => store.reset(*request, nodes).await,
         Repair::RemoveEmpty(node) => store.remove_empty_node(&node).await,
@@ -270,7 +270,7 @@ impl Handler<JobUpdate> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobUpdate");
         if self.on_deletion_update(&message, ctx) {
             return;
         }

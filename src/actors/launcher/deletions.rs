@@ -1,4 +1,4 @@
-//! The part of a CleanupWorker that deletes instances: the node is locked meanwhile, and its record goes last.
+//! CleanupWorker: deletes instances. The node stays locked during the deletion, and its record is deleted last.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use nodepool_model::snapshot::{NodeChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::check_node_deletion;
 use nodepool_zk::locks::lock::Lock;
 
-/// A deletion that takes longer is given up, and begun anew a little later.
+/// A deletion that takes longer is cancelled, and started again a little later.
 pub const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A deletion: the repair that it is, its node, and the lock that is held for it.
+/// A deletion: the key of its repair, its node, and the lock held for it.
 struct Deletion {
     key: String,
     node: NodeId,
@@ -30,7 +30,7 @@ struct Deletion {
     lock: Lock,
 }
 
-/// One whose job has been submitted, and the way to end that.
+/// A deletion whose job is submitted, with the recipient that cancels the job.
 pub struct InFlightDeletion {
     deletion: Deletion,
     began: Instant,
@@ -38,7 +38,7 @@ pub struct InFlightDeletion {
     notify: Option<Recipient<Notify>>,
 }
 
-/// By the ticket of the job.
+/// By the id of the job.
 pub type Deletions = BTreeMap<JobId, InFlightDeletion>;
 
 impl CleanupWorker {
@@ -52,7 +52,8 @@ impl CleanupWorker {
         ctx: &mut Context<Self>,
     ) {
         let (store, node) = (self.deps.store.clone(), change.id.clone());
-        // What has been changed since it was decided, a node that got old and was handed out say, ZooKeeper refuses.
+        // Only an unchanged node is checked. If it changed since the decision (an old node may have been assigned),
+        // ZooKeeper rejects the write.
         let is_unchanged =
             |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
         let violation = store
@@ -65,7 +66,7 @@ impl CleanupWorker {
         self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {
                 let Some(lock) = locks.pop() else {
-                    let error = WriteError::Failed("no lock came of it".to_owned());
+                    let error = WriteError::Failed("no lock was returned".to_owned());
                     return act.on_repaired(key, &log_context, Err(error), ctx);
                 };
                 act.delete_instance(Deletion { key, node, log_context, provider, lock }, external_id, ctx);
@@ -77,7 +78,7 @@ impl CleanupWorker {
     fn delete_instance(&mut self, deletion: Deletion, external_id: ExternalId, ctx: &mut Context<Self>) {
         let (log_context, provider) = (&deletion.log_context, &deletion.provider);
         let Some(handle) = self.deps.providers.get(provider).cloned() else {
-            let error = WriteError::Failed("its provider has gone".to_owned());
+            let error = WriteError::Failed("the provider was removed".to_owned());
             return self.on_repaired(deletion.key, log_context, Err(error), ctx);
         };
         let (event_id, node_request_id, node_id) =
@@ -96,17 +97,17 @@ impl CleanupWorker {
         self.deletions.insert(job_id, in_flight);
     }
 
-    /// Looks for deletions that take too long.
+    /// Cancels deletions that take too long.
     pub(crate) fn abandon_overdue_deletions(&mut self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
-        for (ticket, in_flight) in &self.deletions {
+        for (job_id, in_flight) in &self.deletions {
             if in_flight.began.elapsed() >= DELETE_TIMEOUT {
-                in_flight.abandon.do_send(Abandon { job_id: *ticket, reply: reply.clone() });
+                in_flight.abandon.do_send(Abandon { job_id: *job_id, reply: reply.clone() });
             }
         }
     }
 
-    /// False where the news are not of a deletion.
+    /// Returns false for an update of another job.
     pub(crate) fn on_deletion_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
         if !self.deletions.contains_key(&message.job_id) {
             return false;
@@ -136,7 +137,7 @@ impl CleanupWorker {
                 warn!(target: "nodepool.StateMachineNodeDeleter", %provider, %error, "cannot delete its instance; trying again");
                 let error = WriteError::Failed(error.to_string());
                 let releasing = async move {
-                    // Where that fails, it goes on in the background.
+                    // A failed release is retried in the background.
                     let _ = lock.release().await;
                 };
                 self.actor_tasks

@@ -1,4 +1,4 @@
-//! Says in the launcher's log which labels cannot be launched and why: once, and again when the reason changes or is gone.
+//! Logs which labels cannot be launched, and why: once, and again when the reason changes or is resolved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ type AllFacts = BTreeMap<ProviderName, Arc<ProviderFacts>>;
 pub fn log_changes(before: &AllFacts, now: &AllFacts) {
     for (provider, facts) in now {
         let before = before.get(provider);
-        // What has not been surveyed yet says nothing about its labels.
+        // Before the first refresh, facts contain no label status.
         if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || facts.refreshed_at == Timestamp::default() {
             continue;
         }
@@ -27,10 +27,10 @@ fn log_provider_changes(provider: &ProviderName, before: Option<&ProviderFacts>,
         for (label, label_facts) in labels {
             let logged = before.and_then(|before| before.launch_label(pool, label)?.unavailable.as_ref());
             match &label_facts.unavailable {
-                trouble if trouble.as_ref() == logged => {}
+                unavailable if unavailable.as_ref() == logged => {}
                 Some(unavailable) => {
-                    let why = unavailable.reason();
-                    warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, why, "label is out of service");
+                    let reason = unavailable.reason();
+                    warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, reason, "label is out of service");
                 }
                 None => {
                     info!(target: "nodepool.CleanupWorker", %provider, %pool, %label, "label can be launched again");

@@ -1,4 +1,4 @@
-//! Launcher: root of the tree of one ZooKeeper session. Configuration, children, min-ready, the launcher's own record.
+//! Launcher: root of the actor tree of one ZooKeeper session; owns configuration, children, min-ready and its record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,15 +39,15 @@ use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::txn::store::Store;
 use nodepool_zk::{SessionState, Zk};
 
-/// Between two attempts to register.
+/// Interval between two attempts to register.
 pub const REGISTER_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Grows the tree, and waits for what ends it.
+/// Starts the actor tree, waits for the end of the session and stops the tree.
 pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedConfig) -> SessionEnd {
     let mirror = match Mirror::start(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
-            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
+            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read ZooKeeper; reconnecting");
             return SessionEnd::ReadFailed;
         }
     };
@@ -63,9 +63,9 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedCon
         () = mirror.store_rolled_back() => SessionEnd::StoreRolledBack,
         _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
     };
-    // Whatever the reason: nobody of this tree may act on the next session.
+    // For every reason: no actor of this tree may act on the next session.
     if launcher.send(Shutdown).await.is_err() {
-        warn!(target: "nodepool.NodePool", "the launcher was gone already");
+        warn!(target: "nodepool.NodePool", "launcher actor had already stopped");
     }
     end
 }
@@ -77,20 +77,20 @@ pub struct Launcher {
     watch: ConfigWatch,
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
-    /// Those that were replaced, and have calls under way which end with the session at the latest.
+    /// Replaced providers with calls in flight, which end with the session at the latest.
     draining_providers: Vec<Recipient<Shutdown>>,
     failed_providers: FailedProviders,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
-    /// Those that are gone from the configuration and finish what they have begun.
+    /// Pools that were removed from the configuration and complete their work.
     draining_pools: Vec<Addr<PoolWorker>>,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
-    /// What the pools keep for tenants.
+    /// State shared by the pools, such as reservations of tenant limits.
     shared_pools: watch::Sender<SharedPoolState>,
     cleanup: Option<Addr<CleanupWorker>>,
     leaks: Option<Addr<LeakWorker>>,
-    /// Only where statistics are wanted.
+    /// Only if statsd is configured.
     stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
     triggers: Triggers,
@@ -148,13 +148,13 @@ impl Launcher {
                 self.providers.insert(name.clone(), handle);
             }
             Err(diagnostics) => {
-                // Its pools are neither started nor registered: requests for its labels are others' business.
+                // Its pools are neither started nor registered: other launchers serve requests for its labels.
                 self.failed_providers.record_failure(name, &diagnostics);
             }
         }
     }
 
-    /// What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
+    /// Retries failed providers: files that a driver reads besides its section, such as clouds.yaml, may be written later.
     fn start_missing_providers(&mut self, ctx: &mut Context<Self>) {
         let (config, running) = (self.config.clone(), self.providers.len());
         let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
@@ -179,8 +179,8 @@ impl Launcher {
         }
     }
 
-    /// All that the providers in service have. Each knows of all the others before the first one starts, so that none
-    /// declines what another one will serve.
+    /// Starts all missing pools of the running providers. All are registered in the shared state before the first one
+    /// starts, so that none declines a request that another one will serve.
     fn start_missing_pools(&mut self) {
         let is_missing = |id: &PoolId| self.providers.contains_key(&id.provider) && !self.pools.contains_key(id);
         let missing: Vec<PoolId> = self.config.pools().filter(is_missing).collect();
@@ -220,7 +220,7 @@ impl Launcher {
         let (options, identity) = (&self.context.options, &self.context.identity);
         let pool = self.config.pools().next();
         let deps = CleanupWorkerDeps {
-            // Two launchers on one host have one name, the ids of their pools differ.
+            // Launchers on one host share the host name, but the ids of their pools differ.
             name: pool.map_or_else(|| identity.fqdn.clone(), |pool| identity.launcher_id(&pool).to_string()),
             config: self.config.clone(),
             providers: self.providers.clone(),
@@ -279,9 +279,9 @@ impl Launcher {
         changes.extend(to_reopen.into_iter().map(Change::ProviderChanged));
         self.context.set_active_config(loaded.clone());
         self.config = loaded.config;
-        let said: Vec<String> = changes.iter().map(Change::to_string).collect();
-        let said = if said.is_empty() { "nothing that matters changed".to_owned() } else { said.join(", ") };
-        info!(target: "nodepool.NodePool", "configuration loaded: {said}");
+        let texts: Vec<String> = changes.iter().map(Change::to_string).collect();
+        let summary = if texts.is_empty() { "no relevant change".to_owned() } else { texts.join(", ") };
+        info!(target: "nodepool.NodePool", "configuration loaded: {summary}");
         self.log_out_of_service();
         for change in &changes {
             self.apply(change);
@@ -291,7 +291,7 @@ impl Launcher {
         }
     }
 
-    /// Who is there, and what they know, fits the configuration and the providers that run.
+    /// Starts, stops and reconfigures child actors to match the configuration and the running providers.
     fn sync_children(&mut self, ctx: &mut Context<Self>) {
         self.stop_pools_without_provider();
         self.start_missing_pools();
@@ -308,7 +308,7 @@ impl Launcher {
             }
             Change::ProviderRemoved(name) => self.drain_provider(name),
             Change::PoolRemoved(id) => self.stop_pool(id),
-            // Whoever stays is told of the new configuration as a whole, and who is missing is started with it.
+            // `sync_children` sends the whole configuration to the running pools and starts the missing ones.
             Change::PoolAdded(_) | Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
             Change::ServersChanged => self.context.update_servers(&self.config),
             Change::NeedsRestart(key) => {
@@ -317,7 +317,7 @@ impl Launcher {
         }
     }
 
-    /// A provider that cannot be started has no workers: a pool that serves nothing must not promise its labels.
+    /// Stops the pools of providers that failed to start: a pool that cannot serve must not advertise its labels.
     fn stop_pools_without_provider(&mut self) {
         let ended: Vec<PoolId> =
             self.pools.keys().filter(|id| !self.providers.contains_key(&id.provider)).cloned().collect();
@@ -373,12 +373,12 @@ impl Launcher {
         ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
             match &result {
                 Ok(id) => {
-                    info!(target: "nodepool.NodePool", node_request_id = %id, %label, "asking for a node to keep ready")
+                    info!(target: "nodepool.NodePool", node_request_id = %id, %label, "requested a min-ready node")
                 }
-                Err(error) => warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready"),
+                Err(error) => warn!(target: "nodepool.NodePool", %label, %error, "cannot request a min-ready node"),
             }
             if result.is_err() {
-                // It may be there all the same, and the picture have it already.
+                // The request may exist nevertheless, and the snapshot may contain it already.
                 act.triggers.requeue_now();
             }
             act.min_ready.submitted(&label, &event, result.ok(), clock::monotonic_now());
@@ -391,7 +391,7 @@ impl Reconcile for Launcher {
         &mut self.triggers
     }
 
-    /// Min-ready: the only thing the root decides about nodes.
+    /// Min-ready is the only decision of the root about nodes.
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
         update_facts(&mut self.facts, &self.providers);
@@ -411,7 +411,7 @@ impl Reconcile for Launcher {
                 }
             }
         }
-        // What was not due at the moment of the plan is due later, even if its time has come since.
+        // Relative to the time of the plan, so that an action that became due since then is not missed.
         self.triggers.requeue_at(self.min_ready.due(now));
     }
 
@@ -449,7 +449,7 @@ impl Actor for Launcher {
 impl Handler<Shutdown> for Launcher {
     type Result = ();
 
-    /// The session is over or about to be closed: everybody stops where they are.
+    /// The session is over or about to be closed: all actors stop at once.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
         let workers = std::mem::take(&mut self.pools).into_values();
@@ -471,12 +471,12 @@ impl Handler<Shutdown> for Launcher {
     }
 }
 
-/// For pools that there would be.
+/// Answers for pools whose provider failed to start.
 impl Handler<ExplainRequest> for Launcher {
     type Result = Option<PoolVerdict>;
 
     fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<PoolVerdict> {
-        let _measured = profile::time_handler::<Self>("AskWhy");
+        let _measured = profile::time_handler::<Self>("ExplainRequest");
         let snapshot = self.triggers.snapshot();
         let request = snapshot.request(&message.0)?;
         self.failed_providers.verdict_for(&request.record, &self.config, |id| self.context.identity.launcher_id(id))
@@ -492,7 +492,7 @@ impl Handler<Dump> for Launcher {
             "actor": "Launcher",
             "providers": self.providers.keys().collect::<Vec<_>>(),
             "out_of_service": self.config.out_of_service,
-            "not_started": self.failed_providers.observe(),
+            "failed_providers": self.failed_providers.view(),
             "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
             "min_ready": self.min_ready.open_requests(),
             "connected": self.triggers.snapshot().connected,

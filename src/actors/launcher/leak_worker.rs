@@ -1,4 +1,4 @@
-//! LeakWorker: shell of `Leaks`. Lists instances, asks ZooKeeper anew, deletes what is proven to be nobody's.
+//! LeakWorker: imperative shell of `LeakDetector`. Lists instances, reads proof from ZooKeeper, deletes leaks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct LeakWorkerDeps {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
-    /// Between two sweeps.
+    /// Interval between two sweeps.
     pub sweep_interval: Duration,
     pub samples: SampleSink,
     pub guard: PanicGuard,
@@ -46,7 +46,7 @@ pub struct LeakWorker {
     registration: Option<Registration>,
 }
 
-/// A job that has not ended, and the way to end it: its provider may have been replaced meanwhile.
+/// A running job with the recipient that cancels it, because its provider may have been replaced meanwhile.
 struct OpenJob {
     provider: ProviderName,
     purpose: JobPurpose,
@@ -54,14 +54,14 @@ struct OpenJob {
     abandon: Recipient<Abandon>,
 }
 
-/// What a job was submitted for.
+/// Purpose of a submitted job.
 enum JobPurpose {
     Listing,
     Deletion(LeakCandidate),
     CleanUnused,
 }
 
-/// Names of a report, at most.
+/// Maximum number of ids in a report.
 const MAX_SHOWN: usize = 20;
 
 fn first_ids(candidates: &[LeakCandidate]) -> String {
@@ -95,37 +95,37 @@ impl LeakWorker {
                 };
                 ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
                     let proof = result.map_err(|error| {
-                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot ask ZooKeeper about nodes");
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot read nodes from ZooKeeper");
                     });
                     act.handle_event(Event::Proven(provider, proof.ok()), ctx);
                 }));
             }
-            Effect::SetLeakedUsage(provider, amounts) => {
+            Effect::SetLeakedUsage(provider, usage) => {
                 if let Some(handle) = self.deps.providers.get(&provider) {
-                    handle.set_leaked_usage.do_send(SetLeakedUsage(amounts));
+                    handle.set_leaked_usage.do_send(SetLeakedUsage(usage));
                 }
             }
             Effect::Delete { provider, candidate } => {
-                let LeakCandidate { external_id, node, reason: why } = candidate.clone();
-                // A cloud may show it as before though it has said that it goes.
+                let LeakCandidate { external_id, node, reason } = candidate.clone();
+                // A cloud may list an instance unchanged after it accepted the deletion.
                 if self.is_deleting(&provider, &external_id) {
                     return;
                 }
-                // ZooKeeper was asked for the proof; the mirror has its own way to know.
+                // The proof was read from ZooKeeper; the mirror is an independent source.
                 let snapshot = self.deps.store.mirror().snapshot();
                 let record = snapshot.node(&node).map(|node| &*node.record);
                 if invariant_guard::enforce(check_server_deletion(&external_id.to_string(), &node, record)).is_err() {
                     return;
                 }
-                let why = why.text();
-                warn!(target: "nodepool.LeakWorker", %provider, %external_id, node_id = %node, why, "deleting leaked instance");
+                let reason = reason.text();
+                warn!(target: "nodepool.LeakWorker", %provider, %external_id, node_id = %node, reason, "deleting leaked instance");
                 self.submit(provider, Job::Delete(external_id), JobPurpose::Deletion(candidate), ctx);
             }
             Effect::Exceeded { provider, candidates, budget } => {
                 error!(
                     target: "nodepool.LeakWorker",
                     %provider, count = candidates.len(), budget, first = first_ids(&candidates),
-                    "so many instances seem to be leaked that none is deleted: is this the right ZooKeeper? \
+                    "leak budget exceeded; no instance is deleted. Is this the right ZooKeeper? \
                      `nodepool alien-list` shows them all"
                 );
             }
@@ -133,8 +133,8 @@ impl LeakWorker {
                 error!(
                     target: "nodepool.LeakWorker",
                     %provider, count = candidates.len(), first = first_ids(&candidates),
-                    "instances bear our mark and numbers of nodes that this ZooKeeper has never given, and are left alone: is it the \
-                     right one, or has it been restored? `nodepool alien-list` shows them all"
+                    "instances carry our metadata and node ids that this ZooKeeper never issued; not deleted. Is this the right \
+                     ZooKeeper, or was it restored? `nodepool alien-list` shows them all"
                 );
             }
             Effect::CleanUnused { provider, ports, budget } => {
@@ -150,24 +150,24 @@ impl LeakWorker {
 
     fn submit(&mut self, provider: ProviderName, job: Job, purpose: JobPurpose, ctx: &mut Context<Self>) {
         let Some(handle) = self.deps.providers.get(&provider).cloned() else {
-            // It went while it was asked, and may be back before anybody sees that it was away.
-            return self.on_job_end(provider, purpose, Err(CloudError::abandoned("the provider is gone")), ctx);
+            // The provider was removed meanwhile, and may be added again before the detector notices its absence.
+            return self.on_job_end(provider, purpose, Err(CloudError::abandoned("the provider was removed")), ctx);
         };
         self.last_job_id += 1;
         let job_id = JobId(self.last_job_id);
         let abandon = handle.abandon.clone();
         self.jobs.insert(job_id, OpenJob { provider, purpose, began: Instant::now(), abandon });
-        // Bounded by the budget; a provider that is gone answers by dropping the job.
+        // Bounded by the budget. A stopped provider answers by dropping the job.
         handle.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()));
     }
 
     fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
         let is_this =
-            |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(suspect) if suspect.external_id == *id);
+            |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(candidate) if candidate.external_id == *id);
         self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
     }
 
-    /// While a deletion waits all instances are listed again and again, and a provider that was replaced cannot go.
+    /// A pending deletion causes repeated listings of all instances, and keeps a replaced provider from stopping.
     fn abandon_overdue_deletions(&self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
         for (job_id, open_job) in &self.jobs {
@@ -196,7 +196,7 @@ impl LeakWorker {
                     Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
                     Ok(_) => Event::Listed(provider, None),
                     Err(error) => {
-                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for leaks");
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot list instances for leak detection");
                         Event::Listed(provider, None)
                     }
                 };
@@ -221,28 +221,28 @@ impl LeakWorker {
     fn on_cleaned(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
         match result {
             Ok(Outcome::CleanedUnused(CleanReport { deleted, exceeded, failed, .. })) => {
-                for (what, error) in failed {
-                    warn!(target: "nodepool.LeakWorker", %provider, what, %error, "cannot tidy up all that nobody uses");
+                for (resource, error) in failed {
+                    warn!(target: "nodepool.LeakWorker", %provider, resource, %error, "cannot delete all unused resources");
                 }
-                for (what, number) in deleted {
-                    info!(target: "nodepool.LeakWorker", %provider, what, number, "deleted what nobody uses");
-                    self.count(provider, what, number);
+                for (resource, number) in deleted {
+                    info!(target: "nodepool.LeakWorker", %provider, resource, number, "deleted unused resources");
+                    self.count(provider, resource, number);
                 }
-                for (what, number) in exceeded {
+                for (resource, number) in exceeded {
                     error!(
                         target: "nodepool.LeakWorker",
-                        %provider, what, number,
-                        "so many seem to be unused that none is deleted; look at them and delete them by hand"
+                        %provider, resource, number,
+                        "budget for unused resources exceeded; none is deleted. Check them and delete them manually"
                     );
                 }
             }
             Ok(_) | Err(CloudError::NotFound) => {}
-            Err(error) => warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for what nobody uses"),
+            Err(error) => warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot list unused resources"),
         }
     }
 
-    fn count(&self, provider: &ProviderName, what: &str, number: usize) {
-        self.deps.samples.send(statsd_metrics::leaked_sample(provider, what, number));
+    fn count(&self, provider: &ProviderName, resource: &str, number: usize) {
+        self.deps.samples.send(statsd_metrics::leaked_sample(provider, resource, number));
     }
 }
 
@@ -262,7 +262,7 @@ impl Handler<JobUpdate> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobUpdate");
         let JobEvent::Finished(result) = message.event else { return };
         if let Some(OpenJob { provider, purpose, .. }) = self.jobs.remove(&message.job_id) {
             self.on_job_end(provider, purpose, result, ctx);
@@ -294,6 +294,6 @@ impl Handler<Dump> for LeakWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.detector.candidates()})).ok()
+        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "candidates": self.detector.candidates()})).ok()
     }
 }

@@ -1,4 +1,4 @@
-//! The part of a PoolWorker that carries out launches: the locks held meanwhile, jobs of the provider, host keys.
+//! PoolWorker: performs launches, with the locks held for them, jobs of the provider and scans for host keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,22 +29,22 @@ use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::txn::launch::HeldNode;
 use nodepool_zk::txn::store::Store;
 
-/// Between two attempts to give up a node.
+/// Interval between two attempts to release a node.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a PoolWorker holds for its launches.
+/// Locks and jobs that a PoolWorker holds for its launches.
 #[derive(Default)]
 pub struct HeldLocks {
     requests: BTreeMap<RequestId, Lock>,
     nodes: BTreeMap<NodeId, Lock>,
     jobs: BTreeMap<JobId, NodeId>,
-    /// The job of a node that was submitted last, and the way to end it.
+    /// The last submitted job of each node, and the recipient that cancels it.
     last_job: BTreeMap<NodeId, (JobId, Recipient<Abandon>)>,
-    /// What nodes are for.
+    /// Log contexts of the nodes.
     log_contexts: BTreeMap<NodeId, LogContext>,
-    /// Events of the requests.
+    /// Event ids of the requests.
     event_ids: BTreeMap<RequestId, String>,
-    /// Ends of requests that would break a promise.
+    /// Requests whose end would violate an invariant.
     violations: BTreeMap<RequestId, WriteError>,
 }
 
@@ -58,7 +58,7 @@ impl HeldLocks {
         LogContext::request(request, self.event_ids.get(request).map(String::as_str))
     }
 
-    /// From here on these nodes are for this request.
+    /// Log lines of these nodes carry the request's ids from now on.
     fn assign_to_request(&mut self, request: &LogContext, nodes: &[NodeId]) {
         if let (Some(id), Some(event)) = (&request.request, &request.event) {
             self.event_ids.insert(id.clone(), event.clone());
@@ -107,8 +107,8 @@ impl PoolWorker {
         });
     }
 
-    /// More nodes for a request whose lock is held.
-    pub(crate) fn extend(&mut self, id: RequestId, reuse: Vec<NodeChange>, build: Vec<Node>, ctx: &mut Context<Self>) {
+    /// Adds nodes to a request whose lock is held.
+    pub(crate) fn extend(&mut self, id: RequestId, reuse: Vec<NodeChange>, create: Vec<Node>, ctx: &mut Context<Self>) {
         let Some(lock) = self.held_locks.requests.remove(&id) else {
             debug_assert!(false, "only requests whose lock is held are extended");
             return;
@@ -116,7 +116,7 @@ impl PoolWorker {
         let store = self.deps.store.clone();
         let reused: Vec<NodeId> = reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move {
-            let result = store.extend(&lock, reuse, build).await;
+            let result = store.extend(&lock, reuse, create).await;
             (lock, result)
         };
         self.actor_tasks.spawn(ctx, writing, move |(lock, result), act, ctx| {
@@ -130,7 +130,7 @@ impl PoolWorker {
             let outcome = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
             act.log_write(
-                "there is room",
+                "capacity available",
                 &log_context,
                 format_args!("launching {nodes:?}, reusing {reused:?}"),
                 &outcome,
@@ -144,7 +144,7 @@ impl PoolWorker {
         nodes.iter().for_each(|node| notify.do_send(Notify(Notification::NodeReused(node.clone()))));
     }
 
-    /// Gives up nodes of a request that goes on.
+    /// Releases nodes of a request that continues.
     pub(crate) fn release(&mut self, nodes: Vec<(NodeId, Option<NodeChange>)>, ctx: &mut Context<Self>) {
         let mut held = Vec::new();
         for (node, change) in nodes {
@@ -156,8 +156,8 @@ impl PoolWorker {
         let changes: Vec<NodeChange> = held.iter().filter_map(|node| node.change.clone()).collect();
         let writing = async move {
             if let Err(error) = store.finish(None, held).await {
-                warn!(target: "nodepool.NodeLauncher", %error, "cannot give nodes back; trying again");
-                // Their locks are gone with the failure.
+                warn!(target: "nodepool.NodeLauncher", %error, "cannot release nodes; retrying");
+                // The failed write has dropped their locks.
                 retry_release(&store, changes).await;
             }
         };
@@ -178,7 +178,7 @@ impl PoolWorker {
                 act.traces.request_accepted(&id, record.as_ref(), &act.deps.id);
                 nodes.iter().for_each(|node| act.traces.launch_started(&id, node, &act.deps.id.provider));
             });
-            act.log_write("go on", &log_context, format_args!("{nodes:?}"), &answer);
+            act.log_write("resume", &log_context, format_args!("{nodes:?}"), &answer);
             act.handle_event_on_latest(Event::Adopted(id, answer), ctx);
         });
     }
@@ -195,7 +195,7 @@ impl PoolWorker {
             if let Err(error) = &answer {
                 let (pool, log_context) = (&act.deps.id, act.held_locks.request_log_context(&request));
                 let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
-                warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot begin nodes");
+                warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot start launches");
             }
             act.handle_event_on_latest(Event::Begun(request, answer), ctx);
         });
@@ -223,7 +223,7 @@ impl PoolWorker {
         });
     }
 
-    /// Holds the end of a request to the promises, on the picture on which it was decided: with what it changes of that.
+    /// Checks the invariants for the end of a request: on the snapshot of its decision, with its own changes applied.
     pub(crate) fn check_invariants(&mut self, id: &RequestId, finish: &Finish, snapshot: &Snapshot) {
         let Some(request) = &finish.request else { return };
         if request.record.state != RequestState::Fulfilled {
@@ -250,7 +250,7 @@ impl PoolWorker {
                 (None, None) => {}
             }
         }
-        let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
+        let state = finish.request.as_ref().map_or("deleted", |request| request.record.state.as_str());
         let fulfilled = finish.request.as_ref().filter(|request| request.record.state == RequestState::Fulfilled);
         let fulfilled = fulfilled.map(|request| request.record.created_time);
         let log_context = self.held_locks.request_log_context(&id);
@@ -258,7 +258,7 @@ impl PoolWorker {
         let request = self.held_locks.requests.remove(&id).map(|lock| (lock, finish.request));
         let writing = async move {
             checked?;
-            // Reused nodes that go back: after the request, so that nobody takes one that it still names.
+            // Deallocated nodes are saved last, so that no pool assigns a node that the request still names.
             store.finish(request, held).await?;
             let mut saved = Ok(());
             for change in unlocked {
@@ -288,7 +288,7 @@ impl PoolWorker {
         }
         self.held_locks.jobs.insert(job_id, node.clone());
         self.held_locks.last_job.insert(node, (job_id, self.deps.provider.abandon.clone()));
-        // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
+        // Bounded by the nodes in flight. A stopped provider answers by dropping the job.
         self.deps
             .provider
             .submit
@@ -301,7 +301,7 @@ impl PoolWorker {
         }
     }
 
-    /// News of a job of a launch. False where it is none of those.
+    /// Handles an update of a launch's job; returns false for an update of another job.
     pub(crate) fn on_launch_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
         let Some(node) = self.held_locks.jobs.get(&message.job_id).cloned() else { return false };
         if let JobEvent::Finished(result) = &message.event {
@@ -315,9 +315,8 @@ impl PoolWorker {
     pub(crate) fn scan(&mut self, node: NodeId, target: ScanTarget, ctx: &mut Context<Self>) {
         let attempt = target.attempt;
         let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
-        let gather = if target.gathers_keys { ScanMode::Keys } else { ScanMode::ConnectOnly };
-        let target =
-            keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, mode: gather };
+        let mode = if target.gathers_keys { ScanMode::Keys } else { ScanMode::ConnectOnly };
+        let target = keyscan::ScanTarget { host: target.address, port: target.port, timeout: target.timeout, mode };
         let log_context = self.held_locks.log_context(&node);
         self.traces.keyscan_started(&node);
         let span = log_context.span();
@@ -337,13 +336,13 @@ impl PoolWorker {
         self.deps.cloud_arbiter.spawn(scanning.instrument(span));
     }
 
-    /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
+    /// Submits a refresh of the provider facts. They are published, so the job's end is not awaited.
     pub(crate) fn refresh(&mut self, ctx: &mut Context<Self>) {
         let job_id = self.next_job_id();
         self.deps.provider.submit.do_send(Submit::new(job_id, Job::Refresh, ctx.address().recipient()));
     }
 
-    /// Its nodes are handed out.
+    /// Records the time from creation to fulfilment of a request.
     pub(crate) fn record_fulfilled(&self, created: Option<Timestamp>) {
         let Some(created) = created else { return };
         let labels = [self.deps.id.provider.as_str(), self.deps.id.pool.as_str()].map(str::to_owned);
@@ -411,8 +410,8 @@ impl Handler<ScanEnded> for PoolWorker {
     }
 }
 
-/// Writes what has become of nodes that were given up, until it is written or the session ends: as long as their request is held they
-/// pass for nodes that are built, which nobody ends, and may take the very room that it waits for.
+/// Writes the records of released nodes, until that succeeds or the session ends. As long as their request is locked,
+/// these nodes count as building: no component deletes them, and they may use the capacity that the request waits for.
 async fn retry_release(store: &Store, mut nodes: Vec<NodeChange>) {
     while !nodes.is_empty() {
         tokio::time::sleep(RETRY_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! PoolWorker: shell of `Pool`. Feeds it what happens and carries out what it asks for.
+//! PoolWorker: imperative shell of `Pool`. Feeds events to it and performs its effects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_policy::scheduler::tenant_usage::{PendingTenantUsage, TenantReservations};
 use nodepool_zk::txn::store::Store;
 
-/// What a PoolWorker is given at its start.
+/// Constructor dependencies of a PoolWorker.
 pub struct PoolWorkerDeps {
     pub id: PoolId,
     pub launcher: LauncherId,
@@ -49,16 +49,16 @@ pub struct PoolWorkerDeps {
     pub webapp: Option<String>,
     pub config: Arc<Config>,
     pub provider: ProviderHandle,
-    /// Requests that all pools of the provider handle at the moment.
+    /// Number of requests that all pools of the provider currently handle.
     pub busy: Arc<AtomicUsize>,
-    /// What the pools of this process show each other.
+    /// State shared by the pools of this process.
     pub shared_pools: watch::Sender<SharedPoolState>,
     pub store: Store,
     pub tick_interval: Duration,
     pub guard: PanicGuard,
     pub samples: SampleSink,
     pub tracer: Tracer,
-    /// Where scans for host keys run.
+    /// Arbiter on which scans for host keys run.
     pub cloud_arbiter: ArbiterHandle,
     pub dumps: crate::actors::runtime::dump::DumpRegistry,
     pub explain_registry: crate::actors::process::context::ExplainRegistry,
@@ -71,7 +71,7 @@ pub struct PoolWorker {
     pub(crate) held_locks: HeldLocks,
     pub(crate) actor_tasks: ActorTasks<Self>,
     pub(crate) traces: Traces,
-    /// Wakes for the next moment that a launch waits for.
+    /// Fires at the earliest time that a launch waits for.
     timer: Option<(MonotonicTime, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
     component: ComponentState,
@@ -80,30 +80,30 @@ pub struct PoolWorker {
     registrations: Vec<Registration>,
 }
 
-/// Our registration: its znode once there is one, and what was last written.
+/// Registration of this pool: its znode once it exists, and the record written last.
 #[derive(Default)]
 struct ComponentState {
     path: Option<String>,
     last_written: Option<PoolComponent>,
-    /// The picture has shown it.
+    /// A snapshot has contained the registration.
     is_visible: bool,
     writing: bool,
-    /// What it says of the pool, and whether that is about to be looked at again.
+    /// The `paused` of the record, and whether a change of it is being debounced.
     paused: bool,
     is_debouncing: bool,
-    /// An attempt has failed, and may have made the znode all the same.
+    /// An attempt has failed, but may have created the znode.
     failed: bool,
-    /// It is being taken back: nothing is written any more.
+    /// The registration is being deleted: nothing is written any more.
     is_unregistering: bool,
     is_unregistered: bool,
 }
 
-/// The tree ends, and with it the session: nothing can be finished any more.
+/// The actor tree stops together with its session: no work can be completed any more.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Abort;
 
-/// The configuration changed; the provider's TaskManager may be another one.
+/// The configuration changed; the provider's TaskManager may have been replaced.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct ReconfigurePoolWorker {
@@ -146,13 +146,13 @@ impl PoolWorker {
                 .shared_pools
                 .send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
             if was_changed {
-                // Our own change is no reason to look again; what others put up meanwhile is read with it.
+                // An own change triggers no further pass; changes of other pools are read together with it.
                 self.read_shared_pools();
             }
         }
     }
 
-    /// Who takes less for tenants than before wakes the others: what they lacked may be there.
+    /// Publishes the pending tenant usage. A decrease wakes the other pools: capacity that they lacked may be free now.
     fn publish_pending_usage(&self) {
         let (launcher, pending_usage) = (&self.deps.launcher, self.pool.pending_usage());
         self.deps
@@ -166,8 +166,8 @@ impl PoolWorker {
         }
     }
 
-    /// What happens to one launch is decided on the picture as it is, of which nothing is copied for that: with
-    /// thousands of launches it would be most of the work.
+    /// Decides an event of one launch on the current snapshot, without copying it: with thousands of launches, the
+    /// copies would be most of the work.
     pub(crate) fn handle_event_on_latest(&mut self, event: Event, ctx: &mut Context<Self>) {
         let mirror = self.deps.store.mirror().clone();
         let effects = mirror.with_snapshot(|snapshot| self.decide(snapshot, event));
@@ -181,7 +181,7 @@ impl PoolWorker {
         let own = self.pool.busy();
         self.pool.set_other_pools_busy(self.deps.busy.load(Ordering::Relaxed).saturating_sub(own));
         let effects = self.pool.step(event, &inputs);
-        // All pools live on one thread, so nobody counts in between.
+        // All pools run on one thread, so no other pool changes the counter in between.
         self.deps.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
         for effect in &effects {
             if let Effect::Finish { request, finish } = effect {
@@ -224,7 +224,7 @@ impl PoolWorker {
         JobId(self.last_job_id)
     }
 
-    /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
+    /// The answer to a write may have freed nodes, so the pool reconciles again, together with other changes.
     pub(crate) fn handle_write_result(&mut self, event: Event, ctx: &mut Context<Self>) {
         self.handle_event_on_latest(event, ctx);
         self.triggers.requeue_now();
@@ -238,7 +238,7 @@ impl PoolWorker {
             Effect::Probe { request, node, host } => self.probe(request, node, host, ctx),
             Effect::Claim(claim) => self.claim(*claim, ctx),
             Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
-            Effect::Extend { request, reuse, create: build } => self.extend(request, reuse, build, ctx),
+            Effect::Extend { request, reuse, create } => self.extend(request, reuse, create, ctx),
             Effect::Release(nodes) => self.release(nodes, ctx),
             Effect::Begin { request, nodes } => self.begin(request, nodes, ctx),
             Effect::Save(change) => self.save(*change, ctx),
@@ -261,7 +261,7 @@ impl PoolWorker {
                 let writing = async move { store.save(*change).await };
                 self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
                     let pool = &act.deps.id;
-                    info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
+                    info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an idle node to free capacity");
                     act.handle_write_result(Event::Evicted(result), ctx);
                 });
             }
@@ -296,7 +296,7 @@ impl PoolWorker {
                 act.traces.request_accepted(&id, record.as_ref(), &act.deps.id);
                 act.traces.request_ended(&id, "fulfilled");
             }
-            act.log_write("hand-out", &log_context, format_args!("{nodes:?}"), &result);
+            act.log_write("fulfill", &log_context, format_args!("{nodes:?}"), &result);
             act.handle_write_result(Event::Fulfilled(id, result), ctx);
         });
     }
@@ -321,7 +321,7 @@ impl PoolWorker {
         let log_context = LogContext { event, request: Some(request.clone()), node: Some(node.clone()) };
         self.probes.insert(job_id, (request, node));
         let submit = Submit::new(job_id, Job::Probe(host), ctx.address().recipient()).with_log_context(log_context);
-        // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
+        // Bounded by the idle nodes of the pool. A stopped provider answers by dropping the job.
         self.deps.provider.submit.do_send(submit);
     }
 
@@ -334,14 +334,14 @@ impl PoolWorker {
     ) {
         let (pool, launcher) = (&self.deps.id, &self.deps.launcher);
         let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
-        // Whoever reads JSON wants to know the pool, which the name of the logger has somewhere in it.
+        // A field for JSON logs, where the pool is otherwise only a part of the logger's name.
         let _pool = info_span!("pool", %pool).entered();
         match result {
             Ok(()) => {
                 info!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}")
             }
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}: others were faster");
+                debug!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}: lost a race: the record changed since the snapshot");
             }
             Err(error) => {
                 warn!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, %error, "{what} failed");
@@ -349,7 +349,7 @@ impl PoolWorker {
         }
     }
 
-    /// What others shall know of this pool.
+    /// The record of this pool in the component registry.
     fn component_record(&self) -> PoolComponent {
         let section = self.deps.config.providers.get(&self.deps.id.provider);
         let pool = section.and_then(|section| section.pools.get(&self.deps.id.pool));
@@ -370,7 +370,8 @@ impl PoolWorker {
         }
     }
 
-    /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
+    /// Detects a registration that was deleted manually, so that another one is written. Without one, no pool of this
+    /// process would decide anything.
     fn reset_if_removed(&mut self) {
         let snapshot = self.triggers.latest();
         let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.deps.launcher);
@@ -380,7 +381,7 @@ impl PoolWorker {
         if snapshot.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
             self.component.is_visible = true;
         } else if std::mem::take(&mut self.component.is_visible) {
-            warn!(target: "nodepool.Component", pool = %self.deps.id, "the registration is gone, registering anew");
+            warn!(target: "nodepool.Component", pool = %self.deps.id, "registration was deleted; registering again");
             (self.component.path, self.component.last_written) = (None, None);
         }
     }
@@ -411,7 +412,7 @@ impl PoolWorker {
                     act.component.last_written = Some(record);
                     act.register(ctx);
                 }
-                // The tick tries again.
+                // The next tick retries.
                 Err(error) => {
                     act.component.failed = true;
                     warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot register");
@@ -423,8 +424,8 @@ impl PoolWorker {
         });
     }
 
-    /// A pool that takes up a request and finds room for it at once was paused for no time. What does not last is not written: everybody
-    /// who follows components would hear of it twice.
+    /// Writes a change of `paused` only if it lasts, because all watchers of components receive it. A pool that accepts a
+    /// request and finds capacity at once was paused for no time.
     fn update_paused(&mut self, ctx: &mut Context<Self>) {
         if self.component.is_debouncing || self.component.paused == self.pool.is_paused() {
             return;
@@ -439,12 +440,12 @@ impl PoolWorker {
         });
     }
 
-    /// A registration that stays would keep requests open that nobody serves: it could still decline them, and others leave to it what
-    /// they could serve.
+    /// A remaining registration would keep requests open: a request fails only after all registered pools declined it,
+    /// and other pools yield requests to a registered one.
     fn unregister(&mut self, ctx: &mut Context<Self>) {
         self.component.is_unregistering = true;
         if self.component.writing {
-            return; // What is being written may be the registration itself.
+            return; // The write in progress may create the registration.
         }
         let (store, path, may_exist) = (self.deps.store.clone(), self.component.path.clone(), self.component.failed);
         let (hostname, id) = (self.deps.hostname.clone(), self.deps.launcher.clone());
@@ -456,7 +457,7 @@ impl PoolWorker {
             }
         };
         self.actor_tasks.spawn(ctx, removing, |result, act, ctx| match result {
-            // The end of the session takes it along.
+            // The end of the session deletes the registration.
             Ok(()) | Err(WriteError::SessionOver) => act.component.is_unregistered = true,
             Err(error) => {
                 warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; trying again");
@@ -465,7 +466,7 @@ impl PoolWorker {
         });
     }
 
-    /// For the requests that waited here: others may have it.
+    /// Releases what is reserved for requests that wait in this pool, for use by other pools.
     fn release_reservations(&self) {
         let launcher = &self.deps.launcher;
         self.deps.shared_pools.send_if_modified(|shared_pools| {
@@ -492,7 +493,7 @@ impl Reconcile for PoolWorker {
         self.handle_event(Event::Wake, ctx);
     }
 
-    /// In proportion, where that is worth it.
+    /// Proportional to the duration of the run, if that is worth a timer.
     fn cooldown(took: Duration) -> Option<Duration> {
         cooldown_after(took)
     }
@@ -527,7 +528,7 @@ impl Handler<JobUpdate> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobUpdate");
         if self.on_launch_update(&message, ctx) {
             return;
         }
@@ -558,7 +559,7 @@ impl Handler<ReconfigurePoolWorker> for PoolWorker {
 impl Handler<Shutdown> for PoolWorker {
     type Result = ();
 
-    /// The pool is gone from the configuration: what is under way ends, nothing new begins.
+    /// The pool was removed from the configuration: work in progress is completed, nothing new is started.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::time_handler::<Self>("Shutdown");
         self.handle_event(Event::Draining, ctx);
@@ -581,7 +582,7 @@ impl Handler<ExplainRequest> for PoolWorker {
     type Result = Option<PoolVerdict>;
 
     fn handle(&mut self, message: ExplainRequest, _: &mut Context<Self>) -> Option<PoolVerdict> {
-        let _measured = profile::time_handler::<Self>("AskWhy");
+        let _measured = profile::time_handler::<Self>("ExplainRequest");
         self.pool.last_verdict(&message.0, &self.triggers.latest())
     }
 }

@@ -1,12 +1,12 @@
-//! Trying: a request that a pool is writing about. As long as that lasts the other pools of the process leave it alone, instead of
-//! writing the same and being refused by ZooKeeper.
+//! Lease on a request during a write of one pool: the other pools of the process skip the request, because ZooKeeper
+//! would reject their conflicting writes.
 
 use tokio::sync::watch;
 
 use nodepool_model::records::ids::{PoolId, RequestId};
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 
-/// Ends when it is dropped, with the write or with the actor that wanted it.
+/// Ends when dropped: with the write, or with the actor that started it.
 pub struct RequestLease {
     shared_pools: watch::Sender<SharedPoolState>,
     pool: PoolId,
@@ -15,7 +15,7 @@ pub struct RequestLease {
 }
 
 impl RequestLease {
-    /// Nobody is woken for it: whoever looks sees it.
+    /// Wakes no pool: each one reads the leases at its next pass.
     pub fn acquire(shared_pools: &watch::Sender<SharedPoolState>, pool: &PoolId, request: &RequestId) -> Self {
         shared_pools.send_if_modified(|shared_pools| {
             shared_pools.begin_lease(pool, request);
@@ -24,7 +24,7 @@ impl RequestLease {
         Self { shared_pools: shared_pools.clone(), pool: pool.clone(), request: request.clone(), succeeded: false }
     }
 
-    /// What was written wakes the others. Where nothing was, they are told here.
+    /// A successful write wakes the other pools by its snapshot; after a failed one, the end of the lease wakes them.
     pub fn release(mut self, succeeded: bool) {
         self.succeeded = succeeded;
     }

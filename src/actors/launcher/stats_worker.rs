@@ -1,4 +1,4 @@
-//! StatsWorker: reports gauges of what ZooKeeper says, where it was elected to, and of its own configuration.
+//! StatsWorker: reports gauges of its own configuration and, if elected, of the records in ZooKeeper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use nodepool_zk::locks::election::{self, Leadership};
 use nodepool_zk::mirror::mirror::Subscription;
 use nodepool_zk::{Zk, paths};
 
-/// Changes are reported at most this often.
+/// Minimum interval between two reports of changes.
 const CHANGES_INTERVAL: Duration = Duration::from_secs(1);
-/// What did not change is reported this often, because a datagram may have been lost.
+/// Unchanged gauges are reported again at this interval, because a datagram may have been lost.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
 pub struct StatsWorker {
@@ -32,14 +32,14 @@ pub struct StatsWorker {
     leadership: Option<Leadership>,
     /// When the global gauges were sent last; `None` before the first time.
     last_reported: Option<Instant>,
-    /// The last report is not through yet; the next one waits for its turn.
+    /// A report is in progress; the next one starts after its end.
     is_reporting: bool,
     _guard: PanicGuard,
     registration: Option<Registration>,
 }
 
 impl StatsWorker {
-    /// `None` where no statsd server is configured: then there is nothing to be elected for.
+    /// `None` if no statsd server is configured: then no election is needed.
     pub fn start_if_configured(
         zk: Zk,
         context: Arc<ProcessContext>,
@@ -77,13 +77,13 @@ impl StatsWorker {
                 worker.report_global(ctx);
             }
             Err(error) => {
-                warn!(%error, "not standing for election, trying again");
+                warn!(%error, "cannot join the election; retrying");
                 ctx.run_later(REFRESH_INTERVAL, Self::campaign);
             }
         }));
     }
 
-    /// Counting many nodes takes a while, so it is done where it holds nobody up.
+    /// Computes the gauges on a blocking thread, because counting many nodes takes a while.
     fn report_global(&mut self, ctx: &mut Context<Self>) {
         let leads = self.leadership.as_ref().is_some_and(Leadership::is_certain);
         if !leads || self.is_reporting {
@@ -100,7 +100,7 @@ impl StatsWorker {
         let report = async move {
             match tokio::task::spawn_blocking(move || statsd_metrics::global_gauges(&snapshot)).await {
                 Ok(gauges) => samples.send_all(gauges).await,
-                Err(error) => warn!(%error, "statistics could not be counted"),
+                Err(error) => warn!(%error, "cannot compute statistics"),
             }
         };
         ctx.spawn(report.into_actor(self).map(|(), worker, _| {
@@ -109,7 +109,7 @@ impl StatsWorker {
         }));
     }
 
-    /// As often as pools of the original go over their requests.
+    /// Runs as often as the pools of Nodepool 11 process their requests.
     fn report_limits(&mut self, _: &mut Context<Self>) {
         statsd_metrics::limit_gauges(&self.config)
             .into_iter()
@@ -136,7 +136,7 @@ impl Actor for StatsWorker {
     }
 }
 
-/// A new configuration is in force.
+/// The configuration changed.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct ReconfigureStatsWorker(pub Arc<Config>);
@@ -176,7 +176,7 @@ impl Handler<Shutdown> for StatsWorker {
             if let Some(leadership) = leadership
                 && let Err(error) = leadership.resign().await
             {
-                warn!(%error, "the end of the session will end the leadership");
+                warn!(%error, "cannot resign; the leadership ends with the session");
             }
         })
     }

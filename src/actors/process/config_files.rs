@@ -1,4 +1,4 @@
-//! Configuration files: read, substitute the environment, resolve, and notice that they changed.
+//! Configuration files: reading, substitution of environment variables, resolution, and detection of changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,56 +16,56 @@ use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
 use python_yaml::tree::{Position, YamlNode, YamlValue};
 
-/// The logger of the process as a whole.
+/// Logger of the process as a whole.
 const LOG_TARGET: &str = "nodepool.NodePool";
-/// Somebody may be replacing the file at this very moment.
+/// Attempts to read a file, which may be missing while it is being replaced.
 const READ_ATTEMPTS: u32 = 3;
 
-/// A configuration in force, the warnings about it, and the files it came from.
+/// A usable configuration, the warnings about it, and the state of its files.
 #[derive(Clone, Debug)]
 pub struct LoadedConfig {
     pub config: Arc<Config>,
-    pub problems: Vec<Diagnostic>,
+    pub diagnostics: Vec<Diagnostic>,
     pub stamp: ConfigStamp,
 }
 
 impl LoadedConfig {
-    /// Puts the warnings into the log.
+    /// Logs the warnings.
     pub fn log_warnings(&self) {
-        for problem in &self.problems {
-            warn!(target: LOG_TARGET, "{problem}");
+        for diagnostic in &self.diagnostics {
+            warn!(target: LOG_TARGET, "{diagnostic}");
         }
     }
 }
 
 impl LoadError {
-    /// Puts into the log why what is in force stays in force.
+    /// Logs why the active configuration is kept.
     pub fn log(&self) {
-        for problem in &self.problems {
-            error!(target: LOG_TARGET, "Exception in main loop: {problem}");
+        for diagnostic in &self.diagnostics {
+            error!(target: LOG_TARGET, "Exception in main loop: {diagnostic}");
         }
-        error!(target: LOG_TARGET, "the configuration cannot be loaded, the running one stays in force");
+        error!(target: LOG_TARGET, "cannot load the configuration; keeping the active one");
     }
 }
 
-/// Everything that is wrong with the files, errors and warnings, in the order of the files.
+/// A load that failed: all errors and warnings, in the order of the files.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("cannot load {}: {}", file.display(), summary(problems))]
+#[error("cannot load {}: {}", file.display(), summary(diagnostics))]
 pub struct LoadError {
     pub file: PathBuf,
-    pub problems: Vec<Diagnostic>,
-    /// A later stamp that equals this one means that nobody has touched the files yet.
+    pub diagnostics: Vec<Diagnostic>,
+    /// A later stamp that equals this one means that the files have not changed.
     pub stamp: ConfigStamp,
 }
 
-/// One state of the main and the secure file. Any difference is a reason to load again.
+/// State of the main and the secure file. Any difference triggers a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigStamp {
     main: Option<FileStamp>,
     secure: Option<FileStamp>,
 }
 
-/// Loads the main file and, where there is one, the secure file. `built` names the drivers of this program.
+/// Loads the main file and the secure file, if any. `built` names the drivers of this program.
 pub async fn load(
     files: &ConfigFileSource,
     main: &Path,
@@ -75,7 +75,7 @@ pub async fn load(
     load_with(files, main, secure, built, environment()).await
 }
 
-/// The state of the files now, to compare with that of the last attempt to load them.
+/// Current state of the files, for a comparison with the last load.
 pub async fn stamp(files: &ConfigFileSource, main: &Path, secure: Option<&Path>) -> ConfigStamp {
     let main = files.read(main, 1).await.ok().map(|file| file.stamp);
     let secure = match secure {
@@ -85,26 +85,26 @@ pub async fn stamp(files: &ConfigFileSource, main: &Path, secure: Option<&Path>)
     ConfigStamp { main, secure }
 }
 
-/// The top-level sections of a file but for some, as YAML that says the same.
+/// The top-level sections of a file except those in `without`, as equivalent YAML.
 pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError> {
     let name = main.display().to_string();
-    let mut problems = Vec::new();
+    let mut diagnostics = Vec::new();
     let root = match ConfigFileSource::OnDisk.read(main, READ_ATTEMPTS).await {
-        Ok(file) => parse(&name, &substitute(&file.text, &environment()), &mut problems),
-        Err(problem) => {
-            problems.push(problem);
+        Ok(file) => parse(&name, &substitute(&file.text, &environment()), &mut diagnostics),
+        Err(diagnostic) => {
+            diagnostics.push(diagnostic);
             None
         }
     };
     let Some(YamlNode { value: YamlValue::Map(entries), .. }) = root else {
-        return Err(LoadError { file: main.to_owned(), problems, stamp: ConfigStamp::default() });
+        return Err(LoadError { file: main.to_owned(), diagnostics, stamp: ConfigStamp::default() });
     };
-    let kept = entries.iter().filter(|(key, _)| !without.contains(&key.text.as_str()));
-    // A JSON text is a YAML text.
-    Ok(kept.map(|(key, node)| format!("{}: {}\n", Value::from(&*key.text), node.to_json())).collect())
+    let selected = entries.iter().filter(|(key, _)| !without.contains(&key.text.as_str()));
+    // JSON is a subset of YAML.
+    Ok(selected.map(|(key, node)| format!("{}: {}\n", Value::from(&*key.text), node.to_json())).collect())
 }
 
-/// What `config-validate` has to say; the secure file is none of its business.
+/// Diagnostics of `config-validate`, which does not read the secure file.
 pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
     let name = main.display().to_string();
     match ConfigFileSource::OnDisk.read(main, READ_ATTEMPTS).await {
@@ -113,23 +113,27 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Diagnostic> {
             let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
             files::run_on_blocking_pool(move || {
                 let built: Vec<&str> = built.iter().map(String::as_str).collect();
-                let mut problems = nodepool_model::config::validate::validate(&text, &name, &built);
-                // What the schema allows may still be refused by the driver.
+                let mut diagnostics = nodepool_model::config::validate::validate(&text, &name, &built);
+                // The driver may reject what the schema allows.
                 if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
-                    check_with_drivers(&config, &name, &mut problems);
+                    check_with_drivers(&config, &name, &mut diagnostics);
                     if let Err(error) = ConnectOptions::from_config(&config.zookeeper) {
-                        let problem = Diagnostic::error(Position::default(), error.to_string());
-                        let problem = problem.help("nodepool-launcher would not start with this file");
-                        problems.push(problem.at_most(Severity::Warning).in_file(&name));
+                        let diagnostic = Diagnostic::error(Position::default(), error.to_string());
+                        let diagnostic = diagnostic.help("nodepool-launcher would not start with this file");
+                        diagnostics.push(diagnostic.at_most(Severity::Warning).in_file(&name));
                     }
                 }
-                problems
+                diagnostics
             })
             .await
         }
-        Err(problem) => {
-            let cause =
-                format!("{}{}{}", problem.message, if problem.help.is_empty() { "" } else { ": " }, problem.help);
+        Err(diagnostic) => {
+            let cause = format!(
+                "{}{}{}",
+                diagnostic.message,
+                if diagnostic.help.is_empty() { "" } else { ": " },
+                diagnostic.help
+            );
             vec![Diagnostic::error(Position::default(), "YAML parsing failed").help(cause).in_file(&name)]
         }
     }
@@ -143,14 +147,14 @@ async fn load_with(
     variables: Vec<(String, String)>,
 ) -> Result<LoadedConfig, LoadError> {
     let mut stamp = ConfigStamp::default();
-    let mut problems = Vec::new();
+    let mut diagnostics = Vec::new();
     let main_text = match files.read(main, READ_ATTEMPTS).await {
         Ok(file) => {
             stamp.main = Some(file.stamp);
             Some(file.text)
         }
-        Err(problem) => {
-            problems.push(problem);
+        Err(diagnostic) => {
+            diagnostics.push(diagnostic);
             None
         }
     };
@@ -161,37 +165,38 @@ async fn load_with(
                 stamp.secure = Some(file.stamp);
                 secure_text = Some((path.display().to_string(), file.text));
             }
-            Err(problem) => problems.push(problem),
+            Err(diagnostic) => diagnostics.push(diagnostic),
         }
     }
-    let Some(main_text) = main_text.filter(|_| problems.is_empty()) else {
-        return Err(LoadError { file: main.to_owned(), problems, stamp });
+    let Some(main_text) = main_text.filter(|_| diagnostics.is_empty()) else {
+        return Err(LoadError { file: main.to_owned(), diagnostics, stamp });
     };
     let main_name = main.display().to_string();
     let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
-    // Half a second of work for the largest files, and other actors share this thread.
+    // The largest files take half a second, and other actors share this thread.
     let resolved = files
         .run_cpu_bound(move || {
             let built: Vec<&str> = built.iter().map(String::as_str).collect();
             let main_text = substitute(&main_text, &variables);
             let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
             let secure = secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
-            let (config, mut problems) = resolve_texts(&main_name, &main_text, secure, &built);
+            let (config, mut diagnostics) = resolve_texts(&main_name, &main_text, secure, &built);
             let config = config.map(|config| {
-                let refused = check_with_drivers(&config, &main_name, &mut problems);
-                put_out_of_service(config, refused)
+                let refused = check_with_drivers(&config, &main_name, &mut diagnostics);
+                disable_providers(config, refused)
             });
-            (config, problems)
+            (config, diagnostics)
         })
         .await;
     match resolved {
-        (Some(config), problems) => Ok(LoadedConfig { config, problems, stamp }),
-        (None, problems) => Err(LoadError { file: main.to_owned(), problems, stamp }),
+        (Some(config), diagnostics) => Ok(LoadedConfig { config, diagnostics, stamp }),
+        (None, diagnostics) => Err(LoadError { file: main.to_owned(), diagnostics, stamp }),
     }
 }
 
-/// A provider whose driver refuses its section harms no other: it is out of service, and everybody can see why.
-fn put_out_of_service(mut config: Arc<Config>, refused: BTreeMap<ProviderName, String>) -> Arc<Config> {
+/// A provider whose driver rejects its section does not affect the others: it is out of service, with the reason
+/// recorded.
+fn disable_providers(mut config: Arc<Config>, refused: BTreeMap<ProviderName, String>) -> Arc<Config> {
     if !refused.is_empty() {
         let config = Arc::make_mut(&mut config);
         config.providers.retain(|name, _| !refused.contains_key(name));
@@ -200,22 +205,30 @@ fn put_out_of_service(mut config: Arc<Config>, refused: BTreeMap<ProviderName, S
     config
 }
 
-/// Tells what the drivers say against their sections, as warnings; returns who cannot be used, and why.
-fn check_with_drivers(config: &Config, file: &str, problems: &mut Vec<Diagnostic>) -> BTreeMap<ProviderName, String> {
+/// Adds the diagnostics of the drivers, as warnings. Returns the providers that cannot be used, with the reason.
+fn check_with_drivers(
+    config: &Config,
+    file: &str,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> BTreeMap<ProviderName, String> {
     let mut refused = BTreeMap::new();
     for (name, section) in &config.providers {
         let (mut reasons, mut reported) = (Vec::new(), Vec::new());
-        for mut problem in nodepool_drivers::diagnostics(section) {
-            if problem.is_error() {
-                let out = format!("with this the provider {name} is out of service");
-                problem.help = if problem.help.is_empty() { out } else { format!("{}; {out}", problem.help) };
-                reasons.push(problem.clone().in_file(file).to_string());
+        for mut diagnostic in nodepool_drivers::diagnostics(section) {
+            if diagnostic.is_error() {
+                let consequence = format!("provider {name} is disabled by this error");
+                diagnostic.help = if diagnostic.help.is_empty() {
+                    consequence
+                } else {
+                    format!("{}; {consequence}", diagnostic.help)
+                };
+                reasons.push(diagnostic.clone().in_file(file).to_string());
             }
-            reported.push(problem.at_most(Severity::Warning).in_file(file));
+            reported.push(diagnostic.at_most(Severity::Warning).in_file(file));
         }
-        // What was said of a place already, in the words of the schema, need not be said again in those of a driver.
-        reported.retain(|problem| !problems.iter().any(|reported| reported.at == problem.at));
-        problems.extend(reported);
+        // A position that the schema check already reported is not reported again by the driver.
+        reported.retain(|diagnostic| !diagnostics.iter().any(|reported| reported.at == diagnostic.at));
+        diagnostics.extend(reported);
         if !reasons.is_empty() {
             refused.insert(name.clone(), reasons.join("; "));
         }
@@ -229,39 +242,39 @@ fn resolve_texts(
     secure: Option<(&str, &str)>,
     built: &[&str],
 ) -> (Option<Arc<Config>>, Vec<Diagnostic>) {
-    let mut problems = Vec::new();
-    let main_root = parse(main_name, main_text, &mut problems);
-    let secure_root = secure.and_then(|(name, text)| parse_secure(name, text, &mut problems));
+    let mut diagnostics = Vec::new();
+    let main_root = parse(main_name, main_text, &mut diagnostics);
+    let secure_root = secure.and_then(|(name, text)| parse_secure(name, text, &mut diagnostics));
     let (Some(main_root), Some(secure_root)) = (main_root, secure_root.map(Some).or(secure.is_none().then_some(None)))
     else {
-        return (None, problems);
+        return (None, diagnostics);
     };
     let main = Source { file: main_name, root: &main_root };
     let secure = secure.zip(secure_root.as_ref()).map(|((file, _), root)| Source { file, root });
     let resolved = resolve(main, secure, built);
-    problems.extend(resolved.diagnostics);
-    (resolved.config, problems)
+    diagnostics.extend(resolved.diagnostics);
+    (resolved.config, diagnostics)
 }
 
-fn parse(name: &str, text: &str, problems: &mut Vec<Diagnostic>) -> Option<YamlNode> {
+fn parse(name: &str, text: &str, diagnostics: &mut Vec<Diagnostic>) -> Option<YamlNode> {
     let mut found = Vec::new();
-    let root = parse::parse(text, &mut found).map_err(|problem| found.push(problem)).ok();
-    problems.extend(found.into_iter().map(|problem| problem.in_file(name)));
+    let root = parse::parse(text, &mut found).map_err(|diagnostic| found.push(diagnostic)).ok();
+    diagnostics.extend(found.into_iter().map(|diagnostic| diagnostic.in_file(name)));
     root
 }
 
-/// A syntax error may quote what it stumbled over, so of a secure file only the place is told.
-fn parse_secure(name: &str, text: &str, problems: &mut Vec<Diagnostic>) -> Option<YamlNode> {
+/// A syntax error may quote the text of the file, so only its position is reported for a secure file.
+fn parse_secure(name: &str, text: &str, diagnostics: &mut Vec<Diagnostic>) -> Option<YamlNode> {
     let parsed = parse::parse(text, &mut Vec::new());
     parsed
-        .map_err(|problem| {
-            let reported = Diagnostic::error(problem.at, "YAML parsing failed");
-            problems.push(reported.help("the secure file is not YAML at or before this place").in_file(name));
+        .map_err(|diagnostic| {
+            let reported = Diagnostic::error(diagnostic.at, "YAML parsing failed");
+            diagnostics.push(reported.help("the secure file is not YAML at or before this position").in_file(name));
         })
         .ok()
 }
 
-/// The variables that a file may refer to.
+/// Environment variables that a file may refer to.
 fn environment() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -269,7 +282,8 @@ fn environment() -> Vec<(String, String)> {
     std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("NODEPOOL_")).collect()
 }
 
-/// Replaces each `%(NAME)` by the value of that variable, one variable after another, before YAML sees the text.
+/// Replaces each `%(NAME)` by the value of that variable, one variable after another, before the text is parsed as
+/// YAML.
 fn substitute(text: &str, variables: &[(String, String)]) -> String {
     let mut text = text.to_owned();
     for (name, value) in variables {
@@ -281,10 +295,10 @@ fn substitute(text: &str, variables: &[(String, String)]) -> String {
     text
 }
 
-fn summary(problems: &[Diagnostic]) -> String {
-    let errors: Vec<&Diagnostic> = problems.iter().filter(|problem| problem.is_error()).collect();
+fn summary(diagnostics: &[Diagnostic]) -> String {
+    let errors: Vec<&Diagnostic> = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).collect();
     match errors[..] {
-        [] => "nothing was found wrong".to_owned(),
+        [] => "no errors".to_owned(),
         [only] => only.to_string(),
         [first, ..] => format!("{} errors, the first: {first}", errors.len()),
     }
@@ -332,12 +346,11 @@ mod tests {
         let touched = std::fs::File::options().write(true).open(&secure).unwrap();
         touched.set_modified(time - Duration::from_nanos(1)).unwrap();
         let third = stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await;
-        assert_ne!(second, third, "touched, and back in time at that");
+        assert_ne!(second, third, "touched, with an earlier time");
         std::fs::remove_file(&secure).unwrap();
         assert_ne!(third, stamp(&ConfigFileSource::OnDisk, &main, Some(&secure)).await);
     }
 
-    // config.md check 48
     #[tokio::test]
     async fn an_empty_secure_file_is_no_reason_to_reload() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,32 +1,32 @@
-//! Looks whether the configuration's files changed, and loads them if they did and are so for two looks: what somebody is just writing
-//! may be a configuration all the same, with half of the images. Broken files are told once.
+//! Configuration watch: polls the files and loads them once two polls in a row see the same changed state. A file that
+//! is being written may be a valid configuration with half of the images. A broken file is logged once.
 
 use std::future::Future;
 
 use super::config_files::{self, ConfigStamp, LoadError, LoadedConfig};
 use super::context::LauncherOptions;
 
-/// What is another file at each look is loaded all the same after so many: somebody may write it anew every second.
+/// Number of polls after which a file that changes before each poll is loaded anyway.
 const MAX_POLLS: u32 = 10;
 
 pub struct ConfigWatch {
     stamp: ConfigStamp,
-    /// A file that could not be loaded; said once, not every second.
+    /// Files that could not be loaded, so that they are logged once and not at each poll.
     broken: Option<ConfigStamp>,
-    /// What the last look saw and did not load, and how many looks in a row have found something else.
+    /// Changed state that the last poll did not load, and the number of polls in a row that saw a different state.
     pending: Option<(ConfigStamp, u32)>,
     is_polling: bool,
 }
 
-/// What a look has found.
+/// Result of a poll.
 pub struct PollResult(FileState);
 
 enum FileState {
-    /// What is in force.
+    /// The active configuration.
     Unchanged,
-    /// What was broken before.
+    /// The files that already failed to load.
     StillBroken,
-    /// It was different a moment ago.
+    /// The files differ from the previous poll.
     Changing(ConfigStamp),
     Loaded(Box<Result<LoadedConfig, LoadError>>),
 }
@@ -36,7 +36,7 @@ impl ConfigWatch {
         Self { stamp: loaded.stamp.clone(), broken: None, pending: None, is_polling: false }
     }
 
-    /// Nothing while a look is under way. What it finds is to be given to `seen`.
+    /// Starts a poll; `None` while another one runs. The caller passes the result to `complete_poll`.
     pub fn poll(&mut self, options: &LauncherOptions) -> Option<impl Future<Output = PollResult> + 'static> {
         if std::mem::replace(&mut self.is_polling, true) {
             return None;
@@ -65,7 +65,7 @@ impl ConfigWatch {
         })
     }
 
-    /// The new configuration, if there is one that can be used. A broken file keeps the running one.
+    /// The new configuration, if a usable one was loaded. With a broken file the active one is kept.
     pub fn complete_poll(&mut self, poll: PollResult) -> Option<LoadedConfig> {
         self.is_polling = false;
         let loaded = match poll.0 {
@@ -112,7 +112,7 @@ mod tests {
 
     const HEAD: &str = "zookeeper-servers: [{host: localhost}]\n";
 
-    // A provider's images were half of what they are for a moment, and the others were deleted from its cloud.
+    // A half-written file listed half of a provider's images, and the other images were deleted from its cloud.
     #[tokio::test]
     async fn changing_file_is_not_loaded_until_it_is_stable() {
         let file = PathBuf::from("nodepool.yaml");
@@ -123,30 +123,30 @@ mod tests {
             LauncherOptions { files: ConfigFileSource::InMemory(files.clone()), ..LauncherOptions::new(&file) };
         let mut watch = ConfigWatch::new(&options.load().await.unwrap());
         let mut poll = async || {
-            let poll = watch.poll(&options).expect("no other poll is under way").await;
+            let poll = watch.poll(&options).expect("no other poll is running").await;
             watch.complete_poll(poll).map(|loaded| loaded.config.labels.len())
         };
-        assert_eq!(poll().await, None, "it is in force");
+        assert_eq!(poll().await, None, "it is the active configuration");
         for text in ["labels: []\n", "labels: [{name: a}, {name: b}]\n", "labels: [{name: a}, {name: b}, {name: c}]\n"]
         {
             write(text);
-            assert_eq!(poll().await, None, "it may not be all");
+            assert_eq!(poll().await, None, "the file may be incomplete");
         }
         assert_eq!(poll().await, Some(3));
         assert_eq!(poll().await, None);
-        // What is written anew all the time is loaded some time.
-        let mut looks = 0;
+        // A file that changes before each poll is loaded eventually.
+        let mut polls = 0;
         loop {
-            looks += 1;
-            write(&format!("labels: [{{name: a{looks}}}]\n"));
+            polls += 1;
+            write(&format!("labels: [{{name: a{polls}}}]\n"));
             match poll().await {
-                None => assert!(looks <= MAX_POLLS),
-                Some(labels) => break assert_eq!((labels, looks), (1, MAX_POLLS + 1)),
+                None => assert!(polls <= MAX_POLLS),
+                Some(labels) => break assert_eq!((labels, polls), (1, MAX_POLLS + 1)),
             }
         }
         write("labels: [{name: a}, {name: b}, {name: c}]\n");
         assert_eq!((poll().await, poll().await), (None, Some(3)));
-        // What was changed and changed back is in force all the time.
+        // A change that is reverted before it is loaded has no effect.
         write("labels: []\n");
         assert_eq!(poll().await, None);
         write("labels: [{name: a}, {name: b}, {name: c}]\n");

@@ -1,4 +1,5 @@
-//! What lives as long as the process, whatever happens to its ZooKeeper sessions.
+//! Process context: handles with the lifetime of the process, independent of its ZooKeeper sessions; and the launcher's
+//! options.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +26,10 @@ use nodepool_zk::client::ConnectOptions;
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::Position;
 
-/// What we call ourselves in records, logs and on the command line.
+/// Version in records, logs and on the command line.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Pool workers that can be asked what they decided about a request.
+/// Pool workers that answer `ExplainRequest`: their decision about a request.
 pub type ExplainRegistry = ActorRegistry<ExplainRequest>;
 
 pub struct ProcessContext {
@@ -36,23 +37,23 @@ pub struct ProcessContext {
     pub registry: dump::DumpRegistry,
     pub explain_registry: ExplainRegistry,
     pub samples: SampleSink,
-    /// What is seen of ZooKeeper, for those who only look.
+    /// Newest snapshot of ZooKeeper, for readers.
     pub snapshot_feed: SnapshotFeed,
     pub tracer: Tracer,
-    /// What `/ready` says: set after the first complete pass.
+    /// State of `/ready`: set after the first complete scheduling pass.
     pub ready: watch::Sender<bool>,
     /// Set by the signals that stop the process.
     pub shutdown: watch::Receiver<Option<StopRequest>>,
     pub panics: PanicCounter,
-    /// `host:port` at which other machines find the web server; `None` without one.
+    /// `host:port` of the web server for other machines; `None` without one.
     pub webapp: Option<String>,
     pub arbiters: ArbiterHandles,
     pub identity: Identity,
     /// Drivers of a downstream crate, tried before ours.
     pub drivers: Option<Box<dyn ExtraDrivers>>,
-    /// ZooKeeper servers of a newly loaded configuration, for the session to move to.
+    /// ZooKeeper servers of the newest configuration, to which the session moves.
     pub servers: watch::Sender<Vec<ZooKeeperServer>>,
-    /// What the running tree works by; the next one begins with it where the files are broken then.
+    /// Configuration of the running actor tree. The next tree starts with it if the files are broken then.
     pub active_config: Mutex<Option<LoadedConfig>>,
 }
 
@@ -65,28 +66,28 @@ impl ProcessContext {
         self.active_config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The session moves to the servers of this configuration; it does not end.
+    /// Moves the session to the servers of this configuration without ending it.
     pub fn update_servers(&self, config: &Config) {
         self.servers.send_replace(config.zookeeper.servers.clone());
     }
 }
 
-/// Threads are a constant. Roots run on the system's own arbiter, signals and dumps on one that nobody else can block.
+/// Threads of the process; their number is constant. Root actors run on the arbiter of the actix system; signals and
+/// dumps run on a thread of their own, which no other actor can block.
 #[derive(Clone)]
 pub struct ArbiterHandles {
-    /// The system's own.
+    /// Arbiter of the actix system.
     pub roots: ArbiterHandle,
     /// Pool workers and cleanup.
     pub pools: ArbiterHandle,
-    /// The runtime of `pools`. The mirror is kept up to date there: a change that it hears of is decided on without
-    /// waking another thread.
+    /// Runtime of `pools`. The mirror runs there too, so that a change is decided on without waking another thread.
     pub runtime: Handle,
-    /// Everything that speaks to a cloud or to hosts.
+    /// Actors that call clouds or hosts.
     pub clouds: ArbiterHandle,
 }
 
 impl ArbiterHandles {
-    /// With what they are called.
+    /// All arbiters with their names.
     pub fn all(&self) -> [(&'static str, &ArbiterHandle); 3] {
         [("roots", &self.roots), ("pools", &self.pools), ("clouds", &self.clouds)]
     }
@@ -95,28 +96,28 @@ impl ArbiterHandles {
 /// Flags and tunables of the launcher.
 #[derive(Clone, Debug)]
 pub struct LauncherOptions {
-    /// Where these two are.
+    /// Source of the two files below.
     pub files: ConfigFileSource,
     pub config: PathBuf,
     pub secure: Option<PathBuf>,
     pub webapp: bool,
-    /// Interval of the tick that catches what events missed.
+    /// Interval of the periodic reconcile run, in case an event was missed.
     pub watermark_sleep: Seconds,
-    /// How often the files are looked at; each second as the reference does, but where time is simulated.
+    /// Interval of polling the files: one second as in Nodepool 11, except in simulations.
     pub config_check: Seconds,
-    /// Before a provider that could not be started is tried again.
+    /// Retry interval for providers that failed to start.
     pub provider_retry: Seconds,
     pub cleanup_interval: Seconds,
     pub delete_interval: Seconds,
-    /// Age at which the lock directory of a request that is gone is removed.
+    /// Age at which the lock directory of a deleted request is removed.
     pub lock_cleanup: Seconds,
     /// Calls in flight per provider, where the driver allows several.
     pub api_concurrency: usize,
-    /// Between looks for an image that is missing in a cloud.
+    /// Interval of checks for a missing cloud image.
     pub image_check_timeout: Seconds,
-    /// Drivers of a downstream crate, beside our own.
+    /// Drivers of a downstream crate, in addition to ours.
     pub extra_drivers: Vec<&'static str>,
-    /// Used instead of what the files say about ZooKeeper: the coordinator inside this process.
+    /// Overrides the ZooKeeper sections of the files: the coordinator in this process.
     pub coordinator: Option<ZooKeeperConfig>,
 }
 
@@ -140,7 +141,7 @@ impl LauncherOptions {
         }
     }
 
-    /// Loads the files; every load of a launcher goes through here.
+    /// Loads the files. Every load of a launcher uses this function.
     pub async fn load(&self) -> Result<LoadedConfig, LoadError> {
         let built: Vec<&str> = BUILT_IN_DRIVERS.iter().chain(&self.extra_drivers).copied().collect();
         let mut loaded = config_files::load(&self.files, &self.config, self.secure.as_deref(), &built).await?;
@@ -152,7 +153,7 @@ impl LauncherOptions {
         Ok(loaded)
     }
 
-    /// For a load while the process runs: a file that names no usable ZooKeeper is as broken as one that is no YAML.
+    /// Loads the files of a running process. A file without a usable ZooKeeper section is treated as broken.
     pub async fn load_again(&self) -> Result<LoadedConfig, LoadError> {
         let loaded = self.load().await?;
         match ConnectOptions::from_config(&loaded.config.zookeeper) {
@@ -160,30 +161,30 @@ impl LauncherOptions {
             Err(error) => {
                 let diagnostic = Diagnostic::error(Position::default(), error.to_string());
                 let diagnostics = vec![diagnostic.in_file(&self.config.display().to_string())];
-                Err(LoadError { file: self.config.clone(), problems: diagnostics, stamp: loaded.stamp })
+                Err(LoadError { file: self.config.clone(), diagnostics, stamp: loaded.stamp })
             }
         }
     }
 }
 
-/// Why the process stops.
+/// A request to stop the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopRequest {
     pub signal: &'static str,
-    /// What takes hours may be finished first.
+    /// Whether running builds may finish first.
     pub is_graceful: bool,
 }
 
-/// How the tree of one ZooKeeper session ended.
+/// Reason why the actor tree of one ZooKeeper session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
     Expired,
-    /// It was over before it had begun: what is in ZooKeeper could not be read.
+    /// ZooKeeper could not be read, so no tree was started.
     ReadFailed,
-    /// ZooKeeper was restored from a copy.
+    /// ZooKeeper was restored to an older state.
     StoreRolledBack,
     /// The actor that panicked.
     Panicked(String),
-    /// In order, after `Shared::shutdown` was set.
+    /// Orderly stop after `ProcessContext::shutdown` was set.
     Stopped,
 }

@@ -1,4 +1,4 @@
-//! Going into the background, before any thread or runtime exists.
+//! Daemonization, before any thread or runtime exists.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
@@ -16,29 +16,28 @@ pub struct DaemonError {
     source: io::Error,
 }
 
-/// Closes what the starting program left open beside the three standard streams. To be called before we open
-/// anything ourselves.
+/// Closes inherited file descriptors other than the three standard streams. Must run before this process opens a file.
 pub fn close_inherited_files() {
     let Ok(listing) = fs::read_dir("/proc/self/fd") else { return };
     let open: Vec<i32> = listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        // The one that read the listing is among them and closed already.
+        // Includes the descriptor of the listing itself, which is closed already.
         let _ = close(descriptor);
     }
 }
 
-/// A daemon that is not yet on its own: whoever started it waits until it is ready or has failed, so that what goes
-/// wrong at the start is seen on the terminal and in the exit status.
+/// A daemon during start-up. The starting process waits until it is ready or has failed, so that start-up errors appear
+/// on the terminal and in the exit status.
 #[must_use = "the starting process waits for `ready`"]
 pub struct Detached {
     ready_pipe: PipeWriter,
 }
 
-/// Leaves the terminal's session and goes on in a child of a child. The calling process waits there for `ready` and
-/// ends; this returns in the last child only.
+/// Forks twice and starts a new session. The calling process waits for `ready` and exits; the function returns only in
+/// the grandchild.
 ///
-/// The folder is `/`, the file mode mask 0 and no core is dumped from here on. The standard streams stay until
-/// `ready`.
+/// From then on the working directory is `/`, the file mode mask is 0, and no core is dumped. The standard streams stay
+/// open until `ready`.
 pub fn detach() -> Result<Detached, DaemonError> {
     let (outcome, ready_pipe) = pipe().map_err(|source| DaemonError { action: "open a pipe", source })?;
     if let ForkSide::Parent = fork_process().map_err(|error| failed("fork", error))? {
@@ -59,8 +58,8 @@ pub fn detach() -> Result<Detached, DaemonError> {
 }
 
 impl Detached {
-    /// Lets the starter end with success and leads the standard streams nowhere. Dropped without it, it lets the starter
-    /// end with a failure.
+    /// Lets the starting process exit with success, and redirects the standard streams to `/dev/null`. If `Detached` is
+    /// dropped without this call, the starting process exits with a failure.
     pub fn ready(&self) -> Result<(), DaemonError> {
         let dev_null = OpenOptions::new()
             .read(true)
@@ -71,13 +70,13 @@ impl Detached {
             .and_then(|()| dup2_stdout(&dev_null))
             .and_then(|()| dup2_stderr(&dev_null))
             .map_err(|error| failed("redirect the standard streams", error))?;
-        // A starter that was killed meanwhile does not want to know.
+        // Fails if the starting process was killed meanwhile; it no longer needs the result.
         let _ = (&self.ready_pipe).write_all(b"+");
         Ok(())
     }
 }
 
-/// The exit status: success where the daemon said that it is ready, failure where it ended before.
+/// Exit status: success if the daemon reported that it is ready, failure if it exited before.
 fn wait_for_ready(mut outcome: PipeReader) -> i32 {
     let mut byte = [0];
     match outcome.read_exact(&mut byte) {
@@ -108,7 +107,7 @@ fn fork_process() -> Result<ForkSide, Errno> {
 #[allow(unsafe_code)]
 fn ignore_terminal_stops() -> Result<(), Errno> {
     for stop in [Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGTSTP] {
-        // SAFETY: ignoring a signal installs no handler that could run at a bad moment.
+        // SAFETY: ignoring a signal installs no handler.
         unsafe { signal(stop, SigHandler::SigIgn) }?;
     }
     Ok(())

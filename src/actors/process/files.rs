@@ -1,4 +1,4 @@
-//! Where configuration files are read: on disk, or in memory where a simulation lives.
+//! Source of configuration files: the disk, or memory in a simulation.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -16,7 +16,7 @@ use python_yaml::tree::{Position, python_quoted};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Clones of those in memory are the same files.
+/// Clones of `InMemory` share their files.
 #[derive(Clone, Debug, Default)]
 pub enum ConfigFileSource {
     #[default]
@@ -25,7 +25,7 @@ pub enum ConfigFileSource {
 }
 
 impl ConfigFileSource {
-    /// A file that is not there may be about to be replaced, and is looked for so often.
+    /// Reads a file. A missing file may be about to be replaced, so it is tried `attempts` times.
     pub async fn read(&self, path: &Path, attempts: u32) -> Result<FileRead, Diagnostic> {
         for _ in 1..attempts {
             match self.read_once(path).await {
@@ -43,7 +43,7 @@ impl ConfigFileSource {
         Ok(Ok(FileRead { stamp: FileStamp::new(None, text.as_bytes()), text }))
     }
 
-    /// Long work on what was read. Where time is simulated no other thread may take part.
+    /// Runs CPU-bound work on a blocking thread. A simulation must not use other threads.
     pub async fn run_cpu_bound<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         match self {
             Self::OnDisk => run_on_blocking_pool(work).await,
@@ -52,7 +52,7 @@ impl ConfigFileSource {
     }
 }
 
-/// On a thread where it holds nobody up.
+/// Runs work on a blocking thread, so that it does not delay other actors.
 pub async fn run_on_blocking_pool<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
@@ -63,7 +63,7 @@ pub async fn run_on_blocking_pool<T: Send + 'static>(work: impl FnOnce() -> T + 
     }
 }
 
-/// Time and size change with nearly every edit; the contents tell of the edits within one tick of the clock.
+/// Time, size and content hash of a file. The hash detects edits within one tick of the file system's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     modified: Option<SystemTime>,
@@ -79,26 +79,26 @@ impl FileStamp {
     }
 }
 
-/// A file, and how to tell it from a later one.
+/// Text of a file, and a stamp to detect changes.
 pub struct FileRead {
     pub text: String,
     pub stamp: FileStamp,
 }
 
-/// Outside: the system refused. Inside: the system gave something that is no configuration.
+/// The outer error is an I/O error; the inner one a file that cannot be a configuration.
 async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
     let refuse = |message: &str, help: &str| {
         Ok(Err(Diagnostic::error(Position::default(), message).help(help).in_file(&path.display().to_string())))
     };
     let metadata = tokio::fs::metadata(path).await?;
-    // A pipe that nobody writes to would be waited for without end, unless the shell has just made it.
+    // Reading a pipe without a writer would block forever. Pipes of a shell redirection have a writer.
     if !metadata.is_file() && !path.starts_with("/dev/fd") && path != Path::new("/dev/stdin") {
         return refuse("not a file", "the path names a directory, a pipe or a device");
     }
     let mut bytes = Vec::new();
     tokio::fs::File::open(path).await?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).await?;
     if bytes.len() > MAX_BYTES {
-        return refuse("file is too large", &format!("{MAX_BYTES} bytes is the most this program reads"));
+        return refuse("file is too large", &format!("the limit is {MAX_BYTES} bytes"));
     }
     let stamp = FileStamp::new(metadata.modified().ok(), &bytes);
     match String::from_utf8(bytes) {
@@ -106,7 +106,7 @@ async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-            refuse("file is not UTF-8", &format!("the first byte that cannot be read is in line {line}"))
+            refuse("file is not UTF-8", &format!("the first invalid byte is in line {line}"))
         }
     }
 }
@@ -114,10 +114,10 @@ async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
 fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     let text = error.to_string();
     let plain = text.split(" (os error").next().unwrap_or(&text);
-    let shown = python_quoted(&path.display().to_string());
+    let quoted_path = python_quoted(&path.display().to_string());
     let message = match error.raw_os_error() {
-        Some(code) => format!("[Errno {code}] {plain}: {shown}"),
-        None => format!("{plain}: {shown}"),
+        Some(code) => format!("[Errno {code}] {plain}: {quoted_path}"),
+        None => format!("{plain}: {quoted_path}"),
     };
     Diagnostic::new(Severity::Error, Position::default(), message)
 }

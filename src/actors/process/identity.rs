@@ -1,4 +1,4 @@
-//! Who this process is to others: host name, and one launcher id per pool for the life of the process.
+//! Identity of this process: host name, and one launcher id per pool for the lifetime of the process.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use nodepool_model::records::component::{Component, ComponentKind};
 use nodepool_model::records::ids::{LauncherId, PoolId};
 
-/// How long name servers may take to tell our name; where they are away, the short one has to do.
+/// Timeout for resolving the full host name; without a reply the short name is used.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Launcher ids survive a lost ZooKeeper session: requests that were declined before stay declined.
+/// Launcher ids survive a lost ZooKeeper session, so requests that a pool declined stay declined.
 #[derive(Debug)]
 pub struct Identity {
     pub hostname: String,
-    /// The host's full name where it is known.
+    /// Full host name, or the short one if unknown.
     pub fqdn: String,
     pools: Mutex<BTreeMap<PoolId, LauncherId>>,
 }
@@ -31,12 +31,12 @@ impl Identity {
         Self { hostname, fqdn, pools: Mutex::default() }
     }
 
-    /// Of a host of this name, whatever it is really called.
+    /// Identity with a given host name.
     pub fn named(name: &str) -> Self {
         Self { hostname: name.to_owned(), fqdn: name.to_owned(), pools: Mutex::default() }
     }
 
-    /// This process as others see it.
+    /// Component record of this process.
     pub fn component(&self, kind: ComponentKind, webapp: Option<String>) -> Component {
         Component {
             hostname: self.hostname.clone(),
@@ -54,13 +54,13 @@ impl Identity {
         pools.entry(pool.clone()).or_insert_with(new).clone()
     }
 
-    /// A pool that was removed and comes back is another one.
+    /// Drops the id of a removed pool. If the pool is added again, it gets a new id.
     pub fn forget(&self, pool: &PoolId) {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
     }
 }
 
-/// The first dotted name on the line of the hosts file that names this host.
+/// First dotted name on the line of the hosts file that contains this host.
 fn in_hosts_file(hostname: &str, hosts: &str) -> Option<String> {
     if hostname.contains('.') {
         return Some(hostname.to_owned());
@@ -71,21 +71,22 @@ fn in_hosts_file(hostname: &str, hosts: &str) -> Option<String> {
     ours.find_map(|names| names.into_iter().find(|name| name.contains('.'))).map(str::to_owned)
 }
 
-/// What the address of this host is called, as Python's `getfqdn` finds it.
+/// Name of this host's address, as Python's `getfqdn` resolves it.
 fn in_dns(hostname: String) -> Option<String> {
     let address = (hostname, 0).to_socket_addrs().ok()?.next()?.ip();
     let (name, _) = dns_lookup::getnameinfo(&SocketAddr::new(address, 0), nix::libc::NI_NAMEREQD).ok()?;
     name.contains('.').then_some(name)
 }
 
-/// On a thread of its own, which is left behind when it takes too long: the system's resolver cannot be interrupted.
+/// Runs the lookup on its own thread, which is abandoned after the timeout: the system's resolver cannot be
+/// interrupted.
 fn with_timeout(hostname: String, lookup: fn(String) -> Option<String>) -> Option<String> {
-    let (answer, answered) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody waits any more where it took too long.
-        let _ = answer.send(lookup(hostname));
+        // Fails after the timeout, when the receiver is dropped.
+        let _ = sender.send(lookup(hostname));
     });
-    answered.recv_timeout(DNS_TIMEOUT).ok().flatten()
+    receiver.recv_timeout(DNS_TIMEOUT).ok().flatten()
 }
 
 #[cfg(test)]

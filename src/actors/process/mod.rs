@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod files;
 pub mod flags;
 pub mod identity;
+pub mod logger_names;
 pub mod pidfile;
 pub mod process;
 pub(crate) mod registration;

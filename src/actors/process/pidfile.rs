@@ -1,4 +1,4 @@
-//! The pid file: a lock between two daemons of the same kind, and the number that scripts send signals to.
+//! Pid file: a lock between two daemons of the same kind, and the process id for scripts that send signals.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,11 +10,11 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// How long a daemon waits for another one that is just ending.
+/// How long a daemon waits for another one that is exiting.
 pub const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Removes the file when dropped, which is at a regular exit. A file that stays after a crash is recognised as stale.
+/// Deletes the file when dropped, at a regular exit. A file that remains after a crash is detected as stale.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
@@ -30,16 +30,16 @@ pub enum PidFileError {
     Unusable { action: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// What an existing file says about its owner.
+/// Owner of an existing file.
 enum Owner {
     Alive(i32),
-    Gone,
+    Exited,
     Unknown,
 }
 
 impl PidFile {
-    /// Waits for a living owner, removes the file of a dead one, then writes our own number. Called before any runtime
-    /// or thread exists, so it may sleep.
+    /// Waits for a running owner, deletes the file of an exited one, and writes our process id. Called before any
+    /// runtime or thread exists, so it may sleep.
     pub fn acquire(path: &Path, timeout: Duration) -> Result<PidFile, PidFileError> {
         let attempts = timeout.as_millis() / POLL_INTERVAL.as_millis();
         for attempt in 0.. {
@@ -49,11 +49,11 @@ impl PidFile {
                 Err(source) => return Err(PidFileError::Unusable { action: "create", path: path.to_owned(), source }),
             }
             match owner(path)? {
-                Owner::Gone => remove(path)?,
+                Owner::Exited => remove(path)?,
                 Owner::Alive(pid) if attempt >= attempts => {
                     return Err(PidFileError::Held { path: path.to_owned(), pid });
                 }
-                // A number that is just being written looks like this for a moment.
+                // The owner may be writing its process id.
                 Owner::Unknown if attempt >= attempts.min(5) => {
                     return Err(PidFileError::Garbled { path: path.to_owned() });
                 }
@@ -70,27 +70,27 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already, and a file that cannot be removed is found stale later.
+        // It may be deleted already. A file that cannot be deleted is detected as stale later.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 fn create(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-    // An empty one would keep every later daemon from starting.
+    // An empty file would prevent every later daemon from starting.
     writeln!(file, "{}", std::process::id()).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 fn owner(path: &Path) -> Result<Owner, PidFileError> {
     let text = match fs::read(path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Owner::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Owner::Exited),
         Err(source) => return Err(PidFileError::Unusable { action: "read", path: path.to_owned(), source }),
     };
     match text.trim().parse::<i32>() {
         Ok(pid) if pid > 0 => match kill(Pid::from_raw(pid), None) {
-            Err(Errno::ESRCH) => Ok(Owner::Gone),
-            // Alive, whether we may signal it or not.
+            Err(Errno::ESRCH) => Ok(Owner::Exited),
+            // Running, even without the permission to signal it.
             Ok(()) | Err(_) => Ok(Owner::Alive(pid)),
         },
         _ => Ok(Owner::Unknown),
@@ -106,7 +106,7 @@ fn remove(path: &Path) -> Result<(), PidFileError> {
     }
 }
 
-#[allow(clippy::disallowed_methods)] // There is no runtime yet whose timer could be used.
+#[allow(clippy::disallowed_methods)] // No runtime with timers exists yet.
 fn pause() {
     std::thread::sleep(POLL_INTERVAL);
 }
@@ -138,7 +138,7 @@ mod tests {
         assert!(matches!(error, PidFileError::Held { pid, .. } if pid == std::process::id() as i32), "{error}");
     }
 
-    // operations.md check 54: restart works although the pid file exists.
+    // A restart works although the pid file exists.
     #[test]
     fn the_file_of_a_dead_process_is_taken_over() {
         let (_folder, path) = temp_path();

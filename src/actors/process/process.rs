@@ -1,4 +1,4 @@
-//! What the daemons share: starting, one tree of actors per ZooKeeper session, stopping.
+//! Process lifecycle of both daemons: start-up, one actor tree per ZooKeeper session, and shutdown.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,6 +21,7 @@ use super::context::{
 };
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
+use super::logger_names::NODEPOOL;
 use super::pidfile::{self, PidFile, PidFileError};
 use super::signals::ShutdownMode;
 use super::{sd_notify, signals};
@@ -50,13 +51,13 @@ use zookeeper_server::EmbeddedError;
 const LAUNCHER_LOG_FILE: &str = "/var/log/nodepool/nodepool.log";
 const BUILDER_LOG_FILE: &str = "/var/log/nodepool/nodepool-builder.log";
 
-/// How a daemon is started, apart from its work.
+/// Daemon mode and logging options.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
     pub mode: Mode,
     /// The logging file of `-l`.
     pub log_config: Option<PathBuf>,
-    /// JSON wins over the formatters of the logging file.
+    /// `Json` overrides the formatters of the logging file.
     pub log_format: LineFormat,
     pub verbosity: Verbosity,
 }
@@ -67,7 +68,7 @@ pub enum Mode {
     Background { pid_file: PathBuf },
 }
 
-/// Why a daemon did not start or cannot go on.
+/// Reason why a daemon failed to start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     #[error(transparent)]
@@ -94,13 +95,13 @@ pub enum ProcessError {
     Write { path: PathBuf, source: io::Error },
     #[error("No images-dir specified in config.")]
     NoImagesDir,
-    #[error("images-dir {} has to be a folder that this program may write to", path.display())]
+    #[error("images-dir {} must be a writable directory", path.display())]
     ImagesDir { path: PathBuf, source: io::Error },
-    #[error("gave up after {0} panics in ten minutes; the log tells where they happened")]
+    #[error("gave up after {0} panics in ten minutes; see the log")]
     Panics(usize),
 }
 
-/// A launcher with everything in hand that it needs before it connects.
+/// State of a daemon before it connects to ZooKeeper.
 pub struct Prepared {
     pub options: LauncherOptions,
     pub loaded: LoadedConfig,
@@ -109,7 +110,7 @@ pub struct Prepared {
     pub drivers: Option<Box<dyn ExtraDrivers>>,
 }
 
-/// The whole life of `nodepool-launcher`, with the drivers of a downstream crate beside our own.
+/// Runs `nodepool-launcher` from start to exit, with the drivers of a downstream crate in addition to ours.
 pub fn run_launcher(
     mut options: LauncherOptions,
     daemon: &DaemonOptions,
@@ -124,7 +125,7 @@ pub fn run_launcher(
     })
 }
 
-/// The whole life of `nodepool-builder`.
+/// Runs `nodepool-builder` from start to exit.
 pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &DaemonOptions) -> ExitCode {
     run_daemon(daemon, BUILDER_LOG_FILE, async move |ready| {
         let control = Control::install(ShutdownMode::Graceful)?;
@@ -136,28 +137,28 @@ pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &D
     })
 }
 
-/// What a builder is by its configuration; one without a place for images is none.
+/// Setup of a builder by its configuration; fails without `images-dir`.
 pub fn builder_setup(loaded: &LoadedConfig, options: BuilderOptions) -> Result<BuilderSetup, ProcessError> {
     Ok(BuilderSetup { builder_id: builder_id(loaded)?, options, maker: Arc::new(DiskImageBuilder) })
 }
 
-/// The builder from its first log line to its orderly end; to be called inside a system.
+/// Runs the builder from its first log line to its orderly stop. Must be called inside an actix system.
 pub async fn serve_builder(control: &Control, prepared: Prepared, setup: BuilderSetup) -> Result<(), ProcessError> {
     info!(target: "nodepool.builder.NodePoolBuilder", "Nodepool builder {VERSION} starting");
     let loaded = prepared.loaded.clone();
     let running = RunningProcess::start(control, prepared, None).await?;
     let outcome = run_sessions(&running.context, loaded, &Role::Builder(setup)).await;
     if tokio::time::timeout(BUILD_SHUTDOWN_TIMEOUT, process_group::wait_until_all_ended()).await.is_err() {
-        warn!(target: "nodepool.builder.NodePoolBuilder", "a build does not end; leaving it");
+        warn!(target: "nodepool.builder.NodePoolBuilder", "a build did not exit in time; not waiting for it");
     }
     outcome
 }
 
-/// A process that ends leaves its builds so long: to take down what they have mounted, and then to be ended by force. Less than the time
-/// after which the process ends in any case.
+/// How long a stopping process waits for its builds, which unmount their file systems and are then killed. Less than
+/// `signals::STOP_TIMEOUT`, after which the process exits in any case.
 const BUILD_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(9);
 
-/// Whoever started a daemon waits until this is told.
+/// Notifies the process that started the daemon, which waits for it.
 struct Ready<'a>(Option<&'a Detached>);
 
 impl Ready<'_> {
@@ -181,33 +182,33 @@ fn run_daemon(
             Mode::Foreground => None,
         };
         install_logging(daemon, log_file)?;
-        // Lent only: who started us waits on it, and goes on only when all is said.
+        // Borrowed, so that the starting process is notified of a failure only after the error was reported.
         in_system(work(Ready(detached.as_ref())))?
     };
     ExitCode::from(exit_status(run()))
 }
 
-/// What tells this builder from others.
+/// Id of this builder in build records.
 fn builder_id(loaded: &LoadedConfig) -> Result<String, ProcessError> {
     let Some(path) = &loaded.config.images_dir else { return Err(ProcessError::NoImagesDir) };
     ImagesDir::new(path).builder_id().map_err(|source| ProcessError::ImagesDir { path: path.clone(), source })
 }
 
-/// The exit status. What went wrong is the last line on stderr, after all its causes were told.
+/// Exit status of the process. An error with its causes is the last line on stderr.
 pub fn exit_status(outcome: Result<(), ProcessError>) -> u8 {
     let Err(error) = outcome else { return 0 };
     if let ProcessError::Load(failed) = &error {
-        for problem in &failed.problems {
-            eprintln!("{problem}");
+        for diagnostic in &failed.diagnostics {
+            eprintln!("{diagnostic}");
         }
     }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
     while let Some(inner) = cause {
-        // Some errors tell their cause themselves.
-        let told = inner.to_string();
-        if !text.contains(&told) {
-            text = format!("{text}: {told}");
+        // Some errors already contain the text of their cause.
+        let cause_text = inner.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
         }
         cause = inner.source();
     }
@@ -216,15 +217,16 @@ pub fn exit_status(outcome: Result<(), ProcessError>) -> u8 {
     1
 }
 
-/// Taken before anything else is begun: from then on a signal ends us in order, however far we have come.
+/// Signal handling, registry and metrics of the process. Created first: from then on a signal stops the process in
+/// order, also during start-up.
 pub struct Control {
     registry: dump::DumpRegistry,
     shutdown: watch::Receiver<Option<StopRequest>>,
-    /// One for all that runs in this process.
+    /// Shared by all roles of this process.
     metrics: MetricsRegistry,
-    /// Signals and dumps have a thread of their own.
+    /// Thread for signals and dumps.
     thread: Arbiter,
-    /// Somebody of this process speaks to the service manager.
+    /// Whether a role of this process already notifies the service manager.
     has_notifier: Cell<bool>,
 }
 
@@ -232,7 +234,7 @@ impl Control {
     pub fn install(shutdown_mode: ShutdownMode) -> Result<Self, ProcessError> {
         let (registry, thread) = (dump::DumpRegistry::default(), Arbiter::new());
         let shutdown = signals::listen(&thread.handle(), registry.clone(), shutdown_mode)
-            .map_err(|source| ProcessError::System { action: "take over signals", source })?;
+            .map_err(|source| ProcessError::System { action: "install signal handlers", source })?;
         Ok(Self { registry, shutdown, metrics: MetricsRegistry::default(), thread, has_notifier: Cell::default() })
     }
 }
@@ -249,9 +251,9 @@ fn go_to_background(daemon: &DaemonOptions) -> Result<Option<Detached>, DaemonEr
 
 fn install_logging(daemon: &DaemonOptions, log_file: &str) -> Result<(), ProcessError> {
     let plan = match (&daemon.log_config, &daemon.mode) {
-        (Some(path), _) => LogPlan::from_file(path)?,
-        (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity),
-        (None, Mode::Background { .. }) => LogPlan::to_file(log_file, daemon.verbosity),
+        (Some(path), _) => LogPlan::from_file(path, &NODEPOOL)?,
+        (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity, &NODEPOOL),
+        (None, Mode::Background { .. }) => LogPlan::to_file(log_file, daemon.verbosity, &NODEPOOL),
     };
     install_plan(match daemon.log_format {
         LineFormat::Text => plan,
@@ -259,7 +261,7 @@ fn install_logging(daemon: &DaemonOptions, log_file: &str) -> Result<(), Process
     })
 }
 
-/// Makes a plan the logging of this process.
+/// Activates the logging plan of this process.
 pub fn install_plan(plan: LogPlan) -> Result<(), ProcessError> {
     for notice in &plan.notices {
         eprintln!("logging configuration: {notice}");
@@ -267,36 +269,36 @@ pub fn install_plan(plan: LogPlan) -> Result<(), ProcessError> {
     let notices = plan.notices.clone();
     plan.install()?;
     log_panics();
-    // In the background nobody reads stderr.
+    // In the background stderr is /dev/null.
     notices.iter().for_each(|notice| warn!(target: "nodepool.NodePool", "logging configuration: {notice}"));
     Ok(())
 }
 
-/// In the background nobody reads stderr, so panics go where everything else goes.
+/// Logs panics, because in the background stderr is /dev/null.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::capture();
         error!(target: "nodepool.NodePool", "{panic}\n{backtrace}");
-        // A logging file may silence that logger; a panic is to be seen somewhere.
+        // If the logging file disables that logger, the panic goes to stderr.
         if !tracing::enabled!(target: "nodepool.NodePool", tracing::Level::ERROR) {
             eprintln!("{panic}\n{backtrace}");
         }
     }));
 }
 
-/// Runs on a new actix system whose own thread is the arbiter of the roots.
+/// Runs `work` on a new actix system. Its thread is the arbiter of the root actors.
 pub fn in_system<T>(work: impl Future<Output = T>) -> Result<T, ProcessError> {
     install_crypto_provider();
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().expect("a runtime can be built where threads and timers are to be had")
+        builder.enable_all().build().expect("building a current-thread runtime with timers and I/O cannot fail")
     };
     Ok(System::with_tokio_rt(runtime).block_on(work))
 }
 
 async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
     let loaded = options.load().await?;
-    // What is wrong with the servers or the certificates is better said now than after the terminal has gone.
+    // Errors of servers and certificates are reported before the daemon leaves the terminal.
     ConnectOptions::from_config(&loaded.config.zookeeper)?;
     let listener = if options.webapp { Some(bind_webapp(&loaded)?) } else { None };
     Ok(Prepared { options, loaded, listener, drivers: None })
@@ -304,26 +306,25 @@ async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
 
 /// Binds the web port of a configuration.
 pub fn bind_webapp(loaded: &LoadedConfig) -> Result<TcpListener, ProcessError> {
-    let place = &loaded.config.webapp;
-    web::bind(place).map_err(|source| {
-        let address = format!("{}:{}", place.listen_address, place.port);
+    let webapp = &loaded.config.webapp;
+    web::bind(webapp).map_err(|source| {
+        let address = format!("{}:{}", webapp.listen_address, webapp.port);
         ProcessError::Web { address, source }
     })
 }
 
-/// The launcher from its first log line to its orderly end; to be called inside a system.
+/// Runs the launcher from its first log line to its orderly stop. Must be called inside an actix system.
 pub async fn serve_launcher(control: &Control, mut prepared: Prepared) -> Result<(), ProcessError> {
     info!("Nodepool launcher {VERSION} starting");
     prepared.loaded.log_warnings();
     let (listener, loaded) = (prepared.listener.take(), prepared.loaded.clone());
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
-    let webapp =
-        webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
+    let webapp = webapp.map_err(|source| ProcessError::System { action: "read the web server's address", source })?;
     let running = RunningProcess::start(control, prepared, webapp).await?;
-    let viewers = Arbiter::new();
+    let live_view_arbiter = Arbiter::new();
     let web = match listener {
         Some(listener) => {
-            let server = web::serve(listener, running.context.clone(), &viewers.handle())
+            let server = web::serve(listener, running.context.clone(), &live_view_arbiter.handle())
                 .map_err(|source| ProcessError::System { action: "start the web server", source })?;
             let handle = server.handle();
             actix_rt::spawn(server);
@@ -339,7 +340,7 @@ pub async fn serve_launcher(control: &Control, mut prepared: Prepared) -> Result
     outcome
 }
 
-/// What lives as long as the process, with its threads.
+/// Process context and its threads.
 struct RunningProcess {
     context: Arc<ProcessContext>,
     _threads: [Arbiter; 2],
@@ -352,7 +353,7 @@ impl RunningProcess {
         let identity = Identity::from_host();
         let runtime = runtime_of(&pools).await?;
         let ready = watch::Sender::new(false);
-        // Of a launcher and a builder in one process the first, which is the launcher.
+        // With a launcher and a builder in one process, only the first one notifies: the launcher.
         if !control.has_notifier.replace(true) {
             control.thread.spawn(sd_notify::run(control.registry.clone(), ready.subscribe(), control.shutdown.clone()));
         }
@@ -383,12 +384,12 @@ impl RunningProcess {
 }
 
 async fn runtime_of(arbiter: &Arbiter) -> Result<Handle, ProcessError> {
-    let (answer, runtime) = oneshot::channel();
-    // It lives as long as the process, so it takes the task and carries it out.
-    arbiter.spawn(async move { drop(answer.send(Handle::current())) });
+    let (sender, runtime) = oneshot::channel();
+    // The arbiter lives as long as the process, so it runs the task.
+    arbiter.spawn(async move { drop(sender.send(Handle::current())) });
     runtime.await.map_err(|_| ProcessError::System {
         action: "start a thread",
-        source: io::Error::other("it ended before it had begun"),
+        source: io::Error::other("thread exited during start-up"),
     })
 }
 
@@ -396,14 +397,14 @@ fn statsd_sink() -> SampleSink {
     match StatsdAddress::from_environment(|name| std::env::var(name).ok()) {
         Ok(Some(address)) => statsd::start(address),
         Ok(None) => SampleSink::discard(),
-        Err(problem) => {
-            warn!("{problem}");
+        Err(error) => {
+            warn!("{error}");
             SampleSink::discard()
         }
     }
 }
 
-/// What is grown anew with each session.
+/// Role of a process: which actor tree each session starts.
 pub enum Role {
     Launcher,
     Builder(BuilderSetup),
@@ -418,13 +419,13 @@ impl Role {
     }
 }
 
-/// Between two sessions, where what is in ZooKeeper could not be read.
+/// Pause between two sessions after ZooKeeper could not be read; doubled each time up to the maximum.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two looks at the configuration while there is no session.
+/// Interval of polling the configuration without a session.
 const CONFIG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One tree of actors per session, until we are told to stop.
+/// Runs one actor tree per session until the process has to stop.
 pub async fn run_sessions(
     context: &Arc<ProcessContext>,
     mut loaded: LoadedConfig,
@@ -454,10 +455,10 @@ pub async fn run_sessions(
                 return Ok(());
             }
             SessionEnd::Expired | SessionEnd::ReadFailed | SessionEnd::StoreRolledBack => {
-                warn!("the ZooKeeper session is over, starting anew");
+                warn!("ZooKeeper session ended; starting a new one");
             }
             SessionEnd::Panicked(actor) => {
-                error!(actor, "an actor panicked, starting anew");
+                error!(actor, "an actor panicked; restarting");
                 if context.panics.record(clock::monotonic_now()) == Recovery::Exit {
                     return Err(ProcessError::Panics(context.panics.count()));
                 }
@@ -467,8 +468,9 @@ pub async fn run_sessions(
     }
 }
 
-/// A session, with the servers that the configuration names by then: they may have moved. At first what cannot be right ends us; later it
-/// was right once, and is about to be so again: a certificate that is being replaced, say.
+/// Opens a session with the servers of the current configuration, which is polled meanwhile. An invalid ZooKeeper
+/// section ends the process only at its start. Later it is retried: a certificate may be in the middle of a
+/// replacement.
 async fn connect(
     context: &Arc<ProcessContext>,
     loaded: &mut LoadedConfig,
@@ -492,10 +494,10 @@ async fn connect(
         };
         let changed_config = tokio::select! {
             connected = connecting => match connected {
-                Ok(connection) => return Ok(connection.expect("nobody cancels this")),
+                Ok(connection) => return Ok(connection.expect("the connection attempt is never cancelled")),
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
-                    warn!(%error, "no connection to ZooKeeper, trying again");
+                    warn!(%error, "cannot connect to ZooKeeper, retrying");
                     None
                 }
             },
@@ -509,7 +511,7 @@ async fn connect(
             None => {
                 tokio::time::sleep(MAX_RETRY_INTERVAL).await;
                 *loaded = newest_config(context, loaded.clone()).await;
-                // A look that was under way has been left.
+                // The previous watch may have a cancelled poll.
                 watch = ConfigWatch::new(loaded);
             }
         }
@@ -525,7 +527,7 @@ async fn run_session(
     let server_updates = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
     let zk: Zk = connection.clone();
     let session_status = actix_rt::spawn(sd_notify::follow_session(zk.session(), context.ready.subscribe()));
-    // A task of its own, so that a panic in the root itself ends no more than one in any other actor.
+    // On its own task, so that a panic of the root actor has the same effect as a panic of any other actor.
     let running = match role {
         Role::Launcher => actix_rt::spawn(launcher::run_session(zk, context.clone(), loaded)),
         Role::Builder(setup) => actix_rt::spawn(builder::run_session(zk, context.clone(), setup.clone(), loaded)),
@@ -533,7 +535,7 @@ async fn run_session(
     let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(role.name().to_owned()));
     server_updates.abort();
     session_status.abort();
-    // Whatever still holds on to the session: from here on it owns nothing in ZooKeeper any more.
+    // Closed explicitly: clones of the connection may exist, but must not own anything in ZooKeeper from here on.
     connection.close().await;
     end
 }
@@ -556,8 +558,8 @@ async fn follow_servers(
     }
 }
 
-/// The files as they are now; what was last in force, where they are broken at the moment, or somebody is just writing them: half of a
-/// configuration may be one all the same. Whoever watches them sees what they are then.
+/// The configuration of the current files; or the last active one, if the files are broken or are being written: half
+/// of a file may be a valid configuration. The configuration watch of the next session loads them later.
 pub async fn newest_config(context: &ProcessContext, last: LoadedConfig) -> LoadedConfig {
     let stamp_of = |outcome: &Result<LoadedConfig, LoadError>| match outcome {
         Ok(loaded) => loaded.stamp.clone(),
@@ -584,6 +586,6 @@ pub async fn newest_config(context: &ProcessContext, last: LoadedConfig) -> Load
 }
 
 async fn stopped(mut shutdown: watch::Receiver<Option<StopRequest>>) {
-    // A sender that is gone means that nobody can stop us in order any more, so we stop.
+    // A dropped sender counts as a stop request: no other one can follow.
     let _ = shutdown.wait_for(Option::is_some).await;
 }

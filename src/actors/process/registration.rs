@@ -1,4 +1,4 @@
-//! Registers this process in ZooKeeper, so that others know of it.
+//! Registration of this process in ZooKeeper as a component.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use nodepool_model::records::component::Component;
 use nodepool_model::records::json;
 use nodepool_zk::txn::store::Store;
 
-/// Tries until it is there; the session takes it along when it ends.
+/// Retries until the component exists. It is ephemeral and is deleted with the session.
 pub async fn register(store: Store, record: Component, retry_interval: Duration) {
-    let mut again = false;
-    while let Err(error) = store.register_component(record.kind, &record.hostname, json::to_bytes(&record), again).await
+    let mut is_retry = false;
+    while let Err(error) =
+        store.register_component(record.kind, &record.hostname, json::to_bytes(&record), is_retry).await
     {
-        again = true;
-        warn!(target: "nodepool.Component", %error, "cannot register; trying again");
+        is_retry = true;
+        warn!(target: "nodepool.Component", %error, "cannot register; retrying");
         tokio::time::sleep(retry_interval).await;
     }
 }

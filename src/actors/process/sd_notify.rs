@@ -1,4 +1,4 @@
-//! What a service manager is told: that we are ready, that we stop, and that our actors still answer.
+//! Notifications to the service manager: ready, stopping, and watchdog pings while all actors respond.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,14 +13,13 @@ use crate::actors::runtime::messages::Dump;
 use crate::actors::runtime::registry::NoAnswer;
 use nodepool_zk::SessionState;
 
-/// Of the time after which we are taken for dead: two pulses may be lost.
+/// Watchdog pings per timeout of the service manager, so that two pings may be lost.
 const PINGS_PER_TIMEOUT: u32 = 3;
 
 const STATUS_WAITING: &str = "waiting for ZooKeeper";
 const STATUS_SERVING: &str = "serving";
 
-/// Speaks for the process as long as it lives. Without a service manager that listens, or with one that does not want to hear of
-/// us any more, nothing is said.
+/// Notifies the service manager for the lifetime of the process. Does nothing if `NOTIFY_SOCKET` is not set.
 pub async fn run(
     registry: dump::DumpRegistry,
     mut ready: watch::Receiver<bool>,
@@ -41,11 +40,11 @@ pub async fn run(
         }
         _ = shutdown.wait_for(Option::is_some) => {}
     }
-    // What is under way at the end may take its time, and is watched until then.
+    // The watchdog stays active while the process shuts down, which may take time.
     pings.await;
 }
 
-/// Says so when ZooKeeper goes away and comes back, once we were ready.
+/// Reports in the status text whether ZooKeeper is connected, once the process was ready.
 pub async fn follow_session(mut session: watch::Receiver<SessionState>, ready: watch::Receiver<bool>) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
@@ -61,35 +60,35 @@ pub async fn follow_session(mut session: watch::Receiver<SessionState>, ready: w
     }
 }
 
-/// To be said before anybody else hears of it: the process may be gone a moment later.
+/// Must be called before the shutdown starts: the process may exit a moment later.
 pub fn notify_stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
-/// Never ends.
+/// Pings the watchdog while all actors respond; never returns.
 async fn ping_watchdog(registry: &dump::DumpRegistry, every: Option<Duration>) {
     let Some(every) = every else { return std::future::pending().await };
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
-        let answers = registry.request_all(Dump, every).await;
-        // One that has stopped is on its way out, one that does not answer blocks all on its thread.
-        let blocked: BTreeSet<String> = answers
+        let replies = registry.request_all(Dump, every).await;
+        // A stopped actor is shutting down. An actor that does not respond blocks every actor on its thread.
+        let blocked: BTreeSet<String> = replies
             .into_iter()
-            .filter(|(_, answer)| matches!(answer, Err(NoAnswer::Deadline)))
+            .filter(|(_, reply)| matches!(reply, Err(NoAnswer::Deadline)))
             .map(|(actor_id, _)| format!("{} {}", actor_id.actor, actor_id.name))
             .collect();
         if blocked.is_empty() {
             notify(&[NotifyState::Watchdog]);
         } else {
-            warn!(?blocked, "no answer, so the service manager is not told that all is well");
+            warn!(?blocked, "actors did not respond; watchdog ping skipped");
         }
     }
 }
 
-/// Does nothing where nobody listens.
+/// Does nothing without a service manager.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        debug!(%error, "the service manager cannot be told");
+        debug!(%error, "cannot notify the service manager");
     }
 }

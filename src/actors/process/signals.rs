@@ -1,4 +1,4 @@
-//! Signals: stop in order, or write down the state of every actor.
+//! Signal handling: SIGINT, SIGUSR1 and SIGTERM stop the process, SIGUSR2 writes a dump of every actor's state.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use super::sd_notify;
 use crate::actors::runtime::dump;
 use crate::actors::runtime::dump::DumpWriter;
 
-/// Who sent SIGTERM will not wait much longer than this before it kills.
+/// Time limit of a shutdown. A service manager kills the process shortly after it sent SIGTERM.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A log that nobody reads any more may block whoever writes to it; what has to end does not wait longer for that.
+/// Timeout of a log write during shutdown: a log pipe without a reader may block the writer.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether SIGINT leaves time for what takes hours, until there is a second signal.
+/// Whether SIGINT waits for running builds until a second signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownMode {
     Immediate,
     Graceful,
 }
 
-/// The signals we answer.
+/// The handled signals.
 struct Listeners {
     interrupt: Signal,
     user: Signal,
@@ -35,8 +35,8 @@ struct Listeners {
     dump: Signal,
 }
 
-/// Takes the signals over; from here on they do not kill. What it returns is set by the first one that stops us. Dumps are
-/// written on `arbiter`; those that stop have a thread of their own, which nothing else can block.
+/// Installs the signal handlers; from then on the signals do not kill the process. The first stop signal sets the
+/// returned channel. Dumps are written on `arbiter`; stop signals have their own thread, which no other task can block.
 pub fn listen(
     arbiter: &ArbiterHandle,
     registry: dump::DumpRegistry,
@@ -48,7 +48,7 @@ pub fn listen(
     Arbiter::new().spawn(async move {
         match Listeners::install() {
             Ok(Listeners { interrupt, user, terminate, dump }) => {
-                // The other end waits for it right below.
+                // The receiver waits below.
                 let _ = outcome.send(Ok(()));
                 arbiter.spawn(handle_dump_signals(dump, registry));
                 handle_stop_signals([interrupt, user, terminate], stop, mode).await;
@@ -82,7 +82,7 @@ async fn handle_dump_signals(mut dump_signal: Signal, registry: dump::DumpRegist
                     break;
                 }
                 dumps.write(&registry).await;
-                // Those that came meanwhile were for the same dump; the listener keeps one of them.
+                // Signals that arrived meanwhile requested the same dump; the listener queues one of them.
                 let _ = futures::FutureExt::now_or_never(dump_signal.recv());
             }
             () = dumps.profile_expired() => dumps.discard_profile().await,
@@ -100,7 +100,7 @@ async fn handle_stop_signals(signals: [Signal; 3], stop: watch::Sender<Option<St
         }
     };
     let mut signal = next().await;
-    // Before it stops us: the process may end sooner than a line is written.
+    // Logged before the stop request is sent: the process may exit before a later line is written.
     log_with_timeout(move || info!(signal, "stopping"));
     log_with_timeout(sd_notify::notify_stopping);
     if signal == "SIGINT" && mode == ShutdownMode::Graceful {
@@ -109,28 +109,28 @@ async fn handle_stop_signals(signals: [Signal; 3], stop: watch::Sender<Option<St
         log_with_timeout(move || info!(signal, "stopping at once"));
     }
     stop.send_replace(Some(StopRequest { signal, is_graceful: false }));
-    // Not here, for arbiters end before the process does. Where there are no more threads, this one is free.
+    // On its own thread, because arbiters end before the process. If no thread can be created, this one is used.
     if thread::Builder::new().name("deadline".to_owned()).spawn(exit_after_timeout).is_err() {
         exit_after_timeout();
     }
 }
 
-#[allow(clippy::disallowed_methods)] // It has to end us whatever becomes of runtimes and their timers.
+#[allow(clippy::disallowed_methods)] // Must exit the process even if the runtimes and their timers have ended.
 fn exit_after_timeout() {
     thread::sleep(STOP_TIMEOUT);
-    log_with_timeout(|| error!(deadline_s = STOP_TIMEOUT.as_secs(), "not everything ended in time, leaving it"));
-    // What is left behind goes with the ZooKeeper session and is cleaned up by whoever comes next.
+    log_with_timeout(|| error!(deadline_s = STOP_TIMEOUT.as_secs(), "shutdown timed out; exiting"));
+    // Ephemeral znodes are deleted with the ZooKeeper session; other launchers and builders clean up the rest.
     std::process::exit(0);
 }
 
-/// Logs it, and goes on without it where that takes too long.
+/// Writes a log line on another thread, and continues if that takes too long.
 fn log_with_timeout(line: impl FnOnce() + Send + 'static) {
     let (writing, written) = mpsc::channel::<()>();
     let body = move || {
         line();
         drop(writing);
     };
-    // Without a thread there is no line, and nothing to wait for.
+    // If no thread can be created, the line is dropped.
     let _ = thread::Builder::new().name("signals".to_owned()).spawn(body);
     let _ = written.recv_timeout(LOG_TIMEOUT);
 }

@@ -1,4 +1,5 @@
-//! `nodepool standalone`: launcher, builder, web port and coordinator in one process, for one machine, with nothing to install.
+//! `nodepool standalone`: launcher, builder, web port and embedded coordinator in one process, for one machine without
+//! other services.
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,33 +25,33 @@ use nodepool_model::config::{ZooKeeperConfig, ZooKeeperServer};
 use python_logging::LogPlan;
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer, TlsFiles};
 
-/// ZooKeeper's own port, and ours in the documentation.
+/// ZooKeeper's standard port.
 const FIRST_COORDINATOR_PORT: u16 = 2181;
 const FIRST_WEB_PORT: u16 = 8005;
-/// What clients are pointed to, in the data directory.
+/// Configuration for clients, in the data directory.
 const CONFIG_FILE: &str = "nodepool.yaml";
 
 #[derive(Clone, Debug)]
 pub struct StandaloneOptions {
-    /// The operator's own configuration; without one a small built-in one serves two slots on this machine.
+    /// The operator's configuration; `None`: the built-in one with two slots on this machine.
     pub config: Option<PathBuf>,
     pub secure: Option<PathBuf>,
     pub data_dir: PathBuf,
-    /// Images are built and uploaded as well.
+    /// Whether to build and upload images.
     pub builder: bool,
     pub log: LogPlan,
-    /// Whether programs read what is written: then there is nothing between the lines of the log.
+    /// Whether programs read the output, which then contains nothing but log lines.
     pub is_machine_readable: bool,
 }
 
-/// The whole life of `nodepool standalone`; returns the exit status.
+/// Runs `nodepool standalone` from start to exit; returns the exit status.
 pub fn run(options: StandaloneOptions) -> u8 {
     process::exit_status(try_run(options))
 }
 
 fn try_run(mut options: StandaloneOptions) -> Result<(), ProcessError> {
-    // Certificates and the launcher's own reloads must not depend on the folder.
-    let unusable = |source| ProcessError::System { action: "find the current folder", source };
+    // The paths of certificates and reloads must not depend on the working directory.
+    let unusable = |source| ProcessError::System { action: "find the current directory", source };
     options.data_dir = std::path::absolute(&options.data_dir).map_err(unusable)?;
     process::install_plan(options.log.clone())?;
     process::in_system(serve(options))?
@@ -59,7 +60,7 @@ fn try_run(mut options: StandaloneOptions) -> Result<(), ProcessError> {
 async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     let control = Control::install(ShutdownMode::Immediate)?;
     if let Some(config) = &options.config {
-        // What is wrong with it is better said before anything is made or opened.
+        // Reports errors of the configuration before a file is created or a port is opened.
         LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(config) }.load().await?;
     }
     let thread = Arbiter::new();
@@ -71,7 +72,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     print_summary(&options, &coordinator, prepared.listener.as_ref());
     let failed = coordinator.failed();
     let builder = builder(&options, &prepared).unwrap_or_else(|error| {
-        warn!("the builder is left out: {error}");
+        warn!("builder disabled: {error}");
         None
     });
     let building = async {
@@ -84,7 +85,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     let outcome = tokio::select! {
         outcome = &mut serving => outcome,
         reason = failed => {
-            // As whoever stops us does: builds that are under way have to be ended.
+            // Stops the process with its own signal handling, so that running builds are killed.
             if kill(Pid::this(), Signal::SIGTERM).is_ok() {
                 let _ = tokio::time::timeout(STOP_TIMEOUT, serving).await;
             }
@@ -95,29 +96,30 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     outcome
 }
 
-/// The builder beside a launcher, where there is something to build. The built-in configuration has images that need no tool.
+/// Setup of the builder; `None` without images to build. The images of the built-in configuration need no
+/// diskimage-builder.
 fn builder(options: &StandaloneOptions, launcher: &Prepared) -> Result<Option<(Prepared, BuilderSetup)>, ProcessError> {
     let config = &launcher.loaded.config;
     if !options.builder || config.diskimages.is_empty() {
         return Ok(None);
     }
     let Some(images) = &config.images_dir else {
-        warn!("the configuration has diskimages and no images-dir: the builder is left out");
+        warn!("builder disabled: the configuration has diskimages and no images-dir");
         return Ok(None);
     };
-    let mut building = BuilderOptions::default();
+    let mut builder_options = BuilderOptions::default();
     if options.config.is_none() {
-        building = building.faked();
+        builder_options = builder_options.faked();
         let path = PathBuf::from(images);
         fs::create_dir_all(&path).map_err(|source| ProcessError::ImagesDir { path, source })?;
     }
-    let setup = process::builder_setup(&launcher.loaded, building)?;
+    let setup = process::builder_setup(&launcher.loaded, builder_options)?;
     let prepared =
         Prepared { options: launcher.options.clone(), loaded: launcher.loaded.clone(), listener: None, drivers: None };
     Ok(Some((prepared, setup)))
 }
 
-/// On a thread of its own: a busy launcher must not make its own session expire.
+/// Starts the coordinator on its own thread, so that a busy launcher does not let its own session expire.
 async fn start_coordinator(thread: &Arbiter, data_dir: &Path) -> Result<EmbeddedServer, ProcessError> {
     let options = EmbeddedOptions {
         data_dir: data_dir.to_owned(),
@@ -126,12 +128,12 @@ async fn start_coordinator(thread: &Arbiter, data_dir: &Path) -> Result<Embedded
     };
     let (outcome, started) = oneshot::channel();
     thread.spawn(async move {
-        // Whoever asked waits for it, or is gone with the whole process.
+        // The receiver waits below, or the process exits.
         let _ = outcome.send(EmbeddedServer::start(options).await);
     });
     match started.await {
         Ok(result) => Ok(result?),
-        Err(_) => Err(ProcessError::CoordinatorFailed("its thread ended at the start".to_owned())),
+        Err(_) => Err(ProcessError::CoordinatorFailed("thread exited during start-up".to_owned())),
     }
 }
 
@@ -149,8 +151,8 @@ async fn with_own_config(
             config.display()
         );
     }
-    let rest = config_files::sections(config, &["zookeeper-servers", "zookeeper-tls"]).await?;
-    write_config(&options.data_dir, &(client_config(coordinator) + &rest))?;
+    let sections = config_files::sections(config, &["zookeeper-servers", "zookeeper-tls"]).await?;
+    write_config(&options.data_dir, &(client_config(coordinator) + &sections))?;
     launcher.coordinator = Some(own_coordinator(coordinator, &written));
     let loaded = launcher.load().await?;
     let listener = Some(process::bind_webapp(&loaded)?);
@@ -165,9 +167,9 @@ async fn with_built_in_config(
         .map_err(|source| ProcessError::Web { address: format!("{}:{FIRST_WEB_PORT}", Ipv4Addr::LOCALHOST), source })?;
     let web_port = listener
         .local_addr()
-        .map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
-    let built = options.builder.then(|| options.data_dir.join("images"));
-    let text = client_config(coordinator) + &built_in_config(web_port.port(), &user_name(), built.as_deref());
+        .map_err(|source| ProcessError::System { action: "read the web server's address", source })?;
+    let images_dir = options.builder.then(|| options.data_dir.join("images"));
+    let text = client_config(coordinator) + &built_in_config(web_port.port(), &user_name(), images_dir.as_deref());
     let path = write_config(&options.data_dir, &text)?;
     let mut launcher = LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(path) };
     let written = launcher.load().await?;
@@ -176,20 +178,20 @@ async fn with_built_in_config(
     Ok(Prepared { options: launcher, loaded, listener: Some(listener), drivers: None })
 }
 
-/// The launcher itself takes the plain port: it speaks to its own process.
+/// ZooKeeper section for the launcher of this process, which uses the plain port.
 fn own_coordinator(coordinator: &EmbeddedServer, written: &LoadedConfig) -> ZooKeeperConfig {
     let address = coordinator.address();
     let server = ZooKeeperServer { host: address.ip().to_string(), port: address.port(), chroot: String::new() };
     ZooKeeperConfig { servers: vec![server], tls: None, ..written.config.zookeeper.clone() }
 }
 
-/// How to reach the coordinator. With TLS, because the Python programs know nothing else.
+/// ZooKeeper sections for clients, with TLS, because the programs of Nodepool 11 support nothing else.
 fn client_config(coordinator: &EmbeddedServer) -> String {
     let TlsFiles { cert, key, ca } = coordinator.tls_files();
     let address = coordinator.tls_address();
     format!(
-        "# Written anew by every start of `nodepool standalone`: changes are lost.\n\
-         # To change more, copy it and start `nodepool standalone -c COPY`.\n\
+        "# Overwritten by each start of `nodepool standalone`: changes are lost.\n\
+         # To change it, copy it and start `nodepool standalone -c COPY`.\n\
          zookeeper-servers:\n  - host: {}\n    port: {}\n\
          zookeeper-tls:\n  cert: {}\n  key: {}\n  ca: {}\n",
         quoted(&address.ip().to_string()),
@@ -200,24 +202,24 @@ fn client_config(coordinator: &EmbeddedServer) -> String {
     )
 }
 
-/// Two slots on this machine that can be had at once, and a cloud in memory whose nodes can be seen booting; no SSH server is
-/// needed for either. With a folder for them, images are built and uploaded for nodes of that cloud.
+/// The built-in configuration: two static slots on this machine, and a fake cloud whose nodes take seconds to boot.
+/// Neither needs an SSH server. With `images`, images for nodes of that cloud are built and uploaded.
 fn built_in_config(web_port: u16, user: &str, images: Option<&Path>) -> String {
     let cloud_label = |name: &str, image: &str| {
         format!("          - name: {name}\n            {image}\n            flavor-name: Fake Flavor\n")
     };
     let (mut head, mut labels) = (String::new(), "labels:\n  - name: local\n  - name: cloud\n".to_owned());
-    let (mut taken, mut served) = (String::new(), cloud_label("cloud", "cloud-image: debian"));
+    let (mut diskimages, mut pool_labels) = (String::new(), cloud_label("cloud", "cloud-image: debian"));
     if let Some(images) = images {
         head = format!(
             "images-dir: {}\nbuild-log-dir: {}\ndiskimages:\n  - name: demo\n    elements: [vm]\n",
             quoted(&images.to_string_lossy()),
-            // Not below /var/log: it is for whoever may write there, and what one tries out goes with its folder.
+            // Not below /var/log, which may not be writable; and the logs are deleted together with the data directory.
             quoted(&images.with_file_name("build-logs").to_string_lossy())
         );
         labels += "  - name: built\n";
-        taken = "    diskimages:\n      - name: demo\n".to_owned();
-        served += &cloud_label("built", "diskimage: demo");
+        diskimages = "    diskimages:\n      - name: demo\n".to_owned();
+        pool_labels += &cloud_label("built", "diskimage: demo");
     }
     format!(
         "webapp:\n  listen_address: 127.0.0.1\n  port: {web_port}\n{head}{labels}\
@@ -228,13 +230,13 @@ fn built_in_config(web_port: u16, user: &str, images: Option<&Path>) -> String {
          \x20           max-parallel-jobs: 2\n\
          \x20           host-key-checking: false\n\
          \x20 - name: fake-cloud\n    driver: fake\n    cloud: fake\n    fake: {{boot-time: 3}}\n\
-         \x20   cloud-images:\n      - name: debian\n        image-name: Fake Precise\n{taken}\
-         \x20   pools:\n      - name: main\n        max-servers: 10\n        labels:\n{served}",
+         \x20   cloud-images:\n      - name: debian\n        image-name: Fake Precise\n{diskimages}\
+         \x20   pools:\n      - name: main\n        max-servers: 10\n        labels:\n{pool_labels}",
         quoted(user),
     )
 }
 
-/// A JSON text is a YAML text, for Python's reader as for ours.
+/// Quotes a text as JSON, which is valid YAML for PyYAML and for our parser.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -246,11 +248,11 @@ fn user_name() -> String {
     }
 }
 
-/// Complete or not at all: a command that reads it meanwhile sees the old one.
+/// Replaces the file atomically, so that a command that reads it meanwhile gets the old one.
 fn write_config(data_dir: &Path, text: &str) -> Result<PathBuf, ProcessError> {
     let path = data_dir.join(CONFIG_FILE);
     let new = data_dir.join(format!("{CONFIG_FILE}.new"));
-    // It may hold what only its owner shall read.
+    // The configuration may contain secrets.
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let file = options.open(&new).and_then(|mut file| {
@@ -264,7 +266,7 @@ fn write_config(data_dir: &Path, text: &str) -> Result<PathBuf, ProcessError> {
     }
 }
 
-/// What somebody at the terminal has to know; for programs there is the file.
+/// Prints or logs the addresses and the data directory. Programs read the configuration file instead.
 fn print_summary(options: &StandaloneOptions, coordinator: &EmbeddedServer, listener: Option<&TcpListener>) {
     let (data_dir, web) = (&options.data_dir, listener.and_then(|listener| listener.local_addr().ok()));
     if options.is_machine_readable {
@@ -273,7 +275,7 @@ fn print_summary(options: &StandaloneOptions, coordinator: &EmbeddedServer, list
     }
     let web = web.map_or("no web server".to_owned(), |address| format!("web server http://{address}"));
     let mut out = io::stdout().lock();
-    // Nobody may be reading; the launcher works all the same.
+    // Standard output may be closed; the launcher does not need it.
     let _ = writeln!(
         out,
         "Nodepool {VERSION} for this one machine only; to serve more, use an Apache ZooKeeper ensemble and \
@@ -304,7 +306,7 @@ mod tests {
         let images = folder.path().join("images");
         let path = write_config(folder.path(), &built_in_config(8005, "me", Some(&images))).unwrap();
         let loaded = LauncherOptions::new(path).load().await.unwrap();
-        assert_eq!(loaded.problems, []);
+        assert_eq!(loaded.diagnostics, []);
         assert!(loaded.config.out_of_service.is_empty());
         assert!(loaded.config.labels.contains_key("local"));
         assert_eq!(loaded.config.providers["this-machine"].pools["main"].labels.len(), 1);
@@ -313,7 +315,7 @@ mod tests {
         assert_eq!(loaded.config.diskimages.len(), 1);
         let path = write_config(folder.path(), &built_in_config(8005, "me", None)).unwrap();
         let loaded = LauncherOptions::new(path).load().await.unwrap();
-        assert_eq!((loaded.problems.len(), loaded.config.diskimages.len()), (0, 0));
+        assert_eq!((loaded.diagnostics.len(), loaded.config.diskimages.len()), (0, 0));
         assert_eq!(loaded.config.webapp.listen_address, "127.0.0.1");
     }
 }

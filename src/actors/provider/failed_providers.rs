@@ -1,4 +1,4 @@
-//! Providers of the configuration that could not be started, and what that means for a request.
+//! Providers of the configuration that failed to start, and the verdicts of their pools about requests.
 
 use std::collections::BTreeMap;
 
@@ -25,25 +25,25 @@ struct StartFailure {
 }
 
 impl FailedProviders {
-    /// Tells it, and returns true, where that is news: it is tried again and again, and need not be told each time.
+    /// Logs a new reason and returns true. The start is retried, so a known reason is not logged with every attempt.
     pub fn record_failure(&mut self, provider: &ProviderName, diagnostics: &[Diagnostic]) -> bool {
-        let reason = diagnostics.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
+        let reason = diagnostics.iter().map(|diagnostic| diagnostic.message.clone()).collect::<Vec<_>>().join("; ");
         let is_new = self.reasons.get(provider).is_none_or(|failure| failure.reason != reason);
         if is_new {
-            for problem in diagnostics {
-                error!(target: "nodepool.ProviderManager", %provider, %problem, "Error starting provider");
+            for diagnostic in diagnostics {
+                error!(target: "nodepool.ProviderManager", %provider, %diagnostic, "Error starting provider");
             }
             self.reasons.insert(provider.clone(), StartFailure { reason, since: clock::now() });
         }
         is_new
     }
 
-    /// It runs, or is configured no more.
+    /// Called when the provider has started, or is no longer configured.
     pub fn remove(&mut self, provider: &ProviderName) {
         self.reasons.remove(provider);
     }
 
-    /// The first pool that would have a label of the request if its provider could be started.
+    /// Verdict of the first pool that would have a label of the request if its provider could be started.
     pub fn verdict_for(
         &self,
         request: &NodeRequest,
@@ -68,7 +68,7 @@ impl FailedProviders {
     }
 
     /// For dumps: the reasons by provider.
-    pub fn observe(&self) -> BTreeMap<&ProviderName, &String> {
+    pub fn view(&self) -> BTreeMap<&ProviderName, &String> {
         self.reasons.iter().map(|(provider, failure)| (provider, &failure.reason)).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! What changes something at a cloud passes here last: a process that stood still may have lost its session without knowing, and
-//! others go on with what was its own.
+//! Fencing for cloud calls: before a mutating call is sent, checks that the ZooKeeper session is still alive. A paused
+//! process may have lost it, and another launcher may already own its nodes.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_zk::{SessionState, Zk, paths};
 
-/// A call is on its way for a while; so long the session has to live.
+/// The session must remain valid for this long, because a call takes time to reach the cloud.
 const MIN_SESSION_REMAINING: Duration = Duration::from_millis(100);
-/// Between two questions, where nobody answers.
+/// Interval between two queries if ZooKeeper does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
@@ -22,21 +22,21 @@ impl Fence {
         Self(zk)
     }
 
-    /// Resolves when the session is known to live; never, where it is over. Asks nobody where a leader answered lately.
+    /// Resolves when the session is confirmed; never if it expired. Sends no request if a leader answered recently.
     pub async fn wait_for_session(&self) {
         while !self.is_session_confirmed() {
             let answered = self.0.sync(paths::ROOT).await.is_ok();
             if *self.0.session().borrow() == SessionState::Expired {
                 return futures::future::pending().await;
             }
-            // We may have stood still since it was asked, so it is looked at once more.
+            // The process may have been paused since the query, so the condition is checked once more.
             if !answered {
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
 
-    /// For drivers, which know nothing of sessions.
+    /// Hook for drivers, which do not know sessions.
     pub fn call_guard(&self) -> CallGuard {
         let fence = self.clone();
         CallGuard::new(move || {
@@ -45,7 +45,7 @@ impl Fence {
         })
     }
 
-    /// It asks nobody.
+    /// Sends no request.
     pub fn is_session_confirmed(&self) -> bool {
         self.0.session_valid_until().is_some_and(|until| Instant::now() + MIN_SESSION_REMAINING < until)
     }

@@ -1,4 +1,4 @@
-//! How a job reaches a provider and how its submitter hears of it: every submit is answered, come what may.
+//! Messages between submitters of jobs and a provider. Every submit is answered, even if the provider has panicked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use nodepool_drivers::common::keyscan::Scanner;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 
-/// A running provider, as the others see it: where to submit jobs, and what is known. Hides the driver's type.
+/// Handle of a running provider: recipients for its jobs, and its facts. Hides the driver's type.
 #[derive(Clone, Debug)]
 pub struct ProviderHandle {
     pub provider: ProviderName,
     pub submit: Recipient<Submit>,
     pub abandon: Recipient<Abandon>,
-    /// It is replaced or removed: no survey any more but for launches that wait for one, and the TaskManager stops when nothing is in
-    /// flight and nobody has this handle, for requests that were begun with it end with it.
+    /// For a provider that is replaced or removed: it refreshes only for launches that wait for a refresh. The TaskManager
+    /// stops when nothing is in flight and no handle is left, because requests that started with it complete with it.
     pub drain: Recipient<Drain>,
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,
-    /// Hears what leaked instances take.
+    /// Receives the usage of leaked instances.
     pub set_leaked_usage: Recipient<SetLeakedUsage>,
-    /// Only where the driver listens.
+    /// Only if the driver wants notifications.
     pub notify: Option<Recipient<Notify>>,
     pub facts: watch::Receiver<Arc<ProviderFacts>>,
-    /// Only where the driver reads more than its section.
+    /// Only if the driver reads more than its section.
     pub needs_reopen: Option<NeedsReopen>,
-    /// For the host keys of its nodes, a bounded number at a time.
+    /// Scans the host keys of its nodes, a bounded number at a time.
     pub scanner: Arc<Scanner>,
 }
 
-/// What is known about each of these providers now.
+/// The current facts of each of these providers.
 pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
     providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
 }
 
-/// Brings what is known up to date; returns what was known before, where that was something else.
+/// Updates `current` to the newest facts; returns the previous ones if they differ.
 pub fn update_facts(
     current: &mut BTreeMap<ProviderName, Arc<ProviderFacts>>,
     providers: &BTreeMap<ProviderName, ProviderHandle>,
@@ -58,17 +58,17 @@ pub fn update_facts(
     (!are_newest).then(|| std::mem::replace(current, facts_of(providers)))
 }
 
-/// News for a driver.
+/// A notification for a driver.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Notify(pub Notification);
 
-/// What leaked instances take of a provider's limits.
+/// Usage of leaked instances, which counts against a provider's limits.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct SetLeakedUsage(pub Resources);
 
-/// The submitter's own number for a job; unique among the jobs it has open.
+/// The submitter's id of a job; unique among its open jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
@@ -99,8 +99,7 @@ impl Submit {
     }
 }
 
-/// The submitter wants a job no more. A call in flight is awaited, so that what it creates is known; the job then ends
-/// with a failure.
+/// Cancels a job. A call in flight is awaited, so that what it creates is known; the job then ends with a failure.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Abandon {
@@ -113,7 +112,7 @@ pub struct Abandon {
 #[rtype(result = "()")]
 pub struct Drain;
 
-/// What a submitter hears.
+/// An event of a job, sent to its submitter.
 #[derive(Clone, Debug, Message, PartialEq)]
 #[rtype(result = "()")]
 pub struct JobUpdate {
@@ -121,8 +120,8 @@ pub struct JobUpdate {
     pub event: JobEvent,
 }
 
-/// The duty to answer one submit. Dropped unanswered, by a provider that stopped or a mailbox that was closed, it says
-/// so: nobody waits for ever.
+/// Answers one submit exactly once. If it is dropped unanswered, by a stopped provider or a closed mailbox, it sends a
+/// failure, so that no submitter waits forever.
 pub struct JobResponder {
     job_id: JobId,
     /// `None` once the job has ended.
@@ -132,7 +131,7 @@ pub struct JobResponder {
 }
 
 impl JobResponder {
-    /// Tells the id once; later calls change nothing.
+    /// Reports the id once; later calls do nothing.
     pub fn instance_known(&mut self, id: &ExternalId) {
         if !self.is_instance_known {
             self.is_instance_known = true;
@@ -149,7 +148,7 @@ impl JobResponder {
         &self.log_context
     }
 
-    /// A step of the job's machine, for those who watch it.
+    /// Logs a step of the job's state machine.
     pub fn log_step(&self, provider: &ProviderName, from: &str, to: &str) {
         if from != to {
             let (event_id, node_request_id, node_id) =
@@ -158,15 +157,15 @@ impl JobResponder {
         }
     }
 
-    /// Is this the job that an `Abandon` means?
+    /// Whether `abandon` refers to this job.
     pub fn belongs_to(&self, abandon: &Abandon) -> bool {
         self.job_id == abandon.job_id && self.reply.as_ref() == Some(&abandon.reply)
     }
 
-    fn send(&self, news: JobEvent) {
-        // Not bounded by the mailbox but by the protocol: at most two news for a job.
+    fn send(&self, event: JobEvent) {
+        // Bounded by the protocol instead of the mailbox: at most two events per job.
         if let Some(reply) = &self.reply {
-            reply.do_send(JobUpdate { job_id: self.job_id, event: news });
+            reply.do_send(JobUpdate { job_id: self.job_id, event });
         }
     }
 }

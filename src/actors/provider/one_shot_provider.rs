@@ -1,4 +1,4 @@
-//! One provider for the time of a command: its driver in a thread of its own, jobs in, outcomes out.
+//! Provider for one command: runs a driver in a thread of its own, accepts jobs and returns their outcomes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use nodepool_model::records::time::Seconds;
 pub use nodepool_policy::cleanup::leaks::{LeakCandidate, leak_candidates};
 use python_yaml::diagnostics::Diagnostic;
 
-/// Calls at a time.
+/// Maximum number of concurrent calls.
 const API_CONCURRENCY: usize = 10;
 
 /// A running provider; dropping it ends its thread.
@@ -53,12 +53,12 @@ impl OneShotProvider {
                     Self { submitter, system: System::current(), facts }
                 });
                 let has_failed = started.is_err();
-                // Nobody waits any more: there is nothing to run for.
+                // Without a provider or a caller, nothing is left to run.
                 if ready.send(started).is_err() || has_failed {
                     System::current().stop();
                 }
             });
-            // How a command's system ends tells nothing.
+            // The exit code of a command's actor system carries no information.
             let _ = runner.run();
         });
         opened.await.unwrap_or_else(|_| Err(Vec::new()))
@@ -71,7 +71,7 @@ impl OneShotProvider {
         ended.await.unwrap_or_else(|_| Err(CloudError::abandoned("the provider has stopped")))
     }
 
-    /// What the first survey found.
+    /// The facts of the first refresh.
     pub async fn refresh(&self) -> Result<Arc<ProviderFacts>, CloudError> {
         match self.run(Job::Refresh).await? {
             Outcome::Refreshed(facts, _) => Ok(facts),
@@ -86,7 +86,7 @@ impl Drop for OneShotProvider {
     }
 }
 
-/// Submits jobs and keeps who asked.
+/// Submits jobs and returns each outcome to its caller.
 struct JobSubmitter {
     provider: ProviderHandle,
     pending_jobs: PendingJobs,
@@ -107,11 +107,11 @@ impl Handler<SubmitJob> for JobSubmitter {
     type Result = ();
 
     fn handle(&mut self, message: SubmitJob, ctx: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("Ask");
+        let _measured = profile::time_handler::<Self>("SubmitJob");
         let reply = ctx.address().recipient();
         let client = ProviderClient { pending_jobs: self.pending_jobs.clone(), provider: self.provider.clone(), reply };
         let running = async move {
-            // Who asked may have given up.
+            // The caller may have stopped waiting.
             let _ = message.reply.send(client.run(message.job).await);
         };
         ctx.spawn(running.into_actor(self));
@@ -122,7 +122,7 @@ impl Handler<JobUpdate> for JobSubmitter {
     type Result = ();
 
     fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
-        let _measured = profile::time_handler::<Self>("JobNews");
+        let _measured = profile::time_handler::<Self>("JobUpdate");
         self.pending_jobs.on_update(message);
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs for whoever waits for them in the middle of something: asked, heard of, and abandoned where nobody waits any more.
+//! Awaitable provider jobs: submit one, receive its events, cancel it when the handle is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::records::ids::ExternalId;
 
-/// The jobs that an actor has asked for on behalf of others.
+/// Open jobs that an actor has submitted on behalf of its tasks.
 #[derive(Clone, Default)]
 pub struct PendingJobs {
     state: Arc<Mutex<State>>,
@@ -24,7 +24,7 @@ struct State {
     next: u64,
 }
 
-/// Where to ask: one provider, and the actor that hears its news.
+/// Client of one provider, for an actor that receives the updates of the jobs.
 #[derive(Clone)]
 pub struct ProviderClient {
     pub pending_jobs: PendingJobs,
@@ -32,7 +32,7 @@ pub struct ProviderClient {
     pub reply: Recipient<JobUpdate>,
 }
 
-/// A job that is under way; dropped before its end, it is abandoned.
+/// A running job; dropping the handle before its end cancels the job.
 pub struct JobHandle {
     client: ProviderClient,
     job_id: JobId,
@@ -41,12 +41,12 @@ pub struct JobHandle {
 }
 
 impl PendingJobs {
-    /// To be told of all news that the actor hears.
+    /// Must be called with every update that the actor receives.
     pub fn on_update(&self, message: JobUpdate) {
         let mut state = self.lock();
         let has_ended = matches!(message.event, JobEvent::Finished(_));
         if let Some(sender) = state.open.get(&message.job_id) {
-            // Who waited may just have gone.
+            // The handle may just have been dropped.
             let _ = sender.send(message.event);
         }
         if has_ended {
@@ -73,7 +73,7 @@ impl ProviderClient {
         JobHandle { client: self.clone(), job_id, events, has_ended: false }
     }
 
-    /// A job of which nothing but the end matters.
+    /// Runs a job to its end.
     pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
         let mut handle = self.submit(job);
         loop {
@@ -85,7 +85,7 @@ impl ProviderClient {
 }
 
 impl ProviderClient {
-    /// One that is not there is as good as deleted.
+    /// A missing image counts as deleted.
     pub async fn delete_image(&self, id: &ExternalId, within: Duration) -> Result<(), String> {
         match tokio::time::timeout(within, self.run(Job::DeleteImage(id.clone()))).await {
             Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
@@ -96,7 +96,7 @@ impl ProviderClient {
 }
 
 impl JobHandle {
-    /// The next news; after the end there are none to be asked for.
+    /// The next event. There is none after `Finished`.
     pub async fn next(&mut self) -> JobEvent {
         let stopped = || JobEvent::Finished(Err(CloudError::abandoned("the provider has stopped")));
         let event = self.events.recv().await.unwrap_or_else(stopped);

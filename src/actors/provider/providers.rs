@@ -1,4 +1,4 @@
-//! Starts a TaskManager for a provider section and hands out the way to it.
+//! Starts a TaskManager for a provider section and returns its handle.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::ProviderName;
 use python_yaml::diagnostics::Diagnostic;
 
-/// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
+/// Drivers that are not part of this crate. They are tried first, so that one of them may replace a built-in driver.
 pub trait ExtraDrivers: Send + Sync {
-    /// Values of a provider's `driver` that it opens. Of a section whose driver Nodepool 11 does not know, everything that is not
-    /// common to all drivers is left to `open`: which keys there are, and what they mean.
+    /// Values of a provider's `driver` that it opens. In a section whose driver Nodepool 11 does not know, `open` defines
+    /// the keys that are not common to all drivers, and their meaning.
     fn names(&self) -> Vec<&'static str>;
-    /// Opens its driver for the section and ends with `start.with(driver)`.
+    /// Opens the driver for the section and ends with `start.with(driver)`.
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>>;
 }
 
-/// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
-/// not be started, which may be possible by now.
+/// Providers with an unchanged section that are to be opened again: their drivers have read other files that changed, or
+/// they failed to start, which may succeed now.
 pub fn providers_to_reopen(
     before: &Config,
     now: &Config,
@@ -34,7 +34,7 @@ pub fn providers_to_reopen(
     same.map(|(name, _)| name).filter(|name| needs_reopen(name)).cloned().collect()
 }
 
-/// Makes a running provider of an opened driver.
+/// Starts the TaskManager of an opened driver.
 pub struct StartProvider {
     provider: ProviderName,
     deps: TaskManagerDeps,
@@ -48,7 +48,7 @@ impl OpenDriver for StartProvider {
     }
 }
 
-/// A provider that cannot be opened is out of service; the problems say why.
+/// Starts a provider. One that cannot be opened is out of service; the diagnostics say why.
 pub fn start(
     section: &ProviderConfig,
     deps: TaskManagerDeps,

@@ -31,53 +31,53 @@ use nodepool_model::records::time::Seconds;
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
 use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
 
-/// Whether a provider is looked at as a whole, again and again.
+/// Whether the facts of a provider are refreshed periodically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefreshMode {
-    /// As its driver says.
+    /// At the intervals of its driver.
     Periodic,
-    /// Who only uploads images need not know what else there is.
+    /// For builders: uploads of images need no provider facts.
     Never,
 }
 
-/// What a TaskManager is given besides its driver.
+/// Constructor dependencies of a TaskManager, besides its driver.
 #[derive(Clone)]
 pub struct TaskManagerDeps {
     pub registry: dump::DumpRegistry,
     pub panics: PanicWatch,
     pub samples: SampleSink,
-    /// Calls in flight, where the driver lets the operator choose.
+    /// Maximum number of calls in flight, for drivers that leave it to the operator.
     pub api_concurrency: usize,
-    /// Between looks for an image that is missing in the cloud.
+    /// Interval between checks for an image that is missing in the cloud.
     pub image_check: Seconds,
-    /// Where the TaskManager lives.
+    /// Arbiter on which the TaskManager runs.
     pub arbiter: ArbiterHandle,
     pub refresh_mode: RefreshMode,
-    /// For what changes something, where that hangs on a session.
+    /// Fence for mutating calls, if they depend on a session.
     pub fence: Option<Fence>,
 }
 
 pub struct TaskManager<D: Driver> {
     provider: ProviderName,
     driver: Rc<D>,
-    /// Where what the driver counts goes.
+    /// Receives the samples that the driver itself collects.
     own_samples: SampleSink,
     deps: TaskManagerDeps,
     tasks: Tasks<D>,
     actor_tasks: ActorTasks<Self>,
-    /// Between the wish for an inventory and the listing.
-    observe_delay: Duration,
-    /// For the next call that has to wait for the rate.
+    /// Delay between the first demand for an inventory and the listing.
+    listing_delay: Duration,
+    /// Fires when the rate limit allows the next call.
     timer: Option<SpawnHandle>,
-    /// For the next survey, with its time.
+    /// Timer of the next refresh, with its time.
     refresh_timer: Option<(Seconds, SpawnHandle)>,
     lifecycle: Lifecycle,
-    /// Looks whether anybody still has the handle.
+    /// Fires when a drained provider checks for remaining handles.
     drain_timer: Option<SpawnHandle>,
     registration_and_guard: Option<(Registration, PanicGuard)>,
 }
 
-/// Between looks whether a provider that is drained may go.
+/// Interval between checks whether a drained provider may stop.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -125,7 +125,7 @@ impl<D: Driver> TaskManager<D> {
             provider,
             driver,
             deps,
-            observe_delay: rate_limits.listing_delay.to_duration(),
+            listing_delay: rate_limits.listing_delay.to_duration(),
             timer: None,
             refresh_timer: None,
             lifecycle: Lifecycle::Serving,
@@ -134,14 +134,14 @@ impl<D: Driver> TaskManager<D> {
         }
     }
 
-    /// Starts whatever may start. Every handler ends with this.
+    /// Starts everything that is due. Handlers that change the tasks end with this.
     fn schedule(&mut self, ctx: &mut Context<Self>) {
         let needs_refresh = self.lifecycle == Lifecycle::Serving || self.tasks.awaits_refresh();
         if needs_refresh && self.deps.refresh_mode == RefreshMode::Periodic {
             self.refresh_when_due(ctx);
         }
         if self.tasks.take_due_listing() {
-            ctx.run_later(self.observe_delay, |act, ctx| {
+            ctx.run_later(self.listing_delay, |act, ctx| {
                 act.tasks.list();
                 act.schedule(ctx);
             });
@@ -165,7 +165,7 @@ impl<D: Driver> TaskManager<D> {
         }
     }
 
-    /// Requests that were begun before the provider was replaced or removed end with it: it goes when nobody has its handle.
+    /// Requests that started before the provider was drained complete with it, so it stops only when no handle is left.
     fn stop_when_unused(&mut self, ctx: &mut Context<Self>) {
         if !self.tasks.has_watchers() {
             ctx.stop();
@@ -199,7 +199,7 @@ impl<D: Driver> TaskManager<D> {
         self.refresh_timer = Some((due, timer));
     }
 
-    /// Wraps the driver's call, once for all drivers: deadline, trace span, and the way back to `call_ended`.
+    /// Wraps a driver's call, the same way for all drivers: with deadline, trace span and completion in `call_ended`.
     fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();
@@ -214,7 +214,7 @@ impl<D: Driver> TaskManager<D> {
         let calling = async move {
             let guard = fence.as_ref().map_or_else(CallGuard::none, Fence::call_guard);
             if let Some(fence) = fence {
-                // What was got before a long wait may have ended meanwhile.
+                // A token from before a long wait may have expired meanwhile.
                 loop {
                     with_deadline(limit, driver.prepare(&request)).await?;
                     if fence.is_session_confirmed() {
@@ -304,7 +304,7 @@ impl<D: Driver> Handler<SetLeakedUsage> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, message: SetLeakedUsage, _: &mut Self::Context) {
-        let _measured = profile::time_handler::<Self>("Account");
+        let _measured = profile::time_handler::<Self>("SetLeakedUsage");
         self.tasks.set_leaked_usage(message.0);
     }
 }
@@ -342,14 +342,14 @@ impl<D: Driver> Handler<Dump> for TaskManager<D> {
 
     fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
         let _measured = profile::time_handler::<Self>("Dump");
-        serde_json::to_value(TaskManagerView { life: self.lifecycle, tasks: self.tasks.observe() }).ok()
+        serde_json::to_value(TaskManagerView { lifecycle: self.lifecycle, tasks: self.tasks.view() }).ok()
     }
 }
 
 /// The state of a TaskManager in a dump.
 #[derive(Serialize)]
 struct TaskManagerView {
-    life: Lifecycle,
+    lifecycle: Lifecycle,
     #[serde(flatten)]
     tasks: tasks_view::TasksView,
 }

@@ -1,4 +1,4 @@
-//! The jobs of one provider and the machines that carry them: which call comes next, who hears what, what is noted.
+//! Jobs of one provider and their state machines: selects the next call, answers submitters and updates the facts.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
 pub struct Tasks<D: Driver> {
     provider: ProviderName,
     driver: Rc<D>,
-    /// Start of the time of queue and surveys.
+    /// Origin of the time of queue and refresh schedule.
     started_at: Instant,
     facts: watch::Sender<Arc<ProviderFacts>>,
     queue: TaskQueue,
@@ -37,11 +37,11 @@ pub struct Tasks<D: Driver> {
     next_number: u64,
     listing: ListingState,
     refresh_schedule: RefreshSchedule,
-    /// Who hears of the survey that is under way.
+    /// Answered by the refresh that is running.
     refresh_waiters: Vec<JobResponder>,
-    /// Who asked for another one meanwhile.
+    /// Submitted during that refresh; answered by the next one.
     next_refresh_waiters: Vec<JobResponder>,
-    survey_error: Option<String>,
+    refresh_error: Option<String>,
     listing_error: Option<String>,
 }
 
@@ -71,11 +71,11 @@ struct Task {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cancellation {
     NotRequested,
-    /// Ends as soon as its call in flight has come back.
+    /// Ends as soon as its call in flight has ended.
     Requested,
 }
 
-/// Who hears of a job's end.
+/// Receiver of a job's result.
 enum Owner {
     Submitter(JobResponder),
     /// Part of a larger job.
@@ -84,10 +84,10 @@ enum Owner {
     Internal,
 }
 
-/// What a job is waiting for.
+/// Stage of a job: what it waits for.
 enum Stage<M> {
     Calling(M, CallId),
-    /// For an inventory of a job with a higher number: one that began earlier does not show what the machine has just done.
+    /// For the inventory of a job with a higher number: an earlier one does not show the machine's last change.
     Observing(M, u64),
     Parts(usize),
 }
@@ -96,9 +96,9 @@ enum Stage<M> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListingState {
     NotNeeded,
-    /// The shell has yet to be told.
+    /// `take_due_listing` has yet to report it.
     Due,
-    /// The shell starts it in a moment, or it is running.
+    /// The TaskManager starts it after a delay, or it is running.
     InProgress,
 }
 
@@ -123,7 +123,7 @@ impl<D: Driver> Tasks<D> {
             refresh_schedule,
             refresh_waiters: Vec::new(),
             next_refresh_waiters: Vec::new(),
-            survey_error: None,
+            refresh_error: None,
             listing_error: None,
         }
     }
@@ -136,8 +136,8 @@ impl<D: Driver> Tasks<D> {
         if job != Job::Refresh {
             return self.start_job(job, Owner::Submitter(responder));
         }
-        // The first survey has nothing to refresh, so one is enough for all who ask; later, who asks wants to know
-        // what is new, and one survey that begins from now on is enough for all of them.
+        // The first refresh answers all submitters that arrive while it runs. Later ones need newer facts: one refresh that
+        // starts after their submits answers all of them.
         if self.refresh_schedule.is_running() && !self.has_refreshed() {
             self.refresh_waiters.push(responder);
         } else {
@@ -146,28 +146,28 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// The job may have ended meanwhile; the news of that is on its way then.
+    /// Cancels a job, unless it has ended meanwhile; then its last event has already been sent.
     pub fn abandon(&mut self, abandon: &Abandon) {
         for responders in [&mut self.refresh_waiters, &mut self.next_refresh_waiters] {
             if let Some(index) = responders.iter().position(|responder| responder.belongs_to(abandon)) {
                 return respond_abandoned(responders.swap_remove(index));
             }
         }
-        let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
+        let cancelled = self.tasks.iter().find(|(_, running)| match &running.task.owner {
             Owner::Submitter(responder) => responder.belongs_to(abandon),
             Owner::PartOf(_) | Owner::Internal => false,
         });
-        if let Some(id) = meant.map(|(id, _)| *id) {
+        if let Some(id) = cancelled.map(|(id, _)| *id) {
             self.cancel_with_parts(id);
         }
     }
 
-    /// When the next survey shall begin; `survey` is to be called then.
+    /// Time of the next refresh, at which `start_refresh` must be called.
     pub fn refresh_due(&self) -> Option<Seconds> {
         self.refresh_schedule.due()
     }
 
-    /// Launches may wait for what no survey has found out yet.
+    /// Whether launches may wait for facts that no refresh has found yet.
     pub fn awaits_refresh(&self) -> bool {
         let is_complete = self.has_refreshed() && self.facts.borrow().failed_queries.is_empty();
         !is_complete && self.tasks.values().any(|running| matches!(running.task.job, Job::Launch(_)))
@@ -179,7 +179,7 @@ impl<D: Driver> Tasks<D> {
         self.start_job(Job::Refresh, Owner::Internal);
     }
 
-    /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
+    /// True once when machines start to wait for an inventory; `list` must then be called after the listing delay.
     pub fn take_due_listing(&mut self) -> bool {
         let is_due = self.listing == ListingState::Due;
         if is_due {
@@ -189,16 +189,16 @@ impl<D: Driver> Tasks<D> {
     }
 
     pub fn list(&mut self) {
-        assert_eq!(self.listing, ListingState::InProgress, "a listing is begun by take_due_listing");
+        assert_eq!(self.listing, ListingState::InProgress, "a listing is started after take_due_listing");
         if self.has_observers_after(None) {
             self.start_job(Job::List, Owner::Internal);
         } else {
-            // A survey came first.
+            // A refresh has already provided the inventory.
             self.listing = ListingState::NotNeeded;
         }
     }
 
-    /// The time of queue and surveys.
+    /// Time of queue and refresh schedule.
     pub fn now(&self) -> Seconds {
         Seconds(self.started_at.elapsed().as_secs_f64())
     }
@@ -222,7 +222,7 @@ impl<D: Driver> Tasks<D> {
         Some((call.call.key(), call.started?.elapsed().as_secs_f64() * 1000.0))
     }
 
-    /// Whom a call is made for; `None` where it is for the provider itself.
+    /// Log context of a call; `None` if the call is made for the provider itself.
     pub fn log_context(&self, id: CallId) -> Option<&LogContext> {
         match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
             Owner::Submitter(responder) => Some(responder.log_context()),
@@ -236,10 +236,10 @@ impl<D: Driver> Tasks<D> {
         let task = call.task;
         if let Err(error @ CloudError::Throttled { retry_after }) = &result {
             self.queue.throttled(id, now, *retry_after);
-            let running = self.tasks.get(&task).expect("a task lives as long as its call");
+            let running = self.tasks.get(&task).expect("a task exists as long as its call");
             if running.task.cancellation == Cancellation::NotRequested {
                 call.started = None;
-                // Nobody else would say why a provider knows nothing yet.
+                // A throttled refresh does not end, so the reason for missing facts is recorded here.
                 if running.task.job == Job::Refresh {
                     self.record_unavailable(error);
                 }
@@ -250,7 +250,7 @@ impl<D: Driver> Tasks<D> {
             self.queue.ended(id);
         }
         self.calls.remove(&id);
-        let running = self.tasks.remove(&task).expect("a task lives as long as its call");
+        let running = self.tasks.remove(&task).expect("a task exists as long as its call");
         let Stage::Calling(machine, call_id) = running.stage else { unreachable!("{task:?} waits for its call") };
         assert_eq!(call_id, id, "the answer belongs to another call of {task:?}");
         self.advance(task, running.task, machine, Input::Reply(result));
@@ -278,7 +278,7 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// One step of a machine, and what it asks for.
+    /// Performs one step of a machine, and its effects.
     fn advance(
         &mut self,
         id: TaskId,
@@ -331,7 +331,7 @@ impl<D: Driver> Tasks<D> {
             (Owner::Internal, Job::Refresh) => self.on_refresh_ended(&result),
             (Owner::Internal, _) => {
                 self.record_listing(result.as_ref().err());
-                // Machines that observe and hear nothing this time wait for the next one.
+                // Observing machines that this listing does not wake wait for the next one.
                 let again = self.has_observers_after(inventory_seen.is_some().then_some(id));
                 self.listing = if again { ListingState::Due } else { ListingState::NotNeeded };
             }
@@ -341,7 +341,7 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Each trouble is told once, not with every attempt: nobody else would say why what boots is not seen.
+    /// Logs each error once, not with every attempt. No other log line explains why booting instances are not seen.
     fn record_listing(&mut self, error: Option<&CloudError>) {
         let error = error.map(CloudError::to_string);
         if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
@@ -360,17 +360,17 @@ impl<D: Driver> Tasks<D> {
         self.refresh_waiters.drain(..).for_each(|responder| responder.finish(result.clone()));
     }
 
-    /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
+    /// Ends a cancelled job. Its end carries no information about the cloud.
     fn finish_abandoned(&mut self, task: Task) {
         match task.owner {
             Owner::Submitter(responder) => respond_abandoned(responder),
             Owner::PartOf(parent) => self.part_ended(parent),
-            Owner::Internal => unreachable!("nobody can abandon the listing for machines that observe"),
+            Owner::Internal => unreachable!("the internal listing cannot be cancelled"),
         }
     }
 
     fn part_ended(&mut self, parent: TaskId) {
-        // An abandoned job has been answered and is gone while its parts still come back.
+        // A cancelled job is answered and removed before its parts have ended.
         let Some(running) = self.tasks.get_mut(&parent) else { return };
         let Stage::Parts(left) = &mut running.stage else { unreachable!("a job with parts has no machine") };
         *left -= 1;
@@ -382,17 +382,17 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Folds what a job found into the facts; the outcome comes back with its time.
+    /// Applies the outcome of a job to the facts; returns the outcome with its time.
     fn apply_outcome(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
         let now = clock::now();
         match result {
             Ok(Outcome::Refreshed(facts, inventory)) => {
                 let zones = inventory.zones(&self.provider);
-                // A survey knows nothing of leaks.
+                // A refresh does not cover leaked instances.
                 let leaked = self.facts.borrow().leaked.clone();
                 let facts = Arc::new(ProviderFacts { refreshed_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
-                self.record_unanswered(&facts.failed_queries);
+                self.record_failed_queries(&facts.failed_queries);
                 Ok(Outcome::Refreshed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
@@ -440,25 +440,25 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    fn record_unanswered(&mut self, unanswered: &[&str]) {
-        let error = (!unanswered.is_empty()).then(|| format!("no answer to: {}", unanswered.join(", ")));
-        if let Some(error) = error.as_ref().filter(|error| self.survey_error.as_ref() != Some(error)) {
-            warn!(provider = %self.provider, %error, "survey lacks something");
+    fn record_failed_queries(&mut self, queries: &[&str]) {
+        let error = (!queries.is_empty()).then(|| format!("no answer to: {}", queries.join(", ")));
+        if let Some(error) = error.as_ref().filter(|error| self.refresh_error.as_ref() != Some(error)) {
+            warn!(provider = %self.provider, %error, "refresh incomplete");
         }
-        self.survey_error = error;
+        self.refresh_error = error;
     }
 
-    /// A provider that was never seen waits; one that refuses us is out of service, whatever is known of it.
+    /// `Denied` makes a provider permanently unavailable; other errors only before its first refresh, and temporarily.
     fn record_unavailable(&mut self, error: &CloudError) {
         let text = error.to_string();
-        if self.survey_error.as_ref() != Some(&text) {
-            warn!(provider = %self.provider, %error, "survey failed");
+        if self.refresh_error.as_ref() != Some(&text) {
+            warn!(provider = %self.provider, %error, "refresh failed");
         }
         let unavailable = match error {
-            CloudError::Denied(why) => Some(Unavailable::Permanent(why.clone())),
+            CloudError::Denied(reason) => Some(Unavailable::Permanent(reason.clone())),
             _ => (!self.has_refreshed()).then(|| Unavailable::Temporary(text.clone())),
         };
-        self.survey_error = Some(text);
+        self.refresh_error = Some(text);
         self.facts.send_if_modified(|facts| {
             let changes = unavailable.is_some() && facts.unavailable != unavailable;
             if changes {
@@ -468,7 +468,7 @@ impl<D: Driver> Tasks<D> {
         });
     }
 
-    /// What leaked instances take of the limits.
+    /// Records the usage of leaked instances, which counts against the limits.
     pub fn set_leaked_usage(&self, leaked: Resources) {
         self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
     }
@@ -477,7 +477,7 @@ impl<D: Driver> Tasks<D> {
         self.facts.send_modify(|facts| Arc::make_mut(facts).record_check(host, check));
     }
 
-    /// Whether anybody but us has a handle of this provider: each watches the facts.
+    /// Whether a handle of this provider exists: each handle watches the facts.
     pub fn has_watchers(&self) -> bool {
         self.facts.receiver_count() > 0
     }
@@ -486,16 +486,16 @@ impl<D: Driver> Tasks<D> {
         self.facts.borrow().refreshed_at > Timestamp::default()
     }
 
-    /// Whether machines still observe that a look does not wake; without one, whether any do.
+    /// Whether machines observe that this listing does not wake; without a listing, whether any machines observe.
     fn has_observers_after(&self, listing: Option<TaskId>) -> bool {
         let woken = listing.map_or(0, |listing| listing.0);
-        self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_, asked) if asked > woken))
+        self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_, since) if since > woken))
     }
 
     fn wake_observers(&mut self, listing: TaskId, inventory: &Inventory) {
-        let is_meant = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < listing.0);
+        let is_woken = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, since) if since < listing.0);
         let waiting: Vec<TaskId> =
-            self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
+            self.tasks.iter().filter(|(_, running)| is_woken(running)).map(|(id, _)| *id).collect();
         for id in waiting {
             if let Some(RunningTask { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
                 self.advance(id, task, machine, Input::Observed(inventory));
@@ -514,7 +514,7 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Ends a job now, or marks it to end when its call in flight has come back.
+    /// Ends a job now, or marks it to end when its call in flight has ended.
     fn cancel(&mut self, id: TaskId) {
         let Some(running) = self.tasks.get_mut(&id) else { return };
         running.task.cancellation = Cancellation::Requested;
@@ -529,7 +529,7 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    pub fn observe(&self) -> TasksView {
+    pub fn view(&self) -> TasksView {
         let in_flight = self.queue.in_flight().filter_map(|id| self.calls.get(&id));
         let facts = self.facts.borrow();
         TasksView {
@@ -543,7 +543,7 @@ impl<D: Driver> Tasks<D> {
             tasks: self.tasks.len(),
             jobs: self.tasks.values().take(MAX_SHOWN).map(job_view).collect(),
             facts_age_s: self.has_refreshed().then(|| (clock::now() - facts.refreshed_at).0),
-            survey_error: self.survey_error.clone(),
+            refresh_error: self.refresh_error.clone(),
             listing_error: self.listing_error.clone(),
             hosts: facts.static_hosts.len(),
             hosts_failed: failed_hosts(&facts),
@@ -552,7 +552,7 @@ impl<D: Driver> Tasks<D> {
 }
 
 fn respond_abandoned(responder: JobResponder) {
-    responder.finish(Err(CloudError::abandoned("abandoned by its submitter")));
+    responder.finish(Err(CloudError::abandoned("cancelled by its submitter")));
 }
 
 fn job_view<M: StateMachine>(running: &RunningTask<M>) -> JobView {

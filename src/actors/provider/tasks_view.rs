@@ -1,4 +1,4 @@
-//! What a dump shows of a provider's jobs.
+//! View of a provider's jobs for state dumps.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_policy::provider::task_queue::QueueLengths;
 
-/// Jobs and hosts shown in a dump; a provider with more of them is described well enough by the first.
+/// Maximum number of jobs and of hosts in a dump; the first ones describe a provider with more well enough.
 pub(super) const MAX_SHOWN: usize = 50;
 
-/// What a dump shows of them.
+/// A provider's jobs, calls and hosts in a dump.
 #[derive(Serialize)]
 pub struct TasksView {
     pub(super) in_flight: Vec<CallView>,
     pub(super) queued: QueueLengths,
     pub(super) tasks: usize,
     pub(super) jobs: Vec<JobView>,
-    /// `null` before the first survey.
+    /// `null` before the first refresh.
     pub(super) facts_age_s: Option<f64>,
-    pub(super) survey_error: Option<String>,
+    pub(super) refresh_error: Option<String>,
     pub(super) listing_error: Option<String>,
     pub(super) hosts: usize,
     pub(super) hosts_failed: BTreeMap<String, String>,

@@ -1,7 +1,7 @@
-//! Errands: what an actor has under way, of which it hears when it has ended.
+//! Actor tasks: futures owned by an actor, with a callback into the actor at the end of each.
 //!
-//! A context polls everything that was spawned in it whenever anything in it wakes; with hundreds of writes under way that is most of
-//! the work. Here only what woke is polled, and all ends with the actor as it would there.
+//! An actix context polls every future that was spawned in it whenever one of them wakes; with hundreds of writes in
+//! flight, that is most of the work. Here only futures that woke are polled. All end with the actor, as in a context.
 
 use std::future::Future;
 use std::task::Poll;
@@ -20,14 +20,14 @@ use super::profile;
 type OnComplete<A> = Box<dyn FnOnce(&mut A, &mut <A as Actor>::Context)>;
 type ActorTask<A> = LocalBoxFuture<'static, TaskResult<A>>;
 
-/// What an errand has come to: whom to tell, and how it goes on, if it does.
+/// End of a task: the callback, and the next task if it repeats.
 struct TaskResult<A: Actor> {
     on_complete: OnComplete<A>,
     next: Option<ActorTask<A>>,
 }
 
 pub struct ActorTasks<A: Actor> {
-    /// `None` until there is a first one.
+    /// `None` until the first task.
     sender: Option<mpsc::UnboundedSender<ActorTask<A>>>,
 }
 
@@ -38,7 +38,7 @@ impl<A: Actor> Default for ActorTasks<A> {
 }
 
 impl<A: Actor<Context = Context<A>>> ActorTasks<A> {
-    /// Has `work` done, and `then` told what came of it.
+    /// Runs `work` and calls `then` with its output.
     pub fn spawn<F: Future + 'static>(
         &mut self,
         ctx: &mut Context<A>,
@@ -52,7 +52,7 @@ impl<A: Actor<Context = Context<A>>> ActorTasks<A> {
         self.submit(ctx, actor_task.boxed_local());
     }
 
-    /// Has `then` told again and again, for the first time after this period.
+    /// Calls `then` repeatedly, for the first time after one period.
     pub fn spawn_interval(
         &mut self,
         ctx: &mut Context<A>,
@@ -65,7 +65,7 @@ impl<A: Actor<Context = Context<A>>> ActorTasks<A> {
     }
 
     fn submit(&mut self, ctx: &mut Context<A>, actor_task: ActorTask<A>) {
-        // Only an actor that is about to end does not take it any more.
+        // Sending fails only if the actor is about to stop.
         let _ = self.sender.get_or_insert_with(|| start_runner(ctx)).send(actor_task);
     }
 }
@@ -93,12 +93,12 @@ fn start_runner<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::U
                 running.extend(next);
                 Poll::Ready(Some(then))
             }
-            // None is left, and the next one wakes us.
+            // No task is left; the next one wakes this stream.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     });
     let completions = wrap_stream(ended).map(|then: OnComplete<A>, act: &mut A, ctx| {
-        let _measured = profile::time_handler::<A>("(end of an errand)");
+        let _measured = profile::time_handler::<A>("(task completed)");
         then(act, ctx);
     });
     ctx.spawn(completions.finish());

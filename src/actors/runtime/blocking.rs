@@ -1,4 +1,4 @@
-//! Work that asks the disk, on threads that may wait for it.
+//! Blocking work: file operations, on threads that may block.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ thread_local! {
     static RUN_INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From here on what this thread asks the disk it waits for itself: a simulation is the same each time, and threads never are.
+/// From now on, blocking work of this thread runs inline: threads would make a simulation non-deterministic.
 pub fn run_blocking_inline() {
     RUN_INLINE.set(true);
 }
@@ -20,10 +20,10 @@ pub async fn run_blocking<T: Send + 'static>(
         return work();
     }
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(format!("the thread for files ended: {error}")))
+    done.unwrap_or_else(|error| Err(format!("blocking task failed: {error}")))
 }
 
-/// Tells work on a thread to stop when nobody waits for it any more.
+/// Signals work on a thread to stop when its result is no longer awaited.
 #[derive(Default)]
 pub struct StopOnDrop(pub Arc<AtomicBool>);
 

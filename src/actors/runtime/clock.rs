@@ -1,4 +1,4 @@
-//! The one place that asks what time it is.
+//! Clock: the only place that reads the current time.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,10 +14,11 @@ use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
-/// Each runtime of a test has a time of its own, which may be behind that of whoever asked first: by days, where that was advanced.
+/// Keeps monotonic times positive: each runtime of a test has its own time, which may be days behind `PROCESS_START` if
+/// that was taken in a runtime whose time was advanced.
 const CLOCK_OFFSET: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// From when moments count in this process, and that before.
+/// Monotonic time counts from `CLOCK_OFFSET` before this instant.
 static PROCESS_START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {
@@ -26,33 +27,33 @@ thread_local! {
 
 #[derive(Clone, Copy)]
 struct Simulated {
-    /// From when moments count.
+    /// Replaces `PROCESS_START`.
     started: Instant,
     /// When the clock was last set, and to what.
     set: (Instant, Timestamp),
 }
 
-/// From here on it is this time on this thread, and the wall clock counts no more: a simulation is the same whenever it runs.
-/// Another call is a jump of the clock, of which timers notice nothing.
+/// Sets the time on this thread and detaches it from the wall clock, so that a simulation is the same whenever it runs.
+/// Another call is a jump of the clock, which timers do not notice.
 pub fn simulate(now: Timestamp) {
     let at = Instant::now();
-    let begun = SIMULATED.get().map_or(at, |simulated| simulated.started);
-    SIMULATED.set(Some(Simulated { started: begun, set: (at, now) }));
+    let started = SIMULATED.get().map_or(at, |simulated| simulated.started);
+    SIMULATED.set(Some(Simulated { started, set: (at, now) }));
 }
 
-/// The time by a clock that nobody sets, the one that timers follow.
+/// The monotonic time, which timers follow; setting the wall clock does not change it.
 pub fn monotonic_now() -> MonotonicTime {
-    let begun = SIMULATED.get().map_or_else(|| *PROCESS_START, |simulated| simulated.started);
-    MonotonicTime((Instant::now() + CLOCK_OFFSET).saturating_duration_since(begun))
+    let started = SIMULATED.get().map_or_else(|| *PROCESS_START, |simulated| simulated.started);
+    MonotonicTime((Instant::now() + CLOCK_OFFSET).saturating_duration_since(started))
 }
 
-/// The time by the wall clock. Where tokio's time is paused or advanced, as in tests, this follows it: the distance
-/// between tokio's clock and the machine's steady clock is zero in a running program and is added here. A correction
-/// of the machine's wall clock is followed as well, because no base is remembered.
+/// The wall-clock time. If tokio's time is paused or advanced, as in tests, this follows it: the difference between
+/// tokio's clock and the machine's steady clock is zero in a running program and is added here. Corrections of the
+/// machine's wall clock are followed as well, because no base is stored.
 #[allow(clippy::disallowed_methods)] // This function is where time enters.
 pub fn now() -> Timestamp {
-    if let Some(Simulated { set: (since, begun), .. }) = SIMULATED.get() {
-        return Timestamp(begun.0 + since.elapsed().as_secs_f64());
+    if let Some(Simulated { set: (at, time), .. }) = SIMULATED.get() {
+        return Timestamp(time.0 + at.elapsed().as_secs_f64());
     }
     let wall = std::time::SystemTime::now();
     let since_epoch = match wall.duration_since(std::time::UNIX_EPOCH) {
@@ -65,7 +66,7 @@ pub fn now() -> Timestamp {
     Timestamp(since_epoch + ahead - behind)
 }
 
-/// What a decision may look at, as it is now.
+/// Inputs of a decision, with the current time.
 pub fn inputs<'a>(
     config: &'a Config,
     snapshot: &'a Snapshot,
@@ -95,7 +96,7 @@ mod tests {
         let before = monotonic_now();
         simulate(Timestamp(500.0));
         assert_eq!(now().0, 500.0);
-        assert_eq!(monotonic_now(), before, "what is waited for does not come later because the clock was put back");
+        assert_eq!(monotonic_now(), before, "setting the clock back does not delay timers");
         tokio::time::advance(Duration::from_millis(1500)).await;
         assert_eq!(monotonic_now() - before, Seconds(1.5));
         SIMULATED.set(None);

@@ -1,4 +1,4 @@
-//! State dumps: every registered actor is asked for its state at once, and one JSON line per actor is logged.
+//! State dumps: all registered actors are queried at once, and one JSON line per actor is logged.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::messages::Dump;
 use super::profile::{self, Profile};
 use super::registry::{ActorId, NoAnswer};
 
-/// Actors that can be asked for their state.
+/// Actors that answer `Dump`.
 pub type DumpRegistry = super::registry::ActorRegistry<Dump>;
 
-/// A worker that needs longer than this is blocked, and that is what an operator wants to know.
+/// An actor that needs longer is blocked, which is what an operator needs to know.
 pub const DUMP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The answers of all actors, one JSON object each. An actor that does not answer is named.
@@ -22,8 +22,8 @@ pub async fn collect(registry: &DumpRegistry) -> Vec<Value> {
     answers.into_iter().map(|(actor_id, answer)| object(actor_id, answer)).collect()
 }
 
-/// What SIGUSR2 asks for: the state of all actors, and each second time the profile that the first time began. The lines have
-/// their own log target, so that they can be sent elsewhere.
+/// Handles SIGUSR2: logs the state of all actors, and starts a profile at one signal and logs it at the next one. The
+/// lines have their own log target, so that they can be sent elsewhere.
 #[derive(Default)]
 pub struct DumpWriter {
     profile: Option<(Profile, Instant)>,
@@ -42,7 +42,7 @@ impl DumpWriter {
                     debug!(target: "nodepool.stack_dump", "{line}");
                 }
             }
-            // Nobody pays for what nobody would see.
+            // No profile is recorded if its lines would not be logged.
             None if !tracing::enabled!(target: "nodepool.stack_dump", tracing::Level::DEBUG) => {}
             None => {
                 let max_duration = profile::MAX_DURATION;
@@ -51,14 +51,14 @@ impl DumpWriter {
                     true => {
                         debug!(target: "nodepool.stack_dump", "Starting profile; the next signal within {} s writes it", max_duration.as_secs())
                     }
-                    false => debug!(target: "nodepool.stack_dump", "somebody makes a profile already"),
+                    false => debug!(target: "nodepool.stack_dump", "a profile is already being recorded"),
                 }
             }
         }
         debug!(target: "nodepool.stack_dump", "End debug handler");
     }
 
-    /// When a profile ends that nobody asks for any more.
+    /// Resolves when a profile has expired without being collected.
     pub async fn profile_expired(&mut self) {
         match &self.profile {
             Some((_, end)) => tokio::time::sleep_until(*end).await,
@@ -69,7 +69,7 @@ impl DumpWriter {
     pub async fn discard_profile(&mut self) {
         if let Some((profile, _)) = self.profile.take() {
             drop(profile.finish().await);
-            debug!(target: "nodepool.stack_dump", "nobody asked for the profile; it is dropped");
+            debug!(target: "nodepool.stack_dump", "profile discarded: not collected in time");
         }
     }
 }
@@ -81,7 +81,7 @@ fn object(actor_id: ActorId, answer: Result<Option<Value>, NoAnswer>) -> Value {
     match answer {
         Ok(Some(Value::Object(state))) => view.extend(state),
         Ok(Some(other)) => drop(view.insert("state".to_owned(), other)),
-        Ok(None) => drop(view.insert("answer".to_owned(), "nothing to tell".into())),
+        Ok(None) => drop(view.insert("answer".to_owned(), "no state".into())),
         Err(NoAnswer::Stopped) => drop(view.insert("answer".to_owned(), "stopped".into())),
         Err(NoAnswer::Deadline) => {
             view.insert("answer".to_owned(), format!("none within {} ms", DUMP_TIMEOUT.as_millis()).into());
@@ -152,7 +152,7 @@ mod tests {
                     sender.send((worker, registration, std::thread::current().name().map(str::to_owned))).unwrap();
                 });
             }
-            let kept: Vec<_> = (0..2).map(|_| started.recv().unwrap()).collect();
+            let workers: Vec<_> = (0..2).map(|_| started.recv().unwrap()).collect();
             let (release, blocked) = std::sync::mpsc::channel::<()>();
             stuck.spawn_fn(move || {
                 let _ = blocked.recv();
@@ -160,13 +160,13 @@ mod tests {
             let views = collect(&registry).await;
             drop(release);
             assert_eq!(views[0]["name"], "stuck");
-            assert!(kept.iter().any(|(_, _, thread)| views[0]["thread"] == json!(thread)), "{views:?}");
+            assert!(workers.iter().any(|(_, _, thread)| views[0]["thread"] == json!(thread)), "{views:?}");
             assert_eq!(views[1], json!({"actor": "PoolWorker", "name": "well", "paused": false}));
         });
     }
 
     #[tokio::test]
-    async fn a_dropped_registration_is_not_asked() {
+    async fn a_dropped_registration_is_not_queried() {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {

@@ -1,4 +1,4 @@
-//! What a piece of work is for, by the ids that operators search the log for.
+//! Log context: ids of event, request and node, by which operators search the log.
 
 use tracing::{Span, info_span};
 
@@ -6,7 +6,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::snapshot::Snapshot;
 
-/// Goes with the work from actor to actor. What is not known is left out of the log.
+/// Passed with the work from actor to actor. Unknown ids are left out of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogContext {
     pub event: Option<String>,
@@ -19,14 +19,14 @@ impl LogContext {
         Self { event: event.map(str::to_owned), request: Some(id.clone()), node: None }
     }
 
-    /// A node with the request that has it, and that one's event where it is still there.
+    /// Context of a node, with the request to which it is allocated, and its event if the request still exists.
     pub fn node(id: &NodeId, record: Option<&Node>, snapshot: &Snapshot) -> Self {
         let request = record.and_then(|record| record.allocated_to.clone());
         let known = request.as_ref().and_then(|request| snapshot.request(request));
         Self { event: known.and_then(|known| known.record.event_id.clone()), request, node: Some(id.clone()) }
     }
 
-    // For fields of log lines, where nothing is an empty text.
+    // Values of log fields; an unknown id is an empty text.
 
     pub fn event_id(&self) -> &str {
         self.event.as_deref().unwrap_or_default()
@@ -40,9 +40,9 @@ impl LogContext {
         self.node.as_ref().map(NodeId::as_str).unwrap_or_default()
     }
 
-    /// For work whose log lines are written elsewhere.
+    /// For work whose log lines are written in other modules.
     pub fn span(&self) -> Span {
         let (event_id, node_request_id, node_id) = (self.event_id(), self.request_id(), self.node_id());
-        info_span!("subject", event_id, node_request_id, node_id)
+        info_span!("log_context", event_id, node_request_id, node_id)
     }
 }

@@ -1,21 +1,23 @@
-//! Every message that crosses between actors, apart from those of the TaskManager.
+//! Messages that several types of actors handle; all others are defined next to their actor, those about jobs in
+//! `provider/jobs`.
 
 use actix::Message;
 
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::report::status::PoolVerdict;
 
-/// Asks an actor for the state of its brain, as one JSON object. Nothing in it is a secret.
+/// Queries the state of an actor, as one JSON object without secrets.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Option<serde_json::Value>")]
 pub struct Dump;
 
-/// Asks a pool worker what it last decided about a request; `None` where it never saw it.
+/// Queries the last verdict about a request; `None` if the actor has none.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Option<PoolVerdict>")]
 pub struct ExplainRequest(pub RequestId);
 
-/// Asks an actor to finish what cannot be left, to release what it holds and to stop. The answer comes when it has.
+/// Requests an actor to complete work that cannot be interrupted, to release what it holds and to stop. Answered when that
+/// is done; only a draining pool answers before it has stopped.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;

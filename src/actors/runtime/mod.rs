@@ -1,4 +1,4 @@
-//! What every actor builds on: the reconcile loop, owned tasks, the clock, panics, the actor registry and dumps.
+//! Infrastructure of all actors: the reconcile loop, owned tasks, the clock, panics, the actor registry and dumps.
 
 pub(crate) mod actor_tasks;
 pub mod blocking;

@@ -1,4 +1,4 @@
-//! Panics: how an actor that went down tells the root of its tree, and when there were too many of them.
+//! Panics: notifies the root of an actor tree of a panicked actor, and counts panics to detect too many.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,17 +8,17 @@ use tokio::sync::watch;
 
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 
-/// More panics than a tree can be grown anew for: the service manager had better look at it.
+/// With this many panics in the window, the process exits instead of restarting the tree: the service manager takes over.
 pub const MAX_PANICS: usize = 5;
 const PANIC_WINDOW: Seconds = Seconds(600.0);
 
-/// Watches over the actors of one tree. The root waits on it, the actors carry its guards.
+/// Detects panics of the actors of one tree. The root awaits it, the actors hold its guards.
 #[derive(Clone)]
 pub struct PanicWatch {
     first: watch::Sender<Option<String>>,
 }
 
-/// A field of every long-lived actor. Actix drops an actor whose handler panicked and tells nobody; this does.
+/// A field of every long-lived actor. Actix drops a panicked actor without notification; the guard notifies the root.
 pub struct PanicGuard {
     actor: String,
     first: watch::Sender<Option<String>>,
@@ -33,11 +33,11 @@ impl PanicWatch {
         PanicGuard { actor: actor.into(), first: self.first.clone() }
     }
 
-    /// Resolves with the name of the actor that panicked first; the tree is to be ended then.
+    /// Resolves with the name of the actor that panicked first; the tree must be stopped then.
     pub async fn panicked(&self) -> String {
         let mut receiver = self.first.subscribe();
         let name = receiver.wait_for(Option::is_some).await.expect("this watch holds a sender");
-        name.clone().expect("waited for it to be there")
+        name.clone().expect("wait_for returned a name")
     }
 }
 
@@ -62,7 +62,7 @@ impl Drop for PanicGuard {
     }
 }
 
-/// The panics of the process, whichever session they happened in.
+/// Panics of the process, over all sessions.
 #[derive(Default)]
 pub struct PanicCounter {
     times: Mutex<VecDeque<MonotonicTime>>,
@@ -71,9 +71,9 @@ pub struct PanicCounter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Grow a new tree.
+    /// Start a new actor tree.
     Restart,
-    /// Five in ten minutes: end the process.
+    /// After five panics in ten minutes: end the process.
     Exit,
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_root_learns_which_actor_panicked() {
+    async fn the_root_receives_the_name_of_the_panicked_actor() {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {

@@ -1,5 +1,5 @@
 //! A profile of the actors, on request: processor time by actor and message type, slow handlers, mailbox waits, stacks.
-//! While nobody asks for one, a handler pays for one look at a flag.
+//! While none is recorded, a handler only pays for reading one flag.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,20 +12,20 @@ use tokio::time::Instant;
 
 use super::dump::{self, DumpRegistry};
 
-/// Who asks for a profile and forgets it pays no longer than this.
+/// A profile that is not collected ends after this time.
 pub const MAX_DURATION: Duration = Duration::from_secs(600);
-/// Handlers that took longer, in wall time, are told one by one.
+/// Handlers that took longer, in wall time, are listed individually.
 const SLOW_THRESHOLD: Duration = Duration::from_millis(10);
 const MAX_SLOW_HANDLERS: usize = 50;
-/// Mailboxes are knocked at this often.
+/// Interval of the mailbox probe.
 const MAILBOX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Stacks that are taken a second and thread; a prime, so that it does not beat with timers.
+/// Stack samples per second and thread; a prime, so that they do not align with timers.
 const STACKS_PER_SECOND: i32 = 97;
-/// Functions that are told of.
+/// Maximum number of functions in the results.
 const MAX_FUNCTIONS: usize = 40;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// Whether there is a profile, be it that its results are still put together.
+/// Whether a profile exists, including one whose results are still being compiled.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 static DATA: Mutex<Option<ProfileData>> = Mutex::new(None);
 
@@ -59,7 +59,7 @@ struct MailboxWait {
 }
 
 /// Measures until it is dropped; for the first line of a handler.
-#[must_use = "what is dropped at once measures nothing"]
+#[must_use = "a timer that is dropped at once measures nothing"]
 pub struct HandlerTimer {
     actor: &'static str,
     message: &'static str,
@@ -67,7 +67,7 @@ pub struct HandlerTimer {
     cpu: Duration,
 }
 
-/// Nothing while there is no profile.
+/// `None` while no profile is recorded.
 pub fn time_handler<A>(message: &'static str) -> Option<HandlerTimer> {
     if !IS_ON.load(Ordering::Relaxed) {
         return None;
@@ -86,7 +86,7 @@ fn short_name(full: &'static str) -> &'static str {
     plain.rsplit("::").next().unwrap_or(plain)
 }
 
-/// Processor time of the thread that asks.
+/// Processor time of the calling thread.
 fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
@@ -96,10 +96,10 @@ impl Drop for HandlerTimer {
         let (took, cpu) = (self.began.elapsed(), thread_time().saturating_sub(self.cpu));
         let mut data = lock();
         let Some(data) = data.as_mut() else { return };
-        let handled = data.handlers.entry((self.actor, self.message)).or_default();
-        handled.count += 1;
-        handled.cpu += cpu;
-        handled.longest = handled.longest.max(took);
+        let time = data.handlers.entry((self.actor, self.message)).or_default();
+        time.count += 1;
+        time.cpu += cpu;
+        time.longest = time.longest.max(took);
         if took >= SLOW_THRESHOLD && data.slow.len() < MAX_SLOW_HANDLERS {
             let after = data.began.elapsed();
             data.slow.push(SlowHandler { actor: self.actor, message: self.message, took, after });
@@ -111,14 +111,14 @@ fn lock() -> MutexGuard<'static, Option<ProfileData>> {
     DATA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A profile in the making. There is one at a time.
+/// A profile that is being recorded. At most one exists at a time.
 pub struct Profile {
     stacks: Option<pprof::ProfilerGuard<'static>>,
     probing: actix_rt::task::JoinHandle<()>,
 }
 
 impl Profile {
-    /// To be called on a thread that nothing else can block. `None` where there is one already.
+    /// Must be called on a thread that nothing else can block. `None` if a profile exists already.
     pub fn start(registry: DumpRegistry) -> Option<Self> {
         let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         if IN_USE.swap(true, Ordering::Relaxed) {
@@ -139,13 +139,13 @@ impl Profile {
         Some(Self { stacks, probing })
     }
 
-    /// What was measured, line by line.
+    /// The results, line by line.
     pub async fn finish(mut self) -> Vec<String> {
         self.probing.abort();
         IS_ON.store(false, Ordering::Relaxed);
         let Some(data) = lock().take() else { return Vec::new() };
         let mut lines = data.lines();
-        // Names of functions are looked up, which takes its time.
+        // Resolving function names takes time.
         let stacks = self.stacks.take();
         let stacks = tokio::task::spawn_blocking(move || stacks.map(|stacks| function_lines(&stacks)));
         lines.extend(stacks.await.ok().flatten().unwrap_or_default());
@@ -153,7 +153,7 @@ impl Profile {
     }
 }
 
-/// Whoever goes away in the middle leaves nothing running.
+/// A dropped profile leaves nothing running.
 impl Drop for Profile {
     fn drop(&mut self) {
         self.probing.abort();
@@ -163,7 +163,7 @@ impl Drop for Profile {
     }
 }
 
-/// How long everybody takes to get to a message that costs little.
+/// Measures how long each actor takes to reach a cheap message.
 async fn probe_mailboxes(registry: &DumpRegistry) {
     let answers = registry.time_all(super::messages::Dump, dump::DUMP_TIMEOUT).await;
     if let Some(data) = lock().as_mut() {
@@ -186,10 +186,10 @@ impl ProfileData {
         let seconds = self.began.elapsed().as_secs_f64();
         let mut lines = vec![format!("Profile of {seconds:.1} s"), "Handlers by processor time:".to_owned()];
         let mut handlers: Vec<_> = self.handlers.into_iter().collect();
-        handlers.sort_by_key(|(_, handled)| std::cmp::Reverse(handled.cpu));
-        lines.extend(handlers.into_iter().map(|((actor, message), handled)| {
-            let (cpu, longest) = (handled.cpu.as_secs_f64() * 1000.0, handled.longest.as_secs_f64() * 1000.0);
-            let HandlerTime { count, .. } = handled;
+        handlers.sort_by_key(|(_, time)| std::cmp::Reverse(time.cpu));
+        lines.extend(handlers.into_iter().map(|((actor, message), time)| {
+            let (cpu, longest) = (time.cpu.as_secs_f64() * 1000.0, time.longest.as_secs_f64() * 1000.0);
+            let HandlerTime { count, .. } = time;
             format!("  {actor} {message}: {cpu:.3} ms in {count} calls, the longest took {longest:.3} ms")
         }));
         lines.push(format!("Handlers that took more than {} ms:", SLOW_THRESHOLD.as_millis()));
@@ -214,7 +214,7 @@ impl ProfileData {
     }
 }
 
-/// Where the processor was found most often; the innermost function of each stack.
+/// The most frequent innermost functions of the sampled stacks.
 fn function_lines(stacks: &pprof::ProfilerGuard<'_>) -> Vec<String> {
     let Ok(report) = stacks.report().build() else { return Vec::new() };
     let (mut found, mut total): (BTreeMap<String, isize>, isize) = (BTreeMap::new(), 0);

@@ -1,4 +1,5 @@
-//! When to look: after a change of the snapshot or the facts, but never so often that looking is all there is to do.
+//! Reconcile loop of actors: runs after a change of the snapshot, the provider facts or the shared pool state. It is
+//! debounced, so that a burst of changes costs one run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,47 +23,47 @@ use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription};
 use nodepool_zk::mirror::wake_signal::WakeSignal;
 
-/// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
-/// takes in all of them.
+/// After a run, the thread belongs to other actors for this multiple of its duration. Under load, changes accumulate,
+/// and one run handles all of them.
 const COOLDOWN_FACTOR: u32 = 3;
 
-/// Timers end on whole milliseconds: a shorter rest would become ten times as long, and delay whoever asks next.
+/// Timers fire on whole milliseconds: a shorter cooldown would become ten times as long, and delay the next change.
 const MIN_COOLDOWN: Duration = Duration::from_micros(500);
 
-/// Timers are no finer.
+/// Resolution of timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
-/// The rest of an actor whose work nobody waits for by the millisecond, but for which many changes come together.
+/// Cooldown of an actor whose work is not urgent by the millisecond, but which receives many changes at once.
 pub const SHORT_DEBOUNCE: Duration = Duration::from_millis(1);
 
-/// The least rest of an actor for which nobody waits: the first change is looked at when it comes, those that follow
-/// it closely are looked at together, or each of them would wake a thread.
+/// Minimum cooldown of an actor whose work is not urgent. The first change is handled at once. Changes that follow it
+/// closely are handled together; otherwise each of them would wake a thread.
 pub const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// The changes that an actor looks at.
+/// What wakes a reconciler: the snapshot, facts, the shared pool state, a timer or a request.
 pub struct Triggers {
     mirror: Arc<Mirror>,
     snapshots: Subscription,
     facts: Vec<watch::Receiver<Arc<ProviderFacts>>>,
-    /// What the pools show each other, for those who mind.
+    /// Shared pool state, for actors that depend on it.
     shared_pools: Option<watch::Receiver<SharedPoolState>>,
-    /// Rung by each publication, and by whoever nudges.
+    /// Woken by each published snapshot, `requeue_now` and `requeue_at`.
     wake_signal: Arc<WakeSignal>,
-    /// End when one of the facts or the board has changed.
+    /// Each resolves when its facts or the shared pool state changed.
     sources: FuturesUnordered<LocalBoxFuture<'static, Option<TriggerSource>>>,
     is_requeued: bool,
-    /// The next moment to look at.
+    /// Fires at the time of the last `requeue_at`.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// What changes rarely, of which each one is listened to until it has ended.
+/// A source of rare changes, awaited until it closes.
 enum TriggerSource {
     Facts(watch::Receiver<Arc<ProviderFacts>>),
     SharedPools(watch::Receiver<SharedPoolState>),
 }
 
 impl TriggerSource {
-    /// Itself once it has changed.
+    /// Returns the source after a change; `None` once it has closed.
     async fn changed(mut self) -> Option<Self> {
         let changed = match &mut self {
             Self::Facts(facts) => facts.changed().await,
@@ -88,14 +89,14 @@ impl Triggers {
         }
     }
 
-    /// Looks at these facts from now on, and at once.
+    /// Watches these facts from now on, and requests a run now.
     pub fn watch_facts(&mut self, facts: Vec<watch::Receiver<Arc<ProviderFacts>>>) {
         self.facts = facts;
         self.resubscribe();
         self.requeue_now();
     }
 
-    /// Looks at what the pools show each other, too, and at what is there already.
+    /// Watches the shared pool state, too; its current value counts as a change.
     pub fn watch_shared_pools(&mut self, mut shared_pools: watch::Receiver<SharedPoolState>) {
         shared_pools.mark_changed();
         self.shared_pools = Some(shared_pools);
@@ -112,7 +113,7 @@ impl Triggers {
         self.sources = sources.map(|source| source.changed().boxed_local()).collect();
     }
 
-    /// What the pools show each other, if that changed since this was last asked.
+    /// The shared pool state, if it changed since the last call.
     pub fn changed_shared_pools(&mut self) -> Option<watch::Ref<'_, SharedPoolState>> {
         let shared_pools =
             self.shared_pools.as_mut().filter(|shared_pools| shared_pools.has_changed().unwrap_or(false))?;
@@ -123,14 +124,14 @@ impl Triggers {
         self.mirror.snapshot()
     }
 
-    /// As it is, without telling anybody else that there is something new.
+    /// The current snapshot, without publishing it.
     pub fn latest(&self) -> Arc<Snapshot> {
         self.snapshots.latest()
     }
 
-    /// What is there now is about to be looked at; only what comes later is a change.
+    /// Marks the current state as observed, right before a run. Only later changes trigger another run.
     fn mark_observed(&mut self) {
-        // What was folded in since the last publication is part of what is looked at.
+        // Publishes own writes since the last publication, because the run observes them, too.
         self.mirror.snapshot();
         self.is_requeued = false;
         self.snapshots.mark_seen();
@@ -139,13 +140,13 @@ impl Triggers {
         }
     }
 
-    /// An answer came, which may have freed something.
+    /// Requests a run now, for example after an answer that may have freed resources.
     pub fn requeue_now(&mut self) {
         self.is_requeued = true;
         self.wake_signal.wake();
     }
 
-    /// There will be something to look at then, whatever there was to be before.
+    /// Requests a run at this time, instead of the time requested before.
     pub fn requeue_at(&mut self, due: Option<MonotonicTime>) {
         let Some(due) = due else {
             self.timer = None;
@@ -161,9 +162,9 @@ impl Triggers {
         self.wake_signal.wake();
     }
 
-    /// Ready when there is something to look at that was not marked as seen. A source that has ended is silent.
+    /// Ready if a change was not marked as observed. A source that has closed causes no change.
     fn poll(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
-        // First, or what comes between would be heard by nobody.
+        // Registered first, so that no change in between is missed.
         self.wake_signal.register(task.waker());
         while let Poll::Ready(Some(source)) = self.sources.poll_next_unpin(task) {
             self.sources.extend(source.map(|source| source.changed().boxed_local()));
@@ -180,34 +181,34 @@ impl Triggers {
     }
 }
 
-/// An actor that looks when something has changed, or when the first of what waits is due.
+/// An actor that reconciles after a change, or when the next deadline is due.
 pub trait Reconcile: Actor<Context = Context<Self>> {
     fn triggers(&mut self) -> &mut Triggers;
 
-    /// Takes in all that has changed.
+    /// Handles all changes since the last run.
     fn reconcile(&mut self, ctx: &mut Context<Self>);
 
-    /// How long to rest after a look that took so long. Changes that follow each other closely are looked at once.
+    /// Cooldown after a run of this duration. Changes that follow each other closely are handled by one run.
     fn cooldown(_took: Duration) -> Option<Duration> {
         Some(DEBOUNCE)
     }
 
-    /// Looks at each change from now on, and at once when there has been one.
+    /// Reconciles after each change from now on, and at once if there was a change already.
     fn start_reconciler(ctx: &mut Context<Self>) {
         ctx.spawn(Reconciler { cooldown_until: None, cooldown: None });
     }
 }
 
-/// Looks, rests, and waits for the next change, as long as the actor lives.
+/// Reconciles, cools down and waits for the next change, as long as the actor runs.
 struct Reconciler {
-    /// What comes until then is looked at then. Where nothing comes nobody is woken for it.
+    /// Changes before this time are handled at this time. Without changes, no timer is started.
     cooldown_until: Option<Instant>,
-    /// Something has come, and is looked at when this has ended.
+    /// Set after a change during the cooldown; the change is handled at its end.
     cooldown: Option<Pin<Box<Sleep>>>,
 }
 
 impl Reconciler {
-    /// Ready when the actor may look.
+    /// Ready when the actor may reconcile.
     fn poll_cooldown(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
         if let Some(until) = self.cooldown_until.take().filter(|until| *until > Instant::now()) {
             self.cooldown = Some(Box::pin(sleep_until(until)));
@@ -229,20 +230,20 @@ impl<A: Reconcile> ActorFuture<A> for Reconciler {
         }
         ready!(self.poll_cooldown(task));
         act.triggers().mark_observed();
-        let (began, measured) = (Instant::now(), profile::time_handler::<A>("(change)"));
+        let (began, measured) = (Instant::now(), profile::time_handler::<A>("(reconcile)"));
         act.reconcile(ctx);
         drop(measured);
         let ended = Instant::now();
         self.cooldown_until = A::cooldown(ended - began).map(|cooldown| ended + cooldown);
         if act.triggers().poll(task).is_ready() {
-            // After whatever else there is for this actor.
+            // Yields to other work of this actor first.
             task.waker().wake_by_ref();
         }
         Poll::Pending
     }
 }
 
-/// How long to rest after a look that took so long; `None` where that is not worth a timer.
+/// Cooldown proportional to the duration of a run; `None` if it is not worth a timer.
 pub fn cooldown_after(took: Duration) -> Option<Duration> {
     Some(took * COOLDOWN_FACTOR).filter(|cooldown| *cooldown >= MIN_COOLDOWN)
 }

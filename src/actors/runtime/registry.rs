@@ -1,4 +1,4 @@
-//! Who can be asked: weak recipients of one message, by actor and name, all asked at once with one deadline.
+//! Actor registry: weak recipients of one message, by actor and name. All are queried at once, with one deadline.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use actix::{Message, Recipient, WeakRecipient};
 use futures::future::join_all;
 use tokio::time::Instant;
 
-/// Actors that answer `M`. They register when they start; dropping the registration takes them off.
+/// Actors that answer `M`. They register when they start; dropping the registration removes them.
 pub struct ActorRegistry<M: Message + Send>
 where
     M::Result: Send,
@@ -32,7 +32,7 @@ where
     recipient: WeakRecipient<M>,
 }
 
-/// Which actor: its type, its name, and the thread it registered on, by which a blocked arbiter is recognised.
+/// Identity of an actor: its type, its name, and the thread it registered on, which identifies a blocked arbiter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActorId {
     pub actor: &'static str,
@@ -40,7 +40,7 @@ pub struct ActorId {
     pub thread: String,
 }
 
-/// Why there is no answer. Both are findings.
+/// Why there is no answer. Dumps show both reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     Deadline,
@@ -66,7 +66,7 @@ where
     M: Message + Send + Clone + 'static,
     M::Result: Send,
 {
-    /// To be called on the actor's own arbiter, as in `started`.
+    /// Must be called on the actor's own arbiter, as in `started`.
     pub fn register(
         &self,
         actor: &'static str,
@@ -86,7 +86,7 @@ where
         Registration { unregister: Some(Box::new(unregister)) }
     }
 
-    /// Asks everybody at once. Comes back when all have answered, at the latest at the deadline; sorted by actor and
+    /// Queries all actors at once. Returns when all have answered, at the latest at the deadline; sorted by actor and
     /// name.
     pub async fn request_all(&self, message: M, deadline: Duration) -> Vec<(ActorId, Result<M::Result, NoAnswer>)> {
         let pending = self.recipients().into_iter().map(|(actor_id, recipient)| {
@@ -103,14 +103,14 @@ where
         join_all(pending).await
     }
 
-    /// How long each takes to answer; `None` where it does not.
+    /// Measures how long each actor takes to answer; `None` without an answer.
     pub async fn time_all(&self, message: M, deadline: Duration) -> Vec<(ActorId, Option<Duration>)> {
-        let pending = self.recipients().into_iter().map(|(asked, recipient)| {
+        let pending = self.recipients().into_iter().map(|(actor_id, recipient)| {
             let message = message.clone();
             async move {
                 let began = Instant::now();
                 let answer = tokio::time::timeout(deadline, recipient.send(message)).await;
-                (asked, answer.is_ok_and(|answer| answer.is_ok()).then(|| began.elapsed()))
+                (actor_id, answer.is_ok_and(|answer| answer.is_ok()).then(|| began.elapsed()))
             }
         });
         join_all(pending).await
@@ -120,7 +120,7 @@ where
         self.lock().by_number.len()
     }
 
-    /// How many of each type there are.
+    /// Number of actors by type.
     pub fn by_actor(&self) -> BTreeMap<&'static str, usize> {
         let mut numbers = BTreeMap::new();
         for entry in self.lock().by_number.values() {
@@ -148,7 +148,7 @@ where
     }
 }
 
-/// A panic elsewhere cannot leave the map half changed, so a poisoned lock is taken as it is.
+/// A panic elsewhere cannot leave the map half changed, so a poisoned lock is used as it is.
 fn lock<M: Message + Send>(entries: &Mutex<Entries<M>>) -> MutexGuard<'_, Entries<M>>
 where
     M::Result: Send,

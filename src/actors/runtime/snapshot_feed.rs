@@ -1,4 +1,4 @@
-//! The newest picture of ZooKeeper, over all sessions: for those who only look.
+//! Watch channel of the newest snapshot over all sessions, for read-only consumers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use nodepool_model::records::ids::ProviderName;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription, TransitionBatch};
 
-/// Frames that who watches closely may be behind.
+/// Maximum number of batches that a subscriber of transitions may lag behind.
 const MAX_TRANSITION_BATCHES: usize = 4096;
 
-/// Where each session's tree says what it sees. Between two sessions the last picture of the one before stays.
+/// Each session attaches its mirror here. Between two sessions, the last snapshot of the previous one stays available.
 #[derive(Clone)]
 pub struct SnapshotFeed {
     published: watch::Sender<Option<Subscription>>,
@@ -30,7 +30,7 @@ impl Default for SnapshotFeed {
 }
 
 impl SnapshotFeed {
-    /// A session has begun.
+    /// Called at the start of a session.
     pub fn attach_session(&self, mirror: &Mirror) {
         if let Some(sender) = &*self.transitions.lock().unwrap_or_else(PoisonError::into_inner) {
             mirror.stream_transitions(sender.clone());
@@ -42,25 +42,25 @@ impl SnapshotFeed {
         self.published.send_replace(Some(published));
     }
 
-    /// Every step of every session that begins from now on, for the one who asked last.
+    /// Every transition of every session that starts from now on. Only the latest subscriber receives them.
     pub fn subscribe_transitions(&self) -> mpsc::Receiver<TransitionBatch> {
         let (sender, receiver) = mpsc::channel(MAX_TRANSITION_BATCHES);
         *self.transitions.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
-    /// Other providers are in service, or others in their place.
+    /// Called when the set of running providers changes.
     pub fn set_facts(&self, facts: FactsReceivers) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
     }
 
-    /// What is known of each provider in service.
+    /// The current facts of each running provider.
     pub fn facts(&self) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect()
     }
 
-    /// Nothing before the first session.
+    /// `None` before the first session.
     pub fn latest(&self) -> Option<Arc<Snapshot>> {
         self.published.borrow().as_ref().map(|published| published.latest())
     }
@@ -70,14 +70,14 @@ impl SnapshotFeed {
     }
 }
 
-/// One that is told of each change.
+/// Snapshots over all sessions, one after each change.
 pub struct SnapshotStream {
     sessions: watch::Receiver<Option<Subscription>>,
     published: Option<Subscription>,
 }
 
 impl SnapshotStream {
-    /// Waits for a picture that has not been returned before; many changes together are one.
+    /// Waits for a snapshot that was not returned before; changes in quick succession are coalesced.
     pub async fn next(&mut self) -> Arc<Snapshot> {
         loop {
             let Some(published) = &mut self.published else {
@@ -88,7 +88,7 @@ impl SnapshotStream {
                 biased;
                 changed = published.changed() => match changed {
                     Ok(()) => break,
-                    // The mirror is gone; the next session brings another one.
+                    // The mirror has stopped; the next session attaches another one.
                     Err(_) => self.published = None,
                 },
                 _ = self.sessions.changed() => {
@@ -97,14 +97,14 @@ impl SnapshotStream {
                 }
             }
         }
-        let published = self.published.as_mut().expect("left only with a picture in hand");
+        let published = self.published.as_mut().expect("the loop ends only with a subscription");
         published.latest_and_mark_seen()
     }
 
     async fn wait_for_session(&mut self) {
         while self.published.is_none() {
             if self.sessions.changed().await.is_err() {
-                // Nobody can show anything any more.
+                // The feed was dropped: no session can be attached any more.
                 std::future::pending::<()>().await;
             }
             self.published = self.sessions.borrow_and_update().clone();
@@ -152,7 +152,7 @@ mod tests {
         wait_for_nodes(&mut stream, 1).await;
         drop(first);
         add_node(&other).await;
-        assert_eq!(feed.latest().unwrap().node_count(), 1, "what was seen last stays");
+        assert_eq!(feed.latest().unwrap().node_count(), 1, "the last snapshot stays available");
         let second = session(&zookeeper).await;
         feed.attach_session(&second);
         wait_for_nodes(&mut stream, 2).await;

@@ -1,4 +1,4 @@
-//! What builders tell statsd, by the names of the reference.
+//! statsd metrics of builders, with Nodepool 11's names.
 
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::statsd_metrics::Sample;
@@ -7,11 +7,11 @@ use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::image_status;
 use nodepool_policy::inputs::Inputs;
 
-/// After each build whose command could be started. `code`: its exit status, 1 for one that took too long.
+/// Samples of a build whose command was started. `code`: its exit status, 1 after a timeout.
 pub fn build_samples(image: &ImageName, duration_ms: f64, code: i32, now: Timestamp) -> [Sample; 3] {
     let key = |what: &str| format!("nodepool.dib_image_build.{image}.status.{what}");
     [
-        // Under `ext` the reference's mapping shows what stands in the place of a format.
+        // Nodepool 11's Prometheus mapping puts the key segment `status` into the label `ext`.
         Sample::timer(key("duration"), duration_ms)
             .with_series(&prometheus_metrics::BUILD_TIME, [image.as_str(), "status"]),
         Sample::gauge(key("rc"), f64::from(code))
@@ -20,13 +20,13 @@ pub fn build_samples(image: &ImageName, duration_ms: f64, code: i32, now: Timest
     ]
 }
 
-/// Of one format of a build, in bytes on disk.
+/// Size of one format of a build, in bytes on disk.
 pub fn build_size_sample(image: &ImageName, format: &str, bytes: u64) -> Sample {
     Sample::gauge(format!("nodepool.dib_image_build.{image}.{format}.size"), bytes as f64)
         .with_series(&prometheus_metrics::BUILD_SIZE, [image.as_str(), format])
 }
 
-/// After each upload that came to a good end, the hook included.
+/// Samples of an upload that succeeded, including its hook.
 pub fn upload_samples(image: &ImageName, provider: &ProviderName, duration_ms: f64) -> [Sample; 2] {
     let key = format!("nodepool.image_update.{image}.{provider}");
     let labels = [image.as_str(), provider.as_str()];
@@ -36,7 +36,7 @@ pub fn upload_samples(image: &ImageName, provider: &ProviderName, duration_ms: f
     ]
 }
 
-/// How busy a builder is: what the reference documents and does not send.
+/// Utilization of a builder. Nodepool 11 documents these gauges but does not send them.
 pub struct BuilderUtilization {
     pub builds: usize,
     pub uploads: usize,
@@ -54,7 +54,8 @@ pub fn utilization_samples(builder: &str, utilization: &BuilderUtilization) -> [
     ]
 }
 
-/// What a builder is asked for and does, with each look at everything: 0 is idle, 1 building, 2 uploading, 3 paused.
+/// Build requests, and states of builds and uploads, sent with each complete run: 0 idle, 1 building, 2 uploading, 3
+/// paused.
 pub fn state_samples(
     inputs: &Inputs<'_>,
     builder: &str,
@@ -111,9 +112,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    // operations.md §4.2, check 43
     #[test]
-    fn states_have_the_names_and_numbers_of_the_original() {
+    fn states_have_the_names_and_numbers_of_nodepool11() {
         let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: busy}, {name: idle}, {name: held}]";
         let root = parse::parse(text, &mut Vec::new()).unwrap();
         let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
@@ -123,14 +123,14 @@ mod tests {
         snapshot.images.set_requested(&"idle".into(), Some(5));
         let entry = |paused: bool| UploadEntry { paused, ..UploadEntry::default() };
         let images = [("busy", entry(false)), ("idle", entry(false)), ("held", entry(true))];
-        let uploading = UploadConfig {
+        let upload_config = UploadConfig {
             format: "raw".to_owned(),
             name_format: String::new(),
             hook: None,
             timeout: Seconds(3600.0),
             images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
         };
-        let facts = ProviderFacts { upload_config: Some(Arc::new(uploading)), ..ProviderFacts::initial() };
+        let facts = ProviderFacts { upload_config: Some(Arc::new(upload_config)), ..ProviderFacts::initial() };
         let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
         let inputs = Inputs {
             config: &config,

@@ -1,4 +1,4 @@
-//! What there is at the moment, for whoever asks for figures: nodes, requests, images, limits.
+//! Gauges that are computed from the snapshot at each scrape: nodes, requests, images, limits, quota.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
-/// Every figure that is counted anew, each time somebody asks.
+/// Writes all gauges.
 pub fn write_gauges(inputs: &Inputs<'_>, out: &mut PrometheusText) {
     let samples =
         statsd_metrics::global_gauges(inputs.snapshot).into_iter().chain(statsd_metrics::limit_gauges(inputs.config));
@@ -78,20 +78,20 @@ fn write_quota(inputs: &Inputs<'_>, out: &mut PrometheusText) {
     }
 }
 
-/// One limit of a cloud and what is used of it.
+/// One limit of a cloud and its usage.
 #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize, serde::Serialize)]
 #[serde(default)]
 pub struct Quota {
     pub resource: String,
-    /// `None` where there is none.
+    /// `None` if the cloud sets no limit.
     pub limit: Option<f64>,
-    /// By nodes.
+    /// Used by nodes.
     pub ours: f64,
-    /// By others in the same project, and by what has leaked.
+    /// Used by others in the same project and by leaked instances.
     pub others: f64,
 }
 
-/// By the newest look at the cloud; nothing before the first one.
+/// Quotas as of the last refresh of the provider; empty before the first one.
 pub fn quotas(provider: &ProviderName, facts: &ProviderFacts, snapshot: &Snapshot) -> Vec<Quota> {
     let mut others = facts.unmanaged.clone();
     others.add(&facts.leaked);
@@ -100,12 +100,12 @@ pub fn quotas(provider: &ProviderName, facts: &ProviderFacts, snapshot: &Snapsho
     let is_known = |name: &&str| facts.limits.get(name).is_finite() || ours.get(name) != 0.0 || others.get(name) != 0.0;
     let names = facts.limits.names().chain(ours.names()).chain(others.names()).filter(is_known);
     let names: std::collections::BTreeSet<&str> = names.collect();
-    let quota = |name: &str, resources: &Resources| Some(resources.get(name)).filter(|amount| amount.is_finite());
-    let of = |name: &&str| Quota {
+    let finite = |name: &str, resources: &Resources| Some(resources.get(name)).filter(|amount| amount.is_finite());
+    let quota = |name: &&str| Quota {
         resource: (*name).to_owned(),
-        limit: quota(name, &facts.limits),
+        limit: finite(name, &facts.limits),
         ours: ours.get(name),
         others: others.get(name),
     };
-    names.iter().map(of).collect()
+    names.iter().map(quota).collect()
 }

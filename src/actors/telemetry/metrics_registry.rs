@@ -1,4 +1,5 @@
-//! What was counted and timed since the process started, for Prometheus: bounded, and cheap where it happens.
+//! Metrics registry: counters, gauges and histograms since the process started, for Prometheus. Its size is bounded,
+//! and updates are cheap.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use nodepool_model::metrics::prometheus_metrics::{self, Metric, MetricKind};
 use nodepool_model::metrics::prometheus_text::{Distribution, MetricValue, PrometheusText};
 use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind};
 
-/// Names with their labels that are kept, at most. Labels come from records of others, and there is no end of those.
+/// Maximum number of series. Label values come from records of other programs, so their number is not bounded.
 const MAX_SERIES: usize = 20_000;
 
 #[derive(Clone, Default)]
@@ -27,14 +28,14 @@ struct Key {
 }
 
 impl MetricsRegistry {
-    /// A sample on its way to statsd, where it has a meter; times are in seconds here.
+    /// Records a statsd sample that has a Prometheus series. Timers are converted from milliseconds to seconds.
     pub fn record_sample(&self, sample: &Sample) {
-        let Some(reading) = &sample.series else { return };
+        let Some(series) = &sample.series else { return };
         let value = if sample.kind == SampleKind::Timer { sample.value / 1000.0 } else { sample.value };
-        self.record(reading.metric, reading.labels.clone(), value);
+        self.record(series.metric, series.labels.clone(), value);
     }
 
-    /// Sets a gauge, adds to a counter, or to a distribution.
+    /// Sets a gauge, adds to a counter, or adds to a histogram.
     pub fn record(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
         let mut series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key { name: metric.name, labels };
@@ -45,20 +46,20 @@ impl MetricsRegistry {
         match metric.kind {
             MetricKind::Gauge => drop(series.insert(key, MetricValue::Number(value))),
             MetricKind::Counter => {
-                if let MetricValue::Number(so_far) = series.entry(key).or_insert(MetricValue::Number(0.0)) {
-                    *so_far += value;
+                if let MetricValue::Number(total) = series.entry(key).or_insert(MetricValue::Number(0.0)) {
+                    *total += value;
                 }
             }
             MetricKind::Histogram(bounds) => {
                 let entry = series.entry(key).or_insert_with(|| MetricValue::Distribution(Distribution::new(bounds)));
-                if let MetricValue::Distribution(so_far) = entry {
-                    so_far.add(bounds, value);
+                if let MetricValue::Distribution(distribution) = entry {
+                    distribution.add(bounds, value);
                 }
             }
         }
     }
 
-    /// All of it, in the order of labels.
+    /// Writes all series, ordered by name and labels.
     pub fn export(&self, out: &mut PrometheusText) {
         let mut all: Vec<(&'static Metric, Vec<String>, MetricValue)> = {
             let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +74,7 @@ impl MetricsRegistry {
         out.unlabeled(&prometheus_metrics::SERIES_DROPPED, self.0.dropped_series.load(Ordering::Relaxed) as f64);
     }
 
-    /// The numbers of one meter, with the values of their labels.
+    /// Label values and numbers of one metric.
     pub fn numbers(&self, metric: &'static Metric) -> Vec<(Vec<String>, f64)> {
         let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
         let of_metric = series.iter().filter(|(key, _)| key.name == metric.name);
@@ -85,7 +86,7 @@ impl MetricsRegistry {
             .collect()
     }
 
-    /// The distributions of one meter, with the values of their labels.
+    /// Label values and distributions of one metric.
     pub fn distributions(&self, metric: &'static Metric) -> Vec<(Vec<String>, Distribution)> {
         let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
         let of_metric = series.iter().filter(|(key, _)| key.name == metric.name);
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_beyond_the_bound_are_left_out_and_counted() {
+    fn series_beyond_the_limit_are_dropped_and_counted() {
         let metrics = MetricsRegistry::default();
         for number in 0..MAX_SERIES + 5 {
             metrics.record(&prometheus_metrics::LAUNCH, vec![number.to_string()], 1.0);

@@ -1,4 +1,4 @@
-//! What this process takes of the machine, as Linux tells it; nothing where it does not.
+//! Process metrics from `/proc`: CPU, memory, threads, open files. A value that cannot be read is not exported.
 
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::prometheus_text::PrometheusText;

@@ -1,4 +1,5 @@
-//! The way of samples to statsd: bounded, never blocking, and what does not fit is dropped and counted.
+//! Sample sink: bounded queue to the statsd task. Sending never blocks; samples that do not fit are dropped and
+//! counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,21 +10,21 @@ use super::metrics_registry::MetricsRegistry;
 use nodepool_model::metrics::prometheus_metrics::Metric;
 use nodepool_model::metrics::statsd_metrics::Sample;
 
-/// Samples that may wait for the statsd socket. A server that is slow or gone costs these and nothing more.
+/// Capacity of the queue: the most that a slow or unavailable statsd server costs.
 pub const MAX_QUEUED_SAMPLES: usize = 20_000;
 
-/// Where everybody drops samples; cheap to clone.
+/// Handle for sending samples; cheap to clone.
 #[derive(Clone)]
 pub struct SampleSink {
-    /// `None` where no statsd server is configured: nobody is interested, nothing is counted.
+    /// `None` without a configured statsd server.
     sender: Option<mpsc::Sender<Sample>>,
     dropped: Arc<AtomicU64>,
-    /// The same for Prometheus; `None` where nobody can ask for it.
+    /// Registry for Prometheus; `None` without a web port.
     metrics: Option<MetricsRegistry>,
 }
 
 impl SampleSink {
-    /// Without a statsd server.
+    /// A sink without a statsd server.
     pub fn discard() -> Self {
         Self { sender: None, dropped: Arc::default(), metrics: None }
     }
@@ -33,7 +34,7 @@ impl SampleSink {
         (Self { sender: Some(sender), dropped: Arc::default(), metrics: None }, receiver)
     }
 
-    /// Counted here as well.
+    /// Records samples in this registry as well.
     pub fn with_metrics(self, metrics: MetricsRegistry) -> Self {
         Self { metrics: Some(metrics), ..self }
     }
@@ -42,17 +43,17 @@ impl SampleSink {
         self.metrics.as_ref()
     }
 
-    /// Whether anybody listens; what is costly to count need not be counted otherwise.
+    /// Whether samples have a destination. Otherwise costly samples need not be computed.
     pub fn is_enabled(&self) -> bool {
         self.sender.is_some() || self.metrics.is_some()
     }
 
-    /// Whether a statsd server listens.
+    /// Whether a statsd server is configured.
     pub fn has_server(&self) -> bool {
         self.sender.is_some()
     }
 
-    /// What has no name in statsd.
+    /// Records a metric without a statsd name.
     pub fn record(&self, metric: &'static Metric, labels: Vec<String>, value: f64) {
         if let Some(metrics) = &self.metrics {
             metrics.record(metric, labels, value);
@@ -66,7 +67,7 @@ impl SampleSink {
         self.send_to_statsd(sample);
     }
 
-    /// What Prometheus gets from the picture of the moment when it asks.
+    /// Sends a gauge to statsd only: for Prometheus it is computed from the snapshot at each scrape.
     pub fn send_to_statsd(&self, sample: Sample) {
         if let Some(sender) = &self.sender
             && sender.try_send(sample).is_err()
@@ -75,7 +76,7 @@ impl SampleSink {
         }
     }
 
-    /// As `report`. Waits for room, for those who send many at once and may be late.
+    /// Sends many samples to statsd only, waiting while the queue is full.
     pub async fn send_all(&self, samples: Vec<Sample>) {
         let Some(sender) = &self.sender else { return };
         for sample in samples {
@@ -85,7 +86,7 @@ impl SampleSink {
         }
     }
 
-    /// Samples that did not fit since the start.
+    /// Number of samples dropped since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_beyond_the_bound_are_dropped_and_counted() {
+    fn samples_beyond_the_limit_are_dropped_and_counted() {
         let (sink, mut receiver) = SampleSink::channel();
         for number in 0..MAX_QUEUED_SAMPLES + 3 {
             sink.send(Sample::gauge("nodepool.nodes.ready", number as f64));

@@ -1,4 +1,4 @@
-//! The statsd socket: where it leads, and the task that empties the queue of samples into it.
+//! statsd client: resolves the server and sends the queued samples in batches.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -11,17 +11,18 @@ use tracing::{info, warn};
 use super::samples::SampleSink;
 use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind, StatsdAddress};
 
-/// A name that does not resolve is tried again this often.
+/// Retry interval for resolving the server name.
 const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Samples come in swarms, from several threads. To be woken for each and to send it alone costs many times what it takes to
-/// write it down.
+/// Samples arrive in bursts from several threads. A wake-up and a datagram per sample would cost many times more than
+/// writing it.
 const BATCH_DELAY: Duration = Duration::from_millis(50);
-/// Samples that are written down in one go.
+/// Maximum number of samples per batch.
 const MAX_BATCH: usize = 1000;
-/// Bytes of a datagram: what every network carries in one piece (an MTU of 1280, as IPv6 wants it, without the headers).
+/// Maximum size of a datagram that every network carries without fragmentation: the minimum MTU of IPv6, 1280, less
+/// headers.
 const MAX_DATAGRAM_BYTES: usize = 1232;
 
-/// Starts the task and returns its queue. Samples that come before the server's name is known wait in the queue.
+/// Starts the task and returns its queue. Samples are queued until the server's name is resolved.
 pub fn start(address: StatsdAddress) -> SampleSink {
     let (sink, samples) = SampleSink::channel();
     actix_rt::spawn(forward(address, samples));
@@ -55,7 +56,8 @@ fn send(client: &Client, batch: &mut Vec<Sample>) {
         let name = printable(&sample.name);
         match sample.kind {
             SampleKind::Gauge => {
-                // A sign makes it a change of what was there before. Of two datagrams either may come first; the next second's are right.
+                // statsd reads a signed value as a change, so the gauge is reset to 0 first. If two datagrams arrive in
+                // the wrong order, the next second's values are correct again.
                 if sample.value < 0.0 {
                     pipeline.gauge(&name, 0.0);
                 }
@@ -65,26 +67,26 @@ fn send(client: &Client, batch: &mut Vec<Sample>) {
             SampleKind::Timer => pipeline.timer(&name, sample.value),
         }
     }
-    // Datagrams to nobody are lost without a word, which is what is wanted of statistics.
+    // Datagrams to an unavailable server are lost silently, as intended for statistics.
     pipeline.send(client);
 }
 
-/// None where nobody has anything to send any more, a provider that was replaced say.
+/// Resolves the server, with retries; `None` when all senders are dropped.
 async fn connect(address: &StatsdAddress, samples: &mpsc::Receiver<Sample>) -> Option<Client> {
     loop {
         match resolve(address).await.and_then(|server| Client::new(server, "").map_err(|error| error.to_string())) {
             Ok(client) => return Some(client),
             Err(error) if samples.is_closed() => {
-                warn!(host = address.host, error, "no statistics");
+                warn!(host = address.host, error, "cannot send statistics");
                 return None;
             }
-            Err(error) => warn!(host = address.host, error, "no statistics yet, trying again"),
+            Err(error) => warn!(host = address.host, error, "cannot send statistics yet, retrying"),
         }
         tokio::time::sleep(RESOLVE_RETRY_INTERVAL).await;
     }
 }
 
-/// Servers of statsd listen on IPv4; where a name has no such address, whatever it has.
+/// Prefers an IPv4 address, on which statsd servers usually listen; otherwise the first address.
 async fn resolve(address: &StatsdAddress) -> Result<SocketAddr, String> {
     let found = tokio::net::lookup_host((address.host.as_str(), address.port)).await;
     let found: Vec<SocketAddr> = found.map_err(|error| error.to_string())?.collect();
@@ -92,7 +94,7 @@ async fn resolve(address: &StatsdAddress) -> Result<SocketAddr, String> {
     best.copied().ok_or_else(|| "the name has no address".to_owned())
 }
 
-/// Names come from records of others; a line feed in one of them must not become a line of its own.
+/// Names contain values from records of other programs; a line feed in one must not forge another sample.
 fn printable(name: &str) -> Cow<'_, str> {
     match name.contains(char::is_control) {
         true => Cow::Owned(name.replace(char::is_control, "_")),
@@ -104,7 +106,6 @@ fn printable(name: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    // operations.md check 56
     #[tokio::test]
     async fn samples_use_the_statsd_format() {
         let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -133,7 +134,7 @@ mod tests {
             sink.send(Sample::gauge("nodepool.nodes.ready", 3.0));
         }
         drop(sink);
-        // Nothing listens on the port of a socket that was closed.
+        // No server listens on the port of a closed socket.
         let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
     }

@@ -1,4 +1,4 @@
-//! How the calls of each provider's API went within the last minutes, by what was tallied since the start.
+//! API call statistics of each provider over the last minutes, from differences of the metrics registry's counters.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Timestamp;
 
-/// Readings that are kept: with one every 15 s those of five minutes.
+/// Maximum number of samples: five minutes with one every 15 s.
 const MAX_SAMPLES: usize = 21;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl ApiCallStats {
         self.samples.push_back((now, current_samples(registry)));
     }
 
-    /// From the oldest reading until now.
+    /// Statistics from the oldest sample until now.
     pub fn metrics(&self, registry: &MetricsRegistry, now: Timestamp) -> BTreeMap<ProviderName, CallStats> {
         let first = self.samples.front();
         let window_s = first.map_or(0.0, |(at, _)| (now - *at).0);
@@ -46,16 +46,16 @@ impl ApiCallStats {
 
 fn current_samples(registry: &MetricsRegistry) -> BTreeMap<ProviderName, CallSample> {
     let mut samples: BTreeMap<ProviderName, CallSample> = BTreeMap::new();
-    for (labels, found) in registry.distributions(&prometheus_metrics::TASK_TIME) {
+    for (labels, distribution) in registry.distributions(&prometheus_metrics::TASK_TIME) {
         let entry = samples.entry(ProviderName::from(labels[0].as_str()));
         let empty =
-            || CallSample { times: Distribution { counts: vec![0; found.counts.len()], sum: 0.0 }, failed: 0.0 };
+            || CallSample { times: Distribution { counts: vec![0; distribution.counts.len()], sum: 0.0 }, failed: 0.0 };
         let sample = entry.or_insert_with(empty);
-        sample.times.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
-        sample.times.sum += found.sum;
+        sample.times.counts.iter_mut().zip(&distribution.counts).for_each(|(sum, count)| *sum += count);
+        sample.times.sum += distribution.sum;
     }
     for (labels, failed) in registry.numbers(&prometheus_metrics::TASK_FAILED) {
-        // What is not there is often asked for: that is an answer.
+        // `not-found` is a normal reply: drivers often query objects that do not exist.
         if labels[2] != "not-found"
             && let Some(sample) = samples.get_mut(labels[0].as_str())
         {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_happened_within_the_window_counts() {
+    fn only_calls_within_the_window_count() {
         let (registry, mut stats) = (MetricsRegistry::default(), ApiCallStats::default());
         let call = |seconds: f64, failed: bool| {
             let labels = vec!["lab".to_owned(), "compute.GET.servers".to_owned()];
@@ -103,8 +103,8 @@ mod tests {
             call(0.004, false);
         }
         call(0.2, true);
-        let figures = stats.metrics(&registry, Timestamp(60.0));
-        let lab = &figures[&ProviderName::from("lab")];
+        let metrics = stats.metrics(&registry, Timestamp(60.0));
+        let lab = &metrics[&ProviderName::from("lab")];
         assert_eq!((lab.count, lab.failed, lab.p95_s, lab.window_s), (20, 1, Some(0.005), 60.0));
         for round in 0..MAX_SAMPLES {
             stats.record_sample(&registry, Timestamp(60.0 + round as f64));

@@ -1,4 +1,4 @@
-//! The live page itself: its files are part of the program, so that it needs no network but this server.
+//! Static assets of the live page, embedded in the program, so that the page needs no other server.
 
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::web::Path;
@@ -11,7 +11,8 @@ use super::responses::{self, not_found};
 #[folder = "web/"]
 struct Assets;
 
-/// Only from here, and nothing that stands in the page itself: whatever a record holds, it is never run.
+/// Content security policy: only files of this server and no inline scripts or styles, so that the content of a record
+/// is never executed.
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,8 +1,9 @@
-//! What a client accepts, by its headers.
+//! Content negotiation: response formats by the headers `Accept` and `Accept-Encoding`.
 
-use actix_web::http::header::{self, HeaderMap};
+use actix_web::HttpRequest;
+use actix_web::http::header::{Accept, AcceptEncoding, Encoding, Header, Quality};
 
-/// How lists are answered.
+/// Format of the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListFormat {
     Text,
@@ -17,16 +18,17 @@ impl ListFormat {
         }
     }
 
-    /// JSON only for who prefers it to both kinds of text; whoever accepts none of the three gets text.
-    pub fn from_headers(headers: &HeaderMap) -> Self {
-        let accepted = text(headers).unwrap_or("*/*");
-        let json = quality(accepted, "application", "json");
-        let text = quality(accepted, "text", "html").max(quality(accepted, "text", "plain"));
+    /// JSON if the client prefers it to both kinds of text; otherwise text, also if the client accepts none of the
+    /// three.
+    pub fn of(request: &HttpRequest) -> Self {
+        let accept = accept(request);
+        let json = quality(&accept, "application", "json");
+        let text = quality(&accept, "text", "html").max(quality(&accept, "text", "plain"));
         if json > text { ListFormat::Json } else { ListFormat::Text }
     }
 }
 
-/// How failures are answered: whoever names no preference gets plain text.
+/// Format of error responses; plain text if the client names neither HTML nor JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorFormat {
     Html,
@@ -35,70 +37,48 @@ pub enum ErrorFormat {
 }
 
 impl ErrorFormat {
-    pub fn from_headers(headers: &HeaderMap) -> Self {
-        let accepted = text(headers).unwrap_or("");
-        let (html, json) = (quality(accepted, "text", "html"), quality(accepted, "application", "json"));
+    pub fn of(request: &HttpRequest) -> Self {
+        let accept = accept(request);
+        let (html, json) = (quality(&accept, "text", "html"), quality(&accept, "application", "json"));
         match (html, json) {
-            (0, 0) => ErrorFormat::Text,
+            (Quality::ZERO, Quality::ZERO) => ErrorFormat::Text,
             _ if html >= json => ErrorFormat::Html,
             _ => ErrorFormat::Json,
         }
     }
 }
 
-/// Whether an answer may be packed.
-pub fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let entry = accepted.split(',').find(|entry| is_named(entry, "gzip"));
-    entry.is_some_and(|entry| weight(entry.split(';').skip(1)) > 0)
+/// Whether the response may be compressed with gzip.
+pub fn accepts_gzip(request: &HttpRequest) -> bool {
+    let gzip = Encoding::gzip();
+    AcceptEncoding::parse(request).is_ok_and(|accept| accept.negotiate(std::iter::once(&gzip)).as_ref() == Some(&gzip))
 }
 
-fn is_named(entry: &str, name: &str) -> bool {
-    entry.split(';').next().is_some_and(|given| given.trim().eq_ignore_ascii_case(name))
+/// The parsed `Accept` header; empty if it is missing or not ASCII. Invalid entries are dropped.
+fn accept(request: &HttpRequest) -> Accept {
+    Accept::parse(request).unwrap_or(Accept(Vec::new()))
 }
 
-fn text(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::ACCEPT).and_then(|value| value.to_str().ok())
-}
-
-/// How welcome a type is, in thousandths: the most specific entry of the `Accept` header counts.
-fn quality(accepted: &str, kind: &str, subtype: &str) -> u32 {
-    let entries = accepted.split(',').filter_map(|entry| {
-        let mut parts = entry.split(';');
-        let (entry_kind, entry_subtype) = parts.next()?.trim().split_once('/')?;
-        let is = |given: &str, wanted: &str| given.eq_ignore_ascii_case(wanted);
-        let specificity = match (entry_kind, entry_subtype) {
-            (left, right) if is(left, kind) && is(right, subtype) => 2,
-            (left, "*") if is(left, kind) => 1,
-            ("*", "*") => 0,
-            _ => return None,
-        };
-        Some((specificity, weight(parts)))
-    });
-    entries.max_by_key(|(specificity, _)| *specificity).map_or(0, |(_, weight)| weight)
-}
-
-/// The parameter `q` of an entry, in thousandths.
-fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> u32 {
-    let given = parameters.find_map(|parameter| parameter.trim().strip_prefix("q="));
-    let weight: f64 = given.map_or(1.0, |text| text.trim().parse().unwrap_or(0.0));
-    (weight.clamp(0.0, 1.0) * 1000.0) as u32
+/// Quality of a media type: that of the most specific entry that matches it, and zero without one.
+fn quality(accept: &Accept, kind: &str, subtype: &str) -> Quality {
+    let ranges = ["*/*".to_owned(), format!("{kind}/*"), format!("{kind}/{subtype}")];
+    let specificity = |entry: &str| ranges.iter().position(|range| range == entry);
+    let matching = accept.iter().filter_map(|entry| Some((specificity(entry.item.essence_str())?, entry.quality)));
+    matching.max_by_key(|(specificity, _)| *specificity).map_or(Quality::ZERO, |(_, quality)| quality)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use actix_web::http::header::HeaderValue;
+    use actix_web::http::header;
+    use actix_web::test::TestRequest;
 
-    fn headers(accept: &str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-        headers
+    fn list_format(accept: &str) -> ListFormat {
+        ListFormat::of(&TestRequest::default().insert_header((header::ACCEPT, accept)).to_http_request())
     }
 
-    // operations.md 3.3
     #[test]
-    fn json_is_for_who_prefers_it_to_both_texts() {
+    fn json_is_sent_if_preferred_to_text() {
         let json = ["application/json", "application/json, text/plain;q=0.9", "APPLICATION/JSON;q=0.5, image/png"];
         let text = [
             "application/json, text/plain, */*",
@@ -110,21 +90,37 @@ mod tests {
             ",;/,,",
         ];
         for accept in json {
-            assert_eq!(ListFormat::from_headers(&headers(accept)), ListFormat::Json, "{accept}");
+            assert_eq!(list_format(accept), ListFormat::Json, "{accept}");
         }
         for accept in text {
-            assert_eq!(ListFormat::from_headers(&headers(accept)), ListFormat::Text, "{accept}");
+            assert_eq!(list_format(accept), ListFormat::Text, "{accept}");
         }
+        assert_eq!(ListFormat::of(&TestRequest::default().to_http_request()), ListFormat::Text);
     }
 
     #[test]
-    fn packed_is_what_the_client_can_unpack() {
-        for (accepted, expected) in [("gzip", true), ("br, GZIP;q=0.5", true), ("gzip;q=0", false), ("identity", false)]
-        {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(accepted));
-            assert_eq!(accepts_gzip(&headers), expected, "{accepted}");
+    fn errors_are_text_unless_html_or_json_is_accepted() {
+        let cases = [
+            ("text/html", ErrorFormat::Html),
+            ("*/*", ErrorFormat::Html),
+            ("application/json", ErrorFormat::Json),
+            ("application/json, text/*;q=0.5", ErrorFormat::Json),
+            ("image/png", ErrorFormat::Text),
+        ];
+        for (accept, expected) in cases {
+            let request = TestRequest::default().insert_header((header::ACCEPT, accept)).to_http_request();
+            assert_eq!(ErrorFormat::of(&request), expected, "{accept}");
         }
-        assert!(!accepts_gzip(&HeaderMap::new()));
+        assert_eq!(ErrorFormat::of(&TestRequest::default().to_http_request()), ErrorFormat::Text);
+    }
+
+    #[test]
+    fn gzip_is_sent_only_if_accepted() {
+        let cases = [("gzip", true), ("br, GZIP;q=0.5", true), ("gzip;q=0", false), ("identity", false)];
+        for (accept, expected) in cases {
+            let request = TestRequest::default().insert_header((header::ACCEPT_ENCODING, accept)).to_http_request();
+            assert_eq!(accepts_gzip(&request), expected, "{accept}");
+        }
+        assert!(!accepts_gzip(&TestRequest::default().to_http_request()));
     }
 }

@@ -1,4 +1,4 @@
-//! `/dump`: what SIGUSR2 writes, for who is on this machine.
+//! `/dump`: the state dump of SIGUSR2, for local users.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,33 +17,34 @@ use crate::actors::runtime::profile::{self, Profile};
 
 #[derive(Deserialize)]
 pub struct DumpQuery {
-    /// Seconds of a profile.
+    /// Duration of the profile in seconds.
     profile: Option<f64>,
 }
 
-/// The state of every actor, and a profile of so many seconds where one is asked for.
+/// Returns the state of every actor, and a profile if requested.
 pub async fn dump(
     request: HttpRequest,
     context: Data<ProcessContext>,
     query: Option<Query<DumpQuery>>,
 ) -> HttpResponse {
     if !is_local_user(&request) {
-        return HttpResponse::Forbidden()
-            .json(json!({"error": "dumps are given on this machine only, to root and to the user that runs this"}));
+        return HttpResponse::Forbidden().json(
+            json!({"error": "dumps are only available from this machine, to root and the user running this process"}),
+        );
     }
     let Some(Query(query)) = query else {
-        return HttpResponse::BadRequest().json(json!({"error": "`profile` is a number of seconds"}));
+        return HttpResponse::BadRequest().json(json!({"error": "`profile` must be a number of seconds"}));
     };
     let mut lines = Vec::new();
     if let Some(seconds) = query.profile {
-        let longest = profile::MAX_DURATION.as_secs_f64();
-        let Some(time) = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds > 0.0 && seconds <= longest)
+        let max_seconds = profile::MAX_DURATION.as_secs_f64();
+        let Some(time) = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds > 0.0 && seconds <= max_seconds)
         else {
-            let error = format!("a profile takes more than 0 and at most {longest} seconds");
+            let error = format!("the duration of a profile must be above 0 and at most {max_seconds} seconds");
             return HttpResponse::BadRequest().json(json!({"error": error}));
         };
         let Some(profile) = Profile::start(context.registry.clone()) else {
-            return HttpResponse::Conflict().json(json!({"error": "somebody makes a profile already"}));
+            return HttpResponse::Conflict().json(json!({"error": "a profile is already being recorded"}));
         };
         tokio::time::sleep(time).await;
         lines = profile.finish().await;
@@ -53,8 +54,8 @@ pub async fn dump(
     response.insert_header(("Cache-Control", "no-store")).json(json!({"actors": actors, "profile": lines}))
 }
 
-/// Over a connection that root or our own user has opened on this machine, and by itself: not for a page of a browser, and not
-/// through a proxy that others may use.
+/// Whether root or the user of this process opened the connection on this machine, and not for a page in a browser or
+/// through a proxy, which other users may control.
 fn is_local_user(request: &HttpRequest) -> bool {
     let Some(sockets) = request.conn_data::<SocketPair>() else { return false };
     let is_local = sockets.client.ip().is_loopback() || sockets.client.ip() == sockets.local.ip();
@@ -71,7 +72,8 @@ fn is_local_user(request: &HttpRequest) -> bool {
             .is_some_and(|user| user.is_root() || user == geteuid())
 }
 
-/// A name that resolves to us may be anybody's: <https://en.wikipedia.org/wiki/DNS_rebinding>.
+/// Whether a host names this server by address or as localhost. Other names may be under foreign control:
+/// <https://en.wikipedia.org/wiki/DNS_rebinding>.
 fn is_own_address(host: &str, local: IpAddr) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_of_ours_name_us() {
+    fn only_own_addresses_and_localhost_are_accepted() {
         let local: IpAddr = "192.0.2.7".parse().unwrap();
         for host in ["localhost", "localhost:8005", "127.0.0.1:8005", "[::1]:8005", "[::1]", "192.0.2.7:8005"] {
             assert!(is_own_address(host, local), "{host}");

@@ -1,4 +1,4 @@
-//! Whether this process is ready to serve, and whether it is alive.
+//! Readiness and liveness endpoints.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use super::content_negotiation::ListFormat;
 use super::responses::{self, success, unavailable};
 use crate::actors::process::context::ProcessContext;
 
-/// A thread that does nothing else for so long is stuck.
+/// Time after which a thread that does not run a new task counts as stuck.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// As the original says it: after the first complete pass, for good.
+/// `/ready` as in Nodepool 11: ready from the first complete scheduling pass on.
 pub async fn ready(request: HttpRequest, context: Data<ProcessContext>) -> HttpResponse {
     if !*context.ready.borrow() {
         return unavailable(&request);
     }
-    success(&request, ListFormat::from_headers(request.headers()).content_type(), responses::now(), "OK".into())
+    success(&request, ListFormat::of(&request).content_type(), responses::now(), "OK".into())
 }
 
-/// Whether requests are served at the moment: the first pass is over and a ZooKeeper server answers.
+/// `/health/ready`: the first scheduling pass is complete and ZooKeeper is connected.
 pub async fn is_ready(context: Data<ProcessContext>) -> HttpResponse {
     let started = *context.ready.borrow();
     let connected = context.snapshot_feed.latest().is_some_and(|snapshot| snapshot.connected);
@@ -35,7 +35,7 @@ pub async fn is_ready(context: Data<ProcessContext>) -> HttpResponse {
     )
 }
 
-/// Whether every thread that works takes up new work.
+/// `/health/live`: every thread with actors runs new tasks.
 pub async fn live(context: Data<ProcessContext>) -> HttpResponse {
     let probes = context.arbiters.all().map(|(name, arbiter)| async move {
         let (sender, reply) = oneshot::channel();

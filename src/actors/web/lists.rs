@@ -1,4 +1,4 @@
-//! The lists of the original: nodes, requests, images and labels, from the picture that we have of ZooKeeper.
+//! Nodepool 11's lists of nodes, requests, images and labels, from the newest snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use nodepool_model::report::list::{self, Column};
 use nodepool_model::report::status::{self, LABEL_COLUMNS, NODE_COLUMNS, REQUEST_COLUMNS};
 use nodepool_model::snapshot::Snapshot;
 
-/// Answers that are kept, at most: more than there are lists, and few enough whatever is asked.
+/// Maximum number of cached responses: more than there are lists, and a bound for arbitrary parameters.
 const MAX_CACHED: usize = 32;
-/// Bytes that are kept, at most.
+/// Maximum size of the cache in bytes.
 const MAX_CACHE_BYTES: usize = 64 << 20;
-/// Smaller answers, in bytes, are sent as they are.
+/// Minimum size of a compressed response in bytes.
 const MIN_SIZE_TO_COMPRESS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +49,7 @@ impl ListKind {
     ];
 }
 
-/// What is asked for. Parameters that mean nothing here are not part of it, or each of them would have a body of its own made.
+/// Cache key of a list. It omits parameters without effect, or each of their values would cause another response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ListKey {
     kind: ListKind,
@@ -59,18 +59,18 @@ struct ListKey {
 }
 
 impl ListKey {
-    /// Of a parameter that is given twice the last value counts.
+    /// Value of a parameter; the last one if it is given twice.
     fn parameter(&self, name: &str) -> Option<&str> {
-        let given = self.parameters.iter().rev().find(|(given, _)| given == name);
-        given.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+        let parameter = self.parameters.iter().rev().find(|(key, _)| key == name);
+        parameter.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 }
 
-/// Answers of the last second.
+/// Responses of the last second.
 #[derive(Default)]
 pub struct ListCache {
-    /// Held while an answer is made: many who ask for the same cause one answer, and many who ask for different ones wait
-    /// for each other.
+    /// Locked while a response is rendered: concurrent requests for the same list share one response, and requests for
+    /// different lists are rendered one after the other.
     responses: Mutex<HashMap<ListKey, CachedResponse>>,
 }
 
@@ -85,7 +85,7 @@ struct CachedResponse {
 impl ListCache {
     async fn get(&self, key: ListKey, snapshot: Arc<Snapshot>, wants_compressed: bool) -> Option<CachedResponse> {
         let mut responses = self.responses.lock().await;
-        let fresh = responses.get(&key).filter(|kept| kept.cached_at.elapsed() <= MAX_AGE).cloned();
+        let fresh = responses.get(&key).filter(|cached| cached.cached_at.elapsed() <= MAX_AGE).cloned();
         let (mut response, is_new) = match fresh {
             Some(fresh) => (fresh, false),
             None => {
@@ -109,12 +109,12 @@ impl ListCache {
     }
 }
 
-/// Where there is room.
-fn store(responses: &mut HashMap<ListKey, CachedResponse>, question: ListKey, response: CachedResponse) {
-    responses.retain(|_, kept| kept.cached_at.elapsed() <= MAX_AGE);
+/// Stores a response if the cache has capacity for it.
+fn store(responses: &mut HashMap<ListKey, CachedResponse>, key: ListKey, response: CachedResponse) {
+    responses.retain(|_, cached| cached.cached_at.elapsed() <= MAX_AGE);
     let bytes: usize = responses.values().map(CachedResponse::size).sum();
     if responses.len() < MAX_CACHED && bytes + response.size() <= MAX_CACHE_BYTES {
-        responses.insert(question, response);
+        responses.insert(key, response);
     }
 }
 
@@ -131,9 +131,9 @@ pub async fn respond(
     lists: Data<ListCache>,
 ) -> HttpResponse {
     let Some(snapshot) = context.snapshot_feed.latest() else { return unavailable(&request) };
-    let format = ListFormat::from_headers(request.headers());
+    let format = ListFormat::of(&request);
     let query = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
-    // What is no query asks for nothing in particular.
+    // An invalid query counts as one without parameters.
     let mut parameters = query.map(web::Query::into_inner).unwrap_or_default();
     parameters.retain(|(name, _)| match (kind, format) {
         (ListKind::Nodes, _) if name == "node_id" => true,
@@ -141,7 +141,7 @@ pub async fn respond(
         (_, ListFormat::Json) => false,
     });
     parameters.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let wants_compressed = content_negotiation::accepts_gzip(request.headers());
+    let wants_compressed = content_negotiation::accepts_gzip(&request);
     let key = ListKey { kind, format, parameters };
     match responses::run_to_completion(async move { lists.get(key, snapshot, wants_compressed).await }).await {
         Some(CachedResponse { created, compressed: Some(body), .. }) if wants_compressed => {

@@ -1,4 +1,4 @@
-//! What the live page asks for: everything once, then what changes, as server-sent events.
+//! API of the live page: the full state once, then patches and metrics as server-sent events.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,35 +33,35 @@ use nodepool_model::report::status::{self, NODE_COLUMNS, PoolVerdict, REQUEST_CO
 use nodepool_model::snapshot::Snapshot;
 use nodepool_zk::mirror::mirror::TransitionBatch;
 
-/// Changes are told at most this often: what happens meanwhile is told together.
+/// Minimum interval between two patches; changes in between are combined.
 const PATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// Figures are counted this often while somebody looks.
+/// Interval of the metrics event while streams are open.
 const METRICS_INTERVAL: Duration = Duration::from_secs(5);
-/// A stream on which nothing happens says that it is alive.
+/// Interval of keep-alive comments on an idle stream.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Pages that may be open at a time; each holds a connection.
+/// Maximum number of open streams; each occupies a connection.
 const MAX_STREAMS: usize = 512;
-/// Patches that a slow client may be behind before it has to begin anew.
+/// Number of events that a slow client may lag behind before it has to reload the state.
 const MAX_BUFFERED_EVENTS: usize = 16;
-/// How long a pool may take to say what it decided.
+/// Timeout of a query for the verdict of a pool.
 const WHY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Requests whose reasons are gathered for the list.
+/// Number of waiting requests whose reasons are collected for the list.
 const MAX_REASONS: usize = 100;
 
 pub struct LiveView {
     history: Mutex<EventHistory>,
     call_stats: Mutex<ApiCallStats>,
     last_sent: Mutex<LastSent>,
-    /// What is shown as the page gets it, plain and packed.
+    /// Cached full state with its revision, plain and compressed.
     full_update: tokio::sync::Mutex<Option<(u64, Bytes, Bytes)>>,
-    /// What was gathered last, for whoever asks soon after.
+    /// Cached metrics, for requests within the interval.
     cached_metrics: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
     events: broadcast::Sender<Bytes>,
     streams: AtomicUsize,
     peers: Peers,
 }
 
-/// The picture to which the last patch leads, and how many led there: over all sessions, each of which counts anew.
+/// Snapshot after the last patch, and the number of patches over all ZooKeeper sessions.
 #[derive(Clone, Default)]
 struct LastSent {
     revision: u64,
@@ -83,8 +83,8 @@ impl Default for LiveView {
     }
 }
 
-/// Follows what is seen of ZooKeeper as long as the process lives. Nobody waits for another: not who remembers for who tells,
-/// and neither of them for pools that are asked.
+/// Follows the snapshots for the lifetime of the process. Recording, patches and metrics are independent: none waits
+/// for another, nor for pools that do not respond.
 pub async fn run(live: Arc<LiveView>, context: Arc<ProcessContext>, transitions: mpsc::Receiver<TransitionBatch>) {
     tokio::join!(
         record_history(&live, transitions),
@@ -99,7 +99,7 @@ async fn record_history(live: &LiveView, mut transitions: mpsc::Receiver<Transit
     while let Some(batch) = transitions.recv().await {
         let (mut history, now) = (lock(&live.history), clock::now());
         match batch.transitions {
-            Some(steps) => steps.into_iter().for_each(|step| history.record(step, now)),
+            Some(transitions) => transitions.into_iter().for_each(|transition| history.record(transition, now)),
             None => history.record_differences(&last, &batch.snapshot, now),
         }
         last = batch.snapshot;
@@ -140,12 +140,12 @@ async fn send_metrics(live: &LiveView, context: &ProcessContext) {
         ticks.tick().await;
         if live.has_streams() {
             let metrics = live.metrics(context).await;
-            live.send("figures", &String::from_utf8_lossy(&metrics));
+            live.send("metrics", &String::from_utf8_lossy(&metrics));
         }
     }
 }
 
-/// Ticks that were missed are not made up for.
+/// An interval that skips missed ticks.
 fn interval(period: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,19 +153,21 @@ fn interval(period: Duration) -> tokio::time::Interval {
 }
 
 impl LiveView {
-    /// Plain and packed.
+    /// The full state, plain and compressed.
     async fn full_update(&self) -> Option<(Bytes, Bytes)> {
         let mut cached = self.full_update.lock().await;
         let LastSent { revision, snapshot } = lock(&self.last_sent).clone();
-        if let Some((_, plain, compressed)) = cached.as_ref().filter(|(made, ..)| *made == revision) {
+        if let Some((_, plain, compressed)) =
+            cached.as_ref().filter(|(cached_revision, ..)| *cached_revision == revision)
+        {
             return Some((plain.clone(), compressed.clone()));
         }
-        let made = web::block(move || {
+        let rendered = web::block(move || {
             let plain = responses::count_body(live_view::full_update(revision, &snapshot).into_bytes())?;
             let compressed = responses::compress(&plain)?;
             Some((plain, compressed))
         });
-        let (plain, compressed) = made.await.ok()??;
+        let (plain, compressed) = rendered.await.ok()??;
         *cached = Some((revision, plain.clone(), compressed.clone()));
         Some((plain, compressed))
     }
@@ -175,7 +177,7 @@ impl LiveView {
     }
 
     fn send(&self, event: &str, data: &str) {
-        // Without anybody who listens there is nobody to miss it.
+        // Fails without open streams, which is no error.
         let _ = self.events.send(Bytes::from(format!("event: {event}\ndata: {data}\n\n")));
     }
 
@@ -183,11 +185,11 @@ impl LiveView {
         let Some(loaded) = context.active_config() else { return Vec::new() };
         let (snapshot, now) = (lock(&self.last_sent).snapshot.clone(), clock::now());
         let call_stats =
-            context.samples.metrics().map(|tally| lock(&self.call_stats).metrics(tally, now)).unwrap_or_default();
+            context.samples.metrics().map(|registry| lock(&self.call_stats).metrics(registry, now)).unwrap_or_default();
         live_view::providers(&clock::inputs(&loaded.config, &snapshot, &context.snapshot_feed.facts()), &call_stats)
     }
 
-    /// Gathered once for all who ask at the same time or soon after.
+    /// Metrics of all launchers, collected once for concurrent requests and those within the interval.
     async fn metrics(&self, context: &ProcessContext) -> Bytes {
         let mut cached = self.cached_metrics.lock().await;
         if let Some((at, metrics)) = &*cached
@@ -203,7 +205,7 @@ impl LiveView {
     async fn collect_metrics(&self, context: &ProcessContext) -> Value {
         let snapshot = lock(&self.last_sent).snapshot.clone();
         let explanations = live_view::waiting(&snapshot, MAX_REASONS).into_iter().map(async |id| {
-            let reasons = ask_why(context, &id).await;
+            let reasons = explain(context, &id).await;
             (id, reasons)
         });
         let (reasons, others) = tokio::join!(join_all(explanations), self.peers.metrics(context));
@@ -220,24 +222,24 @@ fn labels(snapshot: &Snapshot) -> Vec<&str> {
     labels.map(|label| label.as_str()).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
-async fn ask_why(context: &ProcessContext, id: &RequestId) -> Vec<PoolVerdict> {
-    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_TIMEOUT).await;
-    answers.into_iter().filter_map(|(_, answer)| answer.ok().flatten()).collect()
+async fn explain(context: &ProcessContext, id: &RequestId) -> Vec<PoolVerdict> {
+    let replies = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_TIMEOUT).await;
+    replies.into_iter().filter_map(|(_, reply)| reply.ok().flatten()).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An open stream; it is counted as long as this is kept.
+/// An open stream; counted until it is dropped.
 struct StreamGuard(Data<LiveView>);
 
 impl StreamGuard {
     fn acquire(live: &Data<LiveView>) -> Option<StreamGuard> {
-        let taken = live.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |streams| {
+        let updated = live.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |streams| {
             (streams < MAX_STREAMS).then_some(streams + 1)
         });
-        taken.ok().map(|_| StreamGuard(live.clone()))
+        updated.ok().map(|_| StreamGuard(live.clone()))
     }
 }
 
@@ -247,7 +249,7 @@ impl Drop for StreamGuard {
     }
 }
 
-/// Server-sent events: patches, figures, and `reload` for who is too far behind.
+/// Server-sent events: `patch`, `metrics`, and `reload` for a client that lags too far behind.
 pub async fn stream(request: HttpRequest, live: Data<LiveView>) -> HttpResponse {
     let Some(guard) = StreamGuard::acquire(&live) else {
         let mut busy = unavailable(&request);
@@ -264,7 +266,7 @@ pub async fn stream(request: HttpRequest, live: Data<LiveView>) -> HttpResponse 
             Ok(Ok(event)) => event,
             Ok(Err(broadcast::error::RecvError::Lagged(_))) => Bytes::from_static(b"event: reload\ndata: {}\n\n"),
             Ok(Err(broadcast::error::RecvError::Closed)) => return None,
-            Err(_) => Bytes::from_static(b": still here\n\n"),
+            Err(_) => Bytes::from_static(b": keep-alive\n\n"),
         };
         Some((Ok(event), (None, subscription, guard)))
     });
@@ -275,13 +277,13 @@ pub async fn stream(request: HttpRequest, live: Data<LiveView>) -> HttpResponse 
         .streaming(Box::pin(events))
 }
 
-/// Everything, as of the last patch.
+/// The full state as of the last patch.
 pub async fn state(request: HttpRequest, live: Data<LiveView>) -> HttpResponse {
     let update = responses::run_to_completion(async move { live.full_update().await }).await;
     let Some((plain, compressed)) = update else { return unavailable(&request) };
     let mut response = HttpResponse::Ok();
     response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
-    if content_negotiation::accepts_gzip(request.headers()) {
+    if content_negotiation::accepts_gzip(&request) {
         response.insert_header((header::CONTENT_ENCODING, "gzip"));
         return responses::with_body(response, compressed);
     }
@@ -292,14 +294,14 @@ pub async fn metrics(live: Data<LiveView>, context: Data<ProcessContext>) -> Htt
     uncached_response(live.metrics(&context).await)
 }
 
-/// What other launchers fetch to show it.
+/// Providers of this launcher, for the live pages of other launchers.
 pub async fn providers(live: Data<LiveView>, context: Data<ProcessContext>) -> HttpResponse {
     uncached_json(
         &json!({"launcher": context.identity.hostname, "version": VERSION, "providers": live.own_provider_metrics(&context)}),
     )
 }
 
-/// How many nodes were in which state over the last hours, and how long requests waited.
+/// Nodes by state over the last hours, and distributions of waiting times and launch durations.
 pub async fn timeseries(live: Data<LiveView>, context: Data<ProcessContext>) -> HttpResponse {
     let states: Vec<&str> = NodeState::ALL.iter().map(|state| state.as_str()).collect();
     let (waits, launches) = (
@@ -313,14 +315,15 @@ pub async fn timeseries(live: Data<LiveView>, context: Data<ProcessContext>) -> 
     )
 }
 
-/// One distribution over all labels, as far as it says how long good ends took.
-fn total_distribution(context: &ProcessContext, meter: &'static Metric) -> Value {
-    let MetricKind::Histogram(bounds) = meter.kind else { return Value::Null };
+/// Distribution of a metric over all labels, except those of failures.
+fn total_distribution(context: &ProcessContext, metric: &'static Metric) -> Value {
+    let MetricKind::Histogram(bounds) = metric.kind else { return Value::Null };
     let mut sum = Distribution::new(bounds);
-    for (labels, found) in context.samples.metrics().map(|tally| tally.distributions(meter)).unwrap_or_default() {
+    let distributions = context.samples.metrics().map(|registry| registry.distributions(metric)).unwrap_or_default();
+    for (labels, distribution) in distributions {
         if labels.iter().all(|label| !label.starts_with("error")) {
-            sum.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
-            sum.sum += found.sum;
+            sum.counts.iter_mut().zip(&distribution.counts).for_each(|(sum, count)| *sum += count);
+            sum.sum += distribution.sum;
         }
     }
     json!({"bounds": bounds, "counts": sum.counts, "sum": sum.sum})
@@ -342,7 +345,7 @@ pub async fn node_request(
     context: Data<ProcessContext>,
 ) -> HttpResponse {
     let Some(id) = valid_id(&id).map(RequestId::from) else { return not_found(&request) };
-    let reasons = BTreeMap::from([(id.clone(), ask_why(&context, &id).await)]);
+    let reasons = BTreeMap::from([(id.clone(), explain(&context, &id).await)]);
     let snapshot = lock(&live.last_sent).snapshot.clone();
     let record = snapshot.request(&id).map(|stored| {
         let row = status::RequestRow { id: id.clone(), request: stored.record.clone() };
@@ -357,7 +360,7 @@ pub async fn node_request(
         "reasons": live_view::reasons(&reasons)[id.as_str()]}))
 }
 
-/// Ids are digits, with a dash in those of requests; nothing else is looked for.
+/// Ids consist of digits, and of a dash in request ids; other ids are rejected.
 fn valid_id(text: &str) -> Option<&str> {
     let is_valid = text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     (is_valid && !text.is_empty()).then_some(text)

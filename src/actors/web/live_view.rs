@@ -1,4 +1,5 @@
-//! What the live page is told: rows without names, because there are thousands of them, and what changed in them.
+//! Data of the live page as JSON: rows without keys, because there are thousands of them, and patches between two
+//! snapshots.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use nodepool_model::snapshot::{Snapshot, nodes_by_state};
 use nodepool_policy::inputs::Inputs;
 use python_yaml::text::printable;
 
-/// A node as the page lists it: id, state, since when, provider, pool, labels, address, locked, request, comment, zone, host name.
+/// A node as a row of the live page: id, state, since when, provider, pool, labels, address, locked, request, comment,
+/// zone, host name.
 pub struct NodeLine<'a>(pub &'a NodeId, pub &'a Node, pub bool);
 
 impl Serialize for NodeLine<'_> {
@@ -41,7 +43,8 @@ impl Serialize for NodeLine<'_> {
     }
 }
 
-/// A request as the page lists it: id, state, since when, requestor, labels, nodes, declined by, event, relative priority, created.
+/// A request as a row of the live page: id, state, since when, requestor, labels, nodes, declined by, event, relative
+/// priority, created.
 pub struct RequestLine<'a>(pub &'a RequestId, pub &'a NodeRequest);
 
 impl Serialize for RequestLine<'_> {
@@ -62,20 +65,20 @@ impl Serialize for RequestLine<'_> {
     }
 }
 
-/// Of one kind: lines that are new or changed, and ids of those that went.
+/// Changes of one kind of objects: new or changed rows, and ids of deleted objects.
 #[derive(Serialize)]
 struct Difference<L> {
-    put: Vec<L>,
-    gone: Vec<String>,
+    upserted: Vec<L>,
+    removed: Vec<String>,
 }
 
 impl<L> Default for Difference<L> {
     fn default() -> Self {
-        Self { put: Vec::new(), gone: Vec::new() }
+        Self { upserted: Vec::new(), removed: Vec::new() }
     }
 }
 
-/// Everything, for a page that has just been opened.
+/// The full state, for a page that was just opened.
 pub fn full_update(revision: u64, snapshot: &Snapshot) -> String {
     let nodes = snapshot.nodes().map(|(id, stored)| NodeLine(id, &stored.record, snapshot.is_node_locked(id)));
     let requests = snapshot.requests().map(|(id, stored)| RequestLine(id, &stored.record));
@@ -97,21 +100,21 @@ struct FullUpdate<'a> {
     images: Value,
 }
 
-/// What the page has to change that shows the older picture, which has the revision before this one.
+/// Patch from the snapshot of the previous revision to the snapshot of this one.
 pub fn patch(revision: u64, older: &Snapshot, newer: &Snapshot) -> String {
     let (mut nodes, mut requests) = (Difference::default(), Difference::default());
     let changed = newer.nodes_changed_since(older);
     for id in &changed {
         match newer.node(id) {
-            Some(stored) => nodes.put.push(NodeLine(id, &stored.record, newer.is_node_locked(id))),
-            None => nodes.gone.push(id.to_string()),
+            Some(stored) => nodes.upserted.push(NodeLine(id, &stored.record, newer.is_node_locked(id))),
+            None => nodes.removed.push(id.to_string()),
         }
     }
     let changed = newer.requests_changed_since(older);
     for id in &changed {
         match newer.request(id) {
-            Some(stored) => requests.put.push(RequestLine(id, &stored.record)),
-            None => requests.gone.push(id.to_string()),
+            Some(stored) => requests.upserted.push(RequestLine(id, &stored.record)),
+            None => requests.removed.push(id.to_string()),
         }
     }
     let images = (!newer.images.is_same_as(&older.images)).then(|| images(newer));
@@ -130,17 +133,17 @@ struct Patch<'a> {
     images: Option<Value>,
 }
 
-/// Images with their builds, and those with their uploads.
+/// Images with their builds, and the uploads of each build.
 fn images(snapshot: &Snapshot) -> Value {
     let images = &snapshot.images;
     let mut uploads: BTreeMap<_, Vec<Value>> = BTreeMap::new();
     for (key, stored) in images.uploads() {
         let upload = &stored.record;
-        let shown = json!({"id": key.upload, "provider": key.provider, "state": upload.state, "since": upload.state_time,
+        let upload = json!({"id": key.upload, "provider": key.provider, "state": upload.state, "since": upload.state_time,
             "name": upload.external_name, "external_id": upload.external_id});
-        uploads.entry((key.image.clone(), key.build.clone())).or_default().push(shown);
+        uploads.entry((key.image.clone(), key.build.clone())).or_default().push(upload);
     }
-    let shown = |name| {
+    let image_json = |name| {
         let image = images.image(name)?;
         let builds = image.builds.iter().map(|(id, stored)| {
             let build = &stored.record;
@@ -150,23 +153,24 @@ fn images(snapshot: &Snapshot) -> Value {
         let request = image.requested_ms.map(|_| if image_status::is_building(image) { "building" } else { "pending" });
         Some(json!({"name": name, "paused": image.paused, "request": request, "builds": builds.collect::<Vec<_>>()}))
     };
-    images.names().filter_map(shown).collect()
+    images.names().filter_map(image_json).collect()
 }
 
-/// What a launcher tells of one of its providers.
+/// Statistics of one provider of a launcher.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ProviderStats {
     pub name: String,
     pub driver: String,
-    /// Seconds that are left between two calls; `None` where there is no such limit.
+    /// Minimum seconds between two calls; `None` without such a limit.
     pub spacing_s: Option<f64>,
-    pub trouble: Option<String>,
-    /// When the cloud was looked at last; `None` before the first time.
-    pub seen_at: Option<f64>,
+    /// Reason why the provider cannot be used.
+    pub unavailable: Option<String>,
+    /// Time of the last refresh; `None` before the first one.
+    pub refreshed_at: Option<f64>,
     pub pools: Vec<PoolStats>,
     pub quotas: Vec<Quota>,
-    /// By state.
+    /// Number of nodes by state.
     pub nodes: BTreeMap<String, usize>,
     pub calls: CallStats,
 }
@@ -179,16 +183,16 @@ pub struct PoolStats {
     pub labels: Vec<String>,
 }
 
-/// Calls of a cloud's API within the last minutes.
+/// Statistics of a provider's API calls over the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct CallStats {
-    /// Over how many seconds.
+    /// Length of the window in seconds.
     pub window_s: f64,
     pub count: u64,
     pub failed: u64,
     pub mean_s: Option<f64>,
-    /// The bound of the bucket in which the 95th percentile lies; `None` without calls or above all bounds.
+    /// Upper bound of the bucket of the 95th percentile; `None` without calls or above all bounds.
     pub p95_s: Option<f64>,
 }
 
@@ -208,8 +212,8 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>)
             name: name.to_string(),
             driver: section.driver.clone(),
             spacing_s: section.section.number("rate").ok().flatten().filter(|seconds| *seconds > 0.0),
-            trouble: facts.and_then(|facts| facts.unavailable.as_ref()).map(|trouble| trouble.reason().to_owned()),
-            seen_at: facts.map(|facts| facts.refreshed_at.0).filter(|at| *at > 0.0),
+            unavailable: facts.and_then(|facts| facts.unavailable.as_ref()).map(|cause| cause.reason().to_owned()),
+            refreshed_at: facts.map(|facts| facts.refreshed_at.0).filter(|at| *at > 0.0),
             pools: pools.collect(),
             quotas: facts.map(|facts| gauges::quotas(name, facts, inputs.snapshot)).unwrap_or_default(),
             nodes,
@@ -219,7 +223,7 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>)
     inputs.config.providers.iter().map(stats).collect()
 }
 
-/// Why requests wait, by request: the verdict of each pool that has one.
+/// Verdicts of the pools by request.
 pub fn reasons(verdicts: &BTreeMap<RequestId, Vec<PoolVerdict>>) -> Value {
     let line = |verdict: &PoolVerdict| {
         json!({"pool": format!("{}-{}", verdict.provider, verdict.pool), "verdict": verdict.verdict,
@@ -229,7 +233,7 @@ pub fn reasons(verdicts: &BTreeMap<RequestId, Vec<PoolVerdict>>) -> Value {
     Value::Object(entries.collect())
 }
 
-/// Requests that wait, the oldest first.
+/// Open requests, the oldest first.
 pub fn waiting(snapshot: &Snapshot, limit: usize) -> Vec<RequestId> {
     let is_open = |request: &NodeRequest| matches!(request.state, RequestState::Requested | RequestState::Pending);
     let mut open: Vec<_> = snapshot.requests().filter(|(_, stored)| is_open(&stored.record)).collect();
@@ -245,7 +249,7 @@ pub fn node_state_counts(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
 }
 
 pub fn to_json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("texts, whole numbers and finite times")
+    serde_json::to_string(value).expect("strings, integers and finite times serialize")
 }
 
 #[cfg(test)]
@@ -275,7 +279,7 @@ mod tests {
         );
         newer.remove_node(&"0000000009".into());
         let patch = patch(8, &older, &newer);
-        let expected = r#"{"from":7,"revision":8,"connected":false,"nodes":{"put":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"gone":["0000000009"]},"requests":{"put":[],"gone":[]}}"#;
+        let expected = r#"{"from":7,"revision":8,"connected":false,"nodes":{"upserted":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"removed":["0000000009"]},"requests":{"upserted":[],"removed":[]}}"#;
         assert_eq!(patch, expected);
         assert_eq!(full_update(8, &older).matches("\"ready\"").count(), 100);
     }

@@ -1,4 +1,4 @@
-//! `/metrics`: all figures for Prometheus.
+//! `/metrics`: all metrics in the Prometheus text format.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::actors::telemetry::{gauges, process_metrics};
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::prometheus_text::{CONTENT_TYPE, PrometheusText};
 
-/// Figures are counted at most this often, however many ask.
+/// Minimum interval between two collections; requests in between get the cached text.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The last answer.
+/// The last response.
 #[derive(Default)]
 pub struct MetricsCache(Mutex<Option<(Instant, Bytes)>>);
 

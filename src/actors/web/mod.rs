@@ -1,4 +1,5 @@
-//! The web port: the lists of the original, whether we are ready and well, and why a request waits. It reads pictures only.
+//! Web server: Nodepool 11's lists, health, metrics, the live page, dumps, and the reasons why a request waits. It
+//! reads published snapshots; only `/why`, `/dump` and the live page's reasons query actors.
 
 pub(crate) mod api_call_stats;
 pub(crate) mod assets;
@@ -41,20 +42,20 @@ mod health;
 mod lists;
 mod metrics;
 
-/// How long a pool worker may take to say what it decided.
+/// Timeout of a query for the verdict of a pool worker.
 const WHY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Ids are ten digits with a priority before them; twice that is no id.
+/// A request id has a priority and ten digits; longer texts are rejected.
 const MAX_ID_LENGTH: usize = 32;
-/// Connections at a time; further ones wait until one of these ends.
+/// Maximum number of connections; further ones wait until one is closed.
 const MAX_CONNECTIONS: usize = 2048;
-/// Of the files that the process may have open; the rest is for ZooKeeper, clouds and logs, however many look at pages.
+/// Connections may use the file descriptor limit divided by this; the rest is for ZooKeeper, clouds and logs.
 const FD_SHARE_DIVISOR: u64 = 2;
-/// A client that has said nothing for so many seconds is asked whether it is there. One that lost its power in the middle of a request
-/// would have its connection for ever.
+/// Idle seconds before TCP keep-alive probes. Without them, a client that lost power in the middle of a request would
+/// keep its connection forever.
 const KEEPALIVE_IDLE_S: u32 = 60;
-/// How long a client may take to send the head of a request.
+/// Timeout for receiving the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A client that takes nothing for so long, although there is something for it, is gone. Milliseconds.
+/// Milliseconds without an acknowledgement of sent data after which a connection is closed.
 const TCP_USER_TIMEOUT_MS: u32 = 30_000;
 
 fn max_connections() -> usize {
@@ -62,12 +63,12 @@ fn max_connections() -> usize {
     usize::try_from(files / FD_SHARE_DIVISOR).unwrap_or(MAX_CONNECTIONS).clamp(1, MAX_CONNECTIONS)
 }
 
-/// Binds the port of the configuration; a port that is taken is a reason not to start.
+/// Binds the configured port; the launcher does not start if the port is in use.
 pub fn bind(config: &WebappConfig) -> io::Result<TcpListener> {
     TcpListener::bind((config.listen_address.trim_matches(['[', ']']), config.port))
 }
 
-/// The first free port from this one on.
+/// Binds the first free port from `first_port` on.
 pub fn bind_from(address: Ipv4Addr, first_port: u16) -> io::Result<TcpListener> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for port in first_port..=first_port.saturating_add(100) {
@@ -79,7 +80,7 @@ pub fn bind_from(address: Ipv4Addr, first_port: u16) -> io::Result<TcpListener> 
     Err(last)
 }
 
-/// `host:port` by which other machines find what listens here: a wildcard is replaced by our name.
+/// `host:port` of the web server for other machines; a wildcard address is replaced by the host name.
 pub fn advertised_address(local_address: SocketAddr, hostname: &str) -> String {
     match local_address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) | IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
@@ -89,9 +90,9 @@ pub fn advertised_address(local_address: SocketAddr, hostname: &str) -> String {
     }
 }
 
-/// Serves until the handle of the server stops it. One thread, which is not one of those that work.
+/// Starts the web server with one thread of its own; its handle stops it.
 ///
-/// What the live page shows is gathered on `viewers`, a thread that does nothing else.
+/// The data of the live page is collected on `live_view_arbiter`, a thread without other tasks.
 pub fn serve(
     listener: TcpListener,
     context: Arc<ProcessContext>,
@@ -122,18 +123,18 @@ pub fn serve(
             .route("/static/{name}", web::route().to(assets::asset))
             .route("/api/state", web::route().to(live_stream::state))
             .route("/api/stream", web::route().to(live_stream::stream))
-            .route("/api/figures", web::route().to(live_stream::metrics))
+            .route("/api/metrics", web::route().to(live_stream::metrics))
             .route("/api/providers", web::route().to(live_stream::providers))
-            .route("/api/plots", web::route().to(live_stream::timeseries))
+            .route("/api/timeseries", web::route().to(live_stream::timeseries))
             .route("/api/node/{id}", web::route().to(live_stream::node))
             .route("/api/request/{id}", web::route().to(live_stream::node_request))
             .route("/dump", web::route().to(dumps::dump))
             .route("/why/{request}", web::route().to(why))
             .default_service(web::route().to(not_found));
-        for (path, subject) in ListKind::ALL {
+        for (path, kind) in ListKind::ALL {
             app = app.route(
                 path,
-                web::route().to(move |request, context, lists| lists::respond(subject, request, context, lists)),
+                web::route().to(move |request, context, lists| lists::respond(kind, request, context, lists)),
             );
         }
         app
@@ -142,9 +143,9 @@ pub fn serve(
         .workers(1)
         .max_connections(max_connections())
         .on_connect(|stream, data| {
-            // A connection that is gone already needs nothing.
             let Some(stream) = stream.downcast_ref::<TcpStream>() else { return };
-            // Answers go out in pieces; the last one is not to wait until the ones before it are acknowledged.
+            // Responses are sent in chunks; the last one must not wait for the acknowledgement of the others. These
+            // calls fail only for a closed connection.
             let _ = stream.set_nodelay(true);
             let _ = setsockopt(stream, TcpUserTimeout, &TCP_USER_TIMEOUT_MS);
             let _ = setsockopt(stream, TcpKeepIdle, &KEEPALIVE_IDLE_S);
@@ -163,21 +164,21 @@ async fn not_found(request: HttpRequest) -> HttpResponse {
     responses::not_found(&request)
 }
 
-/// What every pool of this launcher last decided about a request; nothing where nobody has seen it.
+/// Last verdict of each pool of this launcher about a request; empty if no pool has one.
 async fn why(request: HttpRequest, id: web::Path<String>, context: web::Data<ProcessContext>) -> HttpResponse {
     let Some(id) = request_id(&id) else {
         let error = "a request id is digits, a dash and digits, such as 200-0000000042";
         return HttpResponse::BadRequest().json(json!({ "error": error }));
     };
-    let answers = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_TIMEOUT).await;
+    let replies = context.explain_registry.request_all(ExplainRequest(id.clone()), WHY_TIMEOUT).await;
     let mut verdicts: Vec<PoolVerdict> = Vec::new();
-    for (actor, answer) in answers {
-        match answer {
+    for (actor, reply) in replies {
+        match reply {
             Ok(verdict) => verdicts.extend(verdict),
-            Err(reason) => warn!(actor = actor.actor, name = actor.name, ?reason, "no verdict to be had"),
+            Err(reason) => warn!(actor = actor.actor, name = actor.name, ?reason, "no verdict received"),
         }
     }
-    let body = serde_json::to_string(&verdicts).expect("verdicts are texts and a finite number");
+    let body = serde_json::to_string(&verdicts).expect("verdicts are strings and a finite number");
     responses::success(&request, "application/json", responses::now(), body.into())
 }
 
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_looks_like_a_request_id_is_one() {
+    fn invalid_request_ids_are_rejected() {
         assert_eq!(request_id("200-0000000042"), Some(RequestId::from("200-0000000042")));
         let long = format!("200-{}", "0".repeat(100));
         for text in ["", "-", "200", "200-", "-1", "200-00x", "200-0000000042/lock", "../etc", "٢-٢", &long] {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_is_advertised_by_our_name() {
+    fn wildcard_address_is_advertised_as_host_name() {
         let check = |listening: &str, expected: &str| {
             assert_eq!(advertised_address(listening.parse().unwrap(), "nl01"), expected);
         };

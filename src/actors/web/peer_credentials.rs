@@ -1,10 +1,10 @@
-//! Who is at the other end of a connection on this machine: the user whose process opened it.
+//! Peer credentials of a TCP connection on this machine: the user whose process opened it.
 
 use std::net::{IpAddr, SocketAddr};
 
 use nix::unistd::Uid;
 
-/// Both ends of a connection; addresses of IPv4 in their own form.
+/// Both addresses of a connection; IPv4-mapped addresses are converted to IPv4.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketPair {
     pub client: SocketAddr,
@@ -18,11 +18,11 @@ impl SocketPair {
     }
 }
 
-/// By the kernel's own table of connections (proc_net(5)), in which both ends of a connection within one machine are; `None`
-/// where there is no such table.
+/// Looks up the user in the kernel's table of connections (proc_net(5)), which contains both ends of a local
+/// connection; `None` without such a table.
 pub fn user_of(client: SocketAddr, local: SocketAddr) -> Option<Uid> {
     let tables = match client.ip() {
-        // A socket of IPv6 may speak IPv4.
+        // An IPv6 socket may have an IPv4 connection.
         IpAddr::V4(_) => ["/proc/self/net/tcp", "/proc/self/net/tcp6"].as_slice(),
         IpAddr::V6(_) => ["/proc/self/net/tcp6"].as_slice(),
     };
@@ -35,7 +35,7 @@ fn user_in(table: &str, client: SocketAddr, local: SocketAddr) -> Option<Uid> {
         let mut words = line.split_whitespace().skip(1);
         let (local, remote) = (words.next()?, words.next()?);
         let is_connection = pairs.iter().any(|(client, ours)| local == client && remote == ours);
-        // State, queues, timer and retransmissions stand before it.
+        // The user id follows state, queues, timer and retransmissions.
         is_connection.then(|| words.nth(4)?.parse().ok().map(Uid::from_raw)).flatten()
     })
 }
@@ -54,7 +54,7 @@ fn hex_mapped_address(socket: SocketAddr) -> String {
     }
 }
 
-/// As the kernel prints them: words of 32 bits in the order of bytes of this machine.
+/// Address as the kernel prints it: 32-bit words in native byte order.
 fn hex_words(octets: &[u8]) -> String {
     octets
         .chunks_exact(4)
@@ -74,10 +74,10 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let to = if address == "[::1]:0" { format!("[::1]:{port}") } else { format!("127.0.0.1:{port}") };
             let client = TcpStream::connect(to).unwrap();
-            let (taken, peer) = listener.accept().unwrap();
-            let sockets = SocketPair::new(peer, taken.local_addr().unwrap());
+            let (accepted, peer) = listener.accept().unwrap();
+            let sockets = SocketPair::new(peer, accepted.local_addr().unwrap());
             assert_eq!(user_of(sockets.client, sockets.local), Some(nix::unistd::geteuid()), "{address}");
-            // Our own end is not the client's.
+            // The server's end is not the client's.
             assert_eq!(user_of("127.0.0.1:1".parse().unwrap(), sockets.local), None);
             drop(client);
         }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_line_of_the_table_is_understood() {
+    fn user_is_read_from_the_connection_table() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
             \x20  0: 0100007F:1F45 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1\n\
             \x20  1: 0100007F:C350 0100007F:1F45 01 00000000:00000000 02:00000A21 00000000  1001        0 2 2\n\

@@ -1,4 +1,5 @@
-//! Other launchers on the same ZooKeeper: their figures come from their web ports; what is not to be had is said.
+//! Peers: metrics of the other launchers on the same ZooKeeper, fetched from their web ports. A launcher without
+//! metrics is listed with the reason.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -14,9 +15,9 @@ use crate::actors::process::context::ProcessContext;
 use nodepool_model::records::component::{Component, ComponentKind};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// More than the figures of a hundred providers.
+/// Sufficient for more than a hundred providers.
 const MAX_REPLY_BYTES: usize = 1 << 20;
-/// Launchers that are asked; of more it is only said that they are there.
+/// Maximum number of launchers that are queried; further ones are only listed.
 const MAX_PEERS: usize = 32;
 const MAX_CONCURRENT_REQUESTS: usize = 8;
 
@@ -25,7 +26,7 @@ pub struct Peers {
     client: OnceLock<reqwest::Client>,
 }
 
-/// What one tells of itself. Nothing else of its answer is passed on.
+/// Reply of a peer. Other fields of the reply are not passed on.
 #[derive(Deserialize)]
 struct PeerReply {
     launcher: String,
@@ -35,7 +36,7 @@ struct PeerReply {
 }
 
 impl Peers {
-    /// All of them, asked now; each in the place of one that does not answer says why.
+    /// Queries all peers. The entry of a peer that does not respond has the reason.
     pub async fn metrics(&self, context: &ProcessContext) -> Vec<Value> {
         let Some(snapshot) = context.snapshot_feed.latest() else { return Vec::new() };
         let launchers = snapshot.components().filter(|((kind, _), _)| *kind == ComponentKind::Launcher);
@@ -46,15 +47,15 @@ impl Peers {
         let client = self.client.get_or_init(client);
         let requests = peers.into_iter().enumerate().map(async |(number, launcher)| {
             let reply = match address(&launcher, context) {
-                Ok(_) if number >= MAX_PEERS => Err(format!("only {MAX_PEERS} launchers are asked")),
+                Ok(_) if number >= MAX_PEERS => Err(format!("only {MAX_PEERS} launchers are queried")),
                 Ok(address) => fetch_metrics(client, &address).await,
-                Err(missing) => Err(missing),
+                Err(error) => Err(error),
             };
             match reply {
-                Ok(answer) => {
-                    json!({"launcher": answer.launcher, "version": answer.version, "providers": answer.providers})
+                Ok(peer) => {
+                    json!({"launcher": peer.launcher, "version": peer.version, "providers": peer.providers})
                 }
-                Err(missing) => json!({"launcher": launcher.hostname, "missing": missing}),
+                Err(error) => json!({"launcher": launcher.hostname, "error": error}),
             }
         });
         stream::iter(requests).buffered(MAX_CONCURRENT_REQUESTS).collect().await
@@ -64,16 +65,17 @@ impl Peers {
 fn client() -> reqwest::Client {
     let client =
         reqwest::Client::builder().timeout(REQUEST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).no_proxy();
-    client.build().expect("nothing of this depends on the machine")
+    client.build().expect("a client without TLS files and proxies can be built")
 }
 
-/// Host and port where it can be asked. Whoever may write to ZooKeeper could name any place, so names of hosts and their ports
-/// are all that counts, and nothing that means this machine to us and another one to who wrote it.
+/// Host and port of a launcher's web server. A record in ZooKeeper may contain any text, so only host and port are
+/// used. Addresses with another meaning on this machine, such as loopback ones, are rejected.
 fn address(launcher: &Component, context: &ProcessContext) -> Result<String, String> {
-    let Some(advertised) = &launcher.webapp else { return Err("it has no web port".to_owned()) };
+    let Some(advertised) = &launcher.webapp else { return Err("the launcher has no web port".to_owned()) };
     let authority: Option<Authority> = advertised.parse().ok();
-    let Some(authority) = authority.filter(|it| it.port().is_some() && !it.as_str().contains('@')) else {
-        return Err("what it announces is no address of a web port".to_owned());
+    let Some(authority) = authority.filter(|authority| authority.port().is_some() && !authority.as_str().contains('@'))
+    else {
+        return Err("the advertised web address is invalid".to_owned());
     };
     let is_other_host = launcher.hostname != context.identity.hostname;
     if let Ok(ip) = authority.host().trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -82,31 +84,33 @@ fn address(launcher: &Component, context: &ProcessContext) -> Result<String, Str
             IpAddr::V6(ip) => ip.is_unicast_link_local(),
         };
         if is_link_local || ip.is_unspecified() || ip.is_multicast() {
-            return Err("what it announces is no address of a web port".to_owned());
+            return Err("the advertised web address is invalid".to_owned());
         }
         if ip.is_loopback() && is_other_host {
-            return Err("it listens on its own loopback address only".to_owned());
+            return Err("the launcher listens on its loopback address only".to_owned());
         }
     }
     Ok(authority.to_string())
 }
 
-/// The reason for there being no figures is for people.
+/// The error is a text for the live page.
 async fn fetch_metrics(client: &reqwest::Client, address: &str) -> Result<PeerReply, String> {
     let request = client.get(format!("http://{address}/api/providers")).send();
-    let mut response = request.await.map_err(|_| format!("http://{address} does not answer"))?;
+    let mut response = request.await.map_err(|_| format!("http://{address} does not respond"))?;
     if response.status() == reqwest::StatusCode::NOT_FOUND {
-        return Err(format!("http://{address} has no such figures; it may be a Nodepool 11"));
+        return Err(format!("http://{address} provides no metrics; it may run Nodepool 11"));
     }
     if !response.status().is_success() {
-        return Err(format!("http://{address} answers {}", response.status()));
+        return Err(format!("http://{address} responds with {}", response.status()));
     }
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|_| format!("http://{address} breaks off"))? {
+    while let Some(chunk) =
+        response.chunk().await.map_err(|_| format!("http://{address} closed the connection early"))?
+    {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_REPLY_BYTES {
-            return Err(format!("http://{address} answers too much"));
+            return Err(format!("http://{address} sent a reply that is too large"));
         }
     }
-    serde_json::from_slice(&body).map_err(|_| format!("http://{address} answers something else"))
+    serde_json::from_slice(&body).map_err(|_| format!("http://{address} sent an unexpected reply"))
 }

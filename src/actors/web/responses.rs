@@ -1,4 +1,4 @@
-//! Answers with the headers and bodies of the original.
+//! HTTP responses with the headers and bodies of Nodepool 11.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -21,16 +21,16 @@ use futures::stream;
 use super::content_negotiation::ErrorFormat;
 use crate::actors::runtime::clock;
 
-/// Answers may be kept this long, by us and by whoever stands between.
+/// How long responses may be cached, by this process and by proxies.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
-/// What is written at once.
+/// Size of the chunks of a body.
 const CHUNK_SIZE: usize = 32 * 1024;
-/// Bytes of large bodies that may be in memory at a time, in the cache and for clients that read slowly.
+/// Limit for bodies in memory, in caches and for slow clients together.
 const MAX_BODY_BYTES_IN_MEMORY: usize = 256 << 20;
 
 static BODY_BYTES_IN_MEMORY: AtomicUsize = AtomicUsize::new(0);
 
-/// A body that counts for as long as anybody has a part of it.
+/// A body that counts towards the limit until its last part is dropped.
 struct CountedBody(Vec<u8>);
 
 impl AsRef<[u8]> for CountedBody {
@@ -45,27 +45,27 @@ impl Drop for CountedBody {
     }
 }
 
-/// Takes the room for a body; `None` while clients that do not read what they asked for have it all.
+/// Counts a body towards the limit; `None` if slow clients have exhausted it.
 pub fn count_body(body: Vec<u8>) -> Option<Bytes> {
     let size = body.len();
-    let taken = BODY_BYTES_IN_MEMORY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-        Some(held + size).filter(|sum| *sum <= MAX_BODY_BYTES_IN_MEMORY)
+    let updated = BODY_BYTES_IN_MEMORY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+        Some(used + size).filter(|sum| *sum <= MAX_BODY_BYTES_IN_MEMORY)
     });
-    taken.ok().map(|_| Bytes::from_owner(CountedBody(body)))
+    updated.ok().map(|_| Bytes::from_owner(CountedBody(body)))
 }
 
-/// Now, by the clock that everybody else goes by.
+/// Current time by the clock of the actors, which a simulation controls.
 pub fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::try_from_secs_f64(clock::now().0).unwrap_or_default()
 }
 
-/// Makes an answer to the end, also for a client that has gone meanwhile: the work goes on all the same, and whoever asks next is to
-/// find that it is under way.
+/// Completes a response even if the client disconnects. The blocking work continues anyway, and the next request can
+/// use its result.
 pub async fn run_to_completion<T: 'static>(work: impl Future<Output = Option<T>> + 'static) -> Option<T> {
     actix_rt::spawn(work).await.ok().flatten()
 }
 
-/// With the headers that every good answer has; nothing is sent again to who has it already.
+/// Success response with the common headers; 304 if the client already has it.
 pub fn success(request: &HttpRequest, content_type: &'static str, created: SystemTime, body: Bytes) -> HttpResponse {
     let (mut response, is_not_modified) = response_with_dates(request, created);
     if is_not_modified {
@@ -75,7 +75,7 @@ pub fn success(request: &HttpRequest, content_type: &'static str, created: Syste
     with_body(response, body)
 }
 
-/// The same, packed: intermediaries are told that others may want it otherwise.
+/// As `success`, with a compressed body and `Vary` for proxies.
 pub fn compressed(request: &HttpRequest, content_type: &'static str, created: SystemTime, body: Bytes) -> HttpResponse {
     let (mut response, is_not_modified) = response_with_dates(request, created);
     if is_not_modified {
@@ -88,8 +88,8 @@ pub fn compressed(request: &HttpRequest, content_type: &'static str, created: Sy
     with_body(response, body)
 }
 
-/// Its dates, and whether the client has it. Dates have whole seconds, so an answer made within the second that a client names
-/// is the one that it has.
+/// Response with its dates, and whether the client already has it. HTTP dates have whole seconds, so a response created
+/// within the second that the client names counts as the same one.
 fn response_with_dates(request: &HttpRequest, created: SystemTime) -> (HttpResponseBuilder, bool) {
     let since_epoch = created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs());
@@ -102,20 +102,20 @@ fn response_with_dates(request: &HttpRequest, created: SystemTime) -> (HttpRespo
     (response, is_not_modified_since(request.headers(), modified))
 }
 
-/// A body in pieces, of which the next one is taken when the one before has been sent.
+/// Sends a body in chunks; the next chunk is taken when the previous one is sent.
 pub fn with_body(mut response: HttpResponseBuilder, body: Bytes) -> HttpResponse {
     if body.len() <= CHUNK_SIZE {
         return response.body(body);
     }
     let length = body.len() as u64;
-    let chunks = stream::unfold(body, |mut rest| async move {
-        let chunk = rest.split_to(CHUNK_SIZE.min(rest.len()));
-        (!chunk.is_empty()).then_some((Ok::<_, actix_web::Error>(chunk), rest))
+    let chunks = stream::unfold(body, |mut remaining| async move {
+        let chunk = remaining.split_to(CHUNK_SIZE.min(remaining.len()));
+        (!chunk.is_empty()).then_some((Ok::<_, actix_web::Error>(chunk), remaining))
     });
     response.body(SizedStream::new(length, Box::pin(chunks)))
 }
 
-/// The length of a body and nothing of it: what is asked for with HEAD.
+/// Body of a response to HEAD: a length without data.
 struct HeadBody(u64);
 
 impl MessageBody for HeadBody {
@@ -130,7 +130,8 @@ impl MessageBody for HeadBody {
     }
 }
 
-/// actix-http forgets which of two requests in one packet was HEAD, and would send the body of the first.
+/// Workaround: for two pipelined requests, actix-http loses the information that the first one was HEAD, and would send
+/// its body.
 pub async fn strip_head_body(
     request: ServiceRequest,
     next: Next<BoxBody>,
@@ -143,11 +144,11 @@ pub async fn strip_head_body(
     })
 }
 
-/// As gzip, where there is room for it.
+/// Compresses a body with gzip; `None` if the limit for bodies is exhausted.
 pub fn compress(body: &Bytes) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
-    encoder.write_all(body).expect("memory takes what is written");
-    count_body(encoder.finish().expect("memory takes what is written"))
+    encoder.write_all(body).expect("writing to memory cannot fail");
+    count_body(encoder.finish().expect("writing to memory cannot fail"))
 }
 
 fn is_not_modified_since(headers: &HeaderMap, modified: SystemTime) -> bool {
@@ -168,11 +169,11 @@ pub fn unavailable(request: &HttpRequest) -> HttpResponse {
     )
 }
 
-/// The bytes are those of WebOb, which the original uses; the explanation is one of ours and needs no escapes.
+/// The bytes are those of WebOb, which Nodepool 11 uses. The explanation is a constant and needs no escaping.
 fn error_response(request: &HttpRequest, status: StatusCode, explanation: &str) -> HttpResponse {
     let title = status.canonical_reason().unwrap_or("Error");
     let code = format!("{} {title}", status.as_u16());
-    let (content_type, body) = match ErrorFormat::from_headers(request.headers()) {
+    let (content_type, body) = match ErrorFormat::of(request) {
         ErrorFormat::Html => (
             "text/html; charset=UTF-8",
             format!(

@@ -1,4 +1,4 @@
-//! What can be typed: the global options, the commands and theirs.
+//! The command-line parser: global options, commands and their options.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use nodepool::actors::process::flags::line_format;
 use python_logging::LineFormat;
 use serde_json::json;
 
-/// Hands short-lived test nodes to CI systems: looks at and changes what ZooKeeper says about them.
+/// Manage short-lived test nodes for CI systems: inspect and change Nodepool's state in ZooKeeper
 #[derive(Debug, Parser)]
 #[command(
     name = "nodepool",
-    // `--version` prints the name before the version; this is the text that scripts know.
+    // `--version` prints the name before the version; scripts parse this text.
     display_name = "Nodepool version:",
     version,
     disable_version_flag = true,
     disable_help_subcommand = true,
     infer_long_args = true,
-    // As everywhere in Nodepool, the last one counts.
+    // As in Nodepool 11, the last occurrence of an option applies.
     args_override_self = true
 )]
 pub struct Arguments {
@@ -40,16 +40,16 @@ pub struct Global {
     /// Secure file, whose values are merged into the configuration
     #[arg(short = 's', value_name = "SECURE")]
     pub secure: Option<PathBuf>,
-    /// File that says what is logged
+    /// Logging configuration file
     #[arg(short = 'l', value_name = "LOGCONFIG")]
     pub logconfig: Option<String>,
     /// Log everything
     #[arg(long)]
     pub debug: bool,
-    /// How results are shown
+    /// Output format of results
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table", global = true)]
     pub output: OutputFormat,
-    /// Give up when ZooKeeper cannot be reached for so long [default: never]
+    /// Fail if ZooKeeper cannot be reached within this time [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, global = true)]
     pub timeout: Option<Duration>,
     /// Print the version
@@ -71,91 +71,91 @@ pub enum Command {
         #[arg(long)]
         detail: bool,
     },
-    /// Show what ZooKeeper holds of a provider, and what its cloud has
+    /// Show ZooKeeper data and cloud resources of a provider
     Info { provider: String },
     /// List node requests
     RequestList,
     /// Mark a node for deletion
     Delete {
-        /// Delete it here and now instead of leaving that to its launcher
+        /// Delete it in this process instead of marking it for its launcher
         #[arg(long)]
         now: bool,
         id: String,
     },
     /// Keep a node for inspection
     Hold { id: String },
-    /// Remove what ZooKeeper holds of a provider, without touching its cloud
+    /// Remove the ZooKeeper data of a provider, without contacting its cloud
     Erase {
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         force: bool,
         provider: String,
     },
-    /// List instances in clouds that belong to no node: what a launcher would delete, and why
+    /// List unused cloud resources that a launcher would delete, with the reason
     AlienList { provider: Option<String> },
-    /// List images in clouds that a builder made and of which no upload is known
+    /// List images in clouds that carry a builder's metadata and have no upload record
     AlienImageList { provider: Option<String> },
     /// List builds of images
     DibImageList,
     /// List uploads of images
     ImageList,
-    /// Show which images are paused, and which builds are asked for
+    /// Show paused images and requested builds
     ImageStatus,
-    /// Ask for a build of an image
+    /// Request a build of an image
     ImageBuild {
-        /// Wait until it has ended
+        /// Wait until the build has ended
         #[arg(long)]
         wait: bool,
-        /// Wait until it is uploaded as well, to all providers that take the image
+        /// Wait until the build is uploaded, too, to all providers that use the image
         #[arg(long, requires = "wait")]
         uploads: bool,
         image: String,
     },
-    /// Show what the newest build of an image has written, on the host of its builder
+    /// Show the log of the newest build of an image, on the host of its builder
     BuildLog {
-        /// Go on until the build has ended
+        /// Follow the log until the build has ended
         #[arg(long)]
         follow: bool,
         image: String,
     },
-    /// Begin no builds of an image until it is unpaused
+    /// Pause builds of an image
     ImagePause { image: String },
-    /// Let builds of an image begin again
+    /// Resume builds of an image
     ImageUnpause { image: String },
     /// Mark a build for deletion, with its uploads and files
     DibImageDelete { id: String },
     /// Mark an upload for deletion
     ImageDelete {
-        /// Whose cloud has the upload
+        /// Provider of the upload
         #[arg(long)]
         provider: String,
-        /// Of which diskimage it is
+        /// Diskimage of the upload
         #[arg(long)]
         image: String,
-        /// The build, as dib-image-list shows it behind the image's name
+        /// Build id, the part after the image's name in dib-image-list
         #[arg(long)]
         build_id: String,
-        /// The upload, as image-list shows it
+        /// Upload id, as in image-list
         #[arg(long)]
         upload_id: String,
     },
-    /// Write what ZooKeeper holds of images to a file
+    /// Export image data from ZooKeeper to a file
     ExportImageData { path: PathBuf },
-    /// Write what a file of export-image-data holds to ZooKeeper; to be used while no daemon runs
+    /// Import a file of export-image-data into ZooKeeper, while no daemon runs
     ImportImageData { path: PathBuf },
     /// Check a configuration file
     ConfigValidate,
-    /// Ask for nodes, use them, give them back
+    /// Request nodes, use them, and release them
     Request(RequestArguments),
     /// Explain why a request waits or failed
     Why { request: String },
     /// Show the state of every actor of the launcher on this machine
     Dump {
-        /// Measure for so long first: processor time by actor, mailboxes, functions
+        /// Record a profile of this length first: CPU time by actor, mailboxes, functions
         #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
         profile: Option<Duration>,
     },
-    /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
+    /// Show nodes, requests and images as they change; without a terminal, one JSON document per change
     Watch,
     #[command(flatten)]
     Generate(GenerateCommand),
@@ -163,12 +163,12 @@ pub enum Command {
     Standalone(StandaloneArguments),
 }
 
-/// What is made of what the programs parse; needs neither configuration nor ZooKeeper.
+/// Commands that generate files from the option parser and the schema; they need neither configuration nor ZooKeeper.
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
     /// Print the JSON Schema of configuration files, for editors
     ConfigSchema,
-    /// Print what a shell needs to complete command lines
+    /// Print the completion script of a program for a shell
     Completions {
         shell: Shell,
         #[arg(default_value = "nodepool")]
@@ -188,19 +188,19 @@ pub enum Program {
 
 #[derive(Debug, Args)]
 pub struct StandaloneArguments {
-    /// Configuration file; without it two slots on this machine are served under the label "local"
+    /// Configuration file; without it two slots on this machine serve the label "local"
     #[arg(short = 'c', value_name = "CONFIG")]
     pub config: Option<PathBuf>,
     /// Secure file, whose values are merged into the configuration
     #[arg(short = 's', value_name = "SECURE")]
     pub secure: Option<PathBuf>,
-    /// Where the coordinator keeps its data, and the configuration for clients is written
+    /// Directory for the coordinator's data and the configuration for clients
     #[arg(long, value_name = "DIRECTORY", default_value = "./nodepool-data")]
     pub data_dir: PathBuf,
-    /// Leave the builder of images out
+    /// Run without a builder
     #[arg(long)]
     pub no_builder: bool,
-    /// Lines of the log as text or json [default: text; json with -o json]
+    /// Format of log lines: text or json [default: text; json with -o json]
     #[arg(long, value_name = "FORMAT", value_parser = line_format)]
     pub log_format: Option<LineFormat>,
 }
@@ -210,10 +210,10 @@ pub struct RequestArguments {
     /// Label of a node; once per node
     #[arg(long, required = true, value_name = "LABEL", value_parser = NonEmptyStringValueParser::new())]
     pub label: Vec<String>,
-    /// Give up when the nodes are not there after so long [default: never]
+    /// Give up if the request is not fulfilled in time [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub wait: Option<Duration>,
-    /// Tenant on whose account the nodes are used
+    /// Tenant that the nodes are charged to
     #[arg(long, value_name = "TENANT")]
     pub tenant: Option<String>,
     /// Provider to prefer
@@ -222,12 +222,12 @@ pub struct RequestArguments {
     /// Precedence among all requests: high, normal, low, or three digits (lower is served earlier)
     #[arg(long, value_name = "PRIORITY", default_value = "normal", value_parser = priority)]
     pub priority: String,
-    /// What to run with the nodes; without it they are shown and held until Enter or Ctrl-C
+    /// Command to run with the nodes; without it they are shown and held until Enter or Ctrl-C
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
-/// Ten years. A clock cannot count on for as long as a number can say.
+/// Ten years: larger numbers overflow the clock.
 const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Seconds with decimals.
@@ -236,10 +236,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if seconds > MAX_DURATION.as_secs_f64() {
         return Err(format!("more than ten years, which are {} seconds", MAX_DURATION.as_secs()));
     }
-    Duration::try_from_secs_f64(seconds).map_err(|_| "not a number of seconds that can be waited".to_owned())
+    Duration::try_from_secs_f64(seconds).map_err(|_| "not a valid duration in seconds".to_owned())
 }
 
-/// The precedence as the ids of requests carry it: always three digits, because Zuul tells them by that.
+/// The precedence as in request ids: always three digits, because Zuul parses the id by them.
 fn priority(text: &str) -> Result<String, String> {
     match text {
         "high" => Ok("100".to_owned()),
@@ -250,7 +250,7 @@ fn priority(text: &str) -> Result<String, String> {
     }
 }
 
-/// What was typed; or what to print instead and the status to exit with.
+/// Parses a command line; an error has the text to print and the exit status.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Global, Command), UsageError> {
     let words: Vec<OsString> = words.into_iter().collect();
     let arguments =
@@ -261,17 +261,17 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Global, Comma
     }
 }
 
-/// The format that was asked for on a line that cannot be understood as a whole.
+/// The requested output format of a command line that cannot be parsed as a whole.
 fn requested_format(words: &[OsString]) -> OutputFormat {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--").collect();
-    // Long options may be shortened.
+    // Long options may be abbreviated.
     let is_long = |word: &str| word.len() > 2 && "--output".starts_with(word);
-    let is_apart = |pair: &[&str]| pair[1] == "json" && (pair[0] == "-o" || is_long(pair[0]));
+    let is_separate = |pair: &[&str]| pair[1] == "json" && (pair[0] == "-o" || is_long(pair[0]));
     let is_joined = |word: &&str| match word.split_once('=') {
         Some((option, format)) => format == "json" && (option == "-o" || is_long(option)),
         None => *word == "-ojson",
     };
-    match words.windows(2).any(is_apart) || words.iter().any(is_joined) {
+    match words.windows(2).any(is_separate) || words.iter().any(is_joined) {
         true => OutputFormat::Json,
         false => OutputFormat::Table,
     }
@@ -308,14 +308,14 @@ fn help() -> String {
     Arguments::command().render_help().to_string()
 }
 
-/// The usage first, then hints, and the mistake on the last line, with the prefix that scripts look for.
+/// The usage first, then hints, and the error on the last line, with the prefix that scripts search for.
 fn format_usage_error(rendered: &str) -> String {
     let (message, rest) = rendered.split_once("\nUsage: ").unwrap_or((rendered, ""));
     let usage = rest.lines().next().unwrap_or("nodepool [OPTIONS] [COMMAND]");
     let mut paragraphs = message.split("\n\n").map(|lines| lines.split_whitespace().collect::<Vec<_>>().join(" "));
-    let mistake = paragraphs.next().unwrap_or_default();
+    let error = paragraphs.next().unwrap_or_default();
     let hints: String = paragraphs.filter(|hint| hint.starts_with("tip: ")).map(|hint| hint + "\n").collect();
-    format!("usage: {usage}\n{hints}nodepool: error: {}\n", mistake.strip_prefix("error: ").unwrap_or(&mistake))
+    format!("usage: {usage}\n{hints}nodepool: error: {}\n", error.strip_prefix("error: ").unwrap_or(&error))
 }
 
 #[cfg(test)]
@@ -326,18 +326,16 @@ mod tests {
         parse(line.split_whitespace().map(Into::into))
     }
 
-    // operations.md check 2
     #[test]
-    fn the_version_is_printed_in_the_words_that_scripts_know() {
+    fn the_version_is_printed_in_nodepool_11s_format() {
         for line in ["nodepool --version", "nodepool --vers"] {
             let error = parse_line(line).unwrap_err();
             assert_eq!((error.status, error.stdout.as_str()), (0, "Nodepool version: 12.0.0\n"));
         }
     }
 
-    // operations.md checks 1 and 2
     #[test]
-    fn nothing_is_answered_with_help_and_nonsense_with_the_reason_on_the_last_line() {
+    fn an_empty_line_prints_help_and_an_invalid_one_ends_with_the_reason() {
         let error = parse_line("nodepool").unwrap_err();
         assert_eq!(error.status, 1);
         assert!(error.stdout.contains("config-validate"), "{}", error.stdout);
@@ -347,10 +345,10 @@ mod tests {
             assert!(error.status == 2 && last.starts_with("nodepool: error: "), "{line}: {}", error.stderr);
             assert!(error.stderr.starts_with("usage: nodepool"), "{line}: {}", error.stderr);
         }
-        for (line, mistake) in [
+        for (line, reason) in [
             (
                 "request --label a --wait -1",
-                "invalid value '-1' for '--wait <SECONDS>': not a number of seconds that can be waited",
+                "invalid value '-1' for '--wait <SECONDS>': not a valid duration in seconds",
             ),
             (
                 "list --timeout 1e19",
@@ -362,13 +360,13 @@ mod tests {
             ),
             (
                 "request --label a --wait nan",
-                "invalid value 'nan' for '--wait <SECONDS>': not a number of seconds that can be waited",
+                "invalid value 'nan' for '--wait <SECONDS>': not a valid duration in seconds",
             ),
             ("list -o yaml", "invalid value 'yaml' for '--output <FORMAT>' [possible values: table, json]"),
             ("standalone --data-dir", "a value is required for '--data-dir <DIRECTORY>' but none was supplied"),
         ] {
             let text = parse_line(&format!("nodepool {line}")).unwrap_err().stderr;
-            assert_eq!(text.lines().last(), Some(format!("nodepool: error: {mistake}").as_str()), "{text}");
+            assert_eq!(text.lines().last(), Some(format!("nodepool: error: {reason}").as_str()), "{text}");
         }
         let hinted = parse_line("nodepool list --detial").unwrap_err().stderr;
         assert!(hinted.contains("\ntip: a similar argument exists: '--detail'\nnodepool: error: "), "{hinted}");
@@ -382,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn long_options_may_be_shortened_and_the_format_stands_anywhere() {
+    fn long_options_may_be_abbreviated_and_the_format_may_be_anywhere() {
         let (_, command) = parse_line("nodepool list --det").unwrap();
         assert!(matches!(command, Command::List { detail: true }));
         for line in ["nodepool -o json list", "nodepool list -o json", "nodepool list --out json"] {
@@ -391,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_wrong_is_answered_in_the_format_it_asks_for() {
+    fn usage_errors_are_printed_in_the_requested_format() {
         for (line, is_json) in [
             ("-o json bogus", true),
             ("-ojson bogus", true),
@@ -420,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_for_the_nodes_is_taken_as_typed() {
+    fn a_command_for_the_nodes_is_passed_on_verbatim() {
         let (_, command) = parse_line("nodepool request --label a --label b --priority high -- sh -c --label").unwrap();
         let Command::Request(request) = command else { panic!("another command") };
         assert_eq!((request.label.len(), request.priority.as_str()), (2, "100"));

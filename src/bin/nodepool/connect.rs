@@ -1,4 +1,4 @@
-//! From the options to a session: which configuration, which ZooKeeper, and patience with either.
+//! Connection of a command: finds the configuration and opens a ZooKeeper session, with retries.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::args::Global;
 use crate::output::Output;
 
 const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
-/// What `nodepool standalone` writes into the directory where it was started.
+/// Written by `nodepool standalone` into its working directory.
 const STANDALONE_CONFIG: &str = "./nodepool-data/nodepool.yaml";
 
-/// How often an unreachable ZooKeeper is complained about, and how long to wait before the next try.
+/// How often an unreachable ZooKeeper is reported, and the pause before the next attempt.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -46,20 +46,20 @@ pub fn config_path(global: &Global, output: &mut Output<'_>) -> anyhow::Result<P
     Ok(PathBuf::from(STANDALONE_CONFIG))
 }
 
-/// The configuration, with a warning per problem that does not keep us from using it.
+/// Loads the configuration, with a warning per problem that does not prevent its use.
 pub async fn config(global: &Global, output: &mut Output<'_>) -> anyhow::Result<Arc<Config>> {
     let path = config_path(global, output)?;
     match config_files::load(&ConfigFileSource::OnDisk, &path, global.secure.as_deref(), BUILT_IN_DRIVERS).await {
         Ok(loaded) => {
             debug!(target: "nodepool.NodePool", "configuration {} loaded", path.display());
-            for diagnostic in loaded.problems.iter().filter(|problem| problem.severity >= Severity::Warning) {
+            for diagnostic in loaded.diagnostics.iter().filter(|problem| problem.severity >= Severity::Warning) {
                 warn!(target: "nodepool.NodePool", "{diagnostic}");
             }
             Ok(loaded.config)
         }
         Err(error) => {
-            // A single one is told by the error itself.
-            for diagnostic in error.problems.iter().filter(|_| error.problems.len() > 1) {
+            // The error itself contains a single diagnostic.
+            for diagnostic in error.diagnostics.iter().filter(|_| error.diagnostics.len() > 1) {
                 output.note(diagnostic)?;
             }
             Err(error.into())
@@ -67,7 +67,7 @@ pub async fn config(global: &Global, output: &mut Output<'_>) -> anyhow::Result<
     }
 }
 
-/// A session. Without a limit this tries for ever, and says every ten seconds why there is none yet.
+/// Opens a session. Without a limit this retries forever, and logs every ten seconds why there is no connection.
 pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result<Arc<RealConnection>> {
     let options = ConnectOptions::from_config(&config.zookeeper)?;
     debug!(target: LOGGER, "connecting to ZooKeeper at {}", options.connect_string());
@@ -92,10 +92,10 @@ pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result
         if let Some(limit) = limit
             && started.elapsed() + RETRY_INTERVAL >= limit
         {
-            bail!("no ZooKeeper within {} s: {reason}", limit.as_secs_f64());
+            bail!("cannot connect to ZooKeeper within {} s: {reason}", limit.as_secs_f64());
         }
         if last_warning.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
-            warn!(target: LOGGER, "{reason}; trying again");
+            warn!(target: LOGGER, "{reason}; retrying");
             last_warning = Some(Instant::now());
         }
         tokio::time::sleep(RETRY_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! Signals that ask us to end, as a queue, so that each step decides for itself what ending means.
+//! Termination signals as a queue: each step of a command decides how it stops.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -8,7 +8,7 @@ pub enum Interrupt {
     /// Ctrl-C.
     Interrupted,
     Terminated,
-    /// The terminal is gone.
+    /// The terminal was closed.
     HungUp,
 }
 
@@ -21,7 +21,7 @@ impl Interrupt {
         }
     }
 
-    /// The status a shell gives to a program that ended by this signal.
+    /// The exit status that a shell reports for a program terminated by this signal.
     pub fn status(self) -> u8 {
         128 + self.signal() as u8
     }
@@ -32,7 +32,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// From now on the signals no longer end the process by themselves.
+    /// From here on the signals no longer terminate the process.
     pub fn listen() -> std::io::Result<Self> {
         let mut interrupted = signal(SignalKind::interrupt())?;
         let mut terminated = signal(SignalKind::terminate())?;
@@ -45,7 +45,7 @@ impl Interrupts {
                     _ = terminated.recv() => Interrupt::Terminated,
                     _ = hung_up.recv() => Interrupt::HungUp,
                 };
-                // Who does not look at eight of them will not look at the ninth.
+                // A step that has not handled eight signals does not need the ninth.
                 let _ = sender.try_send(interrupt);
             }
         });

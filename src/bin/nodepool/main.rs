@@ -1,4 +1,5 @@
-//! The command line: says what there is, changes what it is told to, and exits with the matching status.
+//! The command line `nodepool`: inspects and changes Nodepool's state in ZooKeeper, and reports the result by its exit
+//! status.
 
 mod args;
 mod commands;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nodepool::actors::process::flags::tilde;
+use nodepool::actors::process::logger_names::NODEPOOL;
 use nodepool_model::records::image_upload::UploadKey;
 use nodepool_zk::Zk;
 use python_logging::{LogPlan, Verbosity};
@@ -28,7 +30,7 @@ use commands::{admin, clouds, dump, generate, nodes, standalone, validate, watch
 use interrupts::Interrupts;
 use output::Output;
 
-/// For `standalone`, which launches (doc/decisions/0016-allocator.md).
+/// For `standalone`, which runs a launcher (doc/decisions/0016-allocator.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -36,13 +38,13 @@ fn main() {
     let status = match args::parse(std::env::args_os()) {
         Ok((global, command)) => start(global, command),
         Err(error) => {
-            // Who closes our output does not want to know more.
+            // A reader that closed the output needs no error.
             let _ = std::io::stdout().write_all(error.stdout.as_bytes());
             let _ = std::io::stderr().write_all(error.stderr.as_bytes());
             error.status
         }
     };
-    // A thread may still be waiting for a line of input, which must not keep us.
+    // A thread may still wait for a line of input, which must not block the exit.
     exit(i32::from(status));
 }
 
@@ -52,7 +54,7 @@ fn start(global: Global, command: Command) -> u8 {
         other => other,
     };
     let stdout = std::io::stdout();
-    // Not locked: a panic or the log must be able to write as well.
+    // Not locked: panics and the log write to it, too.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
     let mut diagnostics = std::io::stderr();
     let mut output = Output::new(global.output, &mut out, &mut diagnostics);
@@ -66,22 +68,23 @@ fn start(global: Global, command: Command) -> u8 {
     }
 }
 
-/// Whether the pipe was closed by who read from it.
+/// Whether the reader closed the pipe.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     })
 }
 
-/// The message is the last line on stderr, whatever else there was to say.
+/// Reports an error; the message is the last line on stderr.
 fn fail(error: &anyhow::Error, output: &mut Output<'_>) -> u8 {
-    // Whoever read our output has seen enough.
+    // The reader closed the output, so it needs no error.
     if is_broken_pipe(error) {
         return 1;
     }
     let message = format!("{error:#}");
     let shown = output.failure(json!({"outcome": "failed", "message": message})).and_then(|()| output.flush());
-    // A result that could not be shown is the more reason to say so; where that fails, there is nobody left to tell.
+    // If writing the result failed, the message is still written to stderr. If that fails, too, nothing is left to
+    // report to.
     let _ = output.note(format_args!("nodepool: error: {message}"));
     let _ = shown;
     1
@@ -95,7 +98,7 @@ fn run_command(global: Global, command: Command, output: &mut Output<'_>) -> any
     for notice in &plan.notices {
         output.note(notice)?;
     }
-    // What is logged to the terminal would be drawn over, and into, the view.
+    // Log lines on the terminal would corrupt the view.
     let would_corrupt_view =
         matches!(command, Command::Watch) && global.logconfig.is_none() && watch::is_interactive(global.output);
     if !would_corrupt_view {
@@ -107,12 +110,12 @@ fn run_command(global: Global, command: Command, output: &mut Output<'_>) -> any
     status
 }
 
-/// `--debug` wins over a logging file, as in the reference.
+/// `--debug` overrides a logging file, as in Nodepool 11.
 fn log_plan(global: &Global) -> anyhow::Result<LogPlan> {
     match &global.logconfig {
-        _ if global.debug => Ok(LogPlan::to_stderr(Verbosity::Debug)),
-        Some(path) => Ok(LogPlan::from_file(&tilde::expand_tilde(path))?),
-        None => Ok(LogPlan::to_stderr(Verbosity::Normal)),
+        _ if global.debug => Ok(LogPlan::to_stderr(Verbosity::Debug, &NODEPOOL)),
+        Some(path) => Ok(LogPlan::from_file(&tilde::expand_tilde(path), &NODEPOOL)?),
+        None => Ok(LogPlan::to_stderr(Verbosity::Normal, &NODEPOOL)),
     }
 }
 
@@ -127,13 +130,14 @@ async fn dispatch(global: Global, command: Command, output: &mut Output<'_>) -> 
         return dump::dump(&config, output, profile).await.map(|()| 0);
     }
     if let Command::Watch = command {
-        // It outlives sessions.
+        // It opens its own sessions, one after another.
         return watch::watch(&config, output, global.timeout).await;
     }
     let session = connect::session(&config, global.timeout).await?;
     let zk: Zk = session.clone();
     let status = with_session(&zk, &config, command, output).await;
-    // What we hold goes at once with a session that is closed, and after a while with one that is left.
+    // Closing the session releases locks and ephemeral znodes at once; otherwise they would last until the session
+    // times out.
     session.close().await;
     status
 }
@@ -199,7 +203,7 @@ async fn with_session(
             let session_timeout = config.zookeeper.session_timeout.to_duration();
             return request::request(zk, output, &arguments, &mut interrupts, hold_policy, session_timeout).await;
         }
-        // Answered before there was a session.
+        // Handled before the session was opened.
         Command::ConfigValidate
         | Command::Standalone(_)
         | Command::Dump { .. }
@@ -209,9 +213,9 @@ async fn with_session(
     Ok(0)
 }
 
-/// Resolves with the next line of standard input, or its end. The thread stays behind where neither comes.
+/// Resolves with the next line of standard input, or its end. The thread remains blocked if neither occurs.
 async fn line_of_input() {
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
-    // An input that cannot be read has ended.
+    // An input that cannot be read counts as ended.
     let _ = read.await;
 }

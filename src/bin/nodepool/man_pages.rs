@@ -1,6 +1,6 @@
 //! Manual pages: `nodepool.1`, a page for each of its commands, and one for each daemon.
 //!
-//! Names, options and what they mean come from what the programs parse; the rest is told here.
+//! Names, options and their help are generated from the option parser; the other sections are here.
 
 use std::path::Path;
 
@@ -11,42 +11,42 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::Program;
 
-/// A section of a page: its heading, and what each of the things it lists is for.
+/// A section of a page: its heading, and its entries with their meanings.
 type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
 const EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
-        ("0", "Done; also when there was nothing to do it to"),
+        ("0", "Done; also when nothing had to be done"),
         ("1", "Failed; the last line on standard error says why"),
-        ("2", "The command line is wrong"),
+        ("2", "Invalid command line"),
     ],
 );
 const REQUEST_EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
-        ("0", "The nodes were there and have been given back, and COMMAND, if there was one, ended with 0"),
-        ("1", "The nodes could not be had, or were lost while they were used"),
-        ("2", "The command line is wrong"),
+        ("0", "The request was fulfilled, the nodes have been released, and COMMAND, if given, exited with 0"),
+        ("1", "The request failed, or the nodes were lost during use"),
+        ("2", "Invalid command line"),
         ("126, 127", "COMMAND cannot be run, or does not exist"),
-        ("other", "That of COMMAND"),
+        ("other", "Exit status of COMMAND"),
     ],
 );
 const DAEMON_EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
-        ("0", "Stopped in order; in the background: the daemon has started"),
+        ("0", "Stopped gracefully; in the background: the daemon has started"),
         ("1", "Could not start, or had five panics in ten minutes"),
-        ("2", "The command line is wrong"),
+        ("2", "Invalid command line"),
     ],
 );
 const SIGNALS: Section = (
     "SIGNALS",
     &[
-        ("SIGTERM, SIGINT, SIGUSR1", "Stop in order, after ten seconds at the latest"),
+        ("SIGTERM, SIGINT, SIGUSR1", "Stop gracefully, within ten seconds"),
         (
             "SIGUSR2",
-            "Write the state of every actor to the log, at level DEBUG; the first one begins a profile, the second writes it",
+            "Write the state of every actor to the log, at level DEBUG; the first one starts a profile, the second writes it",
         ),
     ],
 );
@@ -54,10 +54,7 @@ const COMMAND_FILES: Section = (
     "FILES",
     &[
         ("/etc/nodepool/nodepool.yaml", "Configuration, unless -c names another"),
-        (
-            "./nodepool-data/nodepool.yaml",
-            "Configuration where there is no other: that of a server started by nodepool standalone",
-        ),
+        ("./nodepool-data/nodepool.yaml", "Configuration if the former does not exist; written by nodepool standalone"),
     ],
 );
 const DAEMON_FILES: Section = (
@@ -84,7 +81,7 @@ const DAEMON_ENVIRONMENT: Section = (
     ],
 );
 
-/// What pages say beside names and options.
+/// Sections of a page in addition to names and options.
 fn sections(name: &str) -> Vec<Section> {
     match name {
         "nodepool-launcher" | "nodepool-builder" => {
@@ -97,7 +94,7 @@ fn sections(name: &str) -> Vec<Section> {
     }
 }
 
-/// Writes all pages to a directory, which is made if need be, and tells their names.
+/// Writes all pages to a directory, which is created if needed, and returns their names.
 pub fn write(directory: &Path) -> anyhow::Result<Vec<String>> {
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut pages = Vec::new();
@@ -114,7 +111,7 @@ pub fn write(directory: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 fn page(directory: &Path, command: clap::Command, name: &str, section: &str) -> anyhow::Result<String> {
-    let text = rendered(command, name, section).context("a page cannot be made")?;
+    let text = rendered(command, name, section).context("cannot render a page")?;
     let file = format!("{name}.{section}");
     let path = directory.join(&file);
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -142,7 +139,7 @@ fn rendered(mut command: clap::Command, name: &str, section: &str) -> std::io::R
     Ok(text)
 }
 
-/// The usage as `--help` has it, which unlike a list of all options tells what belongs together; what is typed as it stands is bold.
+/// The usage as in `--help`, which groups options unlike a list of all of them; literal words are bold.
 fn synopsis(usage: &str) -> Roff {
     let usage = usage.strip_prefix("Usage: ").unwrap_or(usage).trim_end();
     let is_literal = |word: &&str| word.starts_with(|first: char| first.is_ascii_lowercase());
@@ -157,8 +154,8 @@ fn synopsis(usage: &str) -> Roff {
 fn entry_list((heading, entries): Section) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [heading]);
-    for (what, meaning) in entries {
-        roff.control("TP", []).text([bold(*what)]).text([roman(*meaning)]);
+    for (entry, meaning) in entries {
+        roff.control("TP", []).text([bold(*entry)]).text([roman(*meaning)]);
     }
     roff
 }

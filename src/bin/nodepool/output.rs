@@ -1,4 +1,4 @@
-//! Where answers go: lists and sentences for people or one JSON document for programs, and remarks beside them.
+//! Output of a command: tables and sentences for people or one JSON document for programs, and notes on another stream.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::args::OutputFormat;
 
-/// The result on one stream, remarks on another, so that a result can be piped whatever there is to remark.
+/// The result on one stream and notes on another, so that a result can be piped.
 pub struct Output<'a> {
     pub format: OutputFormat,
     out: &'a mut dyn Write,
@@ -18,7 +18,7 @@ pub struct Output<'a> {
     has_outcome: bool,
 }
 
-/// A list in the making: rows are turned into text one by one, so that no record is kept for it.
+/// A list under construction: each row is formatted when it is added, so that no record is kept in memory.
 pub struct TablePrinter<R: 'static> {
     columns: &'static [Column<R>],
     body: Body,
@@ -52,8 +52,8 @@ impl<R> TablePrinter<R> {
 }
 
 impl<'a> Output<'a> {
-    pub fn new(format: OutputFormat, out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
-        Self { format, out, diagnostics: notes, has_outcome: false }
+    pub fn new(format: OutputFormat, out: &'a mut dyn Write, diagnostics: &'a mut dyn Write) -> Self {
+        Self { format, out, diagnostics, has_outcome: false }
     }
 
     /// A list, which is an array in JSON.
@@ -70,7 +70,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// For people only; programs get the whole of it with [`Screen::outcome`].
+    /// For people only; programs receive everything by [`Output::outcome`].
     pub fn print(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
         match self.format {
             OutputFormat::Table => writeln!(self.out, "{}", printable(text.to_string())),
@@ -78,7 +78,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// For people only, and written as it is: a script, a document.
+    /// For people only, without escaping: a script, a document.
     pub fn print_raw(&mut self, text: &str) -> io::Result<()> {
         match self.format {
             OutputFormat::Table => self.out.write_all(text.as_bytes()),
@@ -88,7 +88,7 @@ impl<'a> Output<'a> {
 
     /// A question; the answer is expected on the same line.
     pub fn prompt(&mut self, question: &str) -> io::Result<()> {
-        // A program that reads the result is not to find a question in it.
+        // The JSON result must not contain a question.
         let stream: &mut dyn Write = match self.format {
             OutputFormat::Table => self.out,
             OutputFormat::Json => self.diagnostics,
@@ -97,7 +97,7 @@ impl<'a> Output<'a> {
         stream.flush()
     }
 
-    /// For programs only: how a command ended that changes something or may find nothing.
+    /// For programs only: the outcome of a command that changes something or may find nothing.
     pub fn outcome(&mut self, document: Value) -> io::Result<()> {
         match self.format {
             OutputFormat::Table => Ok(()),
@@ -108,19 +108,19 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// One document of many, whatever format was asked for.
+    /// One document of many, in every format.
     pub fn json_line(&mut self, document: &Value) -> io::Result<()> {
         writeln!(self.out, "{document}")
     }
 
-    /// How a command failed, unless it has told itself.
+    /// The outcome of a failed command, unless the command has written one.
     pub fn failure(&mut self, document: Value) -> io::Result<()> {
         if self.has_outcome { Ok(()) } else { self.outcome(document) }
     }
 
-    /// A remark beside the result.
+    /// A note beside the result.
     pub fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
-        // One remark is one line, whatever a record has made others say.
+        // A note stays one line, even if a record contains line feeds.
         writeln!(self.diagnostics, "{}", printable(text.to_string()).replace('\n', "\\n"))
     }
 

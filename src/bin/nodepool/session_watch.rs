@@ -1,22 +1,24 @@
-//! Whether what we have asked for and what we hold is still ours: as long as the ZooKeeper session lives, and not longer.
+//! Watch of a consumer's ZooKeeper session: its request and its nodes are lost when the session expires.
 
 use std::time::Duration;
 
 use nodepool_zk::{SessionState, Zk, paths};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The part of what is left of a session after which a leader is asked again: as long as it answers, every sixth of the timeout.
+/// Fraction of the session's remaining time after which a `sync` is sent: while a leader responds, every sixth of the
+/// timeout.
 const SYNC_FRACTION: (u32, u32) = (2, 5);
-/// Between two questions at least, where they fail at once.
+/// Minimum time between two `sync` requests, which may fail at once.
 const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(200);
-/// The part of its timeout for which a session surely lives; why is told in `doc/decisions/0025-fence.md`.
+/// Fraction of its timeout for which a session certainly lives; `doc/decisions/0025-fence.md` explains why.
 const SAFE_FRACTION: (u32, u32) = (5, 12);
 
-/// Resolves when nodes must be taken for lost: the session is over, or no leader has answered for so long that it may end before those
-/// who use them have. A server that has gone is not waited for: it would be noticed after others have the nodes.
+/// Resolves when the nodes must be considered lost: the session expired, or no leader has responded for so long that
+/// the session may expire before their users stop. It does not wait for an unreachable server: the nodes could be
+/// reassigned before a reply.
 pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
     let mut session = zk.session();
-    // Without a connection: they were taken a moment ago.
+    // Without a connection: the nodes were locked a moment ago.
     let mut deadline = zk
         .session_valid_until()
         .unwrap_or_else(|| Instant::now() + session_timeout * SAFE_FRACTION.0 / SAFE_FRACTION.1);
@@ -24,12 +26,12 @@ pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let sync = async {
             sleep((remaining * SYNC_FRACTION.0 / SYNC_FRACTION.1).max(MIN_SYNC_INTERVAL)).await;
-            // What comes of it is seen below.
+            // The result shows in `session_valid_until` below.
             let _ = zk.sync(paths::ROOT).await;
         };
         tokio::select! {
             biased;
-            // Who keeps the session no more does not keep the nodes either.
+            // An expired session, or a dropped client, holds no nodes.
             _ = session.wait_for(|state| *state == SessionState::Expired) => return,
             () = sync => {}
             () = sleep_until(deadline) => {}
@@ -41,8 +43,9 @@ pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
     }
 }
 
-/// Resolves when a request must be taken for lost: a server said that the session is over, or none has answered for a whole session
-/// timeout. Nobody else could have what it waits for, so there is no haste.
+/// Resolves when a request must be considered lost: a server reported that the session expired, or no server has
+/// responded for a whole session timeout. A waiting request holds no nodes that could be reassigned, so the full
+/// timeout is safe.
 pub async fn wait_until_request_lost(zk: &Zk, session_timeout: Duration) {
     let mut session = zk.session();
     loop {
@@ -56,7 +59,7 @@ pub async fn wait_until_request_lost(zk: &Zk, session_timeout: Duration) {
             },
         };
         if changed.is_err() {
-            return; // Nobody keeps the session any more.
+            return; // The client was dropped.
         }
     }
 }
@@ -77,19 +80,22 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// A session whose server is there and says nothing.
+    /// A session whose server is connected and sends no replies.
     struct SilentServer {
         state: watch::Receiver<SessionState>,
         until: Mutex<Instant>,
-        answers: bool,
+        replies_to_sync: bool,
     }
 
-    /// How much longer the session lives after an answer.
+    /// How much longer the session lives after a reply.
     const SESSION_EXTENSION: Duration = Duration::from_secs(4);
 
-    fn silent_connection(answers: bool) -> (watch::Sender<SessionState>, Zk) {
+    fn silent_connection(replies_to_sync: bool) -> (watch::Sender<SessionState>, Zk) {
         let (sender, state) = watch::channel(SessionState::Connected);
-        (sender, Arc::new(SilentServer { state, until: Mutex::new(Instant::now() + SESSION_EXTENSION), answers }))
+        (
+            sender,
+            Arc::new(SilentServer { state, until: Mutex::new(Instant::now() + SESSION_EXTENSION), replies_to_sync }),
+        )
     }
 
     fn no_reply<T: Send + 'static>() -> Reply<T> {
@@ -125,7 +131,7 @@ mod tests {
             no_reply()
         }
         fn sync(&self, _path: &str) -> Reply<()> {
-            if !self.answers {
+            if !self.replies_to_sync {
                 return no_reply();
             }
             *self.until.lock().unwrap() = Instant::now() + SESSION_EXTENSION;
@@ -143,20 +149,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nodes_are_lost_before_the_session_can_be_though_the_connection_stands() {
+    async fn nodes_are_lost_before_the_session_can_expire_on_an_open_connection() {
         let (_state, zk) = silent_connection(false);
-        let began = Instant::now();
-        tokio::time::timeout(TIMEOUT, wait_until_nodes_lost(&zk, TIMEOUT)).await.expect("nobody answers");
+        let started = Instant::now();
+        tokio::time::timeout(TIMEOUT, wait_until_nodes_lost(&zk, TIMEOUT)).await.expect("no leader responds");
         // Timers count in milliseconds.
-        assert_eq!(began.elapsed().as_millis() / 10, SESSION_EXTENSION.as_millis() / 10);
+        assert_eq!(started.elapsed().as_millis() / 10, SESSION_EXTENSION.as_millis() / 10);
         let (_state, zk) = silent_connection(true);
         assert!(
             tokio::time::timeout(TIMEOUT * 5, wait_until_nodes_lost(&zk, TIMEOUT)).await.is_err(),
-            "a leader answers"
+            "a leader responds"
         );
     }
 
-    /// Nothing is lost by a server that is away so long, several times.
+    /// Asserts that several outages of this length lose nothing.
     async fn survives_outages(
         mut lost: Pin<&mut impl Future<Output = ()>>,
         server: &MemoryZooKeeper,
@@ -172,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_comes_back_in_time_costs_nothing_and_one_that_does_not_costs_the_request() {
+    async fn a_request_outlasts_outages_shorter_than_the_session_timeout_only() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
         let mut lost = std::pin::pin!(wait_until_request_lost(&zk, TIMEOUT));
@@ -183,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_server_says_counts_at_once() {
+    async fn an_expired_session_loses_request_and_nodes_at_once() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
         server.expire(zk.session_id());
@@ -196,12 +202,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nodes_outlast_a_server_that_comes_back_in_time() {
+    async fn nodes_outlast_short_outages_only() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
         let mut lost = std::pin::pin!(wait_until_nodes_lost(&zk, TIMEOUT));
         survives_outages(lost.as_mut(), &server, &zk, TIMEOUT / 2).await;
         server.suspend(zk.session_id());
-        tokio::time::timeout(TIMEOUT + Duration::from_secs(1), lost).await.expect("it may be over");
+        tokio::time::timeout(TIMEOUT + Duration::from_secs(1), lost).await.expect("the session may have expired");
     }
 }

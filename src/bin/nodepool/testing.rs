@@ -1,4 +1,4 @@
-//! For tests: a store in memory with records in it, and a screen that is remembered.
+//! Test helpers: an in-memory store with records, and captured command output.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct TestStore {
     pub zk: Zk,
 }
 
-/// What a command said.
+/// Captured output and result of a command.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
     pub out: String,
@@ -36,7 +36,7 @@ impl TestStore {
 
     pub async fn put(&self, path: &str, data: impl AsRef<[u8]>) {
         for (slash, _) in path.match_indices('/').skip(1) {
-            // It may be there already.
+            // It may exist.
             let _ = self.zk.create(&path[..slash], bytes::Bytes::new(), CreateMode::Persistent).await;
         }
         let data = bytes::Bytes::copy_from_slice(data.as_ref());
@@ -60,14 +60,14 @@ impl TestStore {
         self.zk.exists(path).await.unwrap().is_some()
     }
 
-    /// Another process with a session of its own.
+    /// A connection with a session of its own, as of another process.
     pub fn connect_other(&self) -> Zk {
         let connection: Arc<_> = self.server.connect();
         connection
     }
 }
 
-/// Runs a command and remembers what it said.
+/// Runs a command and captures its output.
 pub async fn capture<T>(
     format: OutputFormat,
     command: impl AsyncFnOnce(&mut Output<'_>) -> anyhow::Result<T>,
@@ -91,7 +91,7 @@ impl CommandOutput {
 const LAUNCHER: &str = "nl01-PoolWorker.p-main-0123";
 
 impl TestStore {
-    /// Waits until there is a request; its path.
+    /// Waits until a request exists; returns its path.
     pub async fn wait_for_request(&self) -> String {
         loop {
             let names = self.zk.children("/nodepool/requests").await.map(|(names, _)| names).unwrap_or_default();
@@ -102,7 +102,7 @@ impl TestStore {
         }
     }
 
-    /// Ends the one request there is, as a launcher would: with a new node for every label, or without.
+    /// Ends the only request, as a launcher would: with a new node for every label, or without nodes.
     pub async fn end_request(&self, state: &str) {
         let path = self.wait_for_request().await;
         let mut request: serde_json::Value = serde_json::from_str(&self.text(&path).await).unwrap();
@@ -128,7 +128,7 @@ impl TestStore {
         self.zk.set(&path, request.to_string().into(), -1).await.unwrap();
     }
 
-    /// A pool on a host that answers questions at an address.
+    /// Registers a pool on a host, with the address of a web port.
     pub async fn register_pool(&self, labels: &[&str], webapp: Option<&str>) {
         let mut pool = json!({
             "kind": "pool", "id": LAUNCHER, "hostname": "nl01", "provider_name": "p", "name": "main",

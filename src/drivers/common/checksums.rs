@@ -1,6 +1,6 @@
-//! Checksums beside the files of a build: what the build has left, or both in one pass over the file where it left none.
+//! Checksum files of a build: read if the build wrote them, else both sums computed in one pass over the image file.
 //!
-//! The files are those of `md5sum` and `sha256sum`: the digits, two blanks, the path.
+//! The format is that of `md5sum` and `sha256sum`: the digits, two blanks, the path.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sha2::{Digest, Sha256};
 
-/// Read at a time.
+/// Bytes per read.
 const CHUNK_SIZE: usize = 1024 * 1024;
 
-/// As far as there are any.
+/// The sums of one file; `None` where a checksum file is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
     pub md5: Option<String>,
     pub sha256: Option<String>,
 }
 
-/// Those that lie beside a file.
+/// Reads the checksum files of an image file.
 pub fn read(file: &Path) -> Checksums {
     Checksums {
         md5: read_digest(&checksum_path(file, "md5"), 32),
@@ -28,7 +28,7 @@ pub fn read(file: &Path) -> Checksums {
     }
 }
 
-/// The same, and those that are missing are made. Set, `stop` ends this early with an error.
+/// The same, but computes and writes missing sums. Returns an error early when `stop` is set.
 pub fn read_or_compute(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
     let found = read(file);
     if found.md5.is_some() && found.sha256.is_some() {
@@ -68,7 +68,7 @@ fn checksum_path(file: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A file of another shape is none.
+/// `None` if the file has another format.
 fn read_digest(file: &Path, length: usize) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let digits = text.get(..length)?;
@@ -84,7 +84,7 @@ mod tests {
     const SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn sums_are_made_where_there_are_none_and_read_where_there_are() {
+    fn missing_sums_are_computed_and_existing_ones_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("debian-1e.qcow2");
         fs::write(&file, "abc").unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_it_and_a_missing_file_is_an_error() {
+    fn stop_cancels_the_computation_and_a_missing_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("one.raw");
         let stop = Arc::new(AtomicBool::new(true));

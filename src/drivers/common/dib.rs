@@ -1,4 +1,4 @@
-//! disk-image-create, or what stands in for it, as a child process: its log, its time, and all its children with it.
+//! disk-image-create, or a replacement for it, as a child process with a log, a timeout and its own process group.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -16,22 +16,22 @@ use nodepool_model::records::time::Seconds;
 /// One run of the command.
 #[derive(Clone, PartialEq)]
 pub struct DibRun {
-    /// The program and its arguments; no shell has a look at them.
+    /// The program and its arguments; they do not pass through a shell.
     pub command: Vec<String>,
     /// Added to the environment of this process. May hold secrets.
     pub environment: Vec<(String, String)>,
-    /// Takes what the command writes, stdout and stderr as they come. Its folder is made where it is not there.
+    /// Receives the command's stdout and stderr in order. A missing folder is created.
     pub log: PathBuf,
     pub timeout: Seconds,
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DibOutcome {
-    /// By itself; by a signal, this is its number below zero.
+    /// It exited with this code. If a signal killed it, the code is the negated signal number.
     Exited(i32),
     TimedOut,
-    /// It was not wanted any more.
+    /// The build was cancelled.
     Cancelled,
 }
 
@@ -45,7 +45,7 @@ pub enum DibError {
     Wait { source: io::Error },
 }
 
-/// The command line of a build: what diskimage-builder's own tool takes, and what stands in for it has to understand.
+/// The command line of a build: the options of disk-image-create, which a replacement has to accept as well.
 pub fn command(image: &DiskImage, formats: &BTreeSet<String>, base: &Path) -> Result<Vec<String>, String> {
     let unclosed_quote = |key: &str| format!("{key} of diskimage {} has a quote that is not closed", image.name);
     let tool = image.dib_cmd.replace("%p", &program_directory());
@@ -61,7 +61,8 @@ pub fn command(image: &DiskImage, formats: &BTreeSet<String>, base: &Path) -> Re
     Ok(command)
 }
 
-/// What a build finds in its environment beside that of the builder; the variables of the image win.
+/// Variables that a build receives in addition to the builder's environment; the variables of the image take
+/// precedence.
 pub fn environment(image: &DiskImage, base: &Path, elements_dir: Option<&str>) -> Vec<(String, String)> {
     let mut variables = vec![
         ("DIB_RELEASE".to_owned(), image.release.clone()),
@@ -73,15 +74,15 @@ pub fn environment(image: &DiskImage, base: &Path, elements_dir: Option<&str>) -
     variables
 }
 
-/// Where this program lies: what `%p` of a command stands for.
+/// The directory of this program: the value of `%p` in a command.
 fn program_directory() -> String {
     let directory = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.display().to_string()));
     directory.unwrap_or_default()
 }
 
-/// What makes the files of a build.
+/// Creates the files of a build.
 pub trait ImageBuilder: Send + Sync {
-    /// Runs to its end, or until nobody wants the build any more, which is when `in_vain` resolves.
+    /// Runs the build until it ends, or until `cancelled` resolves.
     fn build<'a>(
         &'a self,
         run: &'a DibRun,
@@ -89,7 +90,7 @@ pub trait ImageBuilder: Send + Sync {
     ) -> BoxFuture<'a, Result<DibOutcome, DibError>>;
 }
 
-/// The command itself, as a process.
+/// Runs the command as a process.
 pub struct DiskImageBuilder;
 
 impl ImageBuilder for DiskImageBuilder {
@@ -102,7 +103,8 @@ impl ImageBuilder for DiskImageBuilder {
     }
 }
 
-/// Runs it to its end, or to that of `wanted`. Dropped before, all its processes end.
+/// Runs the command until it ends, or until `cancelled` resolves. If the future is dropped, all its processes are
+/// terminated.
 async fn run(run: &DibRun, cancelled: impl Future<Output = ()>) -> Result<DibOutcome, DibError> {
     let log_error = |source| DibError::Log { path: run.log.clone(), source };
     let mut log = open_log(&run.log).map_err(log_error)?;
@@ -122,14 +124,14 @@ async fn run(run: &DibRun, cancelled: impl Future<Output = ()>) -> Result<DibOut
     let status = match outcome {
         Ok(status) => status,
         Err(end) => {
-            // What it has mounted it takes down itself.
+            // The command unmounts its file systems itself.
             group.terminate().await;
             return Ok(end);
         }
     };
     group.mark_exited();
     let status = exit_code(status);
-    // It tells what has happened; where the disk is full the build has failed anyway.
+    // The line is informative only: if the disk is full, the build has failed anyway.
     let _ = writeln!(log, "Exit code: {status}");
     Ok(DibOutcome::Exited(status))
 }
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_writes_and_how_it_ends_is_in_the_log() {
+    async fn the_log_contains_output_and_exit_code() {
         let folder = tempfile::tempdir().unwrap();
         let run_ = shell(&folder, "echo out $COLOUR; echo err >&2; exit 3", 60.0);
         assert_eq!(run(&run_, std::future::pending()).await.unwrap(), DibOutcome::Exited(3));
@@ -168,14 +170,13 @@ mod tests {
         assert_eq!(run(&killed, std::future::pending()).await.unwrap(), DibOutcome::Exited(-9));
     }
 
-    // operations.md check 45
     #[tokio::test]
-    async fn a_build_that_takes_too_long_ends_with_all_its_children() {
+    async fn a_build_that_times_out_is_terminated_with_all_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let slow = shell(&folder, "(trap '' TERM; sleep 1000) & echo $!; wait", 0.3);
         assert_eq!(run(&slow, std::future::pending()).await.unwrap(), DibOutcome::TimedOut);
         let child: i32 = log(&slow).trim().parse().unwrap();
-        // Its new parent may take a moment to take note of its end.
+        // The new parent may reap the child a little later.
         let is_gone = || match std::fs::read_to_string(format!("/proc/{child}/stat")) {
             Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
             Err(_) => true,
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_run_or_logged_is_named() {
+    async fn the_error_names_a_missing_program_or_an_unwritable_log() {
         let folder = tempfile::tempdir().unwrap();
         let missing = DibRun { command: vec!["no-such-program".to_owned()], ..shell(&folder, "", 1.0) };
         let error = run(&missing, std::future::pending()).await.unwrap_err().to_string();
@@ -200,9 +201,8 @@ mod tests {
         DiskImage { dib_cmd: dib_cmd.to_owned(), elements, ..DiskImage::new("debian") }
     }
 
-    // operations.md check 51
     #[test]
-    fn the_command_line_is_that_of_the_original() {
+    fn the_command_line_equals_that_of_nodepool() {
         let line = |dib_cmd: &str, elements: &[&str], formats: &[&str]| {
             let formats = formats.iter().map(|format| (*format).to_owned()).collect();
             command(&image(dib_cmd, elements), &formats, Path::new("/images/debian-1e")).map(|words| words.join("|"))

@@ -1,4 +1,4 @@
-//! The command that a provider calls for each image that has arrived: what it said, how it ended, and never longer than it may take.
+//! The post-upload hook of a provider: a command that runs after each upload, with its output, exit code and timeout.
 
 use std::io::{self, PipeReader};
 use std::process::Stdio;
@@ -10,39 +10,39 @@ use tokio::process::Command;
 use super::process_group::{ProcessGroup, exit_code};
 use nodepool_model::records::time::Seconds;
 
-/// Of what it writes; the rest is read and forgotten.
+/// Output beyond this is read and discarded.
 const MAX_OUTPUT_BYTES: usize = 16 * 1024;
 
 /// How a hook ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookOutcome {
     pub exit: HookExit,
-    /// The beginning of what it wrote, to both of its streams.
+    /// The beginning of its stdout and stderr.
     pub output: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookExit {
-    /// By itself; by a signal, this is its number below zero.
+    /// It exited with this code. If a signal killed it, the code is the negated signal number.
     Exited(i32),
     TimedOut,
 }
 
-/// Runs it with these arguments; no shell has a look at them. Dropped before, all its processes end.
+/// Runs the hook with these arguments, without a shell. If the future is dropped, all its processes are terminated.
 pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result<HookOutcome> {
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new(hook);
     command.args(arguments).process_group(0).stdin(Stdio::null());
     command.stdout(writer.try_clone()?).stderr(writer);
     let mut group = ProcessGroup::new(command.spawn()?);
-    // It keeps the writing end open, and the reader would wait for it.
+    // The command holds the write end of the pipe; with it open, the reader would never reach the end.
     drop(command);
     let mut output = Vec::new();
     let mut reader = receiver(reader)?;
     let finished = async {
         let reading = read_all(&mut reader, &mut output);
         let status = group.wait();
-        // What it leaves running in the background may keep the pipe open for ever.
+        // A background process of the hook may keep the pipe open for ever.
         tokio::pin!(reading, status);
         tokio::select! {
             status = &mut status => status,
@@ -77,7 +77,7 @@ async fn read_all(reader: &mut (impl AsyncRead + Unpin), output: &mut Vec<u8>) {
     }
 }
 
-/// What was written and not read when it ended.
+/// Reads output that was still in the pipe when the hook ended.
 fn read_remaining(reader: &mut pipe::Receiver, output: &mut Vec<u8>) {
     let mut chunk = [0; 4096];
     while let Ok(read) = reader.try_read(&mut chunk) {
@@ -105,9 +105,8 @@ mod tests {
         path.display().to_string()
     }
 
-    // operations.md check 48
     #[tokio::test]
-    async fn a_hook_gets_its_arguments_and_what_it_says_is_kept() {
+    async fn a_hook_receives_its_arguments_and_its_output_is_returned() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), r#"echo "$1|$2|$3"; echo no >&2; exit 3"#);
         let ended = run(&hook, &["cloud", "an id", "/images/one.qcow2"], Seconds(60.0)).await.unwrap();
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_that_hangs_is_ended_and_one_that_leaves_a_child_is_not_waited_for() {
+    async fn a_hanging_hook_is_terminated_and_a_background_child_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), "echo begun; sleep 1000 & wait");
         let ended = run(&hook, &[], Seconds(0.3)).await.unwrap();
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_talkative_hook_fills_no_memory() {
+    async fn the_output_of_a_hook_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), "yes | head -c 3000000");
         let ended = run(&hook, &[], Seconds(60.0)).await.unwrap();

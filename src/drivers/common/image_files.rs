@@ -1,6 +1,6 @@
-//! The images directory of a builder: which builds are its own, their files, what still makes them, and their logs.
+//! The images directory of a builder: its claimed builds, their files, their running processes and their logs.
 //!
-//! Nothing is removed that does not belong to a build which this builder has claimed: a file of somebody else may bear any name.
+//! Only files of builds that this builder has claimed are removed, because foreign files may have any name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use nix::unistd::{Pid, getpgid};
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::BuildKey;
 
-/// Holds one empty file for each build that was begun here.
+/// Contains one empty file for each build that this builder has started.
 const CLAIMS_DIR: &str = ".builds";
 const BUILDER_ID_FILE: &str = "builder_id.txt";
-/// Bytes below which a disk is as good as full: no image is smaller.
+/// A disk with less free space counts as full: no image is smaller.
 const MIN_FREE_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl ImagesDir {
         &self.0
     }
 
-    /// What tells this builder from others, now and after a restart; made at the first start.
+    /// The id of this builder, which survives restarts; created at the first start.
     pub fn builder_id(&self) -> io::Result<String> {
         let path = self.0.join(BUILDER_ID_FILE);
         match fs::read_to_string(&path) {
@@ -44,7 +44,7 @@ impl ImagesDir {
         }
     }
 
-    /// Whole or not at all: half an id would be another builder's.
+    /// Creates the file atomically: a truncated id would be the id of another builder.
     fn create_builder_id(&self, path: &Path) -> io::Result<String> {
         let (id, new) = (nodepool_rng::uuid().to_string(), self.0.join(format!("{BUILDER_ID_FILE}.new")));
         let mut file = fs::File::create(&new)?;
@@ -54,7 +54,7 @@ impl ImagesDir {
         Ok(id)
     }
 
-    /// The path that a build's files begin with; each has the suffix of its format.
+    /// The common prefix of a build's files; each file adds the suffix of its format.
     pub fn base(&self, key: &BuildKey) -> PathBuf {
         self.0.join(key.file_name())
     }
@@ -63,14 +63,14 @@ impl ImagesDir {
         self.0.join(format!("{}.{format}", key.file_name()))
     }
 
-    /// To be called before anything of a build is made.
+    /// Records that this builder owns the build. Called before the build creates any file.
     pub fn claim(&self, key: &BuildKey) -> io::Result<()> {
         let folder = self.0.join(CLAIMS_DIR);
         fs::create_dir_all(&folder)?;
         fs::File::create(folder.join(key.file_name())).map(drop)
     }
 
-    /// The builds that were begun here and whose files have not been removed.
+    /// Builds that this builder started and whose files have not been removed.
     pub fn claimed(&self) -> io::Result<BTreeSet<BuildKey>> {
         let entries = match fs::read_dir(self.0.join(CLAIMS_DIR)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
@@ -85,7 +85,7 @@ impl ImagesDir {
         Ok(claimed)
     }
 
-    /// Whether there is anything of a build: the suffixes of what is there, `qcow2`, `qcow2.md5` and `d` among them.
+    /// Suffixes of the existing files of a build, such as `qcow2`, `qcow2.md5` and `d`.
     pub fn existing_suffixes(&self, key: &BuildKey) -> io::Result<BTreeSet<String>> {
         let prefix = format!("{}.", key.file_name());
         let mut found = BTreeSet::new();
@@ -96,7 +96,7 @@ impl ImagesDir {
         Ok(found)
     }
 
-    /// Ends what may still make a build, by force, and removes all that there is of it, the claim last. Missing files are fine.
+    /// Kills the running processes of a build and removes all its files, the claim last. Missing files are no error.
     pub fn remove(&self, key: &BuildKey) -> io::Result<Vec<PathBuf>> {
         self.signal(key, Signal::SIGKILL);
         let (mut removed, mut failed) = (Vec::new(), None);
@@ -107,7 +107,7 @@ impl ImagesDir {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        // The claim stays, so that the rest is not forgotten.
+        // The claim remains, so that the remaining files are removed later.
         if let Some(error) = failed {
             return Err(error);
         }
@@ -115,12 +115,12 @@ impl ImagesDir {
         Ok(removed)
     }
 
-    /// Whether next to nothing can be written any more.
+    /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
         statvfs(&self.0).is_ok_and(|stats| stats.blocks_available() * stats.fragment_size() < MIN_FREE_BYTES)
     }
 
-    /// Of one format, in bytes on disk.
+    /// The size of one format, in bytes on disk.
     pub fn size(&self, key: &BuildKey, format: &str) -> io::Result<u64> {
         let metadata = fs::metadata(self.file(key, format))?;
         Ok(metadata.blocks() * 512)
@@ -131,8 +131,8 @@ impl ImagesDir {
         ["", ".md5", ".sha256"].iter().try_for_each(|sum| remove_any(&self.file(key, &format!("{format}{sum}"))))
     }
 
-    /// Asks what still makes a build to end, so that it can take down what it has mounted; false where there is nothing. A builder that
-    /// was killed leaves its build running.
+    /// Asks the running processes of a build to terminate, so that they can unmount their file systems. False if there
+    /// are none. A builder that was killed leaves its build running.
     pub fn request_termination(&self, key: &BuildKey) -> bool {
         self.signal(key, Signal::SIGTERM)
     }
@@ -144,13 +144,13 @@ impl ImagesDir {
     fn signal(&self, key: &BuildKey, signal: Signal) -> bool {
         let groups = self.build_process_groups(key);
         for group in &groups {
-            // One that has just ended needs no signal.
+            // A group that has just ended needs no signal.
             let _ = killpg(*group, signal);
         }
         !groups.is_empty()
     }
 
-    /// Of processes that make a build, which are known by a variable that names it.
+    /// The process groups of a build, recognised by the environment variable that names it.
     fn build_process_groups(&self, key: &BuildKey) -> BTreeSet<Pid> {
         let mark = format!("DIB_IMAGE_FILENAME={}\0", self.base(key).display());
         let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
@@ -165,7 +165,7 @@ impl ImagesDir {
     }
 }
 
-/// Removes the oldest logs of an image but for as many as are to be kept; one is always kept. Negative keeps all.
+/// Removes all but the newest `retention` logs of an image, and keeps at least one. A negative number keeps all.
 pub fn prune_logs(folder: &Path, image: &ImageName, retention: i64) -> io::Result<Vec<PathBuf>> {
     let Ok(retention) = usize::try_from(retention) else { return Ok(Vec::new()) };
     let entries = match fs::read_dir(folder) {
@@ -186,7 +186,7 @@ pub fn prune_logs(folder: &Path, image: &ImageName, retention: i64) -> io::Resul
     Ok(old)
 }
 
-/// `debian-11` is no build of `debian`: a build's id has no dash, and nothing but digits of base 16.
+/// A build id consists of hexadecimal digits only, so `debian-11-…` belongs to the image `debian-11`, not to `debian`.
 fn is_log_of(name: &str, image: &ImageName) -> bool {
     let id = name.strip_prefix(image.as_str()).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".log"));
     id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -228,9 +228,8 @@ mod tests {
         names
     }
 
-    // operations.md check 32
     #[test]
-    fn a_builders_id_is_made_once_and_kept() {
+    fn the_builder_id_is_created_once_and_reused() {
         let folder = tempfile::tempdir().unwrap();
         let images = ImagesDir::new(folder.path());
         let id = images.builder_id().unwrap();
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_build_removes_its_files_and_nothing_else() {
+    fn removing_a_build_removes_only_its_own_files() {
         let folder = tempfile::tempdir().unwrap();
         let images = ImagesDir::new(folder.path());
         images.claim(&key("debian")).unwrap();
@@ -274,7 +273,6 @@ mod tests {
         assert!(!child.wait().unwrap().success());
     }
 
-    // operations.md §5.4.4
     #[test]
     fn prune_logs_keeps_the_newest_logs_and_ignores_other_images() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Host keys over the network: is a host there, and which keys does its SSH server show?
+//! SSH host key scan: checks that a host accepts connections, and collects the keys of its SSH server.
 //!
-//! No authentication takes place. A key is believed once the server has signed the key exchange with it.
+//! The scan does not authenticate. A key counts once the server has signed the key exchange with it.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -19,24 +19,24 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 
 use nodepool_model::records::time::Seconds;
 
-/// Scans for keys of one provider at a time; the others wait for their turn. Mere connections cost little and do not.
+/// Maximum of concurrent key scans of one provider; others wait. Plain connections are cheap and not limited.
 pub const MAX_SCANS: usize = 100;
 
-/// One attempt to connect, and one key exchange, last at most this long.
+/// Timeout of one connection attempt, and of one key exchange.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Failed exchanges for one key type after which it is left out, on a server that has shown a key of another type.
+/// Failed exchanges after which a key type is skipped, if the server has sent a key of another type.
 const MAX_ATTEMPTS_PER_KEY_TYPE: u32 = 3;
 
-const NO_RESPONSE: &str = "no answer in the key exchange";
+const NO_RESPONSE: &str = "no response in the key exchange";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScanTarget {
-    /// Name or address. One that contains `fake` is never connected to.
+    /// Name or address. If it contains `fake`, the scan does not connect.
     pub host: String,
     pub port: u16,
-    /// For the whole scan, waiting for a turn included.
+    /// Timeout of the whole scan, including the wait for a permit.
     pub timeout: Seconds,
     pub mode: ScanMode,
 }
@@ -44,7 +44,7 @@ pub struct ScanTarget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanMode {
     Keys,
-    /// An accepted TCP connection is enough.
+    /// Succeeds once a TCP connection is accepted.
     ConnectOnly,
 }
 
@@ -52,7 +52,7 @@ pub enum ScanMode {
 pub struct KeyScanResult {
     /// `<type> <base64>`, each once, in the order of `key_types`.
     pub host_keys: Vec<String>,
-    /// The address that answered; none for a fake host.
+    /// The address that accepted the connection; none for a fake host.
     pub address: Option<IpAddr>,
 }
 
@@ -64,7 +64,7 @@ pub enum ScanError {
     Timeout { host: String, port: u16, last: String },
 }
 
-/// Runs scans, a bounded number at a time.
+/// Runs a bounded number of scans concurrently.
 #[derive(Debug)]
 pub struct Scanner {
     permits: Semaphore,
@@ -77,7 +77,7 @@ impl Default for Scanner {
 }
 
 impl Scanner {
-    /// Ends by the deadline, whatever the host does.
+    /// Returns by the deadline, whatever the host does.
     pub async fn scan(&self, target: &ScanTarget) -> Result<KeyScanResult, ScanError> {
         if is_fake(&target.host) {
             return Ok(fake_scan(target.mode));
@@ -91,7 +91,7 @@ impl Scanner {
             }
             ScanMode::Keys => {
                 let Ok(permit) = timeout_at(deadline, self.permits.acquire()).await else {
-                    return Err(target.timeout_error("too many scans are under way"));
+                    return Err(target.timeout_error("too many scans in progress"));
                 };
                 let _permit = permit.expect("the semaphore is never closed");
                 ScanAttempt::begin(target, deadline).await?.collect_keys().await
@@ -100,12 +100,12 @@ impl Scanner {
     }
 }
 
-/// Hosts of tests and trial configurations: always there, never connected to.
+/// Hosts of tests and trial configurations: always reachable, never connected to.
 pub fn is_fake(host: &str) -> bool {
     host.contains("fake")
 }
 
-/// The first address that a name stands for.
+/// The first address of a name.
 pub async fn first_address(host: &str, limit: Seconds) -> Result<IpAddr, ScanError> {
     let addresses = resolve(host, 0, deadline_after(limit)).await?;
     Ok(addresses[0].ip())
@@ -120,7 +120,7 @@ fn fake_scan(mode: ScanMode) -> KeyScanResult {
 }
 
 fn deadline_after(timeout: Seconds) -> Instant {
-    // A deadline beyond what the clock can express is as good as a year.
+    // Timeouts are limited to a year: the clock cannot express every deadline.
     let limit = timeout.to_duration().min(Duration::from_secs(365 * 24 * 3600));
     Instant::now() + limit
 }
@@ -144,12 +144,12 @@ impl ScanTarget {
     }
 }
 
-/// One scan on its way.
+/// One scan in progress.
 struct ScanAttempt<'a> {
     target: &'a ScanTarget,
     addresses: Vec<SocketAddr>,
     deadline: Instant,
-    /// What went wrong last, for the message when time is up.
+    /// The last failure, for the message of a timeout.
     last_error: String,
     retry_interval: Duration,
 }
@@ -161,12 +161,12 @@ impl<'a> ScanAttempt<'a> {
             target,
             addresses,
             deadline,
-            last_error: String::from("no answer"),
+            last_error: String::from("no response"),
             retry_interval: MIN_RETRY_INTERVAL,
         })
     }
 
-    /// Tries until somebody accepts a connection or time is up.
+    /// Tries all addresses until one accepts a connection or the deadline passes.
     async fn connect(&mut self) -> Result<(TcpStream, SocketAddr), ScanError> {
         loop {
             for address in self.addresses.clone() {
@@ -174,14 +174,15 @@ impl<'a> ScanAttempt<'a> {
                 match timeout_at(attempt_ends, TcpStream::connect(address)).await {
                     Ok(Ok(stream)) => return Ok((stream, address)),
                     Ok(Err(error)) => self.last_error = error.to_string(),
-                    Err(_) => self.last_error = String::from("no answer"),
+                    Err(_) => self.last_error = String::from("no response"),
                 }
             }
             self.wait_before_retry().await?;
         }
     }
 
-    /// One connection per key type, one after another, so that the server's limit on strangers is not met.
+    /// Opens one connection per key type, sequentially, to stay below the server's limit of unauthenticated
+    /// connections.
     async fn collect_keys(&mut self) -> Result<KeyScanResult, ScanError> {
         let mut scan = KeyScanResult::default();
         for key_type in key_types() {
@@ -204,7 +205,7 @@ impl<'a> ScanAttempt<'a> {
                     }
                 }
                 if attempts >= MAX_ATTEMPTS_PER_KEY_TYPE && !scan.host_keys.is_empty() {
-                    tracing::debug!(host = self.target.host, error = self.last_error, "key type left out");
+                    tracing::debug!(host = self.target.host, error = self.last_error, "key type skipped");
                     break;
                 }
                 self.wait_before_retry().await?;
@@ -250,13 +251,13 @@ async fn exchange_keys(stream: TcpStream, key_type: &[Algorithm], deadline: Inst
     match result {
         Err(_) => Err(String::from(NO_RESPONSE)),
         Ok(Err(russh::Error::IO(error))) if error.kind() == ErrorKind::TimedOut => Err(String::from(NO_RESPONSE)),
-        Ok(Ok(_)) => Err(String::from("the server showed no key")),
+        Ok(Ok(_)) => Err(String::from("the server sent no host key")),
         Ok(Err(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, .. })) => Ok(None),
         Ok(Err(error)) => Err(error.to_string().chars().take(300).collect()),
     }
 }
 
-/// Generous with old servers: nothing secret is sent, so a weak cipher does no harm here.
+/// Accepts the weak ciphers of old servers: the scan sends no secret.
 fn client_config(key_type: &[Algorithm]) -> Arc<client::Config> {
     const KEX: &[kex::Name] = &[
         kex::CURVE25519,
@@ -303,7 +304,7 @@ fn client_config(key_type: &[Algorithm]) -> Arc<client::Config> {
     })
 }
 
-/// Notes the server's key and then refuses it, which ends the connection before anything else happens.
+/// Records the server's key and then rejects it, which closes the connection before authentication.
 struct KeyRecorder {
     recorded: Arc<Mutex<Option<String>>>,
 }
@@ -322,8 +323,8 @@ impl client::Handler for KeyRecorder {
     }
 }
 
-/// A stream that fails when its time is up. The SSH library runs a session in a task of its own, which nothing else
-/// would end when the peer falls silent.
+/// A stream that fails at its deadline. The SSH library runs a session in its own task, which would otherwise never end
+/// if the peer stops responding.
 struct DeadlineStream {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,

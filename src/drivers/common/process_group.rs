@@ -1,4 +1,4 @@
-//! A child process and all that it has started, which end together.
+//! A child process and its descendants, which are terminated together.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,19 +12,20 @@ use tokio::process::Child;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// From the request to end to the end by force: what a build has mounted it should be able to take down.
+/// Time from SIGTERM to SIGKILL, in which a build can unmount its file systems.
 pub const GRACE_PERIOD: Duration = Duration::from_secs(8);
 
-/// Groups of this process that have not ended.
+/// Number of process groups that have not ended.
 static RUNNING_GROUPS: LazyLock<watch::Sender<usize>> = LazyLock::new(|| watch::Sender::new(0));
 
-/// Once none is left. Whoever exits before that takes the threads along that end them, and leaves what they have mounted.
+/// Waits until all process groups have ended. An earlier exit would end the threads that terminate them, and leave
+/// their file systems mounted.
 pub async fn wait_until_all_ended() {
-    // The sender is there as long as the program.
+    // The sender is never dropped.
     let _ = RUNNING_GROUPS.subscribe().wait_for(|running| *running == 0).await;
 }
 
-/// A child and all that it has started, as far as it stayed in its process group. Dropped, it ends as by `end`, in the background.
+/// A child and its descendants in its process group. If dropped, the group is terminated in the background.
 pub struct ProcessGroup(Option<Running>);
 
 struct Running {
@@ -35,11 +36,11 @@ struct Running {
 impl ProcessGroup {
     pub fn new(child: Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        RUNNING_GROUPS.send_modify(|living| *living += 1);
+        RUNNING_GROUPS.send_modify(|running| *running += 1);
         Self(Some(Running { child, id }))
     }
 
-    /// By request first, and then by force.
+    /// Sends SIGTERM, and SIGKILL after the grace period.
     pub async fn terminate(&mut self) {
         if let Some(running) = &mut self.0 {
             running.terminate().await;
@@ -47,15 +48,15 @@ impl ProcessGroup {
         self.0 = None;
     }
 
-    /// For the child alone.
+    /// Waits for the child only, not for its descendants.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         match &mut self.0 {
             Some(running) => running.child.wait().await,
-            None => Err(io::Error::other("it was ended")),
+            None => Err(io::Error::other("the process group was terminated")),
         }
     }
 
-    /// The child has ended by itself, and what it has left running is its own business.
+    /// The child has exited by itself. Its remaining background processes are not terminated.
     pub fn mark_exited(&mut self) {
         if let Some(mut running) = self.0.take() {
             running.id = None;
@@ -66,7 +67,7 @@ impl ProcessGroup {
 impl Running {
     async fn terminate(&mut self) {
         self.signal(Signal::SIGTERM);
-        // Whether it ended by itself or not: what is left of the group goes with it.
+        // The rest of the group is killed in any case, whether the child has exited or not.
         let _ = tokio::time::timeout(GRACE_PERIOD, self.child.wait()).await;
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait().await;
@@ -75,31 +76,31 @@ impl Running {
 
     fn signal(&self, signal: Signal) {
         if let Some(id) = self.id {
-            // A group that is gone needs none.
+            // The group may have ended already.
             let _ = killpg(id, signal);
         }
     }
 }
 
-/// By a signal it is the signal's number below zero.
+/// The exit code; the negated signal number if a signal killed the process.
 pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Without a runtime it ends by force at once.
+        // Without a runtime, dropping `Running` kills the group at once.
         if let (Some(mut running), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(async move { running.terminate().await });
         }
     }
 }
 
-/// By force where there is no time: the runtime ends.
+/// Kills the group without a grace period: the runtime is shutting down.
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::SIGTERM);
         self.signal(Signal::SIGKILL);
-        RUNNING_GROUPS.send_modify(|living| *living -= 1);
+        RUNNING_GROUPS.send_modify(|running| *running -= 1);
     }
 }

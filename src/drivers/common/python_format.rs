@@ -1,8 +1,9 @@
-//! Python's format strings, as far as properties of servers use them: `{request.labels[0]}`, `{request.tenant_name!r:>8}`.
+//! The subset of Python's format strings that server properties use: `{request.labels[0]}`,
+//! `{request.tenant_name!r:>8}`.
 
 use serde_json::Value;
 
-/// Fills in the fields of a text. `root` gives the value that a field begins with, such as `request`.
+/// Replaces the fields of a format string. `root` returns the value of a field's first name, such as `request`.
 pub fn interpolate(text: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -71,7 +72,7 @@ impl Access<'_> {
     }
 }
 
-/// As Python's `str` shows it.
+/// Formats like Python's `str`.
 fn python_str(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -79,7 +80,7 @@ fn python_str(value: &Value) -> String {
     }
 }
 
-/// As Python's `repr` shows it.
+/// Formats like Python's `repr`.
 fn python_repr(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
@@ -97,7 +98,7 @@ fn python_repr(value: &Value) -> String {
     }
 }
 
-/// `[[fill]align][width][.precision][s]`; numbers of Python's mini-language are not asked for by anybody's properties.
+/// `[[fill]align][width][.precision][s]`. The number formats of Python's mini-language are not supported.
 fn pad_text(text: String, spec: &str) -> Result<String, String> {
     if spec.is_empty() {
         return Ok(text);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_filled_in() {
+    fn fields_are_replaced_by_their_values() {
         for (text, expected) in [
             ("plain", "plain"),
             ("{{{request.id}}}", "{100-1}"),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn malformed_strings_and_unknown_fields_are_rejected() {
         for text in
             ["{", "}", "{request.nothing}", "{other}", "{request.labels[9]}", "{request.id:x}", "{request!z}", "{}"]
         {

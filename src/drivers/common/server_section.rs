@@ -1,5 +1,5 @@
-//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels. Cloud images are
-//! the same for others, too.
+//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels. Other
+//! drivers use the parser of cloud images, too.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_yaml::tree::{Position, YamlNode};
 
-/// The name of an uploaded image where the section does not say.
+/// The default name of an uploaded image.
 const IMAGE_NAME: &str = "{image_name}-{timestamp}";
 
-/// What a section says, before the cloud has been asked.
+/// A parsed section; the cloud has not been queried yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
-    /// Between two calls; none where the file gives no rate.
+    /// Time between two calls; zero if `rate` is missing.
     pub spacing: Seconds,
     attempts: u32,
     launch_timeout: Seconds,
     boot_timeout: Seconds,
-    /// Between two looks for unused ports; none where the file says 0.
+    /// Interval of the clean-up of unused ports; `None` if the file says 0.
     pub port_cleanup_interval: Option<Seconds>,
     labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
-    /// Which images it takes, by their names.
+    /// The images to upload, by name.
     uploads: BTreeMap<ImageName, UploadEntry>,
     image_name_format: String,
-    /// For an import that the cloud makes by itself.
+    /// Timeout of an import task of the cloud.
     pub upload_timeout: Seconds,
     post_upload_hook: Option<String>,
 }
@@ -40,14 +40,14 @@ pub struct Section {
 pub struct Label {
     pub at: Position,
     pub image: LabelImage,
-    /// The same as the cloud knows it.
+    /// The image as the cloud identifies it.
     pub image_ref: ImageRef,
     pub login: Login,
     pub flavor: Option<String>,
     pub min_ram: i64,
-    /// Its own, or those of the pool.
+    /// The label's own networks, or those of the pool.
     pub networks: Vec<String>,
-    /// The size of the volume in GB, where it boots from one.
+    /// Size in GB of the boot volume, if there is one.
     pub volume: Option<i64>,
     pub host_key_checking: bool,
     pub console_log: bool,
@@ -55,16 +55,16 @@ pub struct Label {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImageRef {
-    /// Taken as it is.
+    /// Used without a lookup.
     Id(String),
-    /// Looked up; an id is accepted as well.
+    /// Looked up by name; an id is accepted as well.
     Name(String),
     /// Uploaded by the builder.
     Uploaded,
 }
 
 impl Section {
-    /// All labels, with their places in the file.
+    /// All labels, with their positions in the file.
     pub fn labels(&self) -> impl Iterator<Item = &Label> {
         self.labels.values().flat_map(BTreeMap::values)
     }
@@ -73,7 +73,7 @@ impl Section {
         self.labels.get(pool)?.get(label)
     }
 
-    /// How it takes images, in the format of its cloud.
+    /// The upload configuration, with the image format of the cloud.
     pub fn uploading(&self, format: &str) -> UploadConfig {
         UploadConfig {
             format: format.to_owned(),
@@ -84,7 +84,7 @@ impl Section {
         }
     }
 
-    /// How it launches. `need` says what a node of a label takes, or why there can be none.
+    /// The launch configuration. `need` returns the resources of one node of a label, or why it cannot be launched.
     pub fn launching(
         &self,
         need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Resources, Unavailable>,
@@ -121,7 +121,7 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
     let labels = labels.collect();
     let port_cleanup = diagnostics.or_default(node.integer("port-cleanup-interval")).unwrap_or(600);
     Section {
-        // Seconds between two calls; none where the file says nothing.
+        // Seconds between two calls; zero if the key is missing.
         spacing: Seconds(diagnostics.or_default(node.number("rate")).unwrap_or(0.0)),
         attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
         launch_timeout: Seconds(diagnostics.or_default(node.integer("launch-timeout")).unwrap_or(3600) as f64),
@@ -137,7 +137,7 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
     }
 }
 
-/// The images of the top level that a provider takes.
+/// The top-level images that a provider uploads.
 fn uploads(node: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<ImageName, UploadEntry> {
     let mut uploads = BTreeMap::new();
     for entry in diagnostics.mappings(node, "diskimages", "a provider's diskimage") {
@@ -150,7 +150,7 @@ fn uploads(node: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<ImageName
     uploads
 }
 
-/// What a provider says of the images of its cloud: which they are, and how to log in.
+/// The cloud images of a provider: how the cloud identifies them, and how to log in.
 pub type CloudImages = BTreeMap<String, (ImageRef, Login)>;
 
 pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
@@ -170,7 +170,7 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
     images
 }
 
-/// How nodes of an image are reached.
+/// The login parameters for nodes of an image.
 fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
     let kind = diagnostics.or_default(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
     let default_port = if kind == "winrm" { 5986 } else { 22 };

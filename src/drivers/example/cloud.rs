@@ -1,4 +1,4 @@
-//! The example's cloud: VMs in memory, by name. A real driver has a client of its cloud's API here.
+//! The cloud of the example driver: VMs in memory, by name. A real driver has an API client here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct VmOrder {
 }
 
 impl ExampleCloud {
-    /// Names are unique, so asking twice, because the first answer was lost, makes one VM.
+    /// Names are unique, so a call that is repeated after a lost response creates no second VM.
     pub fn create(&mut self, order: Arc<VmOrder>) {
         let boot_ends_at = Instant::now() + BOOT_TIME;
         self.vms.entry(order.name.clone()).or_insert(Vm { order, boot_ends_at });
@@ -45,7 +45,7 @@ impl ExampleCloud {
         self.vms.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
     }
 
-    /// All VMs, with the metadata by which leaks are found, and with what they take from the limits.
+    /// All VMs, with the metadata that leak detection reads, and with their use of the limits.
     pub fn list(&self) -> Vec<Instance> {
         self.vms.values().map(Vm::instance).collect()
     }

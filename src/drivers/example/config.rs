@@ -1,4 +1,4 @@
-//! The example driver's section: what it says of the cloud, and of each label what its VMs are made of.
+//! The example driver's section: the cloud, and the image and type of each label's VMs.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use nodepool_model::records::time::Seconds;
 pub struct Settings {
     pub project: String,
     pub region: String,
-    /// Between two calls.
+    /// Time between two calls.
     pub spacing: Seconds,
     pub vms: BTreeMap<(PoolName, LabelName), VmType>,
-    /// The same labels as the framework wants to know them.
+    /// The same labels in the form that the framework expects.
     pub launching: LaunchConfig,
 }
 
-/// What a label's VMs are.
+/// Image and type of a label's VMs.
 #[derive(Clone, Debug)]
 pub struct VmType {
     pub instance_type: String,
@@ -29,7 +29,7 @@ pub struct VmType {
     pub use_internal_ip: bool,
 }
 
-/// Reads all of it, and notes everything that is wrong instead of stopping at the first.
+/// Reads the whole section, and reports all errors instead of stopping at the first.
 pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
     let node = &provider.section;
     let mut required = |key| diagnostics.required(node, key, "an example provider").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The machine of a launch: one call that creates a VM, then a look at each new inventory until it runs.
+//! State machine of a launch: creates a VM with one call, then observes each new inventory until the VM runs.
 
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ impl CreateVm {
         Self { state: State::Start, order: Arc::new(order), external_id }
     }
 
-    /// Goes on with a VM that an earlier life of the launcher has created.
+    /// Resumes with a VM that a previous process of the launcher has created.
     pub fn resume(order: VmOrder, found: ExternalId) -> Self {
         Self { state: State::Booting, order: Arc::new(order), external_id: found }
     }
 
     fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
-        let Some(vm) = inventory.find(&self.external_id) else { return failed("the vm has gone") };
+        let Some(vm) = inventory.find(&self.external_id) else { return failed("the vm no longer exists") };
         match &vm.state {
             InstanceState::Starting => self.observe(),
             InstanceState::Running => {
@@ -68,9 +68,9 @@ impl StateMachine for CreateVm {
             }
             (State::Creating, Input::Reply(Ok(_))) | (State::Booting, Input::Start) => self.observe(),
             (State::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
-            // The framework deletes what may be there under the id, and tries again.
+            // The framework deletes a VM that may exist under the id, and tries again.
             (_, Input::Reply(Err(error))) => Next::Failed(error),
-            (_, input) => unreachable!("{input:?} is no answer to a vm that is {}", self.label()),
+            (_, input) => unreachable!("unexpected {input:?} for a vm in state {}", self.label()),
         }
     }
 

@@ -1,7 +1,7 @@
-//! A driver that writes its own machines, as small as it can be: kept as documentation of what `Simple` hides.
+//! A minimal driver with its own state machines, kept as documentation of what `SimpleAdapter` hides.
 //!
-//! `config.rs` reads the section, `cloud.rs` stands for a client of the cloud's API, `create.rs` is the machine of a launch. Here
-//! are the calls as data, and the `Driver`, which holds it all together.
+//! `config.rs` reads the section, `cloud.rs` replaces a client of the cloud's API, `create.rs` is the state machine of
+//! a launch. This file contains the calls as data, and the `Driver`.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Diagnostic>> {
     Ok(Example { provider: section.name.clone(), settings, facts, cloud: RefCell::default() })
 }
 
-/// All that is wrong or odd about a section.
+/// Errors and warnings of a section.
 pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     read(section).1.items
 }
@@ -122,13 +122,13 @@ impl Driver for Example {
             }
             Job::Refresh => {
                 let (facts, provider) = (self.facts(), self.provider.clone());
-                OneCall::new("looking at everything", Call::List, move |reply| {
+                OneCall::new("refreshing", Call::List, move |reply| {
                     let inventory = inventory(reply);
                     let facts = ProviderFacts { unmanaged: inventory.used_by_others(&provider), ..facts };
                     Ok(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory)))
                 })
             }
-            // Everything in this cloud bears a mark; it has no consoles, takes no images and has no standing hosts.
+            // All resources of this cloud have metadata; it has no consoles, no images and no static hosts.
             Job::CleanUnused { .. }
             | Job::Console(_)
             | Job::Upload(_)
@@ -167,11 +167,11 @@ impl Example {
 fn inventory(reply: Reply) -> Inventory {
     match reply {
         Reply::Listed(vms) => Inventory::new(vms),
-        Reply::Accepted => unreachable!("a list is answered with a list"),
+        Reply::Accepted => unreachable!("the reply to a list is a list"),
     }
 }
 
-/// A job on its way: a launch has several steps, all others have one.
+/// A job in progress: a launch has several steps, all other jobs have one.
 pub enum Machine {
     Create(CreateVm),
     OneCall(OneCall<Call, Reply>),

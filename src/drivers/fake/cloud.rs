@@ -1,4 +1,5 @@
-//! A cloud in memory: zones, limits, servers that boot and go, ports that were left behind, and what its knobs let go wrong.
+//! A cloud in memory: zones, limits, servers that boot and are deleted, leaked ports, and the faults that its knobs
+//! inject.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,9 +13,9 @@ use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
 
-/// Servers on it have an IPv6 address and are reached there.
+/// Servers on this network have an IPv6 address, which is also their interface address.
 const IPV6_NETWORK: &str = "fake-ipv6-network-name";
-/// Servers on it have no public address.
+/// Servers on this network have no public address.
 const NO_AUTO_IP_NETWORK: &str = "no-auto-ip-network-name";
 
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub struct FakeCloud {
     servers: BTreeMap<String, Server>,
     unused_ports: BTreeSet<String>,
     images: BTreeMap<String, StoredImage>,
-    /// So far, for what goes wrong every so many times.
+    /// Counters for the faults that hit every n-th call.
     created: u64,
     deleted: u64,
     uploads: u64,
@@ -40,7 +41,7 @@ struct Server {
     deleted_at: Option<Instant>,
 }
 
-/// What becomes of a server after its boot time.
+/// State of a server after its boot time.
 #[derive(Clone, Copy, Debug)]
 enum FakeOutcome {
     Boots,
@@ -48,7 +49,7 @@ enum FakeOutcome {
     Fails(&'static str),
 }
 
-/// What a server shall be.
+/// Specification of a new server.
 #[derive(Clone, Debug)]
 pub struct ServerOrder {
     pub name: String,
@@ -78,7 +79,7 @@ impl FakeCloud {
         self.knobs.latency.to_duration()
     }
 
-    /// Some calls are refused because they come too fast.
+    /// Rejects every n-th call as throttled.
     pub fn throttle(&mut self) -> Result<(), CloudError> {
         self.calls += 1;
         match is_nth(self.calls, self.knobs.faults.throttle) {
@@ -87,14 +88,14 @@ impl FakeCloud {
         }
     }
 
-    /// The image of an earlier upload with these marks, or a new one.
+    /// Returns the image of an earlier upload with these marks, or creates one.
     pub fn upload(&mut self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
         if let Some(image) = self.images.values().find(|image| image.has_marks(&order.marks)) {
             return Ok(image.id.clone());
         }
         self.uploads += 1;
         if is_set(order.meta.get("SHOULD_FAIL")) || is_nth(self.uploads, self.knobs.faults.upload_fails) {
-            return Err(failed("the fake cloud was told to refuse this image"));
+            return Err(failed("fake cloud: injected upload failure"));
         }
         let id = new_id();
         self.images.insert(id.clone(), order.to_stored_image(ExternalId::text(id.clone())));
@@ -104,7 +105,7 @@ impl FakeCloud {
     pub fn delete_image(&mut self, id: &ExternalId) -> Result<(), CloudError> {
         self.image_deletions += 1;
         if is_nth(self.image_deletions, self.knobs.faults.image_delete_fails) {
-            return Err(failed("the fake cloud was told to keep this image"));
+            return Err(failed("fake cloud: injected image deletion failure"));
         }
         self.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
     }
@@ -113,7 +114,7 @@ impl FakeCloud {
         self.images.values().cloned().collect()
     }
 
-    /// The server of an earlier creation of this name, or a new one.
+    /// Returns the server that an earlier call created under this name, or creates one.
     pub fn create(&mut self, order: ServerOrder) -> Result<ExternalId, CloudError> {
         self.remove_deleted();
         if let Some((id, _)) = self.servers.iter().find(|(_, server)| server.order.name == order.name) {
@@ -131,7 +132,7 @@ impl FakeCloud {
         }
         self.created += 1;
         if is_nth(self.created, self.knobs.faults.create_fails) {
-            return Err(failed("the fake cloud was told to refuse this server"));
+            return Err(failed("fake cloud: injected creation failure"));
         }
         let id = new_id();
         let server = Server {
@@ -143,7 +144,7 @@ impl FakeCloud {
         };
         self.servers.insert(id.clone(), server);
         match is_nth(self.created, self.knobs.faults.create_answer_lost) {
-            true => Err(failed("the fake cloud was told to keep quiet about this server")),
+            true => Err(failed("fake cloud: injected lost creation response")),
             false => Ok(ExternalId::text(id)),
         }
     }
@@ -152,9 +153,9 @@ impl FakeCloud {
         let faults = &self.knobs.faults;
         let is_due = |every| is_nth(self.created, every);
         if is_due(faults.boot_fails) {
-            FakeOutcome::Fails("the fake cloud was told to break this server")
+            FakeOutcome::Fails("fake cloud: injected boot failure")
         } else if is_due(faults.boot_quota) {
-            FakeOutcome::Fails("this server exceeds the quota, as the fake cloud was told")
+            FakeOutcome::Fails("fake cloud: injected quota failure")
         } else if is_due(faults.boot_hangs) {
             FakeOutcome::Hangs
         } else {
@@ -166,7 +167,7 @@ impl FakeCloud {
         self.remove_deleted();
         self.deleted += 1;
         if is_nth(self.deleted, self.knobs.faults.delete_fails) {
-            return Err(failed("the fake cloud was told to keep this server"));
+            return Err(failed("fake cloud: injected deletion failure"));
         }
         let deleted_at = Instant::now() + self.knobs.delete_time.to_duration();
         let server = self.servers.get_mut(&id.to_string()).ok_or(CloudError::NotFound)?;
@@ -237,12 +238,12 @@ fn new_id() -> String {
     nodepool_rng::uuid().to_string()
 }
 
-/// 0 is never.
+/// 0 means never.
 fn is_nth(count: u64, every: u64) -> bool {
     every > 0 && count.is_multiple_of(every)
 }
 
-/// A property is a text or what YAML makes of it.
+/// A property may be a string or a YAML boolean.
 fn is_set(value: Option<&serde_json::Value>) -> bool {
     value.is_some_and(|value| {
         value.as_bool() == Some(true) || value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("true"))

@@ -12,41 +12,41 @@ const FLAVORS: [&str; 2] = ["Fake Flavor", "Unreal Flavor"];
 /// MiB of each flavor.
 const RAM: f64 = 8192.0;
 
-/// How the cloud behaves. The defaults are those of the fake cloud of Nodepool 11.
+/// Behaviour of the cloud. The defaults are those of the fake cloud of Nodepool 11.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knobs {
     pub boot_time: Seconds,
     pub delete_time: Seconds,
-    /// Of every call.
+    /// Duration of every call.
     pub latency: Seconds,
     pub faults: Faults,
-    /// A call that comes too fast shall be made again after so long.
+    /// Retry delay of a throttled call.
     pub retry_after: Seconds,
     pub zones: Vec<String>,
-    /// By name or id.
+    /// Names or ids.
     pub images: Vec<String>,
     pub limits: Resources,
-    /// Of every server.
+    /// Address of every server.
     pub address: String,
     pub console: Option<String>,
-    /// Of the images that it takes.
+    /// Format of uploaded images.
     pub image_format: String,
-    /// Of every image.
+    /// Duration of every upload.
     pub upload_time: Seconds,
 }
 
-/// What goes wrong at every so many of them; 0 is never.
+/// Injected faults: each number n hits every n-th operation; 0 means never.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// A creation is refused.
+    /// A creation fails.
     pub create_fails: u64,
-    /// There is a server, and who wanted it does not hear of it.
+    /// A server is created, but the response is lost.
     pub create_answer_lost: u64,
-    /// A server ends in an error.
+    /// A boot fails.
     pub boot_fails: u64,
-    /// The same, for want of quota.
+    /// A boot fails because the quota is exceeded.
     pub boot_quota: u64,
-    /// A server boots for ever.
+    /// A boot never ends.
     pub boot_hangs: u64,
     pub delete_fails: u64,
     pub upload_fails: u64,
@@ -81,7 +81,7 @@ impl Default for Knobs {
     }
 }
 
-/// What a node of a label takes, or why there can be none.
+/// The resources of one node of a label, or why it cannot be launched.
 pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Unavailable> {
     if let ImageRef::Name(name) = &label.image_ref
         && !knobs.images.contains(name)
@@ -97,7 +97,7 @@ pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Unavailable> {
     })
 }
 
-/// With `min-ram` a part of the flavor's name is enough.
+/// With `min-ram`, a part of the flavor's name is sufficient.
 fn has_flavor(label: &Label) -> Result<(), Unavailable> {
     let flavor_name = label.flavor.as_deref();
     let matches = |flavor: &&str| match label.min_ram > 0 {

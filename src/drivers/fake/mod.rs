@@ -1,6 +1,8 @@
-//! A cloud in memory, with the configuration of an OpenStack provider: for trying things out, and the driver to copy from.
+//! A cloud in memory with the configuration of an OpenStack provider, for experiments, and as a template for new
+//! drivers.
 //!
-//! `cloud.rs` is the cloud; a real driver has an API client there. `config.rs` reads what only this driver knows.
+//! `cloud.rs` is the cloud; a real driver has an API client there. `config.rs` reads the keys that only this driver
+//! has.
 
 use std::cell::RefCell;
 
@@ -25,7 +27,7 @@ pub mod config;
 use crate::fake::cloud::{FakeCloud, ServerOrder};
 use crate::fake::config::Knobs;
 
-/// It answers faster than any real one, so it may be asked more often.
+/// The fake cloud responds faster than a real one, so it is polled more often.
 const OBSERVE_INTERVAL: Seconds = Seconds(0.05);
 
 pub struct Fake {
@@ -44,7 +46,7 @@ pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Diagnostic>> {
     Ok(Simple::new(section.name.clone(), Fake { section: parsed, knobs, cloud }))
 }
 
-/// All that is wrong or odd about a section.
+/// Errors and warnings of a section.
 pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     read(section).2.items
 }
@@ -62,7 +64,7 @@ fn read(section: &ProviderConfig) -> (Section, Knobs, Diagnostics) {
 }
 
 impl Fake {
-    /// What comes before every answer: latency, and throttling where it is asked for.
+    /// Delays a response by the latency, and throttles the call if configured.
     async fn respond<T>(
         &self,
         operation: impl FnOnce(&mut FakeCloud) -> Result<T, CloudError>,

@@ -1,4 +1,5 @@
-//! What Nova and its neighbours answer, as far as it is read. Only ids are required: clouds leave out what they like.
+//! Response types of the OpenStack services, limited to the fields that are read. Only ids are required, because clouds
+//! omit fields.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ pub struct IdOnly {
     pub id: String,
 }
 
-/// The answer to a question for one server.
+/// The response to a query of one server.
 #[derive(Debug, Deserialize)]
 pub struct OneServer {
     pub server: Server,
@@ -43,30 +44,30 @@ pub struct Link {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Server {
     pub id: String,
-    #[serde(default, deserialize_with = "forgiving")]
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub name: String,
-    #[serde(default, deserialize_with = "forgiving")]
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub status: String,
-    #[serde(default, rename = "OS-EXT-STS:task_state", deserialize_with = "forgiving")]
+    #[serde(default, rename = "OS-EXT-STS:task_state", deserialize_with = "raw_or_default")]
     pub task_state: Option<String>,
-    #[serde(default, deserialize_with = "texts")]
+    #[serde(default, deserialize_with = "metadata_texts")]
     pub metadata: BTreeMap<String, String>,
-    /// By the names of the networks.
-    #[serde(default, deserialize_with = "forgiving")]
+    /// Addresses by network name.
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub addresses: BTreeMap<String, Vec<Address>>,
-    #[serde(default, rename = "accessIPv4", deserialize_with = "forgiving")]
+    #[serde(default, rename = "accessIPv4", deserialize_with = "raw_or_default")]
     pub access_ipv4: Option<String>,
-    #[serde(default, rename = "accessIPv6", deserialize_with = "forgiving")]
+    #[serde(default, rename = "accessIPv6", deserialize_with = "raw_or_default")]
     pub access_ipv6: Option<String>,
-    #[serde(default, rename = "OS-EXT-AZ:availability_zone", deserialize_with = "forgiving")]
+    #[serde(default, rename = "OS-EXT-AZ:availability_zone", deserialize_with = "raw_or_default")]
     pub zone: Option<String>,
-    #[serde(default, rename = "hostId", deserialize_with = "forgiving")]
+    #[serde(default, rename = "hostId", deserialize_with = "raw_or_default")]
     pub host_id: Option<String>,
-    #[serde(default, deserialize_with = "forgiving")]
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub fault: Option<Fault>,
-    #[serde(default, deserialize_with = "forgiving")]
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub flavor: Option<ServerFlavor>,
-    #[serde(default, rename = "os-extended-volumes:volumes_attached", deserialize_with = "forgiving")]
+    #[serde(default, rename = "os-extended-volumes:volumes_attached", deserialize_with = "raw_or_default")]
     pub volumes: Vec<AttachedVolume>,
 }
 
@@ -87,7 +88,7 @@ pub struct Fault {
     pub message: String,
 }
 
-/// Of a server: an id, or the flavor itself with newer microversions.
+/// Flavor of a server: an id, or the flavor itself with newer microversions.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ServerFlavor {
     #[serde(default)]
@@ -120,9 +121,9 @@ pub struct Network {
     pub id: String,
     #[serde(default)]
     pub name: String,
-    #[serde(default, rename = "router:external", deserialize_with = "lenient")]
+    #[serde(default, rename = "router:external", deserialize_with = "value_or_default")]
     pub is_external: bool,
-    #[serde(default, rename = "provider:physical_network", deserialize_with = "lenient")]
+    #[serde(default, rename = "provider:physical_network", deserialize_with = "value_or_default")]
     pub physical: Option<String>,
 }
 
@@ -136,7 +137,7 @@ pub struct Subnet {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Router {
-    #[serde(default, rename = "admin_state_up", deserialize_with = "lenient")]
+    #[serde(default, rename = "admin_state_up", deserialize_with = "value_or_default")]
     pub is_up: bool,
     #[serde(default, rename = "external_gateway_info")]
     pub gateway: Option<Gateway>,
@@ -209,26 +210,30 @@ pub struct Volume {
     pub size: f64,
 }
 
-/// The list under a key of an answer; an answer without it is none.
+/// The list under a key of a response; it is an error if the key is missing.
 pub fn list<T: for<'de> Deserialize<'de>>(answer: &Value, key: &str) -> Result<Vec<T>, String> {
-    let items = answer.get(key).ok_or_else(|| format!("an answer without `{key}`"))?;
-    Vec::deserialize(items).map_err(|error| format!("`{key}` of an answer cannot be read: {error}"))
+    let items = answer.get(key).ok_or_else(|| format!("the response has no `{key}`"))?;
+    Vec::deserialize(items).map_err(|error| format!("cannot read `{key}` of the response: {error}"))
 }
 
-/// What is there if it can be read, else what the type has for nothing: an odd field must not hide a server.
-fn lenient<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(deserializer: D) -> Result<T, D::Error> {
+/// The value, or the default if it has an unexpected type: a malformed field must not hide a server.
+fn value_or_default<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     let value = Value::deserialize(deserializer).map_err(D::Error::custom)?;
     Ok(T::deserialize(value).unwrap_or_default())
 }
 
-/// The same from the text of an answer, which makes nothing of it but what is asked for: there are thousands of servers.
-fn forgiving<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(deserializer: D) -> Result<T, D::Error> {
+/// The same from the raw text of a response. It builds no intermediate `Value`, because there are thousands of servers.
+fn raw_or_default<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     let text = <&RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str(text.get()).unwrap_or_default())
 }
 
-/// Metadata, whose values are texts in every cloud that keeps to the rules.
-fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+/// Metadata, whose values are strings in every conforming cloud.
+fn metadata_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     let text = <&RawValue>::deserialize(deserializer)?.get();
     if let Ok(texts) = serde_json::from_str(text) {
         return Ok(texts);
@@ -245,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_fields_hide_no_server() {
+    fn malformed_fields_do_not_hide_a_server() {
         let text =
             br#"{"servers": [{"id": "a", "name": 5, "status": null, "addresses": [], "metadata": {"n": 7, "t": "x"},
             "fault": "none", "flavor": {"id": 1}, "hostId": {}, "OS-EXT-STS:task_state": "spawning"},

@@ -1,4 +1,4 @@
-//! Keystone: a token for who we are, the service catalogue that comes with it, and a new token when the old one ends.
+//! Keystone client: requests a token and its service catalogue, and renews the token before it expires.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -19,42 +19,43 @@ use super::errors::status_of;
 use nodepool_model::records::time::Seconds;
 use openstack_clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
 
-/// A token that ends sooner than this is replaced before it is used.
+/// A token that expires sooner than this is replaced before it is used.
 const TOKEN_EXPIRY_MARGIN_S: i64 = 60;
-/// All calls of a provider wait for its token, those that change something too.
+/// Timeout of a token request; all calls of a provider wait for it.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
-/// After a login that was refused. One refusal may be a mistake of Keystone's, and all that is asked for meanwhile is refused.
+/// Back-off after rejected logins. The first one is short: a single rejection may be an error of Keystone, and all
+/// calls fail during the back-off.
 const BACKOFFS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(60)];
 
-/// How we log in to one cloud. Shared by all calls, so that a new token is asked for once.
+/// Login to one cloud, shared by all calls, so that a new token is requested only once.
 pub struct Keystone {
     settings: Arc<CloudSettings>,
     token_url: Url,
     state: Mutex<State>,
-    /// What Keystone wanted us to wait; the errors of `openstack` have no room for it.
+    /// Retry-After of the last response; the errors of `openstack` cannot carry it.
     retry_after: std::sync::Mutex<Option<Seconds>>,
     timings: Arc<Timings>,
 }
 
-/// What Keystone has said last.
+/// The last results of Keystone.
 #[derive(Default)]
 struct State {
     token: Option<Token>,
     login_backoff: Option<LoginBackoff>,
-    /// Another token is wanted, for what its catalogue may have that this one's has not.
+    /// A new token is requested, because its catalogue may contain a service that the current one lacks.
     renewal_requested: bool,
 }
 
-/// Keystone does not let us in. Where it counts failures it locks who goes on trying out.
+/// Back-off after a rejected login: Keystone may lock the account after repeated failures.
 struct LoginBackoff {
     error: Error,
     since: Instant,
-    /// How often it has said so in a row.
+    /// Number of consecutive rejections.
     failures: usize,
 }
 
 impl LoginBackoff {
-    /// Until it is asked again.
+    /// Time until the next login.
     fn backoff(&self) -> Duration {
         BACKOFFS[self.failures.clamp(1, BACKOFFS.len()) - 1]
     }
@@ -68,7 +69,7 @@ struct Token {
     project: Option<String>,
 }
 
-/// One service of the catalogue. Clouds leave out what they like.
+/// One service of the catalogue. Clouds may omit any field.
 #[derive(Clone, Debug, Deserialize)]
 struct CatalogEntry {
     #[serde(rename = "type", default)]
@@ -110,7 +111,7 @@ struct Project {
     id: String,
 }
 
-/// What `openstack` asks when it authenticates a request or looks for an endpoint.
+/// Adapter for `openstack`, which authenticates requests and looks up endpoints through it.
 #[derive(Clone, Debug)]
 pub struct KeystoneAuth(pub Arc<Keystone>);
 
@@ -123,21 +124,21 @@ impl Keystone {
         Ok(Self { settings, token_url, state: Mutex::default(), retry_after: std::sync::Mutex::new(None), timings })
     }
 
-    /// A token was refused before its time: the next call asks for another one.
+    /// A token was rejected before it expired: the next call requests another one.
     pub async fn invalidate_token(&self, refused: &Secret) {
         let mut state = self.state.lock().await;
         state.token.take_if(|token| token.value == *refused);
     }
 
-    /// The next call asks for another token, and gets the catalogue of then.
+    /// The next call requests another token, with the current catalogue.
     pub fn request_renewal(&self) {
-        // Who holds it asks for a new one already.
+        // The holder of the lock is already requesting a new token.
         if let Ok(mut state) = self.state.try_lock() {
             state.renewal_requested = true;
         }
     }
 
-    /// How long Keystone wants us to wait, if it has just said so.
+    /// The Retry-After of the last response, if it had one.
     pub fn take_retry_after(&self) -> Option<Seconds> {
         self.retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -159,7 +160,7 @@ impl Keystone {
             return Ok(token);
         }
         if let Some(login_backoff) =
-            state.login_backoff.as_ref().filter(|refusal| refusal.since.elapsed() < refusal.backoff())
+            state.login_backoff.as_ref().filter(|login| login.since.elapsed() < login.backoff())
         {
             return usable.ok_or(login_backoff.error.clone());
         }
@@ -173,7 +174,7 @@ impl Keystone {
             }
             Err(_) => {}
         }
-        // The one that there is serves as it did.
+        // The existing token is used until it expires.
         match usable {
             Some(token) if result.is_err() => Ok(token),
             _ => result,
@@ -197,7 +198,7 @@ impl Keystone {
             let kind = match status.as_u16() {
                 503 if wait.is_some() => ErrorKind::InvalidInput,
                 400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
-                // Not now: as `openstack` has it for other requests.
+                // Temporary; the same kind that `openstack` uses for other requests.
                 408 | 413 | 429 => ErrorKind::InvalidInput,
                 _ => ErrorKind::InternalServerError,
             };
@@ -207,7 +208,10 @@ impl Keystone {
         }
         let value = headers.get("x-subject-token").and_then(|value| value.to_str().ok()).map(Secret::new);
         let no_token = |what: &str| {
-            Error::new(ErrorKind::InvalidResponse, format!("{} answers without {what}: no Keystone?", self.token_url))
+            Error::new(
+                ErrorKind::InvalidResponse,
+                format!("the response of {} has no {what}; is auth_url a Keystone URL?", self.token_url),
+            )
         };
         let value = value.ok_or_else(|| no_token("X-Subject-Token"))?;
         let root: TokenRoot = answer.json().await.map_err(|_| no_token("a token that can be read"))?;
@@ -220,7 +224,7 @@ impl Keystone {
         })
     }
 
-    /// The settings of a service and the types by which catalogues know it.
+    /// The settings of a service and its type names in catalogues.
     fn service(&self, service_type: &str) -> Option<(&Service, Vec<&str>)> {
         let services = &self.settings.services;
         let (service, default_types): (&Service, &[&str]) = match service_type {
@@ -237,7 +241,7 @@ impl Keystone {
     }
 
     fn find_endpoint(&self, token: &Token, service_type: &str) -> Result<Url, Error> {
-        let not_found = |why: String| Error::new(ErrorKind::EndpointNotFound, why);
+        let not_found = |reason: String| Error::new(ErrorKind::EndpointNotFound, reason);
         let (service, types) =
             self.service(service_type).ok_or_else(|| not_found(format!("no service {service_type} is known")))?;
         let region = service.region.as_deref().or(self.settings.region.as_deref());
@@ -275,7 +279,7 @@ impl Keystone {
 
 impl Token {
     fn expires_soon(&self) -> bool {
-        // A clock beside a machine's steady one is what the expiry is written in.
+        // The expiry is wall-clock time, so it is compared with the wall clock, not with a monotonic one.
         self.expires_at.is_some_and(|end| (end.with_timezone(&Utc) - Utc::now()).num_seconds() < TOKEN_EXPIRY_MARGIN_S)
     }
 }
@@ -359,7 +363,7 @@ fn body(identity: &Identity) -> Value {
         Scope::System => Some(json!({"system": {"all": true}})),
         Scope::Trust(id) => Some(json!({"OS-TRUST:trust": {"id": id}})),
     };
-    // Keystone refuses a scope with application credentials: they have theirs.
+    // Keystone rejects a scope with application credentials, which have their own.
     if let Some(scope) = scope.filter(|_| !matches!(identity.auth, Auth::ApplicationCredential { .. })) {
         auth["scope"] = scope;
     }

@@ -1,4 +1,4 @@
-//! The API requests that this driver makes, each with its name for statsd, its lane and its deadline.
+//! The API requests of this driver, each with its statsd name, lane and deadline.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::state_machine::Lane;
 use nodepool_model::records::time::Seconds;
 
-/// Entries of one page; what Nova allows unless it is configured otherwise.
+/// Entries of one page; the default maximum of Nova.
 pub const PAGE_SIZE: usize = 1000;
 
 #[derive(Clone, Debug)]
@@ -22,26 +22,26 @@ pub struct Call {
     key: &'static str,
     lane: Lane,
     deadline: Seconds,
-    /// Waited before it is sent.
+    /// Delay before the request is sent.
     pub delay: Seconds,
     pub kind: CallKind,
 }
 
 #[derive(Clone, Debug)]
 pub enum CallKind {
-    /// Which services there are, and Nova's newest microversion.
+    /// Discovers the services, and Nova's newest microversion.
     Discover,
     Send(Box<Request>, ResponseKind),
 }
 
-/// What an answer is read as.
+/// How a response is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
     Servers,
     OneServer,
     ServerIds,
     Json,
-    /// The same, for a creation whose answer may be lost.
+    /// The same, for a creation whose response may be lost.
     Created,
     Nothing,
 }
@@ -54,7 +54,7 @@ pub enum Reply {
     Server(Box<Server>),
     Json(Value),
     Nothing,
-    /// A creation that may have been carried out though there is no answer to it.
+    /// A creation that may have been executed although there is no response.
     ResponseLost(CloudError),
 }
 
@@ -79,7 +79,7 @@ impl ApiCall for Call {
 const SHORT_DEADLINE: Seconds = Seconds(60.0);
 /// A page of a thousand servers with their ports takes a busy cloud long.
 const LIST_DEADLINE: Seconds = Seconds(120.0);
-/// As long as bytes move, an image may take its time; whether they do is watched where they are sent.
+/// A transfer may take as long as it makes progress; `image_stream` detects a stalled one.
 const TRANSFER_DEADLINE: Seconds = Seconds(72_000.0);
 
 pub fn discover() -> Call {
@@ -98,13 +98,13 @@ pub struct ListKind {
     pub key: &'static str,
     pub api: Api,
     pub path: &'static [&'static str],
-    /// The key of the list in the answer.
+    /// The key of the list in the response.
     pub list: &'static str,
 }
 
 pub const SERVERS: ListKind =
     ListKind { key: "compute.GET.servers.detail", api: Api::Compute, path: &["servers", "detail"], list: "servers" };
-/// The same with nothing but ids, names and links.
+/// The same with ids, names and links only.
 pub const SERVER_IDS: ListKind =
     ListKind { key: "compute.GET.servers", api: Api::Compute, path: &["servers"], list: "servers" };
 pub const FLAVORS: ListKind =
@@ -184,7 +184,7 @@ pub fn volume_limits() -> Call {
     read("block-storage.GET.limits", Api::BlockStorage, &["limits"])
 }
 
-/// What the project may have of the network's resources, and has.
+/// Limits and usage of the project's network resources.
 pub fn network_quota() -> Call {
     read("network.GET.quota.details", Api::Network, &["quotas", PROJECT, "details"])
 }
@@ -193,12 +193,12 @@ pub fn image(id: &str) -> Call {
     read("image.GET.image", Api::Image, &["images", id])
 }
 
-/// The same after a while, for an image that is not ready yet.
+/// The same after a delay, for an image that is not active yet.
 pub fn image_after(id: &str, delay: Seconds) -> Call {
     Call { lane: Lane::Bulk, deadline: Seconds(SHORT_DEADLINE.0 + delay.0), delay, ..image(id) }
 }
 
-/// Images with these properties. There are few of them, so one page is enough.
+/// Images with these properties. There are few of them, so one page suffices.
 pub fn images_with(properties: &BTreeMap<String, String>, delay: Seconds) -> Call {
     let mut request = Request::new(IMAGES.api, Method::GET, IMAGES.path);
     request.query = properties.iter().map(|(key, value)| (Cow::Owned(key.clone()), value.clone())).collect();
@@ -211,14 +211,14 @@ pub fn create_image(image: Value) -> Call {
     creation("image.POST.images", request)
 }
 
-/// The content of an image, from a file.
+/// Sends the content of an image from a file.
 pub fn send_image(id: &str, content: Content) -> Call {
     let request = Request { content: Some(content), ..Request::new(Api::Image, Method::PUT, &["images", id, "file"]) };
     let kind = CallKind::Send(Box::new(request), ResponseKind::Nothing);
     Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: TRANSFER_DEADLINE, delay: Seconds::ZERO, kind }
 }
 
-/// What an image is said to be, as a list of changes.
+/// Changes the properties of an image by a JSON patch.
 pub fn update_image(id: &str, changes: Value) -> Call {
     let headers = vec![("content-type", "application/openstack-images-v2.1-json-patch".to_owned())];
     let request = Request { body: Some(changes), headers, ..Request::new(Api::Image, Method::PATCH, &["images", id]) };
@@ -239,7 +239,7 @@ pub fn put_container(name: &str) -> Call {
     mutation("object-store.PUT.container", Request::new(Api::ObjectStore, Method::PUT, &[name]), ResponseKind::Nothing)
 }
 
-/// It goes by itself after a day.
+/// Stores an object that expires after a day.
 pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'static str, String)>) -> Call {
     let own = [("x-delete-after", "86400".to_owned()), ("x-object-meta-x-sdk-autocreated", "true".to_owned())];
     let request = Request {
@@ -251,7 +251,7 @@ pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'st
     Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER_DEADLINE, delay: Seconds::ZERO, kind }
 }
 
-/// One object of many.
+/// Stores a manifest that joins segments to one object.
 pub fn put_manifest(container: &str, name: &str, segments: Vec<Value>) -> Call {
     let request = Request {
         query: vec![(Cow::Borrowed("multipart-manifest"), "put".to_owned())],
@@ -262,7 +262,7 @@ pub fn put_manifest(container: &str, name: &str, segments: Vec<Value>) -> Call {
     mutation("object-store.PUT.object", request, ResponseKind::Nothing)
 }
 
-/// With the others that it is made of, if it is.
+/// Deletes an object, with its segments if it has any.
 pub fn delete_object(container: &str, name: &str, is_segmented: bool) -> Call {
     let query = is_segmented.then(|| (Cow::Borrowed("multipart-manifest"), "delete".to_owned()));
     let request = Request {
@@ -272,7 +272,7 @@ pub fn delete_object(container: &str, name: &str, is_segmented: bool) -> Call {
     mutation("object-store.DELETE.object", request, ResponseKind::Nothing)
 }
 
-/// A name may have slashes in it.
+/// The name may contain slashes.
 fn object_path<'a>(container: &'a str, name: &'a str) -> Vec<&'a str> {
     std::iter::once(container).chain(name.split('/')).collect()
 }
@@ -281,14 +281,14 @@ pub fn delete_image(id: &str) -> Call {
     mutation("image.DELETE.image", Request::new(Api::Image, Method::DELETE, &["images", id]), ResponseKind::Nothing)
 }
 
-/// Somebody waits for it.
+/// A launch waits for the reply, so the lane is `Change`.
 pub fn server(id: &str) -> Call {
     let request = Box::new(Request::new(Api::Compute, Method::GET, &["servers", id]));
     let kind = CallKind::Send(request, ResponseKind::OneServer);
     Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, kind }
 }
 
-/// The same where nobody waits for it.
+/// The same in the lane `Read`, because no launch waits for the reply.
 pub fn server_exists(id: &str) -> Call {
     Call { lane: Lane::Read, ..server(id) }
 }

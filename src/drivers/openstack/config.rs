@@ -1,4 +1,4 @@
-//! What only this driver understands of a provider section: the cloud, and what servers are made of.
+//! The keys of a provider section that only this driver reads: the cloud, and the specification of servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ pub struct Settings {
     pub region: Option<String>,
     /// Unattached floating addresses are deleted.
     pub clean_floating_ips: bool,
-    /// A pool names no zones, so the cloud is asked for its own.
+    /// A pool names no zones, so the refresh queries those of the cloud.
     pub needs_zones: bool,
     pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<ServerSpec>>>,
-    /// Pools that heed the limits of the cloud.
+    /// Pools that respect the limits of the cloud.
     pub quota_pools: BTreeSet<PoolName>,
 }
 
 impl Settings {
-    /// Nobody minds what limits the cloud has.
+    /// Every pool ignores the limits of the cloud.
     pub fn ignores_quota(&self) -> bool {
         self.quota_pools.is_empty()
     }
@@ -37,7 +37,7 @@ impl Settings {
     }
 }
 
-/// What a label's servers shall be.
+/// Specification of a label's servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSpec {
     pub label: LabelName,
@@ -51,10 +51,10 @@ pub struct ServerSpec {
     pub key_name: Option<String>,
     pub config_drive: Option<bool>,
     pub userdata: Option<String>,
-    /// The size of the volume in GB, where it boots from one.
+    /// Size in GB of the boot volume, if there is one.
     pub volume: Option<i64>,
     pub properties: BTreeMap<String, String>,
-    /// Texts in which parts of the request are filled in.
+    /// Format strings with fields of the request.
     pub dynamic_properties: BTreeMap<String, String>,
     pub floating_ip: bool,
 }
@@ -80,7 +80,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
 /// `config-drive` of the images that labels name.
 struct ConfigDrives {
     cloud: BTreeMap<String, bool>,
-    /// Of those of the builder.
+    /// Images of the builder.
     disk: BTreeMap<String, bool>,
 }
 
@@ -107,7 +107,7 @@ fn server_specs(
     let mut all = BTreeMap::new();
     for node in diagnostics.mappings(node, "labels", "a label") {
         let Some(name) = diagnostics.or_default(node.text("name")).map(LabelName::from) else { continue };
-        // Those without an image, which has been complained of, are not among them.
+        // Labels without an image are missing here; the section parser has reported them.
         let Some(label) = section.label(&pool.name, &name) else { continue };
         let (image_name, config_drive) = match &label.image {
             LabelImage::Cloud(name) => (name.clone(), drives.cloud.get(name)),
@@ -134,7 +134,7 @@ fn server_specs(
     all
 }
 
-/// A mapping of texts. Whatever else is in it is taken as it is written: metadata has no other values.
+/// A mapping of strings. Other scalars become strings, because metadata has no other values.
 fn texts(node: &YamlNode, key: &str) -> BTreeMap<String, String> {
     let value = node.get(key).map(YamlNode::to_json);
     let entries = value.as_ref().and_then(|value| value.as_object()).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What an answer that is no success, or none at all, means for the caller.
+//! Error mapping: classifies error responses, and missing responses, by what the caller does next.
 
 use chrono::{DateTime, Utc};
 use reqwest::StatusCode;
@@ -8,20 +8,20 @@ use serde_json::Value;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 
-/// Where the cloud does not say how long to wait.
+/// Used if the cloud sends no Retry-After.
 pub const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
-/// What is out of order says it of one service, and all calls of the provider wait.
+/// The Retry-After of an outage is limited to this: it concerns one service, but all calls of the provider wait.
 const MAX_OUTAGE_WAIT: Seconds = Seconds(60.0);
-/// Of an error's text in our messages.
+/// Longer error texts are truncated in our messages.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// What went wrong.
+/// A failed request.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub error: CloudError,
-    /// The request may have been carried out all the same.
+    /// The request may have been executed nevertheless.
     pub may_have_worked: bool,
-    /// Of the answer, where there was one.
+    /// Status of the response, if there was one.
     pub status: Option<u16>,
 }
 
@@ -31,7 +31,8 @@ impl Failure {
     }
 }
 
-/// The causes of an error say what it was, a name or a certificate, and no part of them is a secret.
+/// Error text with its causes, which name the actual problem, such as a host name or a certificate. They contain no
+/// secret.
 pub fn with_causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -42,26 +43,26 @@ pub fn with_causes(error: &reqwest::Error) -> String {
     text
 }
 
-/// The status of an answer that `openstack` has made an error of. It shows it only where it is written out for debugging.
+/// The HTTP status of an error of the `openstack` crate, which exposes it only in its `Debug` output.
 pub fn status_of(error: &openstack::Error) -> Option<u16> {
     let debug_text = format!("{error:?}");
     debug_text.rsplit_once("status: Some(")?.1.strip_suffix(") }")?.parse().ok()
 }
 
-/// What an answer that is no success means.
+/// Classifies an error response.
 pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     let is_html = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
-    let message_text = if is_html { "a page instead of an answer".to_owned() } else { message(body) };
+    let message_text = if is_html { "an HTML page instead of JSON".to_owned() } else { message(body) };
     let text = format!("{status}: {message_text}");
     let lower = message_text.to_lowercase();
     let over_quota = ["quota exceeded", "exceeds quota", "number of ports exceeded", "quotaexceeded"];
     let is_quota = over_quota.iter().any(|words| lower.contains(words));
     let delay = retry_delay(status, headers);
-    // 413 is Nova's word of old for too many requests; without that word, and a time to wait, the request is too large.
+    // 413 is Nova's old status for too many requests. Without `overLimit` and Retry-After, the request is too large.
     let is_throttle = match status.as_u16() {
         429 => true,
         413 => delay.is_some() || body.contains("overLimit"),
-        // A gateway says so too, of what it may have passed on: a creation is not sent again on that.
+        // A gateway may respond so although it has forwarded the request, so a creation is not repeated.
         503 => delay.is_some() && !is_creation,
         _ => false,
     };
@@ -74,12 +75,12 @@ pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap
         409 if lower.contains("no more ip addresses") => CloudError::Capacity(message_text),
         _ => failed(text),
     };
-    // A gateway that gave up says nothing about what is behind it.
+    // A 5xx response of a gateway does not show whether the service has executed the request.
     let may_have_worked = status.is_server_error() && !matches!(error, CloudError::Throttled { .. });
     Failure { error, may_have_worked, status: Some(status.as_u16()) }
 }
 
-/// How long the cloud wants us to wait: a number of seconds, or the time from its own date to another one.
+/// The delay that the cloud requests: a number of seconds, or the time from its own date to a later date.
 pub fn retry_delay(status: StatusCode, headers: &HeaderMap) -> Option<Seconds> {
     let retry_after = retry_after(headers)?;
     Some(if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -105,7 +106,7 @@ pub fn failed(detail: String) -> CloudError {
     CloudError::Failed { kind: FailureKind::Unknown, detail }
 }
 
-/// The words of an OpenStack error: `{"forbidden": {"message": …}}` and its relatives; else the text itself.
+/// The message of an OpenStack error such as `{"forbidden": {"message": …}}`; else the whole text.
 pub fn message(body: &str) -> String {
     let found = serde_json::from_str::<Value>(body).ok().and_then(|value| message_in(&value, 0));
     truncated(&found.unwrap_or_else(|| body.to_owned()))
@@ -121,7 +122,7 @@ fn message_in(value: &Value, depth: u8) -> Option<String> {
     object.values().find_map(|value| message_in(value, depth + 1))
 }
 
-/// One line of bearable length.
+/// The text as one line of limited length.
 pub fn truncated(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE_CHARS) {
@@ -140,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_wait_is_a_number_or_a_date() {
-        let asked = |lines: &[(&str, &str)]| retry_after(&headers(lines)).map(|wait| wait.0);
+    fn retry_after_is_a_number_or_a_date() {
+        let delay = |lines: &[(&str, &str)]| retry_after(&headers(lines)).map(|wait| wait.0);
         let date = ("date", "Wed, 21 Oct 2015 07:28:00 GMT");
-        assert_eq!(asked(&[("retry-after", "120")]), Some(120.0));
-        assert_eq!(asked(&[date, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90.0));
-        // Long past by this host's clock.
-        assert_eq!(asked(&[("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(0.0));
-        assert_eq!(asked(&[("retry-after", "soon")]), None);
-        assert_eq!(asked(&[("retry-after", "-5")]), None);
-        assert_eq!(asked(&[date]), None);
+        assert_eq!(delay(&[("retry-after", "120")]), Some(120.0));
+        assert_eq!(delay(&[date, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90.0));
+        // Without a Date header, this host's clock is used, by which the date is long past.
+        assert_eq!(delay(&[("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(0.0));
+        assert_eq!(delay(&[("retry-after", "soon")]), None);
+        assert_eq!(delay(&[("retry-after", "-5")]), None);
+        assert_eq!(delay(&[date]), None);
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_is_sent_again_only_where_it_was_refused_for_coming_too_soon() {
+    fn a_creation_is_repeated_only_after_a_rate_limit_rejection() {
         let meant = |status: StatusCode| error_response(true, status, &headers(&[("retry-after", "7")]), "");
         let busy = meant(StatusCode::SERVICE_UNAVAILABLE);
         assert!(busy.may_have_worked && matches!(busy.error, CloudError::Failed { .. }), "{busy:?}");
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_waited_for_for_a_minute_and_a_limit_for_as_long_as_it_lasts() {
+    fn the_delay_of_an_outage_is_limited_to_a_minute_and_that_of_a_rate_limit_is_not() {
         let meant = |status: StatusCode| retry_delay(status, &headers(&[("retry-after", "3600")])).map(|wait| wait.0);
         assert_eq!(meant(StatusCode::SERVICE_UNAVAILABLE), Some(60.0));
         assert_eq!(meant(StatusCode::TOO_MANY_REQUESTS), Some(3600.0));

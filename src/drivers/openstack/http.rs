@@ -1,4 +1,4 @@
-//! One request to a cloud: the endpoint, the token, and the answer.
+//! HTTP client of one cloud: finds the endpoint, adds the token, sends a request and returns the response.
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
@@ -20,12 +20,12 @@ use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use openstack_clouds::{CloudSettings, Secret, Verify};
 
-/// To the point where bytes may flow.
+/// Timeout of the TCP and TLS connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// To the point where the request itself is sent: a token, and the documents of versions.
+/// Timeout of the preparation of a request: the token and the version documents.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which service of the cloud.
+/// A service of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     Compute,
@@ -35,7 +35,7 @@ pub enum Api {
     ObjectStore,
 }
 
-/// In a path: the id of the project that the token is for.
+/// Placeholder in a path for the id of the token's project.
 pub const PROJECT: &str = "{project}";
 
 /// One request as data.
@@ -46,12 +46,12 @@ pub struct Request {
     pub path: Vec<String>,
     pub query: Vec<(Cow<'static, str>, String)>,
     pub body: Option<Value>,
-    /// Sent in place of a body.
+    /// Sent instead of a body.
     pub content: Option<Content>,
     pub headers: Vec<(&'static str, String)>,
-    /// Nova's microversion; the oldest of the major version without one.
+    /// Nova's microversion; `None` is the oldest of the major version.
     pub version: Option<String>,
-    /// Twice the request is two of what it makes.
+    /// The request creates a resource, so sending it twice creates two.
     pub creates: bool,
 }
 
@@ -72,26 +72,26 @@ impl Request {
     }
 }
 
-/// The newest microversion of Nova that this driver was written for.
+/// The newest microversion of Nova that this driver supports.
 const MAX_MICROVERSION: (u16, u16) = (2, 93);
 
-/// What a cloud has beside Nova and Glance.
+/// Optional services of a cloud, beside Nova and Glance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Services {
     pub network: bool,
     pub block_storage: bool,
-    /// The newest microversion of Nova that both sides know.
+    /// The newest microversion of Nova that both sides support.
     pub microversion: Option<(u16, u16)>,
 }
 
-/// An answer that is a success.
+/// A successful response.
 #[derive(Debug)]
 pub struct ApiResponse {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
-/// When the files that a connection is made with were written, and their lengths; `None` for one that cannot be read.
+/// Modification times and lengths of the files that a connection uses; `None` for an unreadable file.
 #[derive(Debug, PartialEq)]
 pub struct FileStamps(Vec<Option<(SystemTime, u64)>>);
 
@@ -110,25 +110,25 @@ impl FileStamps {
     }
 }
 
-/// A cloud, as far as HTTP is concerned.
+/// HTTP connection to one cloud.
 pub struct Connection {
     settings: Arc<CloudSettings>,
     keystone: Arc<Keystone>,
-    /// Follows redirects, as the discovery of versions needs; our own requests are never repeated elsewhere.
+    /// Follows redirects, which version discovery needs. The client for API requests does not follow them.
     discovery: Client,
     client: Client,
     discovered: Mutex<Option<DiscoveredServices>>,
-    /// By the last discovery.
+    /// Result of the last discovery.
     services: Mutex<Option<Services>>,
 }
 
-/// Where the services are and what they speak. It is asked for anew at each survey and with each token: endpoints move, and services
-/// are replaced by newer ones.
+/// Endpoints and versions of the services. They are discovered again at each refresh and with each token, because
+/// endpoints move and services are upgraded.
 struct DiscoveredServices {
     session: Session,
-    /// With whose catalogue the services were found.
+    /// The token whose catalogue contained the services.
     token: Secret,
-    /// Something is missing there, and the next survey sees whether it still is.
+    /// An optional service is missing; the next refresh checks for it with a new token.
     incomplete: bool,
 }
 
@@ -140,8 +140,8 @@ impl Connection {
         Ok(Self { settings, keystone, discovery, client, discovered: Mutex::default(), services: Mutex::default() })
     }
 
-    /// Sends a request; with a token that the cloud no longer takes, once more with a new one, through the gate. Succeeds with the
-    /// answer's body.
+    /// Sends a request and returns the response. If the cloud rejects the token, sends it once more with a new token,
+    /// after the call guard allows it.
     pub async fn send(&self, request: &Request, guard: &CallGuard) -> Result<ApiResponse, Failure> {
         let target = self.request_target(request).await?;
         let result = match self.send_once(request, target).await {
@@ -151,7 +151,7 @@ impl Connection {
                 guard.wait_until_allowed().await;
                 self.send_once(request, target).await
             }
-            ended => ended,
+            other => other,
         };
         result.map_err(CallFailure::into_failure)
     }
@@ -189,7 +189,7 @@ impl Connection {
         let (status, headers) = (answer.status(), answer.headers().clone());
         let body = answer.bytes().await.map_err(|error| transport_error(&error))?;
         if status == StatusCode::NOT_ACCEPTABLE {
-            // The service speaks other versions than it did.
+            // The service has changed its versions, so they are discovered again.
             *self.discovered() = None;
         }
         match status {
@@ -199,12 +199,12 @@ impl Connection {
         }
     }
 
-    /// Gets what a request needs before it can go out.
+    /// Fetches the token and endpoint of a request before it is sent.
     pub async fn prepare(&self, request: &Request) -> Result<(), Failure> {
         self.request_target(request).await.map(drop)
     }
 
-    /// That takes as long as small answers take, also where the request may take hours.
+    /// Finds URL and token within the short timeout, even if the request itself may take hours.
     async fn request_target(&self, request: &Request) -> Result<RequestTarget, Failure> {
         let search = self.with_token(async || self.find_target(request).await);
         tokio::time::timeout(PREPARE_TIMEOUT, search).await.unwrap_or_else(|_| {
@@ -213,14 +213,14 @@ impl Connection {
         })
     }
 
-    /// Once more with a new token, where one that is needed on the way is not taken.
+    /// Repeats the attempt once with a new token if the token is rejected.
     async fn with_token<T>(&self, attempt: impl AsyncFn() -> Result<T, CallFailure>) -> Result<T, Failure> {
         let result = match attempt().await {
             Err(CallFailure::TokenRejected(used)) => {
                 self.keystone.invalidate_token(&used).await;
                 attempt().await
             }
-            ended => ended,
+            other => other,
         };
         result.map_err(CallFailure::into_failure)
     }
@@ -245,7 +245,7 @@ impl Connection {
             return Ok(session);
         }
         let session = self.log_in().await?;
-        // Another call may have been faster.
+        // Another call may have stored a session meanwhile.
         Ok(cached().unwrap_or_else(|| self.store_session(session, token, false)))
     }
 
@@ -255,7 +255,7 @@ impl Connection {
     }
 
     fn discovered(&self) -> MutexGuard<'_, Option<DiscoveredServices>> {
-        // Nothing in here is ever half changed.
+        // No update can panic halfway, so the value is consistent even if the lock is poisoned.
         self.discovered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -267,17 +267,17 @@ impl Connection {
         Session::new_with_client(self.discovery.clone(), KeystoneAuth(self.keystone.clone())).await
     }
 
-    /// A text with the cloud that it is about.
+    /// Adds the name of the cloud to a message.
     fn with_cloud_name(&self, text: &str) -> String {
         format!("cloud {}: {text}", self.settings.cloud.as_deref().unwrap_or("of the environment"))
     }
 
-    /// With this token there is no endpoint of a service.
+    /// Maps the error of a failed endpoint lookup.
     fn endpoint_error(&self, error: &openstack::Error, token: &Secret) -> CallFailure {
         match error.kind() {
-            // By a document of versions: Keystone has been heard before.
+            // A version document rejected the token; Keystone had accepted it.
             ErrorKind::AuthenticationFailed => CallFailure::TokenRejected(token.clone()),
-            // The catalogue may have been incomplete when it was asked for.
+            // The catalogue may have been incomplete when the token was issued.
             ErrorKind::EndpointNotFound => {
                 self.keystone.request_renewal();
                 self.error_before_sending(error)
@@ -286,14 +286,14 @@ impl Connection {
         }
     }
 
-    /// Nothing of the request itself has been sent yet.
+    /// Maps an error that occurred before the request was sent.
     fn error_before_sending(&self, error: &openstack::Error) -> CallFailure {
         let text = self.with_cloud_name(&truncated(&error.to_string()));
         CallFailure::Failed(Failure::not_executed(match error.kind() {
             ErrorKind::AuthenticationFailed | ErrorKind::EndpointNotFound | ErrorKind::InvalidConfig => {
                 CloudError::Denied(text)
             }
-            // A status of which `openstack` has no kind of its own. Most of them stay however often we ask.
+            // Statuses for which `openstack` has no kind of its own. Most of them are permanent.
             ErrorKind::InvalidInput => match status_of(error) {
                 Some(408 | 413 | 429 | 503) => CloudError::Throttled {
                     retry_after: self.keystone.take_retry_after().unwrap_or(DEFAULT_RETRY_DELAY),
@@ -305,7 +305,7 @@ impl Connection {
         }))
     }
 
-    /// Which of the services that a cloud may lack are there. A cloud without Nova is none.
+    /// Discovers which optional services exist. A cloud without Nova is an error.
     pub async fn discover(&self) -> Result<Services, Failure> {
         self.with_token(async || self.discover_once().await).await
     }
@@ -320,20 +320,20 @@ impl Connection {
         endpoint(&session, Api::Compute, &[]).await.map_err(endpoint_error)?;
         let last = self.services().clone();
         let mut incomplete = false;
-        let mut is_there = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
+        let mut exists = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
             (Ok(_), _) => Ok(true),
             (Err(error), _) if error.kind() == ErrorKind::EndpointNotFound => {
                 incomplete = true;
                 Ok(false)
             }
-            // It is out of order, and the others are not; what it does not tell is as it was.
+            // Only this service is out of order, so its previous state is kept.
             (Err(_), Some(last)) => Ok(last),
             (Err(error), None) => Err(endpoint_error(error)),
         };
         let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(endpoint_error)?;
         let services = Services {
-            network: is_there(endpoint(&session, Api::Network, &[]).await, last.as_ref().map(|last| last.network))?,
-            block_storage: is_there(
+            network: exists(endpoint(&session, Api::Network, &[]).await, last.as_ref().map(|last| last.network))?,
+            block_storage: exists(
                 endpoint(&session, Api::BlockStorage, &[]).await,
                 last.as_ref().map(|last| last.block_storage),
             )?,
@@ -345,14 +345,14 @@ impl Connection {
     }
 }
 
-/// Where a request goes to, and with which token.
+/// URL and token of a request.
 struct RequestTarget {
     url: Url,
     token: Secret,
 }
 
 enum CallFailure {
-    /// 401: the token, which may have been revoked.
+    /// Status 401: the token may have been revoked.
     TokenRejected(Secret),
     Failed(Failure),
 }
@@ -362,7 +362,7 @@ impl CallFailure {
         match self {
             CallFailure::Failed(failure) => failure,
             CallFailure::TokenRejected(_) => {
-                let text = "the cloud refuses a token that Keystone has just given".to_owned();
+                let text = "the cloud rejects a token that Keystone has just issued".to_owned();
                 Failure::not_executed(CloudError::Denied(text))
             }
         }
@@ -375,7 +375,7 @@ impl From<Failure> for CallFailure {
     }
 }
 
-/// The URL of a path of a service, from the catalogue and the document of versions.
+/// The URL of a service's path, from the catalogue and the version document.
 async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, openstack::Error> {
     let lookup = async {
         match api {
@@ -386,8 +386,8 @@ async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, ope
             Api::ObjectStore => session.get_endpoint(ObjectStore, path).await,
         }
     };
-    // A link that paths cannot be added to, such as one without its scheme, makes `osauth` panic; and a panic would end what all
-    // providers live in.
+    // `osauth` panics on a link that paths cannot be added to, such as one without a scheme. The panic would end the
+    // actor that all providers share.
     AssertUnwindSafe(lookup).catch_unwind().await.unwrap_or_else(|_| {
         let text = format!(
             "the version document of the {api:?} service has a `self` link that is no URL (is its http:// missing?)"
@@ -410,7 +410,7 @@ impl ServiceType for BlockStorage {
     }
 }
 
-/// Swift's carries the account, and has no document of versions.
+/// Swift's endpoint carries the account, and Swift has no version document.
 #[derive(Clone, Copy, Debug)]
 struct ObjectStore;
 
@@ -451,7 +451,7 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
     builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))
 }
 
-/// Who we are by certificate. Files need not end with their last line: the key begins a line of its own all the same.
+/// Client certificate and key. A line break separates them even if the certificate file does not end with one.
 fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity> {
     if let Some(key) = key {
         pem.push(b'\n');
@@ -460,7 +460,7 @@ fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity>
     Identity::from_pem(&pem)
 }
 
-/// No answer, or not a whole one.
+/// Maps a missing or truncated response.
 fn transport_error(error: &reqwest::Error) -> CallFailure {
     let text = truncated(&with_causes(error));
     let is_before_sending = error.is_connect() || error.is_builder();
@@ -475,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_and_its_key_may_come_from_two_files_that_do_not_end_with_a_line() {
+    fn certificate_and_key_may_be_two_files_without_a_final_line_break() {
         let made = rcgen::generate_simple_self_signed(["nodepool".to_owned()]).unwrap();
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         for (certificate, key) in [(certificate.trim_end(), key.trim_end()), (&certificate, &key)] {

@@ -1,4 +1,4 @@
-//! A server of Nova as an instance of ours: its state, its addresses, what it takes from the limits.
+//! Converts a server of Nova to an `Instance`: its state, its addresses, its use of the limits.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
 use openstack_clouds::CloudSettings;
 
-/// What decides how servers are reached.
+/// Settings that determine which address of a server is used.
 #[derive(Clone, Copy, Debug)]
 pub struct InstanceMapper<'a> {
     pub cloud: &'a CloudSettings,
@@ -21,7 +21,7 @@ pub struct InstanceMapper<'a> {
 }
 
 impl InstanceMapper<'_> {
-    /// `sizes`: volumes and their GB, where they are known.
+    /// `sizes`: known sizes of volumes, in GB.
     pub fn instance(&self, server: Server, sizes: &HashMap<String, f64>) -> Instance {
         let public_ipv4 = self.public_ipv4(&server);
         let private_ipv4 = self.private_ipv4(&server);
@@ -96,7 +96,7 @@ impl InstanceMapper<'_> {
         given(&server.access_ipv6).or_else(first)
     }
 
-    /// The address that Zuul connects to. One that only has a private address is reached there or not at all.
+    /// The address that Zuul connects to. The private address is the last resort.
     fn interface_ip(
         &self,
         server: &Server,
@@ -120,7 +120,7 @@ impl InstanceMapper<'_> {
     }
 }
 
-/// The floating addresses that Nova shows.
+/// The floating addresses that Nova lists.
 pub fn floating_addresses(server: &Server) -> Vec<String> {
     all_addresses(server)
         .filter(|address| is_ipv4(address) && is_floating(address))
@@ -135,7 +135,7 @@ fn state(server: &Server) -> InstanceState {
         _ if is_deleting => InstanceState::Stopping,
         "ACTIVE" => InstanceState::Running,
         "ERROR" => InstanceState::Failed(server.fault.as_ref().map_or_else(String::new, |fault| fault.message.clone())),
-        // BUILD, and words of clouds to come.
+        // BUILD, and unknown states of future versions.
         _ => InstanceState::Starting,
     }
 }
@@ -156,7 +156,8 @@ fn is_floating(address: &Address) -> bool {
     address.kind.as_deref() == Some("floating")
 }
 
-/// Neither private nor of this host or link, as Python's `is_private` has it for the networks that clouds use.
+/// Whether an address is neither private, loopback nor link-local; equals Python's `is_private` for the networks of
+/// clouds.
 fn routable(text: &str) -> bool {
     let Ok(address) = text.parse::<Ipv4Addr>() else { return false };
     let is_of_this_host = address.is_loopback() || address.is_link_local() || address.is_unspecified();
@@ -215,7 +216,7 @@ mod tests {
         [interface_ip, private_ipv4, public_ipv4, public_ipv6].map(|ip| ip.unwrap_or_else(|| "-".to_owned()))
     }
 
-    // drivers.md 2.1.6, all of them
+    // The address rules of openstacksdk, one test each.
     #[test]
     fn a_private_address_is_the_last_resort_and_the_first_choice_of_a_private_cloud() {
         let server = json!({"addresses": {"net": [fixed("10.0.0.5"), floating("198.51.100.7")]}});
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_a_server_names_itself_goes_first() {
+    fn access_addresses_of_a_server_take_precedence() {
         let server = json!({"addresses": {"outside": [fixed("198.51.100.5")]}, "accessIPv4": "203.0.113.1",
             "accessIPv6": "2001:db8::1"});
         assert_eq!(addresses_of("", true, server), ["2001:db8::1", "203.0.113.1", "203.0.113.1", "2001:db8::1"]);
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_interface_is_found_by_name_and_by_id_and_its_version_is_one_that_is_reached() {
+    fn the_default_interface_is_found_by_name_and_by_id_and_uses_a_reachable_ip_version() {
         let server = json!({"addresses": {"other": [fixed("fd00::9"), fixed("10.2.0.9")],
             "outside": [fixed("198.51.100.5")]}});
         for named in ["other", "n2"] {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_fixed_addresses_the_private_one_is_that_of_the_floating_address() {
+    fn the_private_address_is_on_the_same_port_as_the_floating_address() {
         let with_mac = |mut address: Value, mac: &str| {
             address["OS-EXT-IPS-MAC:mac_addr"] = json!(mac);
             address

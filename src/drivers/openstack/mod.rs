@@ -49,7 +49,7 @@ use nodepool_model::records::time::Seconds;
 use openstack_clouds::{CloudSettings, ConfigPaths};
 use python_yaml::diagnostics::Diagnostic;
 
-/// Between two listings while servers boot.
+/// Interval between listings while servers boot.
 const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
 
 pub struct OpenStack {
@@ -64,7 +64,7 @@ pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Diagnostic>> {
     open_with(section, &ConfigPaths::from_process())
 }
 
-/// The same with clouds.yaml and its neighbours at these places, for whoever runs the driver under another roof.
+/// The same with explicit paths of clouds.yaml and its companion files, for tests and other callers.
 pub fn open_with(section: &ProviderConfig, config_paths: &ConfigPaths) -> Result<OpenStack, Vec<Diagnostic>> {
     let (settings, mut diagnostics) = read(section);
     let cloud = cloud(section, &settings, config_paths, &mut diagnostics);
@@ -72,7 +72,7 @@ pub fn open_with(section: &ProviderConfig, config_paths: &ConfigPaths) -> Result
     let Some(cloud) = cloud.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };
     let cloud = Arc::new(cloud);
     let timings = Arc::new(Timings::new(&cloud));
-    // Before they are read: what is written meanwhile is seen later.
+    // The stamps are taken before the files are read, so that a concurrent write is detected later.
     let file_stamps = Arc::new(FileStamps::read(&cloud));
     let connection = Connection::new(cloud.clone(), timings.clone()).map_err(|error| {
         let help = format!("provider {} is out of service; clouds.yaml describes its cloud", section.name);
@@ -88,7 +88,7 @@ pub fn open_with(section: &ProviderConfig, config_paths: &ConfigPaths) -> Result
     Ok(OpenStack { context, connection, timings, config_paths: config_paths.clone(), file_stamps })
 }
 
-/// What is wrong or odd about a section, clouds.yaml aside.
+/// Errors and warnings of a section, without those of clouds.yaml.
 pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     read(section).1.items
 }
@@ -108,7 +108,7 @@ fn cloud(
         openstack_clouds::CloudSelector { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
     match openstack_clouds::load(config_paths, selector) {
         Ok(loaded) => {
-            // They are about another file, which is read when a provider starts and not before.
+            // They concern clouds.yaml, which is read only when a provider starts, so they are logged.
             loaded.warnings.iter().for_each(|warning| warn!(provider = %section.name, "{warning}"));
             Some(loaded.settings)
         }
@@ -157,20 +157,18 @@ impl Driver for OpenStack {
                 Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
             }
             Job::ListImages => Machine::ListImages(ListImages::new()),
-            Job::CleanUnused { ports, mode: doing } => {
-                Machine::CleanUnused(CleanUnusedResources::new(context, *ports, *doing))
-            }
+            Job::CleanUnused { ports, mode } => Machine::CleanUnused(CleanUnusedResources::new(context, *ports, *mode)),
             Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
         }
     }
 
     fn needs_reopen(&self) -> Option<NeedsReopen> {
-        let (context, places, file_stamps) =
+        let (context, config_paths, file_stamps) =
             (self.context.clone(), self.config_paths.clone(), self.file_stamps.clone());
         Some(NeedsReopen(Arc::new(move || {
             let (cloud, region) = (context.settings.cloud.as_deref(), context.settings.region.as_deref());
-            // A file that cannot be used now is nothing that a provider could go on with.
-            let now = openstack_clouds::load(&places, openstack_clouds::CloudSelector { cloud, region });
+            // A reopened provider could not use an invalid file, so it keeps its settings until the file is valid.
+            let now = openstack_clouds::load(&config_paths, openstack_clouds::CloudSelector { cloud, region });
             now.is_ok_and(|loaded| {
                 let is_renewed =
                     || FileStamps::read(&loaded.settings) != *file_stamps && is_usable(loaded.settings.clone());
@@ -221,7 +219,7 @@ impl Driver for OpenStack {
             Err(failure) => return Err(failure.error),
         };
         let unreadable = |error: serde_json::Error| {
-            failed(format!("the answer to {} /{} cannot be read: {error}", request.method, request.path.join("/")))
+            failed(format!("cannot read the response to {} /{}: {error}", request.method, request.path.join("/")))
         };
         match shape {
             ResponseKind::Nothing => Ok(Reply::Nothing),
@@ -240,7 +238,7 @@ impl Driver for OpenStack {
     }
 }
 
-/// Certificates may be half written just now.
+/// Whether the certificates can be read; they may be partially written.
 fn is_usable(cloud: CloudSettings) -> bool {
     let timings = Arc::new(Timings::new(&cloud));
     Connection::new(Arc::new(cloud), timings).is_ok()
@@ -251,7 +249,7 @@ fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
     Ok(Outcome::Console(answer.get("output").and_then(|text| text.as_str()).map(str::to_owned)))
 }
 
-/// One job, written down as its steps.
+/// State machine of one job.
 pub enum Machine {
     Launch(LaunchServer),
     Delete(DeleteServer),
@@ -264,7 +262,7 @@ pub enum Machine {
     Import(ImportImage),
     DeleteImage(OneCall<Call, Reply>),
     ListImages(ListImages),
-    /// There are no standing hosts in a cloud.
+    /// Jobs for static hosts, which a cloud does not have.
     Unsupported,
 }
 
@@ -309,10 +307,10 @@ impl StateMachine for Machine {
         match self {
             Machine::Launch(machine) => machine.label(),
             Machine::Delete(machine) => machine.label(),
-            Machine::Refresh(_) => "looking at everything",
+            Machine::Refresh(_) => "refreshing",
             Machine::List(_) => "listing servers",
-            Machine::ListServerIds(_) => "calling the roll",
-            Machine::CleanUnused(_) => "tidying up",
+            Machine::ListServerIds(_) => "listing server ids",
+            Machine::CleanUnused(_) => "cleaning unused resources",
             Machine::Console(_) => "reading the console",
             Machine::Upload(machine) => machine.label(),
             Machine::Import(machine) => machine.label(),

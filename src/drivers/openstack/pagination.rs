@@ -1,4 +1,4 @@
-//! Listings that come in pages: complete or an error, never a short list.
+//! Paginated listings: the result is the complete list or an error, never a partial list.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::calls::{Call, ListKind, PAGE_SIZE, SERVER_IDS, SERVERS};
 use super::errors::failed;
 use nodepool_driver::error::CloudError;
 
-/// A listing under way.
+/// A listing in progress.
 #[derive(Debug)]
 pub struct Pages<T> {
     listing: ListKind,
@@ -26,7 +26,7 @@ impl<T> Pages<T> {
         (Self { listing, filters, entries: Vec::new(), marker: None }, listing.page(None, filters))
     }
 
-    /// Takes a page in. `last`: the id of its last entry; a full page has a next one, whatever it says itself.
+    /// Adds a page. `last` is the id of its last entry. A full page always has a next one, whatever `has_more` says.
     fn add_page(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<PageResult<T>, CloudError> {
         let is_full = page.len() >= PAGE_SIZE;
         self.entries.extend(page);
@@ -41,14 +41,14 @@ impl<T> Pages<T> {
     }
 }
 
-/// As `Page`, with the listing to go on with.
+/// Result of adding a page: the next call, or the complete listing.
 pub enum PageResult<T> {
     Next(Pages<T>, Call),
     Complete(Vec<T>),
 }
 
 impl<T> Pages<T> {
-    /// What has come so far, for whoever does not need to keep it.
+    /// Removes and returns the entries received so far, for callers that process each page at once.
     pub fn drain(&mut self) -> Vec<T> {
         std::mem::take(&mut self.entries)
     }
@@ -86,16 +86,16 @@ impl Pages<Value> {
         let links = answer.get(format!("{list}_links")).and_then(Value::as_array);
         let next =
             links.is_some_and(|links| links.iter().any(|link| link.get("rel").and_then(Value::as_str) == Some("next")));
-        // Glance names the next page in the answer itself.
+        // Glance names the next page in the response itself.
         let has_more = next || answer.get("next").is_some();
         self.add_page(page, last, has_more)
     }
 }
 
-/// The entries of a complete listing as what they are.
+/// Parses the entries of a complete listing.
 pub fn typed<T: for<'de> Deserialize<'de>>(entries: Vec<Value>, kind: &str) -> Result<Vec<T>, CloudError> {
     let typed = entries.into_iter().map(serde_json::from_value).collect::<Result<_, _>>();
-    typed.map_err(|error| failed(format!("an entry of the listing of {kind} cannot be read: {error}")))
+    typed.map_err(|error| failed(format!("cannot read an entry of the listing of {kind}: {error}")))
 }
 
 #[cfg(test)]
@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_comes_again_is_an_error() {
+    fn a_repeated_page_is_an_error() {
         let Ok(PageResult::Next(pages, _)) = begun().add_json_page(&page(&["a"], true)) else { panic!("no next page") };
         assert!(pages.add_json_page(&page(&["a"], true)).is_err());
     }
 
     #[test]
-    fn an_answer_without_the_list_is_an_error() {
+    fn a_response_without_the_list_is_an_error() {
         assert!(begun().add_json_page(&json!({})).is_err());
         assert!(begun().add_json_page(&json!({"networks": 1})).is_err());
     }

@@ -1,4 +1,4 @@
-//! The request for a new server: image, flavor, networks, metadata and what else a label asks for.
+//! Request body of a server creation: image, flavor, networks, metadata and the other options of a label.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use nodepool_driver::facts::Unavailable;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::ProviderName;
 
-/// From this microversion on a server without networks must say that it wants what the cloud chooses.
+/// From this microversion on, a request without networks must say `auto`.
 const NETWORKS_REQUIRED_MICROVERSION: (u16, u16) = (2, 37);
 
 pub fn server(
@@ -75,7 +75,8 @@ pub fn server(
     Ok(server)
 }
 
-/// The file's own properties first, so that nothing hides whose server it is.
+/// Inserts the properties of the configuration first, so that they cannot replace the metadata that identifies the
+/// server.
 fn metadata(order: &LaunchOrder, spec: &ServerSpec, provider: &ProviderName) -> BTreeMap<String, String> {
     let mut metadata = BTreeMap::from([
         ("groups".to_owned(), format!("{provider},{},{}", spec.image_name, spec.label)),

@@ -13,17 +13,17 @@ use python_yaml::tree::{Position, YamlNode, YamlValue};
 
 const DEFAULT_PORT: i64 = 22;
 const DEFAULT_TIMEOUT_S: i64 = 5;
-/// Each slot is a node record of its own; more of them on one machine is a slip of the keyboard.
+/// Each slot is a node record; a larger number of slots on one host is a typing error.
 const MAX_SLOTS: i64 = 10_000;
 
-/// All hosts of a provider in the order of its pools, or everything that is wrong with them.
+/// All hosts of a provider in the order of its pools, or all errors in their configuration.
 pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StaticHost>>, Vec<Diagnostic>> {
     let (hosts, mut diagnostics) = read(provider);
     diagnostics.items.retain(Diagnostic::is_error);
     if diagnostics.items.is_empty() { Ok(hosts) } else { Err(diagnostics.items) }
 }
 
-/// All that is wrong or odd about them: errors, and warnings of what can be used and is hardly meant.
+/// All errors, and warnings for values that are valid but probably not intended.
 pub fn diagnostics(provider: &ProviderConfig) -> Vec<Diagnostic> {
     read(provider).1.items
 }
@@ -45,7 +45,7 @@ fn read(provider: &ProviderConfig) -> (Vec<Arc<StaticHost>>, Diagnostics) {
     (hosts, diagnostics)
 }
 
-/// Says what makes a host useless though every key of it can be read.
+/// Warns of a host that can never be used although all its keys are valid.
 fn check_usable(host: &StaticHost, node: &YamlNode, diagnostics: &mut Diagnostics) {
     let mut warn = |key: &str, message: &str, help: &str| {
         let at = node.get(key).map_or(node.at, |value| value.at);
@@ -58,15 +58,11 @@ fn check_usable(host: &StaticHost, node: &YamlNode, diagnostics: &mut Diagnostic
         warn("labels", "a static node without labels is never used", "name at least one label");
     }
     if host.timeout.0 <= 0.0 && host.host_key_checking {
-        warn("timeout", "a static node that has no time to answer is never used", "give seconds above 0");
+        warn("timeout", "a static node without a timeout is never used", "give seconds above 0");
     }
     let is_key = |key: &String| key.split_whitespace().count() >= 2;
     if !host.configured_keys.iter().all(is_key) {
-        warn(
-            "host-key",
-            "a host key that no host can show",
-            "write its type and its base64 text, as in ssh-ed25519 AAAA…",
-        );
+        warn("host-key", "invalid host key", "write its type and its base64 text, as in ssh-ed25519 AAAA…");
     }
 }
 
@@ -97,7 +93,7 @@ fn text_or(node: &YamlNode, key: &str, default: &str, diagnostics: &mut Diagnost
     diagnostics.or_default(node.text(key)).unwrap_or_else(|| default.to_owned())
 }
 
-/// One text names several labels, divided by blanks.
+/// A string contains several labels, separated by blanks.
 fn labels(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<LabelName> {
     match node.given("labels").map(|labels| &labels.value) {
         None => {
@@ -109,7 +105,7 @@ fn labels(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<LabelName> {
     }
 }
 
-/// An empty text is no key, as in Nodepool.
+/// An empty string means no key, as in Nodepool.
 fn host_keys(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<String> {
     match node.given("host-key").map(|keys| &keys.value) {
         Some(YamlValue::Text(text)) if text.is_empty() => Vec::new(),
@@ -118,7 +114,7 @@ fn host_keys(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<String> {
 }
 
 fn port(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u16> {
-    // The old name counts only where the new one is absent.
+    // The old key is read only if the new one is absent.
     let key = if node.given("connection-port").is_some() { "connection-port" } else { "ssh-port" };
     let port = diagnostics.or_default(node.integer(key)).unwrap_or(DEFAULT_PORT);
     match u16::try_from(port) {
@@ -130,7 +126,7 @@ fn port(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u16> {
     }
 }
 
-/// None and fewer are no nodes, as in Nodepool.
+/// 0 and negative numbers mean no slots, as in Nodepool.
 fn slots(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u32> {
     let slots = diagnostics.or_default(node.integer("max-parallel-jobs")).unwrap_or(1);
     if slots > MAX_SLOTS {

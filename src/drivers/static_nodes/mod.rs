@@ -1,4 +1,5 @@
-//! Static nodes: hosts that are there by configuration. Nothing is launched; hosts are checked and offered as facts.
+//! Static nodes: hosts that the configuration lists. The driver launches nothing; it checks hosts and reports them as
+//! facts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,9 +20,9 @@ use python_yaml::diagnostics::Diagnostic;
 
 pub mod config;
 
-/// A scan ends by the host's own timeout; the call around it gets this much more.
+/// The host's own timeout bounds a scan; the deadline of the call is this much later.
 const EXTRA_TIME_S: f64 = 5.0;
-/// Checks and probes at a time. Four fifths of it may be checks, so that as many scans run as may and none waits.
+/// Maximum of checks and probes in flight. Checks may use four fifths of it: exactly `MAX_SCANS`, so no scan waits.
 const MAX_IN_FLIGHT: usize = keyscan::MAX_SCANS + keyscan::MAX_SCANS / 4;
 
 pub struct StaticNodes {
@@ -39,12 +40,12 @@ pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Diagnostic>> {
     Ok(StaticNodes { facts, hosts, scanner: Scanner::default() })
 }
 
-/// What is asked of one host.
+/// One request to one host.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Reach it, and gather its keys where that applies.
+    /// Connects, and collects the host keys if the host is configured for that.
     Check(Arc<StaticHost>),
-    /// Reach it.
+    /// Connects only.
     Probe(Arc<StaticHost>),
 }
 
@@ -59,12 +60,12 @@ impl ApiCall for Call {
     fn lane(&self) -> Lane {
         match self {
             Call::Check(_) => Lane::Read,
-            // Somebody waits for the node.
+            // A request waits for this node.
             Call::Probe(_) => Lane::Change,
         }
     }
 
-    /// Hosts are only looked at.
+    /// No call changes a host.
     fn is_mutating(&self) -> bool {
         false
     }
@@ -93,7 +94,7 @@ impl Driver for StaticNodes {
         }
     }
 
-    /// Every host on its own, so that one that is slow or down holds up no other.
+    /// One job per host, so that a slow or dead host delays no other.
     fn subjobs(&self, job: &Job) -> Vec<Job> {
         match job {
             Job::Refresh => self.facts.static_hosts.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
@@ -117,7 +118,7 @@ impl Driver for StaticNodes {
                 let reason = String::from("static nodes are registered by configuration, they are not launched");
                 OneCall::finished(Err(CloudError::Denied(reason)))
             }
-            // The host stays; that its record goes is all there is to do.
+            // The host continues to exist; the launcher deletes only its record.
             Job::Delete(_) => OneCall::finished(Ok(Outcome::Deleted)),
             Job::Upload(_) => OneCall::finished(Err(CloudError::Denied("static nodes take no images".to_owned()))),
             Job::ListImages => OneCall::finished(Ok(Outcome::Images(Vec::new()))),
@@ -164,7 +165,7 @@ impl StaticNodes {
         let HostIdentity { name, port, .. } = &host.identity;
         let target = ScanTarget { host: name.clone(), port: *port, timeout: host.timeout, mode };
         let scan = self.scanner.scan(&target).await.map_err(|error| scan_error(&error))?;
-        // The TaskManager, which has a clock, puts the time in.
+        // The TaskManager has a clock and sets the time.
         Ok(HostCheck::Passed { at: Default::default(), host_keys: scan.host_keys, address: scan.address })
     }
 }
@@ -179,7 +180,7 @@ fn inspect(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     OneCall::new("checking", Call::Check(host), move |check| Ok(Outcome::Inspected(identity, check)))
 }
 
-/// A host whose keys are not checked is taken for alive.
+/// A host without host key checking counts as alive.
 fn probe(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     let identity = host.identity.clone();
     if !host.host_key_checking {
@@ -188,7 +189,7 @@ fn probe(host: Arc<StaticHost>) -> OneCall<Call, HostCheck> {
     OneCall::new("probing", Call::Probe(host), move |_| Ok(Outcome::Alive(identity)))
 }
 
-/// The address of a host that needs no resolver: an address as its name, or none for a fake host.
+/// The address of a host that needs no resolver: its name if that is an address, none for a fake host.
 fn address_without_lookup(name: &str) -> Option<Option<IpAddr>> {
     if keyscan::is_fake(name) {
         return Some(None);
@@ -196,7 +197,7 @@ fn address_without_lookup(name: &str) -> Option<Option<IpAddr>> {
     name.parse().ok().map(Some)
 }
 
-/// Every configured key must be among those the host shows; without configured keys anything goes.
+/// Every configured key must be among the scanned keys; without configured keys, all keys are accepted.
 fn check_configured_keys(host: &StaticHost, scanned: &[String]) -> Result<(), CloudError> {
     let missing = host.configured_keys.iter().filter(|key| !scanned.iter().any(|found| same_key(key, found))).count();
     if missing == 0 {
@@ -204,7 +205,7 @@ fn check_configured_keys(host: &StaticHost, scanned: &[String]) -> Result<(), Cl
     }
     let detail = format!(
         "host key mismatches ({}): {missing} of {} configured keys not among the {} that the host shows; \
-         correct `host-key`, or find out who answers there",
+         correct `host-key`, or check which host answers at this address",
         host.identity.name,
         host.configured_keys.len(),
         scanned.len()
@@ -212,7 +213,7 @@ fn check_configured_keys(host: &StaticHost, scanned: &[String]) -> Result<(), Cl
     Err(CloudError::Failed { kind: FailureKind::KeyScan, detail })
 }
 
-/// Type and key count, a comment behind them does not.
+/// Compares type and key; a comment behind them is ignored.
 fn same_key(configured: &str, scanned: &str) -> bool {
     configured.split_whitespace().take(2).eq(scanned.split_whitespace().take(2))
 }

@@ -1,9 +1,10 @@
-//! One connection of a session: a client of the crate on a thread of its own, so that it can be left without a word.
+//! One TCP connection of a session: a client of the crate on its own thread, so that it can be abandoned without
+//! closing the session.
 //!
-//! The crate ends the session when its client is dropped, looks for a server at its own growing intervals, and forgets
-//! persistent watches when it finds one. So it is not asked to reconnect: a client that lost its server is dropped
-//! together with its runtime, which sends nothing, and the next one resumes the same session. Watchers are awaited on
-//! that runtime only and a panic in a reply is caught, so what goes wrong in the crate stays there.
+//! The crate closes the session when its client is dropped, reconnects at its own growing intervals, and loses
+//! persistent watches when it does. So it is never left to reconnect: a client that lost its server is dropped together
+//! with its runtime, which sends nothing, and the next client resumes the session. Watchers are awaited on that runtime
+//! only, and a panic in a reply is caught, so errors of the crate stay there.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -23,18 +24,18 @@ use super::tls::TlsPem;
 use crate::Reply;
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// The part of its timeout for which a session surely lives after a leader has answered; why is told in
+/// The fraction of its timeout for which a session is certainly alive after a leader has answered. The reason is in
 /// `doc/decisions/0025-fence.md`.
 const SAFE_TIMEOUT_FRACTION: (u32, u32) = (5, 12);
 
-/// Why a connection did not come about.
+/// Why a connection was not established.
 #[derive(Debug)]
 pub enum ConnectFailure {
-    /// The server says that the session to resume is over.
+    /// The server reports that the session to resume has expired.
     Expired,
-    /// Named precisely enough for the operator.
+    /// An error that is precise enough for the operator.
     Known(ConnectError),
-    /// The crate's words, which say little or nothing; the probe finds out more.
+    /// The crate's error text, which says little or nothing; the probe finds out more.
     Unclear(String),
 }
 
@@ -45,19 +46,19 @@ impl From<ConnectError> for ConnectFailure {
 }
 
 pub struct SessionConnection {
-    /// Present until the connection is left.
+    /// Present until the connection is closed or abandoned.
     connected: Option<Arc<Connected>>,
     state: StateWatcher,
-    /// Ends the thread. What is sent along is dropped after the runtime, when it can no longer say goodbye.
+    /// Ends the thread. The value sent is dropped after the runtime, when it can no longer close the session.
     stop: Option<oneshot::Sender<Arc<Connected>>>,
 }
 
-/// What requests need of a connection.
+/// The parts of a connection that requests use.
 pub struct Connected {
     client: Arc<Client>,
     tasks: Handle,
     maybe_lost: Notify,
-    /// When the newest of those requests was sent that a leader has answered.
+    /// When the newest request that a leader has answered was sent.
     confirmed: Mutex<Option<Instant>>,
 }
 
@@ -102,15 +103,15 @@ impl SessionConnection {
     }
 
     pub fn connected(&self) -> &Arc<Connected> {
-        self.connected.as_ref().expect("only dropping or leaving takes it")
+        self.connected.as_ref().expect("only `close` and `drop` take it")
     }
 
     pub fn session(&self) -> &SessionInfo {
         self.connected().client.session()
     }
 
-    /// Brings a resumed connection up to date: nothing older than the leader's state is read from here on, and the
-    /// watches stand before any other request is sent.
+    /// Brings a resumed connection up to date: later reads are at least as new as the leader's present state, and the
+    /// watches exist before any other request is sent.
     pub async fn restore(&self, watches: Vec<Events>) -> Result<(), ConnectFailure> {
         let connected = self.connected().clone();
         let restoring = async move {
@@ -127,18 +128,18 @@ impl SessionConnection {
         }
     }
 
-    /// Resolves when this connection is of no more use.
+    /// Resolves when this connection is no longer usable.
     pub async fn lost(&mut self) {
-        let connected = self.connected.as_ref().expect("only dropping or leaving takes it");
+        let connected = self.connected.as_ref().expect("only `close` and `drop` take it");
         tokio::select! {
-            // Whatever it changed to, it was disconnected in between.
+            // Every change of state means that the client was disconnected meanwhile.
             _ = self.state.changed() => {}
             () = connected.maybe_lost.notified() => {}
         }
     }
 
-    /// Ends the session and waits until the server has heard it. False when that took too long: the server hangs, or
-    /// somebody keeps a reply that holds on to the client without awaiting it.
+    /// Closes the session and waits for the server's confirmation. False on timeout: the server hangs, or a caller
+    /// keeps a reply that holds the client without awaiting it.
     pub async fn close(mut self, timeout: Duration) -> bool {
         drop(self.connected.take());
         let ended = async { while !self.state.changed().await.is_terminated() {} };
@@ -146,11 +147,11 @@ impl SessionConnection {
     }
 }
 
-/// Leaves without a word: the session goes on.
+/// Abandons the connection without closing the session.
 impl Drop for SessionConnection {
     fn drop(&mut self) {
         if let (Some(connected), Some(stop)) = (self.connected.take(), self.stop.take()) {
-            // A thread that is gone has dropped its runtime too.
+            // A thread that has ended has dropped its runtime too.
             let _ = stop.send(connected);
         }
     }
@@ -161,7 +162,8 @@ impl Connected {
         self.client.clone()
     }
 
-    /// A request that the leader answers, and no follower that may have lost it: the session lived when it was sent.
+    /// Runs a request that the leader answers, not a follower that may have lost the leader: the session was alive when
+    /// it was sent.
     pub async fn by_leader<T, E>(&self, request: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let sent = Instant::now();
         let reply = request.await?;
@@ -175,7 +177,7 @@ impl Connected {
         Some(confirmed? + self.client.session_timeout() * SAFE_TIMEOUT_FRACTION.0 / SAFE_TIMEOUT_FRACTION.1)
     }
 
-    /// Sends a request now; the answer comes when it is awaited.
+    /// Sends a request now; its result is returned when the reply is awaited.
     pub fn start<T, F>(self: &Arc<Self>, request: F) -> Reply<T>
     where
         T: Send + 'static,
@@ -184,7 +186,8 @@ impl Connected {
         let connected = self.clone();
         let mut reply = async move {
             let caught = AssertUnwindSafe(request).catch_unwind().await;
-            let result = caught.unwrap_or_else(|_| Err(ZkError::Protocol("the client panicked at the answer".into())));
+            let result = caught
+                .unwrap_or_else(|_| Err(ZkError::Protocol("the client panicked while decoding the reply".into())));
             connected.inspect(&result);
             result
         }
@@ -196,14 +199,14 @@ impl Connected {
         }
     }
 
-    /// An outcome that nobody knows means that the connection broke, or that the crate's own task died unnoticed.
+    /// An unknown outcome means that the connection broke, or that the crate's own task died unnoticed.
     fn inspect<T>(&self, result: &Result<T, ZkError>) {
         if matches!(result, Err(ZkError::Unknown(_) | ZkError::Protocol(_))) {
             self.maybe_lost.notify_one();
         }
     }
 
-    /// Adds a persistent recursive watch and passes its events on until the connection or the reader is gone.
+    /// Adds a persistent recursive watch and forwards its events until the connection is lost or the reader is dropped.
     pub async fn watch(self: Arc<Self>, events: Events) -> Result<(), zookeeper_client::Error> {
         let watcher = self.client.watch(events.path(), AddWatchMode::PersistentRecursive).await?;
         events.set_established();
@@ -211,12 +214,12 @@ impl Connected {
         Ok(())
     }
 
-    /// Resolves at the next change of the znode, or with the connection.
+    /// Resolves at the next change of the znode, or when the connection is lost.
     pub fn once(&self, watcher: OneshotWatcher) -> impl Future<Output = ()> + Send + 'static {
         let (mut changed, waiting) = oneshot::channel();
         self.tasks.spawn(async move {
             tokio::select! {
-                // Dropping the watcher takes the watch back.
+                // Dropping the watcher removes the watch.
                 () = changed.closed() => return,
                 _ = watcher.changed() => {}
             }
@@ -232,7 +235,7 @@ async fn forward(mut watcher: PersistentWatcher, events: Events) {
             () = events.reader_dropped() => return,
             event = watcher.changed() => event,
         };
-        // Whatever happened to the session, this watch has seen its last event, and asking once more would panic.
+        // After a session event this watch has received its last event, and polling it once more would panic.
         if event.event_type == EventType::Session {
             return;
         }
@@ -242,7 +245,8 @@ async fn forward(mut watcher: PersistentWatcher, events: Events) {
     }
 }
 
-/// Of a new session the chroot is created if need be, but not its parent: a mistyped one must not take root.
+/// Creates the chroot of a new session if it is missing, but not its parent: a mistyped chroot must not become a new
+/// tree.
 async fn enter_chroot(client: Client, chroot: String, is_new: bool) -> Result<Client, ConnectFailure> {
     if chroot.is_empty() {
         return Ok(client);
@@ -266,7 +270,7 @@ async fn enter_chroot(client: Client, chroot: String, is_new: bool) -> Result<Cl
     client.chroot(chroot.clone()).map_err(|_| ConnectError::BadChroot(chroot).into())
 }
 
-/// The runtime needs no drivers: the crate brings its own for network and timers.
+/// The runtime needs no drivers: the crate has its own for network and timers.
 fn start_thread() -> Result<(Handle, oneshot::Sender<Arc<Connected>>), ConnectError> {
     let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(no_thread)?;
@@ -274,7 +278,7 @@ fn start_thread() -> Result<(Handle, oneshot::Sender<Arc<Connected>>), ConnectEr
     let (stop, stopped) = oneshot::channel();
     let body = move || {
         let last = runtime.block_on(stopped);
-        // First all tasks, then the client: its task must not be there to see it go.
+        // First all tasks, then the client: the client's task must no longer run when the client is dropped.
         drop(runtime);
         drop(last);
     };

@@ -1,17 +1,18 @@
-//! The client crate's words in ours and back: errors by what the caller does next, stats, modes, transactions.
+//! Conversion between the client crate's types and ours: errors by what the caller does next, stats, modes,
+//! transactions.
 
 use bytes::Bytes;
 use zookeeper_client as client;
 
 use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEvent, ZkError};
 
-/// The largest packet a server accepts by default (`jute.maxbuffer`). Instead of refusing a larger one it drops the
-/// connection, and a caller that tries again would do so for ever, so requests are measured before they are sent.
+/// The largest packet a server accepts by default (`jute.maxbuffer`). For a larger one the server drops the connection
+/// instead of refusing the packet, and a caller would retry forever. So requests are measured before they are sent.
 pub const PACKET_LIMIT: usize = 0xf_ffff;
-/// What a request needs beside paths and data: headers, lengths, version, the open access list. Rounded up.
+/// Bytes of a request beside paths and data: headers, lengths, version, the open access list. Rounded up.
 const OPERATION_OVERHEAD: usize = 64;
 
-/// Refuses what a server would answer by dropping the connection. `chroot` is put before every path.
+/// Refuses a request for which a server would drop the connection. `chroot` is prepended to every path.
 pub fn check_size(chroot: &str, parts: &[(&str, &Bytes)]) -> Result<(), ZkError> {
     let size: usize =
         parts.iter().map(|(path, data)| OPERATION_OVERHEAD + chroot.len() + path.len() + data.len()).sum();
@@ -49,10 +50,10 @@ pub fn error(error: client::Error) -> ZkError {
         }
         Error::NotReadOnly => ZkError::ReadOnly,
         Error::Unimplemented => ZkError::Unimplemented,
-        // The crate calls a session expired when no server answered for long enough. Only the server knows; the
-        // keeper asks it, and says `SessionExpired` when that is the answer.
+        // The crate reports an expired session when no server answered for long enough. Only the server knows: the
+        // reconnector asks it, and reports `SessionExpired` if the session is over.
         Error::SessionExpired | Error::ClientClosed | Error::SessionMoved => ZkError::Unknown(error.to_string()),
-        // A connection that breaks shows itself in all these ways.
+        // A broken connection causes any of these errors.
         Error::ConnectionLoss | Error::Timeout | Error::NoHosts | Error::Custom(_) | Error::UnexpectedError(_) => {
             ZkError::Unknown(error.to_string())
         }
@@ -85,7 +86,7 @@ pub fn stat(stat: client::Stat) -> Stat {
     }
 }
 
-/// All znodes are open to everybody, as the reference's and Zuul's are.
+/// All znodes have the open access list, like those of Nodepool 11 and Zuul.
 pub fn create_options(mode: CreateMode) -> client::CreateOptions<'static> {
     let mode = match mode {
         CreateMode::Persistent => client::CreateMode::Persistent,
@@ -96,7 +97,7 @@ pub fn create_options(mode: CreateMode) -> client::CreateOptions<'static> {
     mode.with_acls(client::Acls::anyone_all())
 }
 
-/// The full path of what was created.
+/// The full path of the created znode.
 pub fn created_path(path: String, mode: CreateMode, sequence: client::CreateSequence) -> String {
     if mode.is_sequential() { format!("{path}{sequence}") } else { path }
 }
@@ -116,20 +117,20 @@ pub fn op_reply(result: client::MultiWriteResult) -> Result<OpReply, ZkError> {
         client::MultiWriteResult::SetData { stat: changed } => Ok(OpReply::Set(stat(changed))),
         client::MultiWriteResult::Delete => Ok(OpReply::Deleted),
         client::MultiWriteResult::Check => Ok(OpReply::Checked),
-        other => Err(ZkError::Protocol(format!("unknown part of a transaction's reply: {other:?}"))),
+        other => Err(ZkError::Protocol(format!("unexpected result in a multi reply: {other:?}"))),
     }
 }
 
-/// One of the answers to many reads.
+/// One result of a multiRead.
 pub fn read_reply(result: client::MultiReadResult) -> Result<Result<(Bytes, Stat), ZkError>, ZkError> {
     match result {
         client::MultiReadResult::Data { data, stat: found } => Ok(Ok((Bytes::from(data), stat(found)))),
         client::MultiReadResult::Error { err } => Ok(Err(error(err))),
-        other => Err(ZkError::Protocol(format!("unknown part of an answer to many reads: {other:?}"))),
+        other => Err(ZkError::Protocol(format!("unexpected result in a multiRead reply: {other:?}"))),
     }
 }
 
-/// `None` for events about the session, which the keeper handles.
+/// `None` for events about the session, which the reconnector handles.
 pub fn event(event: client::WatchedEvent) -> Option<WatchEvent> {
     let kind = match event.event_type {
         client::EventType::Session => return None,
@@ -162,7 +163,6 @@ mod tests {
         assert!(matches!(check_ops_size("/chroot", &[op.clone(), op]), Err(ZkError::TooLarge { .. })));
     }
 
-    // crates.md §2 trap 4
     #[test]
     fn every_connection_error_is_an_unknown_outcome() {
         for shape in [client::Error::ConnectionLoss, client::Error::Timeout, client::Error::SessionExpired] {

@@ -1,6 +1,6 @@
 //! A session with a real ZooKeeper: connecting, the port's operations, closing.
 //!
-//! What the client crate does not do, or does in ways that would hurt, is made good in the files below; why is told in
+//! The modules below add what the client crate lacks and work around its defects. The reasons are in
 //! `doc/decisions/0011-zookeeper-client.md`.
 
 pub(crate) mod connection;
@@ -35,7 +35,7 @@ pub use crate::client::options::{ConnectError, ConnectOptions, ServerAddress};
 pub use crate::client::tls::{Tls, TlsError, install_crypto_provider};
 pub use nodepool_model::config::HostNames;
 
-/// First and longest pause between two attempts to connect.
+/// First and longest back-off between two attempts to connect.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -44,11 +44,11 @@ pub struct RealConnection {
     shared: Arc<SharedSession>,
     session: SessionInfo,
     chroot: String,
-    /// One closing and the reloads of the configuration, so nothing piles up.
+    /// Unbounded, but it carries only one `Close` and one message per reload of the configuration.
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// One attempt at every server. The error says what is wrong with each.
+/// One attempt at every server. The error states what is wrong with each.
 pub async fn connect(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
     match attempt(&options).await {
         Ok(connection) => Ok(connection),
@@ -57,8 +57,8 @@ pub async fn connect(options: ConnectOptions) -> Result<Arc<RealConnection>, Con
     }
 }
 
-/// Tries until there is a session, with a warning every ten seconds. `Ok(None)` when cancelled; an error only where the
-/// configuration itself is wrong.
+/// Retries until a session is established, with a warning every ten seconds. `Ok(None)` when cancelled; an error only
+/// if the configuration itself is wrong.
 pub async fn connect_until(
     options: ConnectOptions,
     cancelled: impl Future<Output = ()>,
@@ -82,7 +82,7 @@ async fn connect_with_retry(options: ConnectOptions) -> Result<Arc<RealConnectio
         };
         if warning_limiter.is_due() {
             let reason = reconnect::describe_failure(&options, failure).await;
-            warn!(%reason, "no connection to ZooKeeper, trying again");
+            warn!(%reason, "cannot connect to ZooKeeper, retrying");
         }
         tokio::time::sleep(retry_interval).await;
         retry_interval = (retry_interval * 2).min(MAX_RETRY_INTERVAL);
@@ -97,7 +97,7 @@ async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Connec
 }
 
 impl RealConnection {
-    /// The keeper has a thread of its own, so that neither a busy nor a stopped arbiter costs us the session.
+    /// The reconnector has its own thread, so that neither a busy nor a stopped arbiter loses the session.
     fn start(options: ConnectOptions, connection: SessionConnection) -> Result<Self, ConnectError> {
         let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
@@ -112,22 +112,22 @@ impl RealConnection {
         Ok(Self { shared, session, chroot, commands })
     }
 
-    /// Ends the session: its ephemerals are gone when this resolves, unless no server could be reached. Waits two
-    /// seconds at most for each of finding a server and telling it.
+    /// Closes the session: its ephemeral znodes are deleted when this resolves, unless no server could be reached.
+    /// Waits at most two seconds each for finding a server and for its confirmation.
     pub fn close(&self) -> BoxFuture<'static, ()> {
         let (done, closed) = oneshot::channel();
-        // A keeper that has ended drops the command, and with it the sender of the answer.
+        // A reconnector that has ended drops the command, and with it the sender of the acknowledgement.
         let _ = self.commands.send(Command::Close(done));
         closed.map(|_| ()).boxed()
     }
 
-    /// Moves the session to other servers of the same ensemble, as a reload of the configuration asks.
+    /// Moves the session to other servers of the same ensemble, for a reload of the configuration.
     pub fn set_servers(&self, servers: Vec<ServerAddress>) {
-        // Without a keeper the session is over, which its state says already.
+        // Without a reconnector the session has ended, which its state reports already.
         let _ = self.commands.send(Command::Servers(servers));
     }
 
-    /// Number and password of the session: whoever has them can take it over.
+    /// Id and password of the session: a process that has them can take it over.
     pub fn credentials(&self) -> SessionInfo {
         self.session.clone()
     }
@@ -226,10 +226,10 @@ impl Connection for RealConnection {
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
         let (events, stream) = Events::channel(path);
-        // Before it is sent: a connection that comes next must know of it, whatever becomes of this one.
+        // Added before the request is sent: the next connection must know the watch, even if this connection is lost.
         self.shared.watches.add(events.clone());
         self.shared.submit(|connected| async move {
-            // A request that waited for a connection finds that the connection has brought the watch along.
+            // If the request waited for a connection, that connection has already added the watch.
             if !events.is_established() {
                 connected.watch(events).await.map_err(errors::error)?;
             }

@@ -1,4 +1,4 @@
-//! Where ZooKeeper is and how to talk to it, checked as far as that goes without asking anybody.
+//! Connection options: servers, chroot, TLS and timeouts, checked as far as possible without a connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use nodepool_model::config::{HostNames, ZooKeeperConfig};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     pub servers: Vec<ServerAddress>,
-    /// Put before every path; empty for none. Its parent must exist, its last element is created.
+    /// Prepended to every path; empty for none. Its parent must exist, its last element is created.
     pub chroot: String,
     pub tls: Option<Tls>,
-    /// What we ask for; the server may grant another (2 to 20 of its ticks).
+    /// The requested timeout; the server may grant another (2 to 20 of its ticks).
     pub session_timeout: Duration,
-    /// How long a request waits for a connection before it fails. The session timeout where nothing is said.
+    /// How long a request waits for a connection before it fails. The session timeout if not given.
     pub request_deadline: Option<Duration>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Why there is no session.
+/// Why no session was established.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("zookeeper-servers names no server")]
@@ -56,14 +56,14 @@ pub enum ConnectError {
     NoChrootParent(String),
     #[error("cannot connect to ZooKeeper: {0}")]
     Unreachable(String),
-    #[error("ZooKeeper does not let us use the chroot {chroot}: {reason}")]
+    #[error("ZooKeeper denies access to the chroot {chroot}: {reason}")]
     ChrootRefused { chroot: String, reason: String },
     #[error("cannot start the thread of the ZooKeeper client: {0}")]
     NoThread(String),
 }
 
 impl ConnectError {
-    /// Whether somebody must change the configuration, so that trying again is no use.
+    /// Whether the configuration must be changed, so that a retry is useless.
     pub fn is_final(&self) -> bool {
         match self {
             ConnectError::NoServers
@@ -81,7 +81,7 @@ impl ConnectError {
 }
 
 impl ConnectOptions {
-    /// Plain, without a chroot, with the reference's session timeout.
+    /// Plain, without a chroot, with Nodepool 11's session timeout.
     pub fn plain(host: impl Into<String>, port: u16) -> Self {
         Self {
             servers: vec![ServerAddress { host: host.into(), port }],
@@ -109,7 +109,7 @@ impl ConnectOptions {
         Ok(options)
     }
 
-    /// What can be known without a connection.
+    /// Checks the options without a connection.
     pub fn check(&self) -> Result<(), ConnectError> {
         if self.servers.is_empty() {
             return Err(ConnectError::NoServers);
@@ -132,11 +132,12 @@ impl ConnectOptions {
         self.request_deadline.unwrap_or(self.session_timeout)
     }
 
-    /// All addresses of all servers, in any order: what is tried is the first that takes a connection, and behind a name with several
-    /// the first may be of a server that hangs. Names stay where certificates are held to them, and where they cannot be looked up.
+    /// All addresses of all servers, in random order. The client uses the first that accepts a connection, and the
+    /// first address of a name with several may belong to a server that hangs. Names are kept if certificates are
+    /// checked against them, and if they cannot be resolved.
     pub async fn addresses(&self) -> String {
-        let are_held_to_names = |tls: &Tls| tls.host_names == HostNames::Checked;
-        if self.tls.as_ref().is_some_and(are_held_to_names) {
+        let checks_names = |tls: &Tls| tls.host_names == HostNames::Checked;
+        if self.tls.as_ref().is_some_and(checks_names) {
             return self.connect_string();
         }
         let lookups = self.servers.iter().map(|server| async move {
@@ -151,7 +152,7 @@ impl ConnectOptions {
         addresses.join(",")
     }
 
-    /// As the client crate wants it. The chroot is left out, because it may have to be created first.
+    /// The server list in the client crate's format. The chroot is left out, because it may have to be created first.
     pub fn connect_string(&self) -> String {
         self.servers.iter().map(ServerAddress::to_string).collect::<Vec<_>>().join(",")
     }
@@ -161,8 +162,8 @@ fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The reference's client reads a chroot only from the last server's entry. The same chroot at every server is taken
-/// as the operator meant it; anything else would put the servers' paths in different places.
+/// Nodepool 11's client reads a chroot only from the last server's entry. The same chroot at every server is accepted
+/// as what the operator meant; any other combination would give the servers different paths.
 fn common_chroot(written: &[&str]) -> Result<String, ConnectError> {
     let chroots: Vec<&str> = written.iter().map(|chroot| chroot.trim_end_matches('/')).collect();
     let Some((last, others)) = chroots.split_last() else { return Ok(String::new()) };
@@ -207,7 +208,6 @@ mod tests {
         Ok((options.connect_string(), options.chroot))
     }
 
-    // zookeeper.md check 22
     #[test]
     fn the_chroot_of_the_last_server_or_of_all_of_them_holds() {
         let ok = |hosts: &str, chroot: &str| Ok((hosts.to_owned(), chroot.to_owned()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_make_no_sense_are_refused_with_the_place() {
+    fn invalid_servers_are_refused_with_the_value() {
         let refused = |servers: &[(&str, &str)], text: &str| {
             let message = check(servers).unwrap_err();
             assert!(message.contains(text), "{message}");

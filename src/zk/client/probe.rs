@@ -1,4 +1,5 @@
-//! Why no server lets us in: looks at each one by hand, because the client crate only says that there is none.
+//! Diagnosis of failed connections: probes each server directly, because the client crate only reports that none is
+//! usable.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::tls::{self, Tls, TlsPem};
 
 /// Enough for a server on another continent; a probe delays only a message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
-/// A four-letter word that every server answers, if only by saying that it may not.
+/// A four-letter word that every server answers, if only with a refusal.
 const PROBE_COMMAND: &[u8] = b"srvr";
 
 /// One sentence for each server, in the order of the configuration.
@@ -72,15 +73,15 @@ async fn handshake(server: &ServerAddress, stream: TcpStream, tls: &Tls) -> Stri
     }
 }
 
-/// Once connected, the server says itself how it fares. With TLS 1.3 a refused client certificate shows only here.
+/// Once connected, the server reports its own status. With TLS 1.3 a refused client certificate shows only here.
 async fn send_probe(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<&Tls>) -> String {
     let mut answer = Vec::new();
-    let talk = async {
+    let exchange = async {
         stream.write_all(PROBE_COMMAND).await?;
         stream.flush().await?;
         (&mut stream).take(4096).read_to_end(&mut answer).await
     };
-    match timeout(STEP_TIMEOUT, talk).await {
+    match timeout(STEP_TIMEOUT, exchange).await {
         Ok(Ok(_)) => describe_answer(&answer, tls),
         Ok(Err(_)) if !answer.is_empty() => describe_answer(&answer, tls),
         Ok(Err(error)) => failure(&error, tls),
@@ -95,19 +96,19 @@ async fn send_probe(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: 
 fn describe_answer(answer: &[u8], tls: Option<&Tls>) -> String {
     let text = String::from_utf8_lossy(answer);
     if text.contains("not currently serving requests") {
-        return "the server is up but serves nobody: its ensemble has no quorum or is just electing".to_owned();
+        return "the server is up but not serving: its ensemble has no quorum or is electing a leader".to_owned();
     }
     if text.contains("Mode: read-only") {
         return "the server is read-only: it has lost its ensemble".to_owned();
     }
     if text.starts_with("Zookeeper version") || text.contains("not in the whitelist") {
-        return "the server answers, but did not give us a session in time; trying again".to_owned();
+        return "the server answers, but did not establish a session in time; retrying".to_owned();
     }
     match (answer, tls) {
-        ([], _) => "the server closes the connection without a word; is it ZooKeeper?".to_owned(),
+        ([], _) => "the server closes the connection without an answer; is it ZooKeeper?".to_owned(),
         // An alert record of TLS: type 21, major version 3.
         ([0x15, 0x03, ..], None) => "the server wants TLS, and zookeeper-tls is not configured".to_owned(),
-        _ => "the answer does not look like ZooKeeper's".to_owned(),
+        _ => "the answer is not from ZooKeeper".to_owned(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Keeps one session alive over as many connections as it takes, until it is closed or the server calls it expired.
+//! Reconnect loop: keeps one session alive over any number of connections, until it is closed or the server reports it
+//! as expired.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,18 +18,18 @@ use super::rewatch::Watches;
 use crate::{Reply, SessionState};
 use zookeeper_server::types::ZkError;
 
-/// First and longest pause between two attempts to find a server.
+/// First and longest back-off between two attempts to find a server.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often waiting requests are looked through for those that have waited long enough.
+/// How often waiting requests are checked for an exceeded deadline.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the end of the session is tried to be said: on the connection at hand, then on another one.
+/// Timeouts for closing the session: on the current connection, then on another one.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const RECONNECT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A lost connection is complained about this often.
+/// Interval between warnings about a lost connection.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-/// Requests that may wait for a connection. Callers keep one request per node or request in flight, so this is far
-/// above what a healthy program reaches.
+/// Requests that may wait for a connection. Callers keep one request per node or request in flight, so a healthy
+/// program stays far below this.
 const MAX_WAITING_REQUESTS: usize = 50_000;
 
 pub enum Command {
@@ -36,7 +37,7 @@ pub enum Command {
     Servers(Vec<ServerAddress>),
 }
 
-/// A request that waits for a connection, or for the reason why there will be none.
+/// Sends a waiting request on a connection, or answers it with the reason why there will be none.
 type QueuedRequest = Box<dyn FnOnce(Result<&Arc<Connected>, ZkError>) + Send>;
 
 struct WaitingRequest {
@@ -50,7 +51,7 @@ enum Slot {
     Ended,
 }
 
-/// What the senders of requests and the keeper share.
+/// State shared by the senders of requests and the reconnector.
 pub struct SharedSession {
     slot: Mutex<Slot>,
     state: watch::Sender<SessionState>,
@@ -88,7 +89,9 @@ impl SharedSession {
                 return connected.start(request(connected.clone()));
             }
             Slot::Suspended(waiting) if waiting.len() < MAX_WAITING_REQUESTS => waiting,
-            Slot::Suspended(_) => return failed(ZkError::Unknown("too many requests wait for a connection".into())),
+            Slot::Suspended(_) => {
+                return failed(ZkError::Unknown("too many requests are waiting for a connection".into()));
+            }
             Slot::Ended => return failed(ZkError::SessionExpired),
         };
         let (answer, started) = oneshot::channel();
@@ -97,7 +100,7 @@ impl SharedSession {
                 Ok(connected) => connected.start(request(connected.clone())),
                 Err(error) => failed(error),
             };
-            // Nobody may be waiting for the answer; the request stands all the same.
+            // The caller may have dropped the receiver; the request is sent all the same.
             drop(answer.send(reply));
         };
         waiting.push_back(WaitingRequest { until: Instant::now() + self.deadline, send: Box::new(send) });
@@ -169,7 +172,7 @@ impl SharedSession {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
-        // Nothing is left half done in there when a thread panics.
+        // A panic leaves no partial change behind this lock.
         self.slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -178,17 +181,17 @@ pub struct Reconnector {
     pub options: ConnectOptions,
     pub shared: Arc<SharedSession>,
     pub session: SessionInfo,
-    /// Ends when the last holder of the session has gone, which closes it.
+    /// Ends when the last handle of the session is dropped, which closes the session.
     pub commands: mpsc::UnboundedReceiver<Command>,
 }
 
-/// What ends a connection.
+/// Why a connection ended.
 enum ConnectionEnd {
     Lost,
     Close(Option<oneshot::Sender<()>>),
 }
 
-/// What comes after it.
+/// Result of a reconnect.
 enum ReconnectOutcome {
     Resumed(SessionConnection),
     Expired,
@@ -209,7 +212,7 @@ impl Reconnector {
             drop(connection);
             match self.reconnect().await {
                 ReconnectOutcome::Resumed(next) => {
-                    info!(session = %self.session.id(), "connected to ZooKeeper again, session kept");
+                    info!(session = %self.session.id(), "reconnected to ZooKeeper, session resumed");
                     connection = next;
                     self.shared.resume(connection.connected());
                 }
@@ -235,7 +238,7 @@ impl Reconnector {
                     Some(Command::Close(done)) => return ConnectionEnd::Close(Some(done)),
                     Some(Command::Servers(servers)) if servers == self.options.servers => {}
                     Some(Command::Servers(servers)) => {
-                        info!("the list of ZooKeeper servers changed, connecting anew");
+                        info!("the list of ZooKeeper servers changed, reconnecting");
                         self.options.servers = servers;
                         return ConnectionEnd::Lost;
                     }
@@ -269,17 +272,17 @@ impl Reconnector {
         }
     }
 
-    /// One more try to end the session now, where the connection that we had is gone or of no use.
+    /// Tries once more to close the session, if the current connection is lost or unusable.
     async fn close_on_another_connection(self) {
         let attempts = attempts(self.options, self.session, self.shared);
         if let Ok(Some(connection)) = tokio::time::timeout(RECONNECT_CLOSE_TIMEOUT, attempts).await {
-            // After that the server finds out by itself.
+            // After that the session expires by its timeout.
             connection.close(RECONNECT_CLOSE_TIMEOUT).await;
         }
     }
 }
 
-/// Tries until the session is resumed, or `None` when the server says that it is over.
+/// Retries until the session is resumed; `None` when the server reports it as expired.
 async fn attempts(
     options: ConnectOptions,
     session: SessionInfo,
@@ -294,15 +297,15 @@ async fn attempts(
             Err(failure) => failure,
         };
         if warning_limiter.is_due() {
-            // Finding out takes seconds where a server hangs: meanwhile it is tried again.
+            // The probe takes seconds if a server hangs, so it runs beside the next attempts.
             let (options, session) = (options.clone(), session.id());
             tokio::spawn(async move {
                 let reason = describe_failure(&options, failure).await;
-                warn!(%session, %reason, "no connection to ZooKeeper, trying again");
+                warn!(%session, %reason, "cannot connect to ZooKeeper, retrying");
             });
         }
         tokio::time::sleep(retry_interval).await;
-        // A server that comes back gives each session one more timeout: there must be time for several tries in it.
+        // A restarted server extends each session by one more timeout, which must suffice for several attempts.
         retry_interval = (retry_interval * 2).min(MAX_RETRY_INTERVAL).min(options.session_timeout / 5);
     }
 }
@@ -320,18 +323,18 @@ async fn attempt(
     with_timeout(options, attempt).await
 }
 
-/// Two session timeouts: more than the crate's own limits for connecting, which do not cover everything.
+/// Limits an attempt to two session timeouts: more than the client crate's own limits, which do not cover every step.
 pub async fn with_timeout<T>(
     options: &ConnectOptions,
     attempt: impl Future<Output = Result<T, ConnectFailure>>,
 ) -> Result<T, ConnectFailure> {
     match tokio::time::timeout(options.session_timeout * 2, attempt).await {
         Ok(result) => result,
-        Err(_) => Err(ConnectFailure::Unclear("no server was done in time".to_owned())),
+        Err(_) => Err(ConnectFailure::Unclear("timed out connecting to every ZooKeeper server".to_owned())),
     }
 }
 
-/// What to tell the operator.
+/// The reason of a failure, for the operator.
 pub async fn describe_failure(options: &ConnectOptions, failure: ConnectFailure) -> String {
     match failure {
         ConnectFailure::Known(error) => error.to_string(),
@@ -347,12 +350,12 @@ pub fn failed<T: Send + 'static>(error: ZkError) -> Reply<T> {
 
 fn acknowledge(done: Option<oneshot::Sender<()>>) {
     if let Some(done) = done {
-        // Whoever asked may have stopped waiting.
+        // The caller of `close` may have stopped waiting.
         let _ = done.send(());
     }
 }
 
-/// Says when it is time for another warning of the same kind.
+/// Limits the rate of warnings of one kind.
 #[derive(Default)]
 pub struct WarningLimiter {
     last: Option<Instant>,

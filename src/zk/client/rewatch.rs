@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use zookeeper_server::types::{EventKind, WatchEvent};
 
-/// A reader that falls so far behind gets one `Resync` in place of the events that no longer fit.
+/// Maximum backlog of a reader. A slower one receives one `Resync` in place of the events that no longer fit.
 const MAX_BACKLOG: usize = 100_000;
 
 /// The sending half of one watch's stream.
@@ -32,7 +32,7 @@ impl Events {
         let path = path.to_owned();
         let stream = futures::stream::poll_fn(move |context| {
             if missed.swap(false, Ordering::AcqRel) {
-                // All is read anew; what is older would be taken for news of that.
+                // The reader re-reads everything; older events would be mistaken for later changes.
                 while receiver.try_recv().is_ok() {}
                 return std::task::Poll::Ready(Some(resync(&path)));
             }
@@ -47,12 +47,12 @@ impl Events {
 
     pub fn push(&self, event: WatchEvent) {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(event) {
-            // The queue is full, so the reader will come by here again and see the mark.
+            // The queue is full, so the reader polls again and observes the flag.
             self.missed.store(true, Ordering::Release);
         }
     }
 
-    /// The server has the watch. A next connection adds it before any other request, so it stands from here on.
+    /// The server has the watch, and every later connection adds it before any other request.
     pub fn set_established(&self) {
         self.established.store(true, Ordering::Release);
     }
@@ -65,7 +65,7 @@ impl Events {
         self.push(resync(&self.path));
     }
 
-    /// Resolves when nobody reads the stream any more.
+    /// Resolves when the stream is dropped.
     pub async fn reader_dropped(&self) {
         self.sender.closed().await;
     }
@@ -98,13 +98,13 @@ impl Watches {
         list.clone()
     }
 
-    /// The session is over: every stream ends once it is read to its end.
+    /// The session has ended: every stream ends after its last queued event.
     pub fn clear(&self) {
         self.lock().clear();
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Events>> {
-        // A panic while the list is held leaves a list that is still good.
+        // A panic while the list is locked leaves a valid list.
         self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,4 +1,4 @@
-//! TLS to ZooKeeper: the three PEM files, what is checked, and why a handshake failed, in words.
+//! TLS to ZooKeeper: the three PEM files, the checks, and the reasons of a failed handshake.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct Tls {
     pub host_names: HostNames,
 }
 
-/// What is wrong with the files; nothing that trying again would cure.
+/// Errors of the files, for which a retry is useless.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read the {role} {path}, named in zookeeper-tls: {reason}")]
@@ -48,15 +48,15 @@ impl fmt::Display for PemRole {
     }
 }
 
-/// Two crypto providers are compiled in by our dependencies, and rustls panics when asked to choose. Called before
-/// the first connection; also for tests and the embedded server.
+/// Selects the crypto provider: two are compiled in by dependencies, and rustls panics when it has to choose. Called
+/// before the first connection; also for tests and the embedded server.
 pub fn install_crypto_provider() {
     static ONCE: Once = Once::new();
-    // A provider that somebody else has installed before serves as well.
+    // A provider that is already installed serves as well.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
-/// The text of the three files. Read anew for every connection, so that renewed certificates are picked up.
+/// The text of the three files. Read for every connection, so that renewed certificates are used.
 pub struct TlsPem<'a> {
     tls: &'a Tls,
     authority: String,
@@ -160,17 +160,17 @@ fn certificates(role: PemRole, path: &Path, text: &str) -> Result<Vec<Certificat
     }
 }
 
-/// The reference checks the chain and not the name, and certificates made by Zuul's own helper script carry no host
+/// Nodepool 11 checks the chain and not the name, and certificates made by Zuul's own helper script carry no host
 /// names, so a drop-in replacement cannot insist on them.
 #[allow(unsafe_code)]
 fn without_host_names(options: zookeeper_client::TlsOptions) -> zookeeper_client::TlsOptions {
-    // SAFETY: nothing about memory. The crate marks the function as a reminder that any certificate of the given
-    // authority is accepted from any host; `HostNames::Checked` is there for those who want more.
+    // SAFETY: not about memory. The crate marks the function as a reminder that any certificate of the given authority
+    // is accepted from any host; `HostNames::Checked` is the stricter setting.
     unsafe { options.with_no_hostname_verification() }
 }
 
-/// rustls' own verifier, except that a wrong name is forgiven where names are ignored. The name is checked last, after
-/// the chain, the dates and the purpose.
+/// rustls' own verifier, except that a wrong name is accepted if names are ignored. The name is checked last, after the
+/// chain, the dates and the purpose.
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<WebPkiServerVerifier>,
@@ -219,7 +219,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Why a handshake failed, with what to look at.
+/// The reason of a failed handshake, with what to check.
 pub fn handshake_reason(error: &rustls::Error, tls: &Tls) -> String {
     use rustls::Error;
     let files = &tls.files;
@@ -269,10 +269,10 @@ fn certificate_reason_of(error: &rustls::Error) -> String {
     version_hint(&format!("{error:?}"))
 }
 
-/// Version 1 certificates are what `openssl x509 -req` makes when it is given no extensions. Python accepts them.
+/// `openssl x509 -req` without extensions creates version 1 certificates. Python accepts them.
 fn version_hint(text: &str) -> String {
     if text.contains("UnsupportedCertVersion") {
-        "it is an X.509 version 1 certificate; make it anew as version 3 (give openssl an extension file)".to_owned()
+        "it is an X.509 version 1 certificate; re-create it as version 3 (give openssl an extension file)".to_owned()
     } else {
         text.to_owned()
     }

@@ -1,4 +1,4 @@
-//! Locks that kazoo's clients understand: contenders in a directory, of which the smallest number holds the lock.
+//! Locks compatible with kazoo's: contenders in a directory, of which the one with the smallest number holds the lock.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
-/// How often something is tried again that failed although there is a connection.
+/// Attempts at an operation that fails although there is a connection.
 const MAX_ATTEMPTS: usize = 5;
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A held lock. Dropping it gives it back in the background; `release` waits for that.
+/// A held lock. Dropping it releases it in the background; `release` waits for that.
 #[derive(Debug)]
 pub struct Lock {
     contender: Contender,
@@ -25,39 +25,39 @@ impl Lock {
     pub fn path(&self) -> &str {
         match &self.contender.state {
             State::Created(path) => path,
-            State::Requested | State::Absent => unreachable!("a lock is made of a contender that was seen"),
+            State::Requested | State::Absent => unreachable!("a lock is made of a contender that was created"),
         }
     }
 
     /// The lock directory.
     pub fn directory(&self) -> &str {
-        paths::parent(self.path()).expect("a contender lies in its directory")
+        paths::parent(self.path()).expect("a contender has a lock directory")
     }
 
-    /// To put into every transaction that relies on this lock: it fails where the lock was lost, by an expired session
-    /// or by somebody who broke it.
+    /// Condition for every transaction that relies on this lock: it fails if the lock was lost, by an expired session
+    /// or by `break_lock`.
     pub fn fence(&self) -> Op {
         Op::check(self.path(), -1)
     }
 
-    /// To give the lock back as part of a transaction. `spent` says that it went through.
+    /// Releases the lock as part of a transaction. `mark_released` records that the transaction succeeded.
     pub fn release_op(&self) -> Op {
         Op::delete(self.path(), -1)
     }
 
-    /// The contender went away in a transaction, so there is nothing to give back.
+    /// A transaction deleted the contender, so there is nothing to release.
     pub fn mark_released(mut self) {
         self.contender.state = State::Absent;
     }
 
-    /// Gives the lock back. After an error the attempt goes on in the background.
+    /// Releases the lock. After an error the release is retried in the background.
     pub async fn release(mut self) -> Result<(), ZkError> {
         self.contender.leave().await
     }
 }
 
-/// A lock to be taken as part of a transaction, which has to prove as well that nobody else has it. Dropped before its
-/// outcome was told, it counts as perhaps taken and is given back in the background.
+/// A lock to be taken as part of a transaction, which also has to prove that the lock is free. Dropped before its
+/// outcome is known, it counts as possibly taken and is released in the background.
 #[derive(Debug)]
 pub struct PlannedLock {
     contender: Contender,
@@ -70,33 +70,35 @@ impl PlannedLock {
         Self { contender }
     }
 
-    /// To put into the transaction, after the operations that leave the directory there and empty.
+    /// Operation for the transaction, after the operations that leave the directory existing and empty.
     pub fn op(&self) -> Op {
         let prefix = paths::contender_prefix(&self.contender.directory, &self.contender.unique);
         Op::create(prefix, Bytes::new(), self.contender.mode)
     }
 
-    /// The transaction went through and made this znode.
+    /// The transaction succeeded and created this znode.
     pub fn acquired(mut self, path: String) -> Lock {
         self.contender.state = State::Created(path);
         Lock { contender: self.contender }
     }
 
-    /// The transaction did not go through, so nothing is there.
+    /// The transaction failed, so there is no contender.
     pub fn aborted(mut self) {
         self.contender.state = State::Absent;
     }
 }
 
-/// Takes the lock if nobody has it. `identifier` is what others see as the holder's name; empty is usual.
+/// Takes the lock if it is free. `identifier` is the holder's name for other processes; empty is usual.
 ///
-/// A lock directory is created if need be, but never the record it belongs to: `NoNode` means that it is gone.
+/// Creates the lock directory if it is missing, but never the record it belongs to: `NoNode` means that the record is
+/// deleted.
 pub async fn try_lock(zk: &Zk, directory: &str, identifier: &str) -> Result<Option<Lock>, ZkError> {
     let contender = try_enter(zk, directory, identifier, CreateMode::EphemeralSequential).await?;
     Ok(contender.map(|contender| Lock { contender }))
 }
 
-/// Takes the lock in a way that outlives the session, and us. The contender's path; `break_lock` takes it away.
+/// Takes the lock with a contender that outlives the session and the process. Returns the contender's path;
+/// `break_lock` deletes it.
 pub async fn try_lock_persistent(zk: &Zk, directory: &str, identifier: &str) -> Result<Option<String>, ZkError> {
     let contender = try_enter(zk, directory, identifier, CreateMode::PersistentSequential).await?;
     Ok(contender.map(|contender| {
@@ -107,7 +109,7 @@ pub async fn try_lock_persistent(zk: &Zk, directory: &str, identifier: &str) -> 
     }))
 }
 
-/// Waits for its turn, but not longer than `within`. `None` when that was not long enough.
+/// Waits for the lock at most `within`; then returns `None`.
 pub async fn lock_within(
     zk: &Zk,
     directory: &str,
@@ -120,7 +122,7 @@ pub async fn lock_within(
         Ok(Err(error)) => Err(error),
         Err(_) => {
             if *zk.session().borrow() == SessionState::Connected {
-                // What cannot be taken back now is taken back in the background.
+                // A failed deletion is retried in the background.
                 let _ = contender.leave().await;
             }
             Ok(None)
@@ -128,14 +130,14 @@ pub async fn lock_within(
     }
 }
 
-/// Waits for its turn as long as the session lives.
+/// Waits for the lock as long as the session is alive.
 pub async fn lock(zk: &Zk, directory: &str, identifier: &str) -> Result<Lock, ZkError> {
     let mut contender = Contender::new(zk, directory, CreateMode::EphemeralSequential);
     contender.wait(identifier).await?;
     Ok(Lock { contender })
 }
 
-/// The contenders of a lock, the holder first; none where there is no such directory.
+/// The contenders of a lock, the holder first; empty if the directory does not exist.
 pub async fn contenders(zk: &Zk, directory: &str) -> Result<Vec<String>, ZkError> {
     let names = match zk.children(directory).await {
         Ok((names, _)) => names,
@@ -147,7 +149,7 @@ pub async fn contenders(zk: &Zk, directory: &str) -> Result<Vec<String>, ZkError
     Ok(contenders)
 }
 
-/// Takes the lock away from whoever holds it. False when nobody did.
+/// Takes the lock away from its holder. False if it was free.
 pub async fn break_lock(zk: &Zk, directory: &str) -> Result<bool, ZkError> {
     let Some(holder) = contenders(zk, directory).await?.into_iter().next() else { return Ok(false) };
     match zk.delete(&format!("{directory}/{holder}"), -1).await {
@@ -157,7 +159,7 @@ pub async fn break_lock(zk: &Zk, directory: &str) -> Result<bool, ZkError> {
     }
 }
 
-/// Creates a path with all its parents, but no records: an empty record would only confuse those who read it.
+/// Creates a path with all its parents, but no records: an empty record would only confuse its readers.
 pub async fn make_path(zk: &Zk, path: &str) -> Result<(), ZkError> {
     match zk.create(path, Bytes::new(), CreateMode::Persistent).await {
         Ok(_) | Err(ZkError::NodeExists) => return Ok(()),
@@ -184,39 +186,39 @@ async fn try_enter(zk: &Zk, directory: &str, identifier: &str, mode: CreateMode)
         match contender.queue_position().await? {
             QueuePosition::Holds => return Ok(Some(contender)),
             QueuePosition::Behind(_) => {
-                // What cannot be taken back now is taken back in the background.
+                // A failed deletion is retried in the background.
                 let _ = contender.leave().await;
                 return Ok(None);
             }
             QueuePosition::Missing => contender.state = State::Absent,
         }
     }
-    // Somebody removes contenders as fast as we make them, so the lock is not ours.
+    // Another client deletes contenders as fast as they are created, so the lock is not held.
     Ok(None)
 }
 
-/// Where a contender stands.
+/// Position of a contender in the queue.
 enum QueuePosition {
     Holds,
-    /// Behind this one, the nearest.
+    /// Behind this contender, its predecessor.
     Behind(String),
-    /// Somebody removed it.
+    /// The contender was deleted by another client.
     Missing,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Its creation may be under way; it can be found by its unique name.
+    /// Its creation may be in flight; it can be found by its unique name.
     Requested,
     Created(String),
     Absent,
 }
 
-/// A znode of ours in a lock directory, or the intention of one. Does not stay behind when dropped.
+/// An own znode in a lock directory, or the intention of one. Deleted when dropped.
 struct Contender {
     zk: Zk,
     directory: String,
-    /// What its name starts with; unique.
+    /// Unique prefix of its name.
     unique: String,
     mode: CreateMode,
     state: State,
@@ -234,7 +236,7 @@ impl Contender {
         Self { zk: zk.clone(), directory: directory.to_owned(), unique, mode, state: State::Absent }
     }
 
-    /// Creates the contender's znode, once and only once.
+    /// Creates the contender's znode exactly once.
     async fn enter(&mut self, identifier: &str) -> Result<(), ZkError> {
         let prefix = paths::contender_prefix(&self.directory, &self.unique);
         let mut unknown = ZkError::NoNode;
@@ -250,8 +252,8 @@ impl Contender {
                     make_path(&self.zk, &self.directory).await?;
                 }
                 Err(error @ ZkError::Unknown(_)) => {
-                    // It may exist all the same. Without a connection that cannot be told, and there is no point in
-                    // waiting here: whoever can wait does so above.
+                    // It may exist all the same. Without a connection that is unknown, and there is no point in waiting
+                    // here: callers that can wait do so.
                     if !self.is_connected() {
                         return Err(error);
                     }
@@ -281,7 +283,7 @@ impl Contender {
         Ok(QueuePosition::Missing)
     }
 
-    /// Enters and waits until it holds the lock. A lost connection is waited out; its place in the queue remains.
+    /// Enters and waits until it holds the lock, also over a lost connection; its position in the queue remains.
     async fn wait(&mut self, identifier: &str) -> Result<(), ZkError> {
         loop {
             match self.step(identifier).await {
@@ -298,7 +300,7 @@ impl Contender {
         }
     }
 
-    /// True when it holds the lock; false when it is worth looking again.
+    /// True if it holds the lock; false if another check is due.
     async fn step(&mut self, identifier: &str) -> Result<bool, ZkError> {
         if self.state == State::Requested {
             self.locate().await?;
@@ -318,7 +320,7 @@ impl Contender {
         Ok(false)
     }
 
-    /// After an unknown outcome: is it there?
+    /// After an unknown outcome: checks whether the contender exists.
     async fn locate(&mut self) -> Result<(), ZkError> {
         self.state = match find(&self.zk, &self.directory, &self.unique).await? {
             Some(name) => State::Created(format!("{}/{name}", self.directory)),
@@ -327,14 +329,14 @@ impl Contender {
         Ok(())
     }
 
-    /// Takes the contender back and waits for it. After an error dropping it goes on trying.
+    /// Deletes the contender and waits for that. After an error, dropping it retries the deletion.
     async fn leave(&mut self) -> Result<(), ZkError> {
         if self.state == State::Requested {
             self.locate().await?;
         }
         let State::Created(path) = &self.state else { return Ok(()) };
         match self.zk.delete(path, -1).await {
-            // An expired session takes its contenders along.
+            // The contenders of an expired session are deleted.
             Ok(()) | Err(ZkError::NoNode | ZkError::SessionExpired) => {
                 self.state = State::Absent;
                 Ok(())
@@ -355,7 +357,7 @@ impl Drop for Contender {
             State::Created(path) => Some(path),
             State::Requested => None,
         };
-        // Sent here and now, so that even a process about to end gives its locks back.
+        // Sent at once, so that even a process that is about to end releases its locks.
         let first = path.as_ref().map(|path| self.zk.delete(path, -1));
         if let Ok(runtime) = Handle::try_current() {
             let (zk, directory, unique) = (self.zk.clone(), self.directory.clone(), self.unique.clone());
@@ -371,13 +373,13 @@ impl Drop for Contender {
     }
 }
 
-/// Whether nothing is left to do about a contender that was deleted.
+/// Whether the deletion of a contender needs no retry.
 fn is_settled(result: &Result<(), ZkError>) -> bool {
     !matches!(result, Err(ZkError::Unknown(_) | ZkError::Protocol(_)))
 }
 
-/// Finds a contender by its unique name and removes it, over lost connections, until that is certain or the session is
-/// over, which is as good.
+/// Finds a contender by its unique name and deletes it, over lost connections, until that is certain or the session has
+/// ended, which has the same effect.
 async fn clean_up(zk: &Zk, directory: &str, unique: &str) {
     let mut retry_interval = MIN_RETRY_INTERVAL;
     while connected(zk).await {
@@ -397,7 +399,7 @@ async fn find(zk: &Zk, directory: &str, unique: &str) -> Result<Option<String>, 
     Ok(contenders.into_iter().find(|name| name.starts_with(unique)))
 }
 
-/// Waits while the session is suspended. False when it is over.
+/// Waits while the session is suspended. False when it has ended.
 async fn connected(zk: &Zk) -> bool {
     let mut state = zk.session();
     match state.wait_for(|state| *state != SessionState::Suspended).await {

@@ -1,4 +1,4 @@
-//! ZooKeeper in memory: the port over the pure tree, with controls for what a test or a simulation wants to go wrong.
+//! ZooKeeper in memory: the port over the pure tree, with fault injection for tests and the simulator.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,16 +19,16 @@ use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEve
 
 mod replica;
 
-/// Where the clock of a store starts unless it is given one: a fixed moment, so that runs are alike.
+/// Start of a store's clock unless one is given: a fixed time, so that runs are reproducible.
 const EPOCH_MS: i64 = 1_700_000_000_000;
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What happens to a request that a test wants to fail. The caller is told `ZkError::Unknown` in both cases.
+/// How a request fails for a test. The caller receives `ZkError::Unknown` in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request was lost on its way to the server.
     BeforeApplying,
-    /// The server carried it out and the answer was lost.
+    /// The server executed the request and the reply was lost.
     AfterApplying,
 }
 
@@ -42,17 +42,17 @@ struct ServerState {
     tree: Tree,
     observer: Option<Observer>,
     clients: BTreeMap<i64, Client>,
-    /// What those see whose server is behind.
+    /// The trees of sessions whose server lags.
     replicas: BTreeMap<i64, Replica>,
     clock: Box<dyn Fn() -> i64 + Send>,
     advanced_ms: i64,
     max_transaction_bytes: usize,
 }
 
-/// Hears of each znode that a transaction changed, with its new data; none where it has gone.
+/// Called with each znode that a transaction changed and its new data; `None` if it was deleted.
 pub type Observer = Box<dyn FnMut(&str, Option<&Bytes>) + Send>;
 
-/// A request that waits for the session to come back.
+/// A request that waits until the session is resumed.
 type QueuedRequest = Box<dyn FnOnce(&mut ServerState) + Send>;
 
 /// The client side of one session.
@@ -60,7 +60,7 @@ struct Client {
     state: watch::Sender<SessionState>,
     /// Since when its connection is cut.
     disconnected_since: Option<Instant>,
-    /// The server has ended the session, and the client has not heard of it.
+    /// The server has ended the session, and the client does not know it yet.
     has_ended: bool,
     /// Requests made while suspended, in order. Bounded by what the test issues.
     waiting: VecDeque<QueuedRequest>,
@@ -69,13 +69,13 @@ struct Client {
     faults: VecDeque<Fault>,
 }
 
-/// A persistent recursive watch. Nothing bounds it but the changes that the test makes.
+/// A persistent recursive watch. Bounded only by the changes that the test makes.
 struct Stream {
     root: String,
     listener: Listener,
 }
 
-/// Hears of each event at once; false when nobody is interested any more.
+/// Called with each event at once; returns false to be removed.
 pub type Listener = Box<dyn FnMut(WatchEvent) -> bool + Send>;
 
 impl Stream {
@@ -97,7 +97,7 @@ impl MemoryZooKeeper {
         Self::with_clock(move || EPOCH_MS + i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// A fresh store that stamps znodes with the milliseconds this function gives.
+    /// A fresh store that stamps znodes with the milliseconds of this function.
     pub fn with_clock(clock: impl Fn() -> i64 + Send + 'static) -> Self {
         let shared = ServerState {
             tree: Tree::new(),
@@ -111,7 +111,7 @@ impl MemoryZooKeeper {
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// From here on somebody hears of every change, in order and at once.
+    /// From now on the observer receives every change, in order and at once.
     pub fn observe(&self, observer: Observer) {
         self.lock().observer = Some(observer);
     }
@@ -138,13 +138,13 @@ impl MemoryZooKeeper {
         Arc::new(MemoryConnection { zookeeper: self.clone(), id, state: receiver })
     }
 
-    /// Ends a session as the server does when it has not heard of a client for too long.
+    /// Ends a session as the server does when a client was silent for too long.
     pub fn expire(&self, session_id: i64) {
         self.lock().end_session(session_id);
     }
 
-    /// Ends a session whose connection is cut. Its client hears of that when it is resumed, as it would of a server; one that is
-    /// connected by now hears of it at once.
+    /// Ends a session whose connection is cut. Its client learns that when it is resumed, as with a real server; a
+    /// client that is connected by now is notified at once.
     pub fn expire_unnoticed(&self, session_id: i64) {
         let mut shared = self.lock();
         let Some(client) = shared.clients.get_mut(&session_id) else { return };
@@ -155,8 +155,8 @@ impl MemoryZooKeeper {
         shared.close_session(session_id);
     }
 
-    /// From here on the server of this session is so much behind: what its client reads is what was, while events still come at once.
-    /// None ends it.
+    /// From now on the server of this session lags: its client reads older state, while events still arrive at once.
+    /// `None` ends the lag.
     pub fn lag(&self, session_id: i64, lag: Option<Duration>) {
         let mut shared = self.lock();
         match lag.filter(|_| shared.clients.contains_key(&session_id)) {
@@ -177,7 +177,7 @@ impl MemoryZooKeeper {
         }
     }
 
-    /// Reconnects a suspended session: what waited is carried out, and watch streams say `Resync` first.
+    /// Reconnects a suspended session: watch streams receive `Resync`, then the waiting requests are executed.
     pub fn resume(&self, session_id: i64) {
         let mut shared = self.lock();
         let Some(client) = shared.clients.get_mut(&session_id) else { return };
@@ -190,7 +190,7 @@ impl MemoryZooKeeper {
         client.disconnected_since = None;
         client.state.send_replace(SessionState::Connected);
         for stream in &mut client.streams {
-            // Whoever is gone is sorted out with the next event.
+            // A listener that is no longer interested is removed with the next event.
             let _ = (stream.listener)(WatchEvent { kind: EventKind::Resync, path: stream.root.clone() });
         }
         for request in std::mem::take(&mut client.waiting) {
@@ -205,12 +205,12 @@ impl MemoryZooKeeper {
         }
     }
 
-    /// From here on whoever writes is told that a transaction takes no more bytes than these. Larger ones are not refused.
+    /// From now on writers are given this limit for a transaction. Larger ones are not refused.
     pub fn limit_transactions(&self, bytes: usize) {
         self.lock().max_transaction_bytes = bytes;
     }
 
-    /// The newest transaction. Failed writes and the coming and going of sessions count, as on a real server.
+    /// The newest transaction. Failed writes and the start and end of sessions count, as on a real server.
     pub fn last_zxid(&self) -> i64 {
         self.lock().tree.last_zxid()
     }
@@ -244,12 +244,12 @@ impl ServerState {
         result.map_err(ZkError::from)
     }
 
-    /// Whoever is behind does the same later.
+    /// Lagging replicas apply the same change later.
     fn replicate(&mut self, step: impl Fn() -> LogEntry) {
         self.replicas.values_mut().for_each(|replica| replica.append(step()));
     }
 
-    /// What this session sees of the tree.
+    /// The tree as visible to this session.
     fn view(&mut self, session: i64) -> &Tree {
         match self.replicas.get_mut(&session) {
             Some(replica) => replica.view(),
@@ -266,7 +266,7 @@ impl ServerState {
 
     fn notify_observer(&mut self, dirty_keys: &[DirtyKey]) {
         let Some(observer) = &mut self.observer else { return };
-        // A transaction touches few.
+        // A transaction changes few znodes.
         let mut notified: Vec<&str> = Vec::with_capacity(dirty_keys.len());
         for path in dirty_keys.iter().filter_map(|dirty_key| match dirty_key {
             DirtyKey::Znode(path) => Some(path),
@@ -317,7 +317,7 @@ impl Drop for MemoryConnection {
 }
 
 impl MemoryConnection {
-    /// As `watch`, for who has to know when an event was sent.
+    /// As `watch`, for callers that have to know when an event was sent.
     pub fn listen(&self, path: &str, listener: Listener) -> Reply<()> {
         let (root, id) = (path.to_owned(), self.id);
         self.submit(move |shared| {
@@ -328,8 +328,8 @@ impl MemoryConnection {
         })
     }
 
-    /// Carries the request out now, or on `resume`. The answer needs one turn of the executor, as no server answers
-    /// before the caller has let go.
+    /// Executes the request now, or on `resume`. The reply needs one turn of the executor, as no server answers before
+    /// the caller yields.
     fn submit<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut ServerState) -> Result<T, ZkError> + Send + 'static,
@@ -346,7 +346,7 @@ impl MemoryConnection {
                     Err(ZkError::Unknown("the test lost the answer".into()))
                 }
             };
-            drop(answer.send(result)); // nobody may be waiting for it
+            drop(answer.send(result)); // the caller may have dropped the reply
         };
         let mut shared = self.zookeeper.lock();
         match shared.clients.get_mut(&id) {
@@ -370,7 +370,7 @@ impl MemoryConnection {
         let id = self.id;
         self.submit(move |shared| {
             let written = shared.write(id, write)?;
-            Ok(reply(written).expect("a write is answered in its own kind"))
+            Ok(reply(written).expect("the result has the kind of its write"))
         })
     }
 }
@@ -450,7 +450,7 @@ impl Connection for MemoryConnection {
         })
     }
 
-    /// Nobody ends a session here that has not lost its connection, and then no sooner than a server may.
+    /// Only sessions that have lost their connection are ended here, and no sooner than a server may end them.
     fn session_valid_until(&self) -> Option<Instant> {
         let shared = self.zookeeper.lock();
         let client = shared.clients.get(&self.id)?;

@@ -1,4 +1,4 @@
-//! What a server shows that is behind the others: everything that happened, a while later.
+//! A lagging server: applies every change after a delay.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use zookeeper_server::tree::{Session, Tree, Write};
 
-/// A step of the tree, as it is repeated by who is behind.
+/// One change of the tree, which a replica applies later.
 #[derive(Clone)]
 pub enum LogEntry {
     Opened(Session),
@@ -15,7 +15,7 @@ pub enum LogEntry {
     Written { session: i64, now_ms: i64, write: Write },
 }
 
-/// The tree as it was a while ago.
+/// The tree as it was `lag` ago.
 pub struct Replica {
     tree: Tree,
     lag: Duration,
@@ -27,12 +27,12 @@ impl Replica {
         Self { tree: tree.clone(), lag, pending: VecDeque::new() }
     }
 
-    /// It happened now, so it shows later.
+    /// Records a change of this moment, which becomes visible after the lag.
     pub fn append(&mut self, entry: LogEntry) {
         self.pending.push_back((Instant::now(), entry));
     }
 
-    /// It catches up with the leader.
+    /// Catches up with the leader.
     pub fn sync(&mut self) {
         while let Some((_, entry)) = self.pending.pop_front() {
             self.apply(entry);
@@ -40,7 +40,7 @@ impl Replica {
     }
 
     fn apply(&mut self, entry: LogEntry) {
-        // Whoever asked was told by the leader.
+        // The leader has returned the result to the client.
         match entry {
             LogEntry::Opened(session) => drop(self.tree.open_session(session)),
             LogEntry::Closed(session) => drop(self.tree.close_session(session)),
@@ -48,7 +48,7 @@ impl Replica {
         }
     }
 
-    /// What it shows now: all that happened longer ago than it is behind.
+    /// The visible tree: all changes that are older than the lag.
     pub fn view(&mut self) -> &Tree {
         let now = Instant::now();
         while self.pending.front().is_some_and(|(at, _)| *at + self.lag < now)
@@ -82,7 +82,7 @@ mod tests {
         tokio::time::sleep(lag / 2 + Duration::from_millis(1)).await;
         assert_eq!(behind.get("/a").await.unwrap().0, "1");
         assert_eq!(other.get("/a").await.unwrap().0, "2");
-        // What it writes is judged by what is.
+        // Its writes are checked against the leader's state.
         assert_eq!(behind.set("/a", Bytes::from("3"), 0).await, Err(ZkError::BadVersion));
         behind.sync("/").await.unwrap();
         assert_eq!(behind.get("/a").await.unwrap().0, "2");

@@ -1,4 +1,4 @@
-//! Reads whole subtrees in pipelined batches: what the mirror begins with and falls back to after a reconnect.
+//! Bulk reads of whole subtrees in pipelined batches, for the start of the mirror and after a reconnect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,15 +20,15 @@ use nodepool_model::snapshot::images::Images;
 use nodepool_model::snapshot::{LockChange, LockState, Snapshot, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
-/// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
+/// Znodes per request. Records are small; with records of the maximum size (1 MB) a reply has 64 MB.
 pub const BATCH: usize = 64;
-/// Requests that are under way at once. More does not make ZooKeeper faster, fewer leaves it waiting.
+/// Requests in flight. More do not make ZooKeeper faster, fewer leave it idle.
 pub const WINDOW: usize = 16;
 
-/// What a read of one znode found.
+/// The path of a znode and the reply to its read.
 pub(crate) type ReadReply = (String, Result<(Bytes, Stat), ZkError>);
 
-/// Reads these znodes, many with one request; the answers come in the order of the paths.
+/// Reads these znodes, many per request; the replies are in the order of the paths.
 pub fn read_all<'a>(
     zk: &'a dyn Connection,
     paths: Vec<String>,
@@ -37,7 +37,8 @@ pub fn read_all<'a>(
     stream::iter(batches).map(|paths| read_batch(zk, paths)).buffered(WINDOW)
 }
 
-/// Together, or one by one where the answer would be larger than the coordinator's may be: some of these records are huge.
+/// Reads the paths together, or one by one if the reply would exceed the embedded coordinator's limit: some of these
+/// records are huge.
 pub(crate) fn read_batch(
     zk: &dyn Connection,
     paths: Vec<String>,
@@ -59,11 +60,11 @@ pub(crate) fn read_batch(
     }
 }
 
-/// What was read below one root.
+/// Records and locks below one root, as read.
 #[derive(Default)]
 pub struct Subtree {
     root: String,
-    /// The newest transaction by which something came or went below the root when that was listed.
+    /// The newest transaction that created or deleted a child of the root when the root was listed.
     listed_at: i64,
     nodes: BTreeMap<NodeId, Versioned<Node>>,
     empty_nodes: BTreeSet<NodeId>,
@@ -74,9 +75,9 @@ pub struct Subtree {
     components: BTreeMap<(ComponentKind, String), Versioned<Component>>,
     images: ImagesSubtree,
     unreadable: BTreeMap<String, String>,
-    /// What was listed and had gone when it was to be read.
+    /// Paths that were listed, but deleted before they were read.
     deleted_while_reading: BTreeSet<String>,
-    /// Nodes that we have made ourselves since the reading began.
+    /// Nodes that this process has created since the read began.
     created_by_us: BTreeSet<NodeId>,
 }
 
@@ -111,7 +112,7 @@ async fn read_records(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<()
                     subtree.deleted_while_reading.insert(path);
                     continue;
                 }
-                // One that is not for us is none of the others' business.
+                // A record without read permission does not fail the whole read.
                 Err(ZkError::NotPermitted(reason)) => {
                     subtree.insert_unreadable(&path, reason);
                     continue;
@@ -145,7 +146,7 @@ async fn read_lock_directories(zk: &Zk, parent: &str, subtree: &mut Subtree) -> 
     Ok(())
 }
 
-/// Who contends for these locks; directories that are not there are left out. Most are empty, and their stat says so.
+/// The contenders of these locks; missing directories are left out. Most are empty, and their stat says so.
 pub(crate) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockState)>, ZkError> {
     let mut lock_states = Vec::new();
     let mut occupied = Vec::new();
@@ -178,7 +179,7 @@ fn lock_state(names: Vec<String>, stat: &Stat) -> LockState {
     LockState { exists: true, contenders, mtime_ms: stat.mtime }
 }
 
-/// What vanished between its listing and its read is simply not there.
+/// A znode that was deleted between its listing and its read counts as missing.
 pub(crate) fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>, ZkError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -188,7 +189,7 @@ pub(crate) fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>
 }
 
 impl Subtree {
-    /// Sorts one znode in by its path.
+    /// Adds one znode by its path.
     pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) {
         match paths::parse(path) {
             ZnodePath::Node(id) => match decode_versioned::<Node>(data, stat) {
@@ -228,16 +229,16 @@ impl Subtree {
         self.unreadable.insert(path.to_owned(), reason);
     }
 
-    /// Whether a record that is not listed was written after the listing, by ourselves while the rest was read. One that had gone by
-    /// then was written before it went, and its going is among what the listing has seen.
+    /// Whether an unlisted record was written after the listing, by this process during the read. A record that was
+    /// deleted before the listing was written before its deletion, which the listing includes.
     fn is_newer_than_listing(&self, written: i64) -> bool {
         written > self.listed_at
     }
 
-    /// Whether this is of an earlier time than what was known before it was read: somebody has restored ZooKeeper from a copy. Sessions
-    /// are in such copies, too, and so ours may go on in a past that it has seen the future of.
+    /// Whether this is older than what was known before the read: ZooKeeper was restored from a backup. Backups contain
+    /// sessions, too, so the session of this process may continue on an older state.
     pub fn is_older_than(&self, known: &Snapshot) -> bool {
-        // What is not there any more has gone before the listing, which has seen that.
+        // Without a rollback, a missing record was deleted before the listing, which includes the deletion.
         let disappeared_unlisted = |path: String, known: i64| {
             self.is_newer_than_listing(known)
                 && !self.deleted_while_reading.contains(&path)
@@ -256,7 +257,7 @@ impl Subtree {
         }
     }
 
-    /// Adds what was read; returns the records that do not parse and were not known to.
+    /// Adds the subtree to a snapshot; returns the records that are newly unreadable.
     pub fn merge_into(self, snapshot: &mut Snapshot) -> Vec<(String, String)> {
         for (id, lock_state) in self.node_locks {
             snapshot.set_node_lock(id, lock_state);
@@ -282,7 +283,7 @@ impl Subtree {
         self.images.merge_into(&mut snapshot.images);
         let mut newly_unreadable = Vec::new();
         for (path, reason) in self.unreadable {
-            // What it said before is no longer true.
+            // Its last readable content is no longer true.
             match paths::parse(&path) {
                 ZnodePath::Node(id) => snapshot.drop_node_record(&id),
                 ZnodePath::Request(id) => snapshot.set_request_unreadable(&id),
@@ -298,8 +299,8 @@ impl Subtree {
         newly_unreadable
     }
 
-    /// As `replace_in`, where `known` was the picture when this began to be read: what we have done ourselves since stays. What others
-    /// do meanwhile has events, which come later.
+    /// As `replace_in`, but keeps the own writes since `known`, the snapshot when the read began. Writes of other
+    /// processes have events, which arrive later.
     pub fn replace_since(mut self, known: &Snapshot, snapshot: &mut Snapshot) {
         match self.root.as_str() {
             paths::NODES => {
@@ -323,7 +324,7 @@ impl Subtree {
         self.replace_in(snapshot);
     }
 
-    /// Makes the picture's root look exactly as it was read: what was not seen is gone.
+    /// Replaces the root in the snapshot by exactly what was read: everything else below it is removed.
     pub fn replace_in(self, snapshot: &mut Snapshot) {
         self.forget_unreadable_in(snapshot);
         match self.root.as_str() {
@@ -344,7 +345,7 @@ impl Subtree {
                 }
             }
             paths::IMAGES => {
-                // There are few, and no index of anything else hangs on them.
+                // There are few, and no other index depends on them.
                 snapshot.images = Images::default();
             }
             _ => {
@@ -361,12 +362,12 @@ impl Subtree {
         self.merge_into(snapshot);
     }
 
-    /// What could not be read may have been mended since, or be gone.
+    /// An unreadable record may have been repaired or deleted since.
     fn forget_unreadable_in(&self, snapshot: &mut Snapshot) {
         let is_below = |path: &str| path.strip_prefix(&self.root).is_some_and(|rest| rest.starts_with('/'));
         let known = snapshot.unreadable().map(|(path, _)| path);
-        let past = known.filter(|path| is_below(path) && !self.unreadable.contains_key(*path));
-        for path in past.cloned().collect::<Vec<_>>() {
+        let outdated = known.filter(|path| is_below(path) && !self.unreadable.contains_key(*path));
+        for path in outdated.cloned().collect::<Vec<_>>() {
             snapshot.clear_unreadable(&path);
             if let ZnodePath::Request(id) = paths::parse(&path)
                 && !self.requests.contains_key(&id)
@@ -398,7 +399,7 @@ impl Subtree {
     }
 }
 
-/// Does to a lock as it was read what we did to it since the reading began.
+/// Applies the own changes of a lock since the read began to the lock as read.
 fn merge_lock_change<I: Ord>(lock_states: &mut BTreeMap<I, LockState>, lock: LockChange<I>) {
     if !lock.after.exists {
         lock_states.remove(&lock.id);
@@ -429,7 +430,7 @@ mod tests {
         LockState { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
     }
 
-    // Seed 6697 of the simulated hours: a pool did not see its own new node for half a minute after a reconnect.
+    // Simulation seed 6697: a pool did not observe its own new node for half a minute after a reconnect.
     #[tokio::test]
     async fn own_writes_during_a_bulk_read_survive_and_earlier_deletions_apply() {
         let zk: Zk = MemoryZooKeeper::new().connect();
@@ -447,7 +448,7 @@ mod tests {
 
         let (subtree, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
         let (new, _) = create().await;
-        // A transaction does not tell by which it was made.
+        // The reply to a transaction does not contain the zxid of a created node.
         snapshot.put_node(id(&new), versioned_node(Stat::of_new().mzxid));
         snapshot.set_node_lock(id(&new), held());
         let stat = zk.set(&old, bytes(), -1).await.unwrap();
@@ -457,7 +458,7 @@ mod tests {
 
         let found: Vec<NodeId> = snapshot.nodes().map(|(id, _)| id.clone()).collect();
         assert_eq!(found, [id(&old), id(&new)]);
-        assert!(found.iter().all(|node| snapshot.is_node_locked(node)), "nor are their locks those of before");
+        assert!(found.iter().all(|node| snapshot.is_node_locked(node)), "own locks survive");
     }
 
     #[tokio::test]
@@ -471,14 +472,14 @@ mod tests {
             LockState { exists: true, contenders, mtime_ms: 0 }
         };
         let mut snapshot = Snapshot::default();
-        snapshot.set_request_lock(request.clone(), held_by(&["gone", "given-back"]));
+        snapshot.set_request_lock(request.clone(), held_by(&["deleted", "released"]));
         let (subtree, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
-        snapshot.set_request_lock(request.clone(), held_by(&["gone", "ours"]));
+        snapshot.set_request_lock(request.clone(), held_by(&["deleted", "ours"]));
         subtree.replace_since(&known, &mut snapshot);
         let found = snapshot.request_lock(&request);
         assert_eq!(found.contenders, held_by(&["ours", "theirs"]).contenders);
 
-        // One that we have removed ourselves meanwhile does not come back.
+        // A lock directory that this process deleted during the read stays deleted.
         let (subtree, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
         snapshot.remove_request_lock(&request);
         subtree.replace_since(&known, &mut snapshot);

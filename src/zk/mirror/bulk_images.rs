@@ -1,4 +1,4 @@
-//! Reads everything below `/nodepool/images`: flags, builds, uploads and the locks of those who make them.
+//! Bulk read of everything below `/nodepool/images`: flags, builds, uploads and their locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,7 +17,7 @@ use nodepool_model::snapshot::images::{Images, UploadLockKey};
 use nodepool_model::snapshot::{LockState, Versioned};
 use zookeeper_server::types::{Stat, ZkError};
 
-/// What was read of images.
+/// Image data, as read.
 #[derive(Default)]
 pub struct ImagesSubtree {
     names: BTreeSet<ImageName>,
@@ -25,12 +25,12 @@ pub struct ImagesSubtree {
     requested: BTreeMap<ImageName, i64>,
     locks: BTreeMap<ImageName, LockState>,
     upload_locks: BTreeMap<UploadLockKey, LockState>,
-    /// `None` where the znode is there and holds nothing.
+    /// `None` if the znode exists without data.
     builds: BTreeMap<BuildKey, Option<Versioned<ImageBuild>>>,
     uploads: BTreeMap<UploadKey, Option<Versioned<ImageUpload>>>,
 }
 
-/// They lie deep, below image, build and provider; there are few of them.
+/// Reads level by level: image, build, provider, upload. There are few znodes.
 pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), ZkError> {
     let (mut subtree, mut unreadable) = (ImagesSubtree::default(), BTreeMap::new());
     let images = children(zk, vec![paths::IMAGES.to_owned()]).await?;
@@ -48,7 +48,7 @@ pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), 
             let reason = match answer {
                 Ok((data, stat)) => subtree.insert(&path, &data, &stat),
                 Err(ZkError::NoNode) => None,
-                // One that is not for us is none of the others' business.
+                // A record without read permission does not fail the whole read.
                 Err(ZkError::NotPermitted(reason)) => Some(reason),
                 Err(error) => return Err(error),
             };
@@ -70,7 +70,7 @@ pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), 
     Ok((subtree, unreadable))
 }
 
-/// The paths of the children of these znodes, as far as they are there.
+/// The paths of the children of these znodes, if they exist.
 async fn children(zk: &Zk, parents: Vec<String>) -> Result<Vec<String>, ZkError> {
     let reads = stream::iter(parents).map(|parent| {
         let reply = zk.children(&parent);
@@ -86,7 +86,7 @@ async fn children(zk: &Zk, parents: Vec<String>) -> Result<Vec<String>, ZkError>
 }
 
 impl ImagesSubtree {
-    /// Sorts one znode in by its path; the reason where it cannot be read.
+    /// Adds one znode by its path; returns the reason if it cannot be read.
     pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) -> Option<String> {
         match paths::parse(path) {
             ZnodePath::ImagePause(image) => drop(self.paused.insert(image)),
@@ -106,7 +106,7 @@ impl ImagesSubtree {
         None
     }
 
-    /// Where pause flags, builds and uploads lie, in order.
+    /// The paths of pause flags, builds and uploads, in order.
     pub fn paths(&self) -> BTreeSet<String> {
         let pauses = self.paused.iter().map(paths::image_pause);
         let builds = self.builds.keys().map(|key| paths::image_build(&key.image, &key.build));
@@ -114,7 +114,7 @@ impl ImagesSubtree {
         pauses.chain(builds).chain(uploads).collect()
     }
 
-    /// Adds what was read.
+    /// Adds the subtree to the images of a snapshot.
     pub fn merge_into(self, images: &mut Images) {
         self.names.into_iter().for_each(|name| images.add_image(name));
         self.paused.iter().for_each(|name| images.set_paused(name, true));

@@ -1,4 +1,5 @@
-//! Follows the tree: takes in events and answers to reads in whole batches, so that no picture shows half of one.
+//! Watch loop of the mirror: applies events and replies to reads in whole batches, so that no snapshot shows half of
+//! one.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -20,8 +21,8 @@ use nodepool_model::snapshot::Snapshot;
 use nodepool_model::snapshot::images::UploadLockKey;
 use zookeeper_server::types::{EventKind, Stat, WatchEvent, ZkError};
 
-/// After a read whose answer was lost.
-const RETRY_READ: Duration = Duration::from_millis(200);
+/// Back-off after a read whose reply was lost.
+const READ_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 type ReadDone = (String, u64, Result<(Bytes, Stat), ZkError>);
 
@@ -30,15 +31,15 @@ pub(crate) struct Follower {
     roots: &'static [&'static str],
     state: Arc<Mutex<State>>,
     reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
-    /// Records that somebody else wrote beside us.
+    /// Records that another process wrote at the same time.
     to_read: mpsc::UnboundedReceiver<String>,
-    /// Something was folded in.
+    /// Notified when an own write was applied.
     own_write_applied: Arc<Notify>,
-    /// ZooKeeper shows an earlier time than before.
+    /// Notified when ZooKeeper was rolled back to an older state.
     rolled_back: Arc<Notify>,
 }
 
-/// What came of reading something again.
+/// Result of a re-read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reread {
     Done,
@@ -63,7 +64,7 @@ impl Follower {
         mut events: BoxStream<'static, WatchEvent>,
         session: watch::Receiver<SessionState>,
     ) {
-        // What comes seldom is waited for once, and not anew in each turn.
+        // Rare events are awaited by one stream each, instead of a new future per iteration.
         let mut session = pin!(session_states(session));
         let mut own_writes_applied = pin!(notifications(self.own_write_applied.clone()));
         loop {
@@ -73,7 +74,8 @@ impl Follower {
                 biased;
                 state = session.next() => match state {
                     None | Some(SessionState::Expired) => break,
-                    // Its stream says so, too, which is taken in together with this: all is read once.
+                    // The event stream has a `Resync` for it, which is taken into the same batch: everything is re-read
+                    // once.
                     Some(SessionState::Connected) => is_reconnected = true,
                     Some(SessionState::Suspended) => lock(&self.state).snapshot_mut().connected = false,
                 },
@@ -85,7 +87,7 @@ impl Follower {
                 Some(path) = self.to_read.recv() => foreign_writes.push(path),
                 Some(()) = own_writes_applied.next() => {}
             }
-            // A burst is taken in whole before it is published.
+            // A burst is applied as a whole before it is published.
             while let Some(Some(event)) = events.next().now_or_never() {
                 batch.push(event);
             }
@@ -117,7 +119,7 @@ impl Follower {
                 FollowUp::Retry(path, generation) => {
                     let zk = self.zk.clone();
                     let retry = async move {
-                        tokio::time::sleep(RETRY_READ).await;
+                        tokio::time::sleep(READ_RETRY_INTERVAL).await;
                         let answer = zk.get(&path).await;
                         (path, generation, answer)
                     };
@@ -130,7 +132,7 @@ impl Follower {
         reread
     }
 
-    /// A picture that may be old is none to decide on.
+    /// Publishes the snapshot as disconnected: an outdated one must not be used for decisions.
     fn publish_disconnected(&self) {
         let mut state = lock(&self.state);
         state.snapshot_mut().connected = false;
@@ -141,7 +143,8 @@ impl Follower {
         *self.zk.session().borrow() == SessionState::Connected
     }
 
-    /// Everything, as events may have been lost. When the connection is lost meanwhile, we are told, and it is read once more.
+    /// Re-reads everything, as events may have been lost. If the connection is lost meanwhile, the next reconnect
+    /// causes another re-read.
     async fn reread_all(&mut self) -> Reread {
         for root in self.roots {
             loop {
@@ -157,7 +160,7 @@ impl Follower {
                 if !self.is_connected() {
                     return Reread::Failed;
                 }
-                tokio::time::sleep(RETRY_READ).await;
+                tokio::time::sleep(READ_RETRY_INTERVAL).await;
             }
         }
         let is_connected = self.is_connected();
@@ -172,24 +175,28 @@ impl Follower {
             state.snapshot.clone()
         };
         let read = match bulk::read(&self.zk, root).await {
-            // So does a server that is behind, until it has caught up with the leader.
+            // A lagging server also returns older data, until it has caught up with the leader.
             Ok(subtree) if subtree.is_older_than(&known) => read_newest(&self.zk, root).await,
             read => read,
         };
         let subtree = match read {
             Ok(subtree) => subtree,
             Err(error) => {
-                tracing::warn!(root, %error, "cannot read again after a reconnect");
+                tracing::warn!(root, %error, "cannot re-read the tree after a reconnect");
                 return Reread::Failed;
             }
         };
         if subtree.is_older_than(&known) {
-            tracing::error!(target: "nodepool.zk.ZooKeeper", root, "ZooKeeper shows an earlier time than before, as when it was restored from a copy; \
-                 beginning anew with another session");
+            tracing::error!(
+                target: "nodepool.zk.ZooKeeper",
+                root,
+                "ZooKeeper was rolled back to an older state, as by a restore from a backup; \
+                 starting over with a new session"
+            );
             return Reread::StoreRolledBack;
         }
         let mut state = lock(&self.state);
-        // What was written meanwhile may be newer than what was read: its event has to be heard.
+        // A write during the read may be newer than its result: its event must cause a read.
         state.own_writes.reset();
         state.reads.retain(|path, _| !path.starts_with(root));
         subtree.replace_since(&known, state.snapshot_mut());
@@ -203,7 +210,7 @@ async fn read_newest(zk: &Zk, root: &str) -> Result<Subtree, ZkError> {
     bulk::read(zk, root).await
 }
 
-/// The states that a session has from now on.
+/// The state changes of a session from now on.
 fn session_states(session: watch::Receiver<SessionState>) -> impl Stream<Item = SessionState> {
     stream::unfold(session, |mut session| async move {
         session.changed().await.ok()?;
@@ -219,15 +226,15 @@ fn notifications(notify: Arc<Notify>) -> impl Stream<Item = ()> {
     })
 }
 
-/// What follows from what was taken in.
+/// A read that a batch requires.
 enum FollowUp {
     Read(String, u64),
-    /// The answer to the last try was lost.
+    /// The reply to the last attempt was lost.
     Retry(String, u64),
 }
 
 impl State {
-    /// Events first: an answer to a read of what is gone is worth nothing.
+    /// Applies the events first: the reply to a read of a deleted record is worthless.
     fn apply_batch(
         &mut self,
         batch: Vec<WatchEvent>,
@@ -259,7 +266,7 @@ impl State {
 
     fn on_created(&mut self, path: &str) -> Option<FollowUp> {
         match paths::parse(path) {
-            // We made it ourselves, and whatever has changed it since has an event of its own.
+            // An own creation: every later change of it has its own event.
             ZnodePath::Node(id) if self.snapshot.node(&id).is_some() => {}
             ZnodePath::Request(id) if self.snapshot.request(&id).is_some() => {}
             parsed if is_tracked_record(&parsed) => return self.begin_read(path, &parsed),
@@ -270,7 +277,7 @@ impl State {
                 lock_state.exists = true;
                 lock_state.contenders.insert(name)
             }),
-            // Contenders of ours may be known already.
+            // Own contenders may be known already.
             ZnodePath::RequestLock(id) => {
                 self.change_request_lock(id, |lock_state| !std::mem::replace(&mut lock_state.exists, true))
             }
@@ -297,7 +304,7 @@ impl State {
         }
     }
 
-    /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
+    /// Requests a re-read of a record. At most one read per path is in flight; a change meanwhile causes one more.
     fn begin_read(&mut self, path: &str, parsed: &ZnodePath) -> Option<FollowUp> {
         if !is_tracked_record(parsed) {
             return None;
@@ -314,8 +321,8 @@ impl State {
         Some(FollowUp::Read(path.to_owned(), self.next_generation))
     }
 
-    /// Who unlocks a node has written it just before. Until that is read the picture shows it locked, or we would
-    /// decide on the record of before.
+    /// A process writes a node just before it unlocks it. Until that write is read, the snapshot shows the node as
+    /// locked; otherwise decisions would be based on the previous record.
     fn defer_unlock(&mut self, path: &str, parsed: &ZnodePath) -> bool {
         let ZnodePath::NodeContender(id, _) = parsed else { return false };
         let Some(read) = self.reads.get_mut(&paths::node(id)) else { return false };
@@ -328,12 +335,12 @@ impl State {
             Some(read) if read.generation == generation => match &answer {
                 Ok(_) | Err(ZkError::NoNode | ZkError::SessionExpired | ZkError::NotPermitted(_)) => {}
                 Err(error) => {
-                    tracing::debug!(%path, %error, "cannot read a changed record, trying again");
+                    tracing::debug!(%path, %error, "cannot read a changed record, retrying");
                     read.needs_reread = false;
                     return Some(FollowUp::Retry(path, generation));
                 }
             },
-            _ => return None, // Removed meanwhile.
+            _ => return None, // Deleted meanwhile.
         }
         match answer {
             Ok((data, stat)) => {
@@ -343,13 +350,13 @@ impl State {
                 }
             }
             Err(ZkError::NoNode) => self.remove(&path),
-            // What it said before is no longer true. Of its next change there is an event.
+            // Its last readable content is no longer true. Its next change causes an event.
             Err(ZkError::NotPermitted(reason)) => {
                 let mut subtree = Subtree::default();
                 subtree.insert_unreadable(&path, reason);
                 log_unreadable(subtree.merge_into(self.snapshot_mut()));
             }
-            Err(_) => {} // The session is over.
+            Err(_) => {} // The session has ended.
         }
         let read = self.reads.get_mut(&path)?;
         if std::mem::take(&mut read.needs_reread) {
@@ -363,7 +370,7 @@ impl State {
         None
     }
 
-    /// Whether the picture shows a record as it was then, or as it was written later.
+    /// Whether the snapshot has a record as read, or as written later.
     fn is_current(&self, parsed: &ZnodePath, stat: &Stat) -> bool {
         let known = match parsed {
             ZnodePath::Node(id) => self.snapshot.node(id).map(|known| known.mzxid),
@@ -374,7 +381,7 @@ impl State {
     }
 }
 
-/// What the picture shows the content of, or the time.
+/// Whether the snapshot contains the data or the time of a znode.
 fn is_tracked_record(parsed: &ZnodePath) -> bool {
     let is_of_nodes = matches!(parsed, ZnodePath::Node(_) | ZnodePath::Request(_) | ZnodePath::Component { .. });
     is_of_nodes
@@ -387,10 +394,10 @@ fn is_tracked_record(parsed: &ZnodePath) -> bool {
         )
 }
 
-/// Puts what was read of one record into the picture.
+/// Puts one record, as read, into the snapshot.
 fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, stat: &Stat) {
     snapshot.clear_unreadable(path);
-    // Most of what changes, without the way over a picture.
+    // The most frequent changes, without the detour over a `Subtree`.
     match parsed {
         ZnodePath::Node(id) => match decode_versioned(data, stat) {
             Decoded::Record(stored) => {
@@ -415,6 +422,11 @@ fn apply(snapshot: &mut Snapshot, parsed: ZnodePath, path: &str, data: &Bytes, s
 
 fn log_unreadable(newly_unreadable: Vec<(String, String)>) {
     for (path, reason) in newly_unreadable {
-        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
+        tracing::warn!(
+            target: "nodepool.zk.ZooKeeper",
+            %path,
+            %reason,
+            "cannot read a record; skipping it, its znode is left unchanged"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Keeps one `Snapshot` of nodes, requests, locks and components: first read, then kept by persistent watches.
+//! Cache of nodes, requests, locks, components and images as one `Snapshot`: read once, then kept up to date by a
+//! persistent watch. The counterpart in client-go is the Reflector with its Store.
 //!
 //! Events of one session arrive in the order of the transactions, but a read that was sent before an event may be
-//! answered after it. Every read therefore carries a ticket, and a removal takes the ticket back.
+//! answered after it. Every read therefore has a generation, and a deletion invalidates it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -28,32 +29,32 @@ use nodepool_model::snapshot::transition::Transition;
 use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// What the mirror follows; the order in which it is read at the start.
+/// The roots that the mirror caches, in the order in which they are read at the start.
 pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCKS, paths::COMPONENTS, paths::IMAGES];
 
 /// The snapshot as the session sees it, published whenever it changes.
 pub struct Mirror {
     state: Arc<Mutex<State>>,
-    /// Something was folded in that nobody has looked at yet.
+    /// Notified when an own write was applied that is not published yet.
     own_write_applied: Arc<Notify>,
     rolled_back: Arc<Notify>,
     follower: JoinHandle<()>,
 }
 
-/// Tells of pictures, and has the newest one at any time, even when the mirror is gone.
+/// Notifies of new snapshots and has the newest one at any time, even after the mirror is dropped.
 #[derive(Clone)]
 pub struct Subscription {
     state: Arc<Mutex<State>>,
     revisions: watch::Receiver<u64>,
 }
 
-/// The mirror is gone: there will be no other picture.
+/// The mirror is dropped: there will be no other snapshot.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("nothing more is heard of ZooKeeper")]
+#[error("ZooKeeper mirror stopped")]
 pub struct MirrorStopped;
 
 impl Subscription {
-    /// Waits for a picture that was not seen yet; many of them together are one.
+    /// Waits for an unseen snapshot; several changes are coalesced.
     pub async fn changed(&mut self) -> Result<(), MirrorStopped> {
         self.revisions.changed().await.map_err(|_| MirrorStopped)
     }
@@ -62,7 +63,7 @@ impl Subscription {
         self.revisions.has_changed().unwrap_or(false)
     }
 
-    /// The newest picture, which counts as seen from now on.
+    /// The newest snapshot, which counts as seen from now on.
     pub fn latest_and_mark_seen(&mut self) -> Arc<Snapshot> {
         self.mark_seen();
         self.latest()
@@ -76,7 +77,7 @@ impl Subscription {
         lock(&self.state).snapshot.clone()
     }
 
-    /// Waits for a picture that is like that.
+    /// Waits for a snapshot that meets the condition.
     pub async fn wait_for(&mut self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Arc<Snapshot>, MirrorStopped> {
         loop {
             let snapshot = self.latest_and_mark_seen();
@@ -90,7 +91,7 @@ impl Subscription {
 }
 
 pub(super) struct State {
-    /// Changed in place as long as nobody looks at it; who does keeps the one that he looks at.
+    /// Changed in place unless a reader holds it; a reader keeps the version that it holds.
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) reads: FxHashMap<String, PendingRead>,
     pub(super) next_generation: u64,
@@ -98,30 +99,30 @@ pub(super) struct State {
     pub(super) own_writes: OwnWriteTracker,
     /// Paths for the follower to read, at most one per write that just ended.
     pub(super) foreign_writes: mpsc::UnboundedSender<String>,
-    /// Of what was published; none when the mirror is gone.
+    /// Revision of the published snapshot; `None` when the mirror is dropped.
     pub(super) revisions: Option<watch::Sender<u64>>,
-    /// Rung at each publication, as long as somebody has them.
+    /// Woken at each publication, as long as their owners exist.
     pub(super) wake_signals: Vec<Weak<WakeSignal>>,
     pub(super) transition_stream: Option<TransitionStream>,
-    /// Whether the picture differs from the published one.
+    /// Whether the snapshot differs from the published one.
     pub(super) is_dirty: bool,
 }
 
-/// A published picture, with every step that led to it from the one before.
+/// A published snapshot, with every transition since the previous one.
 pub struct TransitionBatch {
     pub snapshot: Arc<Snapshot>,
-    /// `None` where nobody knows the steps: at the beginning, and after frames that were lost.
+    /// `None` if the transitions are unknown: at the start, and after lost batches.
     pub transitions: Option<Vec<Transition>>,
 }
 
-/// For somebody who wants to see every step. Pictures go at the pace of who looks at them, and then steps are lost, not memory.
+/// Sends every transition to one receiver. If the receiver is too slow, transitions are lost and memory stays bounded.
 pub(super) struct TransitionStream {
     batches: mpsc::Sender<TransitionBatch>,
     has_gap: bool,
 }
 
 impl TransitionStream {
-    /// Returns whether there is still somebody who watches.
+    /// Returns whether the receiver still exists.
     fn send(&mut self, snapshot: &Arc<Snapshot>, transitions: Option<Vec<Transition>>) -> bool {
         let transitions = transitions.filter(|_| !self.has_gap);
         match self.batches.try_send(TransitionBatch { snapshot: snapshot.clone(), transitions }) {
@@ -133,7 +134,7 @@ impl TransitionStream {
     }
 }
 
-/// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
+/// Recently deleted records. Their ids are never reused, but the reply to a write may arrive late.
 #[derive(Default)]
 pub(super) struct Tombstones {
     paths: FxHashSet<String>,
@@ -141,7 +142,7 @@ pub(super) struct Tombstones {
 }
 
 impl Tombstones {
-    /// Far more than go while an answer is on its way.
+    /// Far more deletions than occur while a reply is in flight.
     const MAX_PATHS: usize = 2000;
 
     fn insert(&mut self, path: &str) {
@@ -160,15 +161,15 @@ impl Tombstones {
     }
 }
 
-/// A write of ours that sets records: while it lasts, their events are not taken for those of others. Dropped without
-/// `done` it counts as failed.
+/// An own write that sets records: while it is in flight, their events do not count as foreign. Dropped without `done`
+/// it counts as failed.
 pub struct OwnWrite {
     state: Arc<Mutex<State>>,
     pending: Option<PendingWrite>,
 }
 
 impl OwnWrite {
-    /// It was carried out, and its records have been folded in.
+    /// The write succeeded, and its records have been applied to the snapshot.
     pub fn done(mut self) {
         if let Some(pending) = self.pending.take() {
             let mut state = lock(&self.state);
@@ -188,30 +189,31 @@ impl Drop for OwnWrite {
     }
 }
 
-/// A read under way, and whether its path changed again since it was sent.
+/// A read in flight, and whether its path changed again since it was sent.
 pub(super) struct PendingRead {
     pub(super) generation: u64,
     pub(super) needs_reread: bool,
-    /// Contenders of a node that have gone since.
+    /// Contenders of a node that were deleted since.
     pub(super) unlocks: Vec<String>,
 }
 
 impl Mirror {
-    /// Watches first, then reads everything here; returns with the first complete picture, which is kept up to date on
-    /// the given runtime.
+    /// Watches first, then reads everything. Returns with the first complete snapshot, which is kept up to date on the
+    /// given runtime.
     pub async fn start(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
-        // One watch for all, or a change below one root could be heard of before an earlier one below another.
+        // One watch for all roots: with several, a change below one root could be observed before an earlier one below
+        // another.
         Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
     }
 
-    /// The same of images alone: what builders need.
+    /// The same for images alone, which builders need.
     pub async fn start_images_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
         Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
     }
 
-    /// The same for who only looks: creates nothing.
+    /// The same for read-only clients: creates no znodes.
     pub async fn start_read_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
     }
@@ -245,21 +247,21 @@ impl Mirror {
         Ok(Self { state, own_write_applied, rolled_back, follower })
     }
 
-    /// Resolves, for one who waits for it, when ZooKeeper shows an earlier time than before. Nothing more is followed then: who knows
-    /// the future can only begin anew, with another session.
+    /// Resolves for one waiter when ZooKeeper was rolled back to an older state. The mirror stops then: a process that
+    /// knows the newer state can only start over with another session.
     pub async fn store_rolled_back(&self) {
         self.rolled_back.notified().await;
     }
 
-    /// The picture as it is now, with all that was folded in.
+    /// The current snapshot, with all own writes applied.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         let mut state = lock(&self.state);
         state.publish();
         state.snapshot.clone()
     }
 
-    /// Shows the picture as it is now, without publishing it: nobody else needs to look at it.
-    /// Nothing is heard of ZooKeeper meanwhile, so this is for short looks.
+    /// Reads the current snapshot without publishing it, as no other reader needs it. The mirror processes no events
+    /// meanwhile, so the closure must be short.
     pub fn with_snapshot<T>(&self, read: impl FnOnce(&Snapshot) -> T) -> T {
         read(&lock(&self.state).snapshot)
     }
@@ -272,21 +274,21 @@ impl Mirror {
         lock(&self.state).snapshot.request_lock(id).clone()
     }
 
-    /// Tells of changes a little later than `snapshot` shows them: many of them together are one.
+    /// Notifies of changes a little later than `snapshot` shows them; several changes are coalesced.
     pub fn subscribe(&self) -> Subscription {
         let revisions = lock(&self.state).revisions.as_ref().map(watch::Sender::subscribe);
         Subscription {
             state: self.state.clone(),
-            revisions: revisions.expect("a mirror publishes as long as it is there"),
+            revisions: revisions.expect("a mirror publishes as long as it exists"),
         }
     }
 
-    /// From now on this is rung at each publication.
+    /// From now on the signal is woken at each publication.
     pub fn wake_on_publish(&self, signal: &Arc<WakeSignal>) {
         lock(&self.state).wake_signals.push(Arc::downgrade(signal));
     }
 
-    /// From now on each published picture goes there as well, with the steps that led to it.
+    /// From now on each published snapshot is also sent to `batches`, with the transitions that led to it.
     pub fn stream_transitions(&self, batches: mpsc::Sender<TransitionBatch>) {
         let mut state = lock(&self.state);
         state.publish();
@@ -303,7 +305,8 @@ impl Mirror {
         OwnWrite { state: self.state.clone(), pending }
     }
 
-    /// Takes over what a write of ours has changed, before the writer is told: who has begun three nodes counts three.
+    /// Applies an own write to the snapshot, before the writer receives the result: a pool that has begun three nodes
+    /// counts three.
     pub fn apply_own_write(&self, change: impl FnOnce(&mut SnapshotUpdate<'_>)) {
         let mut state = lock(&self.state);
         change(&mut SnapshotUpdate { state: &mut state });
@@ -319,7 +322,7 @@ impl Drop for Mirror {
     }
 }
 
-/// The ways in which an own write changes the picture.
+/// The changes of the snapshot by an own write.
 pub struct SnapshotUpdate<'a> {
     state: &'a mut State,
 }
@@ -329,7 +332,8 @@ impl SnapshotUpdate<'_> {
         self.state.snapshot_mut()
     }
 
-    /// A node that was there before the write: where it is not, its removal was heard of before the writer got here.
+    /// Changes a node that existed before the write. If the node is missing, its deletion was observed before the
+    /// reply.
     pub fn change_node(&mut self, id: NodeId, stored: Versioned<Node>) {
         if self.state.snapshot.node(&id).is_some() {
             self.state.snapshot_mut().put_node(id, stored);
@@ -343,7 +347,7 @@ impl SnapshotUpdate<'_> {
         }
     }
 
-    /// A new node, unless it has gone again already.
+    /// Adds a new node, unless it is already deleted again.
     pub fn add_node(&mut self, id: NodeId, stored: Versioned<Node>) {
         if !self.state.tombstones.contains(&paths::node(&id)) {
             self.state.snapshot_mut().put_node(id, stored);
@@ -363,7 +367,7 @@ impl SnapshotUpdate<'_> {
 }
 
 impl State {
-    /// To change the picture.
+    /// The snapshot for a change, after which it has to be published.
     pub(super) fn snapshot_mut(&mut self) -> &mut Snapshot {
         self.is_dirty = true;
         Arc::make_mut(&mut self.snapshot)
@@ -389,12 +393,12 @@ impl State {
 
     fn request_reads(&self, paths: Vec<String>) {
         for path in paths {
-            // Without a follower nobody looks at the picture either.
+            // Without a follower the snapshot has no readers either.
             let _ = self.foreign_writes.send(path);
         }
     }
 
-    /// The znode at a path is gone; an answer to an earlier read of it must not bring it back.
+    /// Removes a deleted znode; the reply to an earlier read of it must not restore it.
     pub(super) fn remove(&mut self, path: &str) {
         self.remove_parsed(path, paths::parse(path));
     }
@@ -408,7 +412,8 @@ impl State {
         if self.snapshot.is_unreadable(path) {
             self.snapshot_mut().clear_unreadable(path);
         }
-        // Of what we took away ourselves we hear once more, and nobody needs to look at the same picture again.
+        // The event of an own deletion arrives after the deletion was applied, and must not publish the same snapshot
+        // again.
         if !self.snapshot_contains(&parsed) {
             return;
         }
@@ -428,7 +433,7 @@ impl State {
         }
     }
 
-    /// Whether there is something of what is said to be gone.
+    /// Whether the snapshot still contains a deleted object.
     fn snapshot_contains(&self, parsed: &ZnodePath) -> bool {
         let snapshot = &self.snapshot;
         match parsed {
@@ -438,7 +443,7 @@ impl State {
             ZnodePath::Request(id) => snapshot.has_request(id),
             ZnodePath::RequestLock(id) => snapshot.has_request_lock(id),
             ZnodePath::RequestContender(id, name) => snapshot.request_lock(id).contenders.contains(name),
-            // Of others few go.
+            // Other objects are rarely deleted.
             _ => true,
         }
     }
@@ -482,17 +487,22 @@ impl State {
 
 pub(super) fn report_unreadable(snapshot: &Snapshot) {
     for (path, reason) in snapshot.unreadable() {
-        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
+        tracing::warn!(
+            target: "nodepool.zk.ZooKeeper",
+            %path,
+            %reason,
+            "cannot read a record; skipping it, its znode is left unchanged"
+        );
     }
 }
 
-/// Makes sure that the containers exist that everybody expects. Looking first costs one round trip where they do; an
-/// attempt to create what exists would cost a transaction each.
+/// Creates the containers that all clients expect. Checking first costs one round trip if they exist; an attempt to
+/// create them would cost a transaction each.
 async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
     let components = ["pool", "launcher", "builder"].map(|kind| format!("/nodepool/components/{kind}"));
-    // Builders make theirs when they build something.
-    let kept = ROOTS.into_iter().filter(|root| *root != paths::IMAGES).map(str::to_owned);
-    let containers = std::iter::once("/nodepool".to_owned()).chain(kept).chain(components);
+    // Builders create the images root when they build an image.
+    let roots = ROOTS.into_iter().filter(|root| *root != paths::IMAGES).map(str::to_owned);
+    let containers = std::iter::once("/nodepool".to_owned()).chain(roots).chain(components);
     let containers: Vec<String> = containers.collect();
     let found = try_join_all(containers.iter().map(|path| zk.exists(path))).await?;
     for (path, _) in containers.into_iter().zip(found).filter(|(_, found)| found.is_none()) {

@@ -1,15 +1,15 @@
-//! Tells the events of our own writes from those of others, so that nobody reads back what he has just written.
+//! Recognises the watch events of own writes, so that the mirror does not read back what this process has just written.
 //!
-//! An event says only that a znode changed. Events of one znode come in the order of its changes, one per change, but
-//! they may overtake the answer to the write that caused them. So events are counted: as many as there are successful
-//! writes of ours are taken for echoes, the earliest ones. If anybody else wrote too, at least the last event is left
-//! over, and it leads to a read. A write that failed has no echo.
+//! An event says only that a znode changed. Events of one znode arrive in the order of its changes, one per change, but
+//! they may overtake the reply to the write that caused them. So events are counted: for each successful own write, the
+//! earliest event counts as its own. If another process wrote too, at least the last event is left over and causes a
+//! read. A failed write has no event.
 
 use rustc_hash::FxHashMap;
 
 #[derive(Debug, Default)]
 pub struct OwnWriteTracker {
-    /// Changes when events may have been lost: what was counted before counts no more.
+    /// Changes when events may have been lost: earlier counts are void.
     epoch: u64,
     paths: FxHashMap<String, WriteCount>,
 }
@@ -18,9 +18,9 @@ pub struct OwnWriteTracker {
 struct WriteCount {
     /// Writes that are not answered yet.
     in_flight: u32,
-    /// Events that came meanwhile; the answer tells whose they were.
+    /// Events received meanwhile; the reply decides whether they belong to an own write.
     early_events: u32,
-    /// Writes that are answered and whose events are still to come.
+    /// Answered writes whose events have not arrived yet.
     expected_events: u32,
 }
 
@@ -32,7 +32,7 @@ pub struct PendingWrite {
 }
 
 impl OwnWriteTracker {
-    /// Before the write is sent: it sets the data of these znodes, each once.
+    /// To be called before the write is sent: it sets the data of these znodes, each once.
     pub fn begin_write(&mut self, paths: Vec<String>) -> PendingWrite {
         for path in &paths {
             self.paths.entry(path.clone()).or_default().in_flight += 1;
@@ -40,7 +40,8 @@ impl OwnWriteTracker {
         PendingWrite { paths, epoch: self.epoch }
     }
 
-    /// An event came. Where this returns true nothing has to be read: it is an echo, or will be asked about later.
+    /// Counts an event. If this returns true, no read is due: the event belongs to an own write, or the reply decides
+    /// later.
     pub fn on_event(&mut self, path: &str) -> bool {
         let Some(count) = self.paths.get_mut(path) else { return false };
         if count.expected_events > 0 {
@@ -54,7 +55,7 @@ impl OwnWriteTracker {
         true
     }
 
-    /// The write was carried out. Returns the znodes that have to be read because others wrote them too.
+    /// The write succeeded. Returns the znodes to read, because another process wrote them too.
     pub fn done(&mut self, write: PendingWrite) -> Vec<String> {
         if write.epoch != self.epoch {
             return self.failed(write);
@@ -69,7 +70,7 @@ impl OwnWriteTracker {
         self.failed(write)
     }
 
-    /// The write was not carried out, or nobody knows. Returns the znodes that have to be read.
+    /// The write failed, or its outcome is unknown. Returns the znodes to read.
     pub fn failed(&mut self, write: PendingWrite) -> Vec<String> {
         let mut foreign_writes = Vec::new();
         for path in write.paths {
@@ -84,12 +85,12 @@ impl OwnWriteTracker {
         foreign_writes
     }
 
-    /// The znode is gone, and its events with it.
+    /// The znode is deleted, and its counts with it.
     pub fn forget(&mut self, path: &str) {
         self.paths.remove(path);
     }
 
-    /// Events may have been lost, and everything is read anew.
+    /// Events may have been lost, and everything is re-read.
     pub fn reset(&mut self) {
         self.epoch += 1;
         self.paths.retain(|_, count| {
@@ -163,7 +164,7 @@ mod tests {
         let (lost, open) = (begin_write(&mut tracker), begin_write(&mut tracker));
         assert_eq!(tracker.done(lost), Vec::<String>::new());
         tracker.reset();
-        assert!(tracker.on_event(PATH)); // The answer to the open write will tell.
+        assert!(tracker.on_event(PATH)); // The reply to the open write decides.
         assert_eq!(tracker.done(open), [PATH]);
         assert!(!tracker.on_event(PATH));
         assert!(tracker.paths.is_empty());

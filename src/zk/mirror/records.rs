@@ -1,4 +1,4 @@
-//! Bytes to records; a record that does not parse is data too: reported, skipped, never touched.
+//! Decoding of records. A record that does not parse is reported and skipped, and its znode is never changed.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -13,13 +13,13 @@ use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::Versioned;
 use zookeeper_server::types::Stat;
 
-/// What the data of a znode turned out to be.
+/// Result of decoding the data of a znode.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decoded<T> {
     Record(T),
-    /// No data at all: a lock attempt recreated a record that had just been removed.
+    /// No data: a lock attempt re-created a record that had just been deleted.
     Empty,
-    /// Somebody wrote something that is no such record; the reason names the place in the document.
+    /// Not a record of this kind; the reason names the position in the document.
     Unreadable(String),
 }
 
@@ -35,7 +35,7 @@ pub fn decode<T: DeserializeOwned>(data: &[u8]) -> Decoded<T> {
 
 /// A record that a znode holds.
 pub trait Record: DeserializeOwned {
-    /// Since when it is in its state, for records that have one.
+    /// The time of the last state change, for records that have a state.
     fn state_time(&mut self) -> Option<&mut Timestamp> {
         None
     }
@@ -72,8 +72,8 @@ impl Record for Component {}
 pub fn decode_versioned<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Versioned<T>> {
     match decode::<T>(data) {
         Decoded::Record(mut record) => {
-            // One that does not say it is taken to have come into its state when it was written; beginning with 1970 it would be
-            // too old for everything.
+            // A record without a state time counts as in its state since it was written; with a default of 1970 it
+            // would be too old for every rule.
             if let Some(time) = record.state_time().filter(|time| **time == Timestamp::default()) {
                 *time = Timestamp(stat.mtime as f64 / 1000.0);
             }
@@ -92,7 +92,7 @@ fn reason(data: &[u8], error: &serde_json::Error) -> String {
     if std::str::from_utf8(data).is_err() {
         return format!("{} bytes that are not UTF-8 text", data.len());
     }
-    // serde_json names line and column, and of the content at most the one word it stumbled over.
+    // serde_json names line and column, and quotes at most the one token that it did not expect.
     format!("{error} ({} bytes)", data.len())
 }
 

@@ -1,4 +1,4 @@
-//! A bell that wakes one task, as often as it is rung; cheaper than a channel where many are told that there is something new to see.
+//! Single-task wake-up, cheaper than a channel when many tasks are notified of each new snapshot.
 
 use std::task::Waker;
 
@@ -8,7 +8,7 @@ use futures::task::AtomicWaker;
 pub struct WakeSignal(AtomicWaker);
 
 impl WakeSignal {
-    /// Whoever listens looks after this, and before it sleeps again.
+    /// The task checks its condition after this call, and registers again before each further wait.
     pub fn register(&self, waker: &Waker) {
         self.0.register(waker);
     }

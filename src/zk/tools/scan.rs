@@ -1,6 +1,6 @@
-//! Bulk reads for tools: everything of one kind, read once, with many requests under way at a time.
+//! Bulk reads for tools: all records of one kind, read once, with many requests in flight.
 //!
-//! Reading never creates a znode, and what cannot be read is told with its path instead of ending the scan.
+//! Reading never creates a znode. An unreadable record is reported with its path and does not end the scan.
 
 use std::pin::pin;
 
@@ -17,10 +17,10 @@ use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::Versioned;
 use zookeeper_server::types::{Stat, ZkError};
 
-/// Small requests under way at a time. The server answers in order, so this only has to cover the way there and back.
+/// Small requests in flight. The server answers in order, so this only has to cover the round trip.
 const MAX_IN_FLIGHT: usize = WINDOW * BATCH;
 
-/// What was found, sorted by id, and what was found but is no record.
+/// The records found, sorted by id, and the znodes without a readable record.
 #[derive(Clone, Debug)]
 pub struct ScanResult<T> {
     pub found: Vec<T>,
@@ -34,7 +34,7 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-/// A node's record and who contends for its lock.
+/// A node's record and the contenders for its lock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeEntry {
     pub id: NodeId,
@@ -48,7 +48,7 @@ pub struct RequestEntry {
     pub stored: Versioned<NodeRequest>,
 }
 
-/// A build that a provider has a place for, with the uploads in it, if any.
+/// A build with a znode for a provider, and the uploads below it, if any.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProviderBuild {
     pub image: ImageName,
@@ -56,13 +56,13 @@ pub struct ProviderBuild {
     pub uploads: Vec<UploadId>,
 }
 
-/// What lies at one path.
+/// Result of reading one path.
 enum ReadOutcome<T> {
     Found(T),
     Unreadable(Unreadable),
-    /// A place without a record: worth a word in a list, and nothing to whoever asks for it.
+    /// A znode without data: reported in a list, and treated as missing by the read of one record.
     Empty(Unreadable),
-    /// Removed since it was listed.
+    /// Deleted since it was listed.
     Removed,
 }
 
@@ -77,14 +77,14 @@ impl<T> ReadOutcome<T> {
     }
 }
 
-/// All nodes. Locks are looked at only where a lock directory can exist.
+/// All nodes. Locks are read only if a lock directory can exist.
 pub async fn nodes(zk: &dyn Connection) -> Result<ScanResult<NodeEntry>, ZkError> {
     let mut found = Vec::new();
     let unreadable = each_node(zk, |entry| found.push(entry)).await?;
     Ok(ScanResult { found, unreadable })
 }
 
-/// All nodes in order of their ids, each as soon as it is read; what is no record is returned at the end.
+/// Visits all nodes in the order of their ids, each as soon as it is read; returns the unreadable ones.
 pub async fn each_node(zk: &dyn Connection, mut visit: impl FnMut(NodeEntry)) -> Result<Vec<Unreadable>, ZkError> {
     let ids: Vec<NodeId> = sorted_children(zk, paths::NODES).await?.into_iter().map(NodeId::from).collect();
     let mut unreadable = Vec::new();
@@ -101,7 +101,7 @@ pub async fn each_node(zk: &dyn Connection, mut visit: impl FnMut(NodeEntry)) ->
     Ok(unreadable)
 }
 
-/// One node; `None` where there is none.
+/// One node; `None` if it does not exist.
 pub async fn node(zk: &dyn Connection, id: &NodeId) -> Result<Option<Result<NodeEntry, Unreadable>>, ZkError> {
     optional(read_nodes(zk, std::slice::from_ref(id)).await?.pop().unwrap_or(ReadOutcome::Removed))
 }
@@ -113,7 +113,7 @@ pub async fn requests(zk: &dyn Connection) -> Result<ScanResult<RequestEntry>, Z
     collect(zk, ids, |id| paths::request(&RequestId::from(id)), entry).await
 }
 
-/// One request; `None` where there is none.
+/// One request; `None` if it does not exist.
 pub async fn request(zk: &dyn Connection, id: &RequestId) -> Result<Option<Result<RequestEntry, Unreadable>>, ZkError> {
     let path = paths::request(id);
     optional(match zk.get(&path).await {
@@ -133,7 +133,7 @@ pub async fn launchers(zk: &dyn Connection) -> Result<ScanResult<Versioned<Compo
     components_of(zk, ComponentKind::Launcher).await
 }
 
-/// The builds that a provider has a place for, of all images, sorted.
+/// The builds of all images that have a znode for the provider, sorted.
 pub async fn builds_of_provider(zk: &dyn Connection, provider: &ProviderName) -> Result<Vec<ProviderBuild>, ZkError> {
     let images = sorted_children(zk, paths::IMAGES).await?.into_iter().map(ImageName::from);
     let builds: Vec<Vec<(ImageName, BuildId)>> =
@@ -174,7 +174,7 @@ async fn components_of<T: Record>(
     collect(zk, names, |name| paths::component(kind, name), |_, stored| stored).await
 }
 
-/// The children of a znode in order; none where the znode does not exist.
+/// The children of a znode in order; empty if the znode does not exist.
 async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>, ZkError> {
     match zk.children(path).await {
         Ok((mut names, _)) => {
@@ -186,7 +186,7 @@ async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>,
     }
 }
 
-/// Reads these records in their order; `make` turns a name and what is stored under it into an entry.
+/// Reads these records in their order; `make` turns a name and its record into an entry.
 async fn collect<R: Record, T>(
     zk: &dyn Connection,
     names: Vec<String>,
@@ -200,7 +200,7 @@ async fn collect<R: Record, T>(
         for ((path, answer), name) in batch.into_iter().zip(&mut names) {
             let (data, stat) = match answer {
                 Ok(answer) => answer,
-                Err(ZkError::NoNode) => continue, // Removed since it was listed.
+                Err(ZkError::NoNode) => continue, // Deleted since it was listed.
                 Err(error) => return Err(error),
             };
             match classify(path, &data, &stat) {
@@ -221,14 +221,14 @@ fn optional<T>(read: ReadOutcome<T>) -> Result<Option<Result<T, Unreadable>>, Zk
     }
 }
 
-/// The request for the records leaves when this is called, not when the future is polled.
+/// The request for the records is sent when this is called, not when the future is polled.
 fn read_nodes<'a>(
     zk: &'a dyn Connection,
     ids: &'a [NodeId],
 ) -> impl Future<Output = Result<Vec<ReadOutcome<NodeEntry>>, ZkError>> + 'a {
     let reply = read_batch(zk, ids.iter().map(paths::node).collect());
     async move {
-        // A node's only child is its lock directory; most of the idle ones never had any.
+        // A node's only child is its lock directory; most idle nodes never had one.
         let with_lock = |((path, answer), id): (ReadReply, &NodeId)| {
             let has_lock = answer.as_ref().is_ok_and(|(_, stat)| stat.num_children > 0);
             (path, answer, has_lock.then(|| zk.children(&paths::node_lock(id))))

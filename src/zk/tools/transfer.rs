@@ -1,4 +1,4 @@
-//! Export and import of what ZooKeeper holds of images: paths and the texts at them, as one JSON object.
+//! Export and import of the image data in ZooKeeper: one JSON object that maps paths to texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,11 @@ use nodepool_model::records::image_upload::ImageUpload;
 use nodepool_model::snapshot::images::Images;
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// ZooKeeper has to be made to count beyond the uploads that are imported, one by one: what nobody wants to wait for is refused.
+/// Larger upload numbers are refused. The import advances ZooKeeper's sequence beyond the imported uploads one by one,
+/// which would take too long.
 const MAX_UPLOAD_NUMBER: u64 = 1_000_000;
 
-/// Everything that is known of images, and the records that cannot be read.
+/// All image data, and the records that cannot be read.
 pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkError> {
     let (subtree, unreadable) = bulk_images::read(zk).await?;
     let mut images = Images::default();
@@ -26,11 +27,11 @@ pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkErr
     Ok((images, unreadable))
 }
 
-/// What was exported, and the records that were not because they cannot be read, with the reasons.
+/// The exported data, and the records that are left out because they cannot be read, with the reasons.
 pub type Exported = (Map<String, Value>, BTreeMap<String, String>);
 
-/// Pause flags, builds and uploads; requests and locks are not part of it. A build that never was more than the place of its
-/// uploads has no text, as in Nodepool 11.
+/// Pause flags, builds and uploads, without requests and locks. A build znode that never was more than the parent of
+/// its uploads has an empty text, as in Nodepool 11.
 pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
     let (subtree, unreadable) = bulk_images::read(zk).await?;
     let mut found = Map::new();
@@ -40,7 +41,7 @@ pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
                 let text = String::from_utf8_lossy(&data).into_owned();
                 found.insert(path, Value::String(text));
             }
-            // It went meanwhile.
+            // It was deleted meanwhile.
             Err(ZkError::NoNode) => {}
             Err(error) => return Err(error),
         }
@@ -48,12 +49,12 @@ pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
     Ok((found, unreadable))
 }
 
-/// The paths and texts of an exported file, or what is wrong with it: nothing is written of a file that is not all right.
+/// The paths and texts of an exported file, or its first error: a file with an error is not imported at all.
 pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
-    let entries = document.as_object().ok_or("it is no JSON object of paths and texts")?;
+    let entries = document.as_object().ok_or("not a JSON object that maps paths to strings")?;
     let mut checked = BTreeMap::new();
     for (path, value) in entries {
-        let text = value.as_str().ok_or_else(|| format!("what it has for {path} is no text"))?;
+        let text = value.as_str().ok_or_else(|| format!("the value of {path} is not a string"))?;
         let error = match paths::parse(path) {
             ZnodePath::ImagePause(_) => None,
             ZnodePath::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
@@ -61,7 +62,7 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
                 check_number(path, key.upload.as_str())?;
                 unreadable(decode::<ImageUpload>(text.as_bytes()))
             }
-            _ => return Err(format!("{path} is no place of an image's data")),
+            _ => return Err(format!("{path} is not the path of a pause flag, build or upload")),
         };
         if let Some(error) = error {
             return Err(format!("the record for {path} cannot be read: {error}"));
@@ -73,23 +74,23 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
 
 fn check_number(path: &str, upload: &str) -> Result<(), String> {
     if upload.len() != 10 || !upload.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("{path} is no upload: its name is not the ten digits that ZooKeeper gives"));
+        return Err(format!("{path} is not an upload: its name is not a ten-digit sequence number"));
     }
     match upload.parse::<u64>() {
         Ok(number) if number <= MAX_UPLOAD_NUMBER => Ok(()),
-        _ => Err(format!("{path} has a number that is too large: {MAX_UPLOAD_NUMBER} is the largest of an upload")),
+        _ => Err(format!("the upload number of {path} is too large: at most {MAX_UPLOAD_NUMBER}")),
     }
 }
 
 fn unreadable<T>(decoded: Decoded<T>) -> Option<String> {
     match decoded {
-        // Nodepool 11 exports what it finds, and finds places without records.
+        // Nodepool 11 also exports znodes without records.
         Decoded::Record(_) | Decoded::Empty => None,
         Decoded::Unreadable(reason) => Some(reason),
     }
 }
 
-/// Writes what was exported; what is there besides is left alone. Numbers of later uploads follow those that are imported.
+/// Writes exported data; other image data is left unchanged. Numbers of later uploads follow the imported ones.
 pub async fn import(zk: &Zk, entries: &BTreeMap<String, String>) -> Result<(), ZkError> {
     let uploads = entries.keys().filter(|path| matches!(paths::parse(path), ZnodePath::ImageUpload(_)));
     let mut numbers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -97,7 +98,7 @@ pub async fn import(zk: &Zk, entries: &BTreeMap<String, String>) -> Result<(), Z
         let parent = paths::parent(path).unwrap_or(path).to_owned();
         numbers.entry(parent).or_default().insert(paths::name(path).to_owned());
     }
-    // A build comes before what lies below it.
+    // A build is written before everything below it.
     for (path, text) in entries {
         write(zk, path, text).await?;
     }
@@ -120,7 +121,8 @@ async fn write(zk: &Zk, path: &str, text: &str) -> Result<(), ZkError> {
     Err(ZkError::NoNode)
 }
 
-/// Of an upload whose build is not part of the data, too: it had a record once, or will.
+/// Creates the parents of a path, also of an upload whose build is not part of the data: it had a record once, or will
+/// have one.
 async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
     for (end, _) in path.match_indices('/').skip(1) {
         match make_path(zk, &path[..end]).await {
@@ -135,8 +137,8 @@ async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
     Ok(())
 }
 
-/// Has ZooKeeper count beyond the highest number that was imported. What is created for that goes with us, should we be killed: it
-/// would be an upload without a record for ever.
+/// Advances ZooKeeper's sequence beyond the highest imported number. The placeholders are ephemeral: one that a killed
+/// process left behind would be an upload without a record forever.
 async fn advance_sequence(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
     let highest = imported.iter().filter_map(|name| name.parse::<u64>().ok()).max().unwrap_or(0);
     loop {
@@ -168,7 +170,7 @@ mod tests {
         server.fail_next(killed.session_id(), 1, Fault::AfterApplying);
         let numbers = BTreeSet::from(["0000000003".to_owned()]);
         assert!(advance_sequence(&killed, UPLOADS, &numbers).await.is_err());
-        assert_eq!(later.children(UPLOADS).await.unwrap().0.len(), 2, "the placeholder is there");
+        assert_eq!(later.children(UPLOADS).await.unwrap().0.len(), 2, "the placeholder exists");
         server.expire(killed.session_id());
         import(&later, &BTreeMap::from([(path, record)])).await.unwrap();
         assert_eq!(later.children(UPLOADS).await.unwrap().0, ["0000000003"]);
@@ -179,10 +181,10 @@ mod tests {
     #[test]
     fn uploads_with_numbers_zookeeper_would_not_issue_are_refused() {
         for (name, expected) in [
-            ("placeholder-0000000001", "ten digits"),
-            ("3", "ten digits"),
-            ("00000000x3", "ten digits"),
-            ("-000000003", "ten digits"),
+            ("placeholder-0000000001", "ten-digit"),
+            ("3", "ten-digit"),
+            ("00000000x3", "ten-digit"),
+            ("-000000003", "ten-digit"),
             ("2147483647", "too large"),
             ("9999999999", "too large"),
         ] {

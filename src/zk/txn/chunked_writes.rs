@@ -1,7 +1,7 @@
-//! Writes that do not fit one transaction: a request for thousands of nodes goes the old way, lock and steps.
+//! Writes beyond one transaction: a request for thousands of nodes is written in chunks, under the request's lock.
 //!
-//! A process that ends in the middle leaves a pending request that nobody has locked, with some nodes allocated to it;
-//! the rule for lost requests undoes that.
+//! A process that ends during a chunked write leaves an unlocked pending request with some nodes allocated to it; the
+//! rule for lost requests undoes that.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use nodepool_model::records::request::RequestState;
 use nodepool_model::snapshot::{NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{CreateMode, Op};
 
-/// Nodes per transaction, as long as they fit: records are about 1 kB, and ZooKeeper takes 1 MiB.
+/// Nodes per transaction, if they fit: records are about 1 kB, and ZooKeeper accepts 1 MiB.
 const MAX_CHUNK_NODES: usize = 200;
-/// Between two attempts. What a picture lacks is read again within a part of that.
+/// Back-off between two attempts. The mirror re-reads what its snapshot lacks within a fraction of it.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// What a node's lock, the proof that it is free, and paths take beside the record, in bytes: 300, and four times the chroot.
+/// Bytes of a node's lock, the proof that it is free, and paths, beside the record: 300, and four times the chroot.
 pub(crate) const OVERHEAD_BYTES: usize = 500;
 
 /// Records, each after the operation that writes or creates it.
@@ -37,7 +37,7 @@ pub(crate) fn write(node: &NodeChange) -> Op {
     Op::set(paths::node(&node.id), json::to_bytes(&node.record), node.version)
 }
 
-/// Requested, pending, nodes allocated step by step, fulfilled.
+/// Writes the request as pending, allocates the nodes in chunks, then writes the request as fulfilled.
 pub(crate) async fn fulfill(
     store: &Store,
     request: RequestChange,
@@ -63,15 +63,15 @@ async fn fulfill_locked(
     store.set_request(lock, &unchanged, request).await.map(drop)
 }
 
-/// That nobody has changed those of these nodes that are ready for a request since they were written: in steps there is time for that.
-/// Those that were freed may be anybody's by now.
+/// Checks that the nodes that are ready for a request have not changed since they were written: between chunks another
+/// process may write them. Freed nodes are not checked, because they may already be allocated to another request.
 pub(crate) fn unchanged_checks<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) -> Vec<Op> {
     let ready = nodes.into_iter().filter(|node| node.record.state == NodeState::Ready);
     let ready = ready.filter(|node| node.record.allocated_to.is_some());
     ready.map(|node| Op::check(paths::node(&node.id), node.version + 1)).collect()
 }
 
-/// Nodes freed step by step, then the request: the order in which an interruption does no harm.
+/// Frees the nodes in chunks, then resets the request: in this order an interruption does no harm.
 pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<NodeChange>) -> Result<(), WriteError> {
     let lock = lock_request(store, &request).await?;
     let result = match write_in_chunks(store, &lock, &request, nodes).await {
@@ -81,8 +81,8 @@ pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<N
     release_and_back_off(lock, result).await
 }
 
-/// Gives a lock back after what was done under it in steps. What failed has changed the picture by itself: on that it would be tried
-/// again at once, and again, so it takes a while.
+/// Releases the lock after a chunked write. A failed write has changed the snapshot itself, which would trigger the
+/// next attempt at once, and again; so the error is returned after a back-off.
 pub(crate) async fn release_and_back_off<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
     release(lock).await;
     if result.is_err() {
@@ -91,8 +91,9 @@ pub(crate) async fn release_and_back_off<T>(lock: Lock, result: Result<T, WriteE
     result
 }
 
-/// Each step carries what was decided on: the lock is ours, and the request is as it was. A request that somebody fulfilled between
-/// the decision and the lock would lose its nodes otherwise, as their records need not have changed since.
+/// Each chunk carries the conditions of the decision: the lock is held, and the request is unchanged. Otherwise a
+/// request that was fulfilled between the decision and the lock would lose its nodes, as their records need not have
+/// changed since.
 async fn write_in_chunks(
     store: &Store,
     lock: &Lock,
@@ -116,7 +117,7 @@ impl Store {
     }
 }
 
-/// As many of these at a time as fit a transaction of so many bytes, and one at least.
+/// Splits items into chunks that fit a transaction of `max_bytes`; each has at least one item.
 pub(crate) fn chunks<T>(items: Vec<T>, max_bytes: usize, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let (mut chunks, mut chunk, mut size) = (Vec::new(), Vec::new(), 0);
     for item in items {
@@ -132,12 +133,12 @@ pub(crate) fn chunks<T>(items: Vec<T>, max_bytes: usize, bytes: impl Fn(&T) -> u
     chunks
 }
 
-/// What these take in a transaction, in bytes.
+/// Size of these writes in a transaction, in bytes.
 pub(crate) fn size<T>(writes: &[(Op, T)]) -> usize {
     writes.iter().map(|(op, _)| bytes(op)).sum()
 }
 
-/// What the write of a node takes in a transaction, in bytes.
+/// Size of the write of a node in a transaction, in bytes.
 pub(crate) fn bytes(op: &Op) -> usize {
     OVERHEAD_BYTES + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
 }

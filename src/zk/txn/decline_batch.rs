@@ -1,7 +1,7 @@
-//! Pools of one launcher that decline a request at the same moment do it in one write.
+//! Coalesces the declines of one request by several pools of a launcher into one write.
 //!
-//! On their own all of them but one would be refused, and would decide anew: of a request that five hundred pools decline, more than
-//! a hundred thousand transactions were made.
+//! Separate writes would conflict: all but one fail and are decided again. A request that 500 pools declined caused
+//! more than 100,000 transactions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::snapshot::{RequestChange, WriteError};
 
-/// Who waits until the write is done that is under way for its request.
+/// Declines that wait for the write in progress of their request.
 #[derive(Default)]
 pub struct DeclineBatcher(Mutex<HashMap<RequestId, Vec<WaitingDecline>>>);
 
@@ -32,7 +32,8 @@ enum Role {
     Waiting(oneshot::Receiver<Result<(), WriteError>>),
 }
 
-/// Of who writes. Where it is dropped before it is over, who waits is told to decide anew.
+/// Held by the pool that writes the batch. If it is dropped early, the waiting pools receive `Conflict` and decide
+/// again.
 struct BatchWriter {
     batcher: Arc<DeclineBatcher>,
     id: RequestId,
@@ -40,7 +41,7 @@ struct BatchWriter {
 }
 
 impl BatchWriter {
-    /// Who came meanwhile; where nobody did, the turn is over.
+    /// The declines that arrived during the last write. If there are none, the batch is finished.
     fn next(&mut self) -> Option<Vec<WaitingDecline>> {
         let mut in_progress = self.batcher.lock();
         let waiting = in_progress.get_mut(&self.id).map(std::mem::take).filter(|waiting| !waiting.is_empty());
@@ -61,7 +62,7 @@ impl Drop for BatchWriter {
 }
 
 impl DeclineBatcher {
-    /// Writes it, together with what others have to say meanwhile.
+    /// Writes a decline, together with those that arrive meanwhile.
     pub async fn decline<F>(
         self: &Arc<Self>,
         request: RequestChange,
@@ -80,7 +81,7 @@ impl DeclineBatcher {
         while let Some(waiting) = writer.next() {
             let (fit, outdated): (Vec<_>, Vec<_>) =
                 waiting.into_iter().partition(|waiting| waiting.change.version == last.version);
-            // Nobody may be waiting for an answer any more.
+            // A waiting pool may have dropped its receiver.
             let notify = |waiting: Vec<WaitingDecline>, result: &Result<(), WriteError>| {
                 waiting.into_iter().for_each(|waiting| drop(waiting.answer.send(result.clone())));
             };
@@ -111,7 +112,7 @@ impl DeclineBatcher {
     }
 }
 
-/// What all of them want, after this has been written. All were made of the same record as this.
+/// The next write: `written` with the changes of the others, which are based on the same record.
 fn merged(written: RequestChange, others: &[WaitingDecline]) -> RequestChange {
     let mut next = RequestChange { version: written.version + 1, ..written };
     for WaitingDecline { change, .. } in others {
@@ -142,7 +143,7 @@ mod tests {
         RequestChange { id: "200-1".into(), record: NodeRequest { declined_by: vec![pool.into()], ..record }, version }
     }
 
-    /// Pools that decline at once, and what each write holds and answers.
+    /// Pools decline concurrently: checks the content of each write and the result of each decline.
     async fn check(
         pools: Vec<RequestChange>,
         answer: Result<(), WriteError>,

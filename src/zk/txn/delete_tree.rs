@@ -1,23 +1,22 @@
-//! Removes a znode with everything below it, in as few transactions as ZooKeeper takes.
+//! Recursive delete of a znode, in as few transactions as ZooKeeper's size limit allows.
 
 use std::collections::VecDeque;
 
 use crate::Connection;
 use zookeeper_server::types::{Op, ZkError};
 
-/// Removals per transaction; a transaction must stay below ZooKeeper's limit of 1 MiB.
+/// Deletes per transaction; a transaction must stay below ZooKeeper's limit of 1 MiB.
 const MAX_DELETES_PER_TRANSACTION: usize = 1000;
-/// How often the tree may change while it is being removed before that is given up.
+/// How often the tree may change during its deletion before the deletion fails.
 const MAX_RETRIES: usize = 20;
 
-/// Removes the tree at a path; one that is gone already is as good.
+/// Deletes the tree at a path; a missing one is no error.
 pub async fn delete_tree(zk: &dyn Connection, path: &str) -> Result<(), ZkError> {
     delete_tree_after(zk, path, &[]).await
 }
 
-/// Removes the tree at a path in the same transaction as the given operations, which come first. What is written or
-/// checked by them decides whether anything is removed at all. (Of a tree with more than a thousand znodes the root
-/// goes in a later transaction.)
+/// Deletes the tree at a path in the same transaction as the given operations, which come first. If one of them fails,
+/// nothing is deleted. (The root of a tree with more than a thousand znodes is deleted in a later transaction.)
 pub async fn delete_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) -> Result<(), ZkError> {
     let (mut before, mut failures) = (first, 0);
     loop {
@@ -31,7 +30,7 @@ pub async fn delete_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) ->
         match zk.multi(ops).await {
             Ok(_) if later.is_empty() => return Ok(()),
             Ok(_) => before = &[],
-            // Somebody came or went below the path meanwhile: look again.
+            // Children were created or deleted meanwhile: list them again.
             Err(ZkError::Multi { index, source })
                 if index >= given && is_about_children(&source) && failures < MAX_RETRIES =>
             {
@@ -46,7 +45,7 @@ fn is_about_children(error: &ZkError) -> bool {
     matches!(error, ZkError::NotEmpty | ZkError::NoNode)
 }
 
-/// Deletes for every znode at and below a path, the deepest first.
+/// Delete operations for every znode at and below a path, the deepest first.
 async fn removals_of(zk: &dyn Connection, path: &str) -> Result<Vec<Op>, ZkError> {
     let mut removals = Vec::new();
     let mut open = VecDeque::from([(path.to_owned(), zk.children(path))]);

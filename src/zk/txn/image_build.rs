@@ -1,4 +1,4 @@
-//! Writes of a builder about builds: the record of one that begins, of one that has ended, and what goes with it.
+//! Transactions of builds: begin and end of a build, with its lock and its manual request.
 
 use std::collections::BTreeMap;
 
@@ -15,29 +15,29 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{Versioned, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
-/// Between a build and the next one, as records have it.
+/// Minimum difference between the state times of consecutive builds, and of consecutive uploads.
 pub(crate) const TIMESTAMP_STEP: Seconds = Seconds(0.001);
 
-/// The right to build an image: nobody else does while this is held.
+/// The exclusive right to build an image, as long as this is held.
 #[derive(Debug)]
 pub struct BuildGrant {
     pub key: BuildKey,
-    /// Until the build has ended.
+    /// `None` when the build has ended.
     lock: Option<Lock>,
     version: i32,
-    /// When the build that was the newest was ready.
+    /// When the previously newest build became ready.
     newest: Option<Timestamp>,
 }
 
 impl BuildGrant {
-    /// The time at which this build is ready, so that it is newer than the newest before it: by a clock that was ahead that may be ready
-    /// in the future.
+    /// The ready time of this build: later than that of the previously newest one, which a clock that was ahead may
+    /// have put into the future.
     pub fn ready_time(&self, now: Timestamp) -> Timestamp {
         self.newest.map_or(now, |newest| now.max(newest + TIMESTAMP_STEP))
     }
 }
 
-/// Whether somebody waits for the build; their request goes when it is there.
+/// Whether the build was requested by hand. The request is deleted when the build is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManualRequest {
     Yes,
@@ -45,8 +45,8 @@ pub enum ManualRequest {
 }
 
 impl Store {
-    /// Takes the lock of an image and records a new build of it. `Contended`: somebody else builds it. `Conflict`: the newest build
-    /// is not the one that the decision was made on, or the request is gone.
+    /// Takes the lock of an image and records a new build of it. `Contended`: another builder builds it. `Conflict`:
+    /// the newest build is not the one that the decision was based on, or the request was deleted.
     pub async fn begin_build(
         &self,
         key: BuildKey,
@@ -73,7 +73,7 @@ impl Store {
         newest: Option<&BuildId>,
         manual_request: ManualRequest,
     ) -> Result<(i32, Option<Timestamp>), WriteError> {
-        // The picture may be older than the lock.
+        // The snapshot may be older than the lock.
         let builds = self.read_builds(&key.image).await.map_err(|error| write_error_of(&error))?;
         let ready = builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready);
         let found = ready.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid));
@@ -98,7 +98,7 @@ impl Store {
         }
     }
 
-    /// The builds of an image as ZooKeeper has them now; what does not parse is left out.
+    /// The builds of an image, read from ZooKeeper; unreadable records are left out.
     pub async fn read_builds(&self, image: &ImageName) -> Result<BTreeMap<BuildId, Versioned<ImageBuild>>, ZkError> {
         let (names, _) = match self.zk().children(&paths::image_builds(image)).await {
             Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
@@ -121,8 +121,8 @@ impl Store {
         Ok(builds)
     }
 
-    /// The end of a build, and with it of the lock. `Conflict`: the record is gone or somebody changed it, so nobody will ever use
-    /// what was built. After `Failed` the lock is still held and this may be tried again.
+    /// Records the end of a build and releases its lock. `Conflict`: the record was deleted or changed, so the built
+    /// files will never be used. After `Failed` the lock is still held and this may be retried.
     pub async fn finish_build(
         &self,
         grant: &mut BuildGrant,
@@ -153,7 +153,7 @@ impl Store {
                     grant.lock.take().into_iter().for_each(Lock::mark_released);
                     return Ok(());
                 }
-                // Somebody took it back meanwhile.
+                // The request was deleted in the meantime.
                 Err(ZkError::Multi { index: 2, source }) if *source == ZkError::NoNode => ends_request = false,
                 Err(error) => {
                     return self.recover_lost_reply(&mut grant.lock, &path, &data, write_error_of(&error)).await;
@@ -161,7 +161,8 @@ impl Store {
             }
         }
     }
-    /// An answer may have been lost: then the record is as it shall be.
+    /// After a conflict: the reply to an earlier attempt may have been lost, and then the record already has the wanted
+    /// content.
     pub(crate) async fn recover_lost_reply(
         &self,
         lock: &mut Option<Lock>,

@@ -1,4 +1,4 @@
-//! Writes of a builder about uploads: the record of one that begins, of one that has ended, and the last of uploads and builds.
+//! Transactions of uploads: begin, progress and end of an upload, and the deletion of uploads and builds.
 
 use std::collections::BTreeMap;
 
@@ -19,23 +19,23 @@ use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
-/// So many failed uploads of a build to a provider are shown at most; then the next attempt goes on with the last record.
+/// Maximum number of failed upload records per build and provider; then the next attempt reuses the last record.
 const MAX_FAILED_UPLOADS: usize = 2;
 
-/// The right to upload a build to a provider: nobody else does while this is held.
+/// The exclusive right to upload a build to a provider, as long as this is held.
 #[derive(Debug)]
 pub struct UploadGrant {
     pub key: UploadKey,
-    /// What somebody who died in the middle has recorded of this very upload.
+    /// The record of this upload by a builder that died during the upload.
     pub prior_record: Option<ImageUpload>,
-    /// Until the upload has ended.
+    /// `None` when the upload has ended.
     lock: Option<Lock>,
     version: i32,
 }
 
 impl Store {
-    /// The time at which this upload is ready, so that it is newer than those of this image that are ready: by a clock that was ahead
-    /// they may be of the future, and all launchers would go on with them.
+    /// The ready time of this upload: later than that of every ready upload of the image at the provider. A clock that
+    /// was ahead may have put those into the future, and all launchers would continue to use them.
     pub fn upload_ready_time(&self, key: &UploadKey, now: Timestamp) -> Timestamp {
         let newest = |snapshot: &Snapshot| {
             let newest = snapshot.images.newest_upload(&key.provider, &key.image);
@@ -44,10 +44,10 @@ impl Store {
         self.mirror().with_snapshot(newest).map_or(now, |newest| now.max(newest + TIMESTAMP_STEP))
     }
 
-    /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone; or, where some have failed
-    /// without an image, the last of those: while a cloud answers nothing there would be a new one every few seconds, none of which can
-    /// be cleared away.
-    /// `Contended`: somebody else uploads it. `Conflict`: it is there already, or the build is not to be had any more.
+    /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner has disappeared.
+    /// After several uploads that failed without an image, the last of their records is reused: while a cloud does not
+    /// answer, attempts would add a record every few seconds, and none of them could be deleted.
+    /// `Contended`: another builder uploads it. `Conflict`: the upload exists already, or the build is no longer ready.
     pub async fn begin_upload(&self, lock_key: &UploadLockKey, record: ImageUpload) -> Result<UploadGrant, WriteError> {
         let directory = paths::image_uploads_lock(&lock_key.build.image, &lock_key.build.build, &lock_key.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await;
@@ -67,7 +67,7 @@ impl Store {
         lock_key: &UploadLockKey,
         record: ImageUpload,
     ) -> Result<(UploadKey, i32, Option<ImageUpload>), WriteError> {
-        // The picture may be older than the lock.
+        // The snapshot may be older than the lock.
         let uploads = self.read_uploads(lock_key).await.map_err(|error| write_error_of(&error))?;
         if uploads.values().any(|upload| upload.record.state == UploadState::Ready) {
             return Err(WriteError::Conflict);
@@ -91,7 +91,7 @@ impl Store {
         if resumable.is_none() && failed.clone().count() >= MAX_FAILED_UPLOADS {
             resumable = failed.next_back();
             if let Some((id, _)) = resumable {
-                // Whoever clears it away has its own lock.
+                // A deletion of the record holds this lock.
                 let lock = lock::try_lock(self.zk(), &paths::image_upload_lock(&key(id)), "").await;
                 reuse_lock = lock.map_err(|error| write_error_of(&error))?;
                 resumable = resumable.filter(|_| reuse_lock.is_some());
@@ -118,7 +118,7 @@ impl Store {
         Ok((key, stat.version, before))
     }
 
-    /// The uploads of a build to a provider as ZooKeeper has them now; what does not parse is left out.
+    /// The uploads of a build to a provider, read from ZooKeeper; unreadable records are left out.
     pub async fn read_uploads(
         &self,
         lock_key: &UploadLockKey,
@@ -149,7 +149,7 @@ impl Store {
         Ok(uploads)
     }
 
-    /// What is known of an upload that goes on.
+    /// Updates the record of an upload in progress.
     pub async fn update_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
         let (path, data) = (paths::image_upload(&grant.key), json::to_bytes(record));
@@ -157,7 +157,7 @@ impl Store {
         let stat = match self.zk().multi(ops).await.as_deref() {
             Ok([_, OpReply::Set(stat)]) => *stat,
             Ok(_) => return Err(unexpected_reply()),
-            // An answer may have been lost: then the record is as it shall be.
+            // The reply to an earlier attempt may have been lost: then the record already has the wanted content.
             Err(error) => match self.zk().get(&path).await {
                 Ok((found, stat)) if found == data => stat,
                 _ => return Err(write_error_of(error)),
@@ -169,16 +169,17 @@ impl Store {
         Ok(())
     }
 
-    /// How far an upload is, for whoever waits for it: kept with the lock, which no peer reads, and gone with it.
+    /// Publishes the progress of an upload for waiting clients. The text is the data of the lock's contender, which no
+    /// peer reads, and is deleted with it.
     pub async fn write_progress(&self, grant: &UploadGrant, text: String) {
         if let Some(lock) = &grant.lock {
-            // The next one will tell.
+            // A failed update is ignored: the next one replaces it.
             let _ = self.zk().set(lock.path(), Bytes::from(text), -1).await;
         }
     }
 
-    /// The end of an upload, and with it of the lock. `Conflict`: the record is gone or somebody changed it. After `Failed` the lock
-    /// is still held and this may be tried again.
+    /// Records the end of an upload and releases its lock. `Conflict`: the record was deleted or changed. After
+    /// `Failed` the lock is still held and this may be retried.
     pub async fn finish_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
         let path = paths::image_upload(&grant.key);
@@ -200,7 +201,7 @@ impl Store {
         }
     }
 
-    /// Marks an upload as one that goes, and keeps its lock, so that no peer deletes it as well.
+    /// Marks an upload as `deleting` and keeps its lock, so that no peer deletes it as well.
     pub async fn mark_upload_deleting(
         &self,
         key: &UploadKey,
@@ -232,7 +233,7 @@ impl Store {
         }
     }
 
-    /// The last of an upload.
+    /// Deletes the znode of an upload and its lock.
     pub async fn remove_upload(&self, lock: Lock, key: &UploadKey) -> Result<(), WriteError> {
         match delete_tree_after(&**self.zk(), &paths::image_upload(key), &[lock.fence()]).await {
             Ok(()) => {
@@ -247,14 +248,14 @@ impl Store {
         }
     }
 
-    /// Nobody uploads a build to a provider while this is held.
+    /// Takes the lock without which no builder uploads the build to the provider.
     pub async fn lock_uploads(&self, lock_key: &UploadLockKey) -> Result<Lock, WriteError> {
         let directory = paths::image_uploads_lock(&lock_key.build.image, &lock_key.build.build, &lock_key.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await.map_err(|error| write_error_of(&error))?;
         locked.ok_or(WriteError::Contended)
     }
 
-    /// Marks a build as one that goes: its files may go before its uploads have.
+    /// Marks a build as `deleting`: its files may be deleted before its uploads.
     pub async fn mark_build_deleting(
         &self,
         key: &BuildKey,
@@ -281,7 +282,7 @@ impl Store {
         }
     }
 
-    /// Whether there is a record of a build; one that a peer's lock has made anew, with nothing in it, is none.
+    /// Whether the record of a build exists. An empty znode, re-created by a peer's lock attempt, is no record.
     pub async fn build_exists(&self, key: &BuildKey) -> Result<bool, ZkError> {
         match self.zk().get(&paths::image_build(&key.image, &key.build)).await {
             Ok((data, _)) => Ok(!data.is_empty()),
@@ -290,7 +291,7 @@ impl Store {
         }
     }
 
-    /// The last of a build that has no uploads any more. `Conflict`: it has some, or somebody has changed it.
+    /// Deletes the znode of a build without uploads. `Conflict`: uploads exist, or the record was changed.
     pub async fn remove_build(&self, key: &BuildKey, version: i32) -> Result<(), WriteError> {
         let providers = paths::image_providers(&key.image, &key.build);
         let names = match self.zk().children(&providers).await {
@@ -306,7 +307,7 @@ impl Store {
                 Err(error) => return Err(write_error_of(&error)),
             };
             for upload in uploads.iter().filter(|name| *name != "lock") {
-                // A peer's lock on a record that was gone may have made it anew, without anything in it.
+                // A peer's lock attempt may have re-created a deleted record without data.
                 match self.zk().get(&format!("{directory}/{upload}")).await {
                     Ok((data, _)) if data.is_empty() => {}
                     Ok(_) => return Err(WriteError::Conflict),

@@ -1,5 +1,5 @@
-//! The compound writes of a launch and of a deletion: locks that are held for longer are taken, used and given back in
-//! the same transactions as the records change.
+//! The transactions of a launch and of a deletion: locks that are held for longer are taken, used and released in the
+//! transactions that change the records.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use nodepool_model::records::request::RequestState;
 use nodepool_model::snapshot::{LockState, NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{Op, OpReply, Stat, ZkError};
 
-/// What became of a claim: the request is ours, and these nodes are there for it.
+/// Result of a claim: the lock of the request, and the nodes created for it.
 #[derive(Debug)]
 pub struct Claimed {
     pub lock: Lock,
@@ -26,19 +26,20 @@ pub struct Claimed {
     pub nodes: Vec<NodeId>,
 }
 
-/// A node whose lock is held, on its way back to everybody; where a record is given, it is written as well.
+/// A node whose held lock is to be released; a given record is written as well.
 #[derive(Debug)]
 pub struct HeldNode {
     pub lock: Lock,
     pub change: Option<NodeChange>,
 }
 
-/// Such a node, with what writes its record.
+/// A held node, with the operation that writes its record.
 type ReleasedNode = (Option<Op>, HeldNode);
 
 impl Store {
-    /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing where that fits
-    /// one transaction. Else the lock comes first, and what was taken when a later portion fails is left to the rule for lost requests.
+    /// Accepts a request: takes its lock and writes its record (pending), ready nodes (allocated) and new ones (init).
+    /// All or nothing if that fits one transaction. Otherwise the lock comes first; if a later chunk fails, the rule
+    /// for lost requests undoes the earlier ones.
     pub async fn claim(
         &self,
         request: RequestChange,
@@ -83,8 +84,8 @@ impl Store {
         Ok(Claimed { lock, nodes: ids })
     }
 
-    /// More nodes for a request that was taken up before: ready ones (allocated) and new ones (init), all or nothing where that fits one
-    /// transaction; else those to reuse come first. Those that are new come in the order of the records.
+    /// Adds nodes to an accepted request: ready ones (allocated) and new ones (init). All or nothing if that fits one
+    /// transaction; otherwise the reused nodes come first. Returns the new nodes in the order of the records.
     pub async fn extend(
         &self,
         request: &Lock,
@@ -107,11 +108,11 @@ impl Store {
         for chunk in self.chunks(reuse) {
             self.extend_at_once(request, chunk, Vec::new()).await?;
         }
-        let mut made = Vec::with_capacity(nodes.len());
+        let mut created = Vec::with_capacity(nodes.len());
         for chunk in self.chunks(nodes) {
-            made.extend(self.extend_at_once(request, Vec::new(), chunk).await?);
+            created.extend(self.extend_at_once(request, Vec::new(), chunk).await?);
         }
-        Ok(made)
+        Ok(created)
     }
 
     async fn extend_at_once(
@@ -133,8 +134,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing where that fits one
-    /// transaction; else the request's lock comes first. The locks of the nodes come in their order.
+    /// Adopts a resumable request with its nodes that are not ready, and takes all their locks. All or nothing if that
+    /// fits one transaction; otherwise the request's lock comes first. Returns the locks of the nodes in their order.
     pub async fn adopt(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(Lock, Vec<Lock>), WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if !self.is_too_large(chunked_writes::size(&nodes)) {
@@ -173,8 +174,9 @@ impl Store {
         Ok((lock, locks))
     }
 
-    /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is over before its
-    /// deletion. Where they do not fit one, each portion is begun or not. The locks come back in the order of the nodes.
+    /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or a finished node
+    /// before its deletion. If they do not fit one transaction, each chunk is all or nothing. Returns the locks in the
+    /// order of the nodes.
     pub async fn begin(&self, nodes: Vec<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if self.is_too_large(chunked_writes::size(&nodes)) {
@@ -184,7 +186,7 @@ impl Store {
     }
 
     async fn begin_in_chunks(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
-        // Where a portion fails the locks of those before it are given back: they are dropped.
+        // If a chunk fails, the locks of the earlier chunks are dropped, which releases them.
         let mut locks = Vec::with_capacity(nodes.len());
         for chunk in self.chunks(nodes) {
             locks.extend(self.begin_at_once(chunk).await?);
@@ -204,7 +206,7 @@ impl Store {
         Ok(locks)
     }
 
-    /// A node whose lock is held and stays so.
+    /// Writes a node whose lock is held and stays held.
     pub async fn save_held(&self, lock: &Lock, node: NodeChange) -> Result<(), WriteError> {
         let ops = vec![lock.fence(), chunked_writes::write(&node)];
         let own_write = self.mirror().begin_write(vec![paths::node(&node.id)]);
@@ -214,8 +216,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what has come of a request and of nodes, and gives all their locks back, in one transaction where it
-    /// fits: nobody sees a fulfilled request whose nodes are still locked.
+    /// Writes the results of a request and of nodes and releases all their locks, in one transaction if they fit: no
+    /// reader observes a fulfilled request whose nodes are still locked.
     pub async fn finish(
         &self,
         request: Option<(Lock, Option<RequestChange>)>,
@@ -227,7 +229,7 @@ impl Store {
         if !self.is_too_large(nodes.iter().map(bytes).sum()) {
             return self.finish_at_once(&[], request, nodes).await;
         }
-        // First all nodes, then the request: the order in which an interruption does no harm.
+        // First all nodes, then the request: in this order an interruption does no harm.
         let unchanged = chunked_writes::unchanged_checks(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
         for chunk in chunked_writes::chunks(nodes, self.zk().max_transaction_bytes(), bytes) {
             self.finish_at_once(&[], None, chunk).await?;
@@ -276,8 +278,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what was decided under locks and gives them back; the answers to what was written. With the lock of a request that
-    /// nobody needs any more goes its directory, unless somebody is in it at this moment.
+    /// Writes `ops` and releases the locks; returns the replies to `ops`. The `directory` of a finished request's lock
+    /// is deleted as well, unless it has another contender at this moment.
     async fn release_and_write(
         &self,
         releases: Vec<Op>,
@@ -295,7 +297,7 @@ impl Store {
         Ok(replies.split_off(before.min(replies.len())))
     }
 
-    /// The end of a request of our own for an idle node: its nodes belong to nobody, and it is gone, in one transaction.
+    /// Finishes a min-ready request: deallocates its nodes and deletes it, in one transaction.
     pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let path = paths::request(request);
         let proofs = self.node_unlocked_proofs(&nodes);
@@ -309,8 +311,8 @@ impl Store {
         Ok(())
     }
 
-    /// What ZooKeeper's leader says of nodes, after all that was written before now: their records, and `None` for those that are
-    /// gone. Nodes of which it says neither are left out.
+    /// The records of nodes after a `sync` with ZooKeeper's leader, so all earlier writes are included; `None` for
+    /// deleted nodes. Nodes with an empty or unreadable record are left out.
     pub async fn read_latest(&self, nodes: &[NodeId]) -> Result<BTreeMap<NodeId, Option<Box<Node>>>, ZkError> {
         self.zk().sync(paths::NODES).await?;
         let paths: Vec<String> = nodes.iter().map(paths::node).collect();
@@ -330,22 +332,22 @@ impl Store {
         Ok(found)
     }
 
-    /// How many nodes this ZooKeeper has ever been given: their numbers are all smaller. To be asked after `read_anew`.
+    /// How many node ids this ZooKeeper has ever issued: all of them are smaller. To be called after `read_latest`.
     pub async fn issued_id_count(&self) -> Result<u64, ZkError> {
         let Some(stat) = self.zk().exists(paths::NODES).await? else { return Ok(0) };
-        // ZooKeeper numbers by creations, and shows creations and removals together.
+        // ZooKeeper numbers by creations, but `cversion` counts creations and deletions together.
         let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
-        // The sum overflows after a thousand million nodes.
+        // `cversion` overflows after a thousand million nodes.
         Ok(u64::try_from(creations).unwrap_or(u64::MAX))
     }
 
-    /// The last of a node: its lock, the lock's directory and its record, together.
+    /// Deletes a node: its lock, the lock directory and its record, in one transaction.
     pub async fn remove_held(&self, lock: Lock, id: &NodeId) -> Result<(), WriteError> {
         let path = paths::node(id);
         let ops = vec![lock.release_op(), Op::delete(lock.directory(), -1), Op::delete(&*path, -1)];
         match self.zk().multi(ops).await {
             Ok(_) => lock.mark_released(),
-            // Somebody waits for the lock, or left something beside it: all of it goes with the record.
+            // The lock directory has other children, such as waiting contenders: all are deleted with the record.
             Err(ZkError::Multi { index, .. }) if index > 0 => {
                 let conditions = [lock.fence()];
                 match delete_tree::delete_tree_after(&**self.zk(), &path, &conditions).await {
@@ -359,8 +361,8 @@ impl Store {
         Ok(())
     }
 
-    /// Runs operations and takes the guarded locks, each in a directory that is proven to be empty and stays. Where the tree has
-    /// another shape than the mirror knew, the locks are taken first, as peers take them.
+    /// Runs operations and takes the locks of `proofs`, each in a directory that is proven to be empty and is kept. If
+    /// the tree differs from the mirror, the locks are taken first, as peers take them.
     async fn write_and_lock(
         &self,
         ops: Vec<Op>,
@@ -401,7 +403,7 @@ impl Store {
     ) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
         let mut locks: Vec<Lock> = Vec::with_capacity(proofs.len());
         for proof in &proofs {
-            // Those taken so far are given back where they are dropped.
+            // An early return drops the locks taken so far, which releases them.
             match lock::try_lock(self.zk(), &proof.directory, "").await {
                 Ok(Some(lock)) => locks.push(lock),
                 Ok(None) => return Err(WriteError::Contended),
@@ -416,7 +418,7 @@ impl Store {
         Ok((locks, replies))
     }
 
-    /// Takes over nodes that were created, each with its place among the answers; their ids.
+    /// Adds created nodes to the mirror, in the order of their replies; returns their ids.
     fn apply_created_nodes(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
         let created = replies.iter().filter_map(|reply| match reply {
             OpReply::Created { path } => match paths::parse(path) {
@@ -437,7 +439,7 @@ impl Store {
         Ok(created)
     }
 
-    /// Takes over nodes that were written, each with the answer to its write in their order.
+    /// Updates written nodes in the mirror; the replies to their writes are in the same order.
     fn apply_written_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
         let stats = replies.into_iter().filter_map(|reply| match reply {
             OpReply::Set(stat) => Some(stat),
@@ -451,7 +453,7 @@ impl Store {
     }
 }
 
-/// The picture shows a contender of ours as soon as we know of it, and not longer: its events may come later.
+/// Adds an own contender to the snapshot as soon as it is known, or removes it: its events may arrive later.
 pub(crate) fn apply_contender(update: &mut SnapshotUpdate<'_>, path: &str, exists: bool) {
     let change = |lock_state: &mut LockState, name: String| {
         if exists {

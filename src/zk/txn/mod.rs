@@ -1,4 +1,4 @@
-//! Writes: each one transaction that carries its own conditions, or a chunked write where one is too small.
+//! Writes: each one transaction that carries its own conditions, or a chunked write if one transaction is too small.
 
 pub(crate) mod chunked_writes;
 pub(crate) mod decline_batch;

@@ -1,8 +1,8 @@
-//! The compound writes, each one transaction that carries its own conditions: versions, and the proof that nobody
-//! contends for a lock.
+//! The compound writes, each one transaction that carries its own conditions: versions, and the proof that a lock has
+//! no contender.
 //!
-//! ZooKeeper has no "has no children" check. That a lock directory is empty is proven by deleting and re-creating it
-//! inside the transaction, or, where there is none, by creating it.
+//! ZooKeeper has no "has no children" check. A transaction proves that a lock directory is empty by deleting and
+//! re-creating it, or, if it does not exist, by creating it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest};
 use nodepool_model::snapshot::{LockState, NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
-/// What actors write through: the session and its mirror, which learns of each write before the writer does.
+/// Handle for writes: the session and its mirror. The mirror applies each write before the writer receives the result.
 #[derive(Clone)]
 pub struct Store {
     zk: Zk,
@@ -31,7 +31,7 @@ pub struct Store {
     decline_batcher: Arc<DeclineBatcher>,
 }
 
-/// A lock directory that nobody may hold while the transaction runs.
+/// Proof that a lock is free: its directory has no contender when the transaction runs.
 pub(crate) struct UnlockedProof {
     pub(crate) directory: String,
     lock_state: LockState,
@@ -40,11 +40,11 @@ pub(crate) struct UnlockedProof {
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum LockDirAction {
-    /// The directory stays, or is there from now on: its next user need not create it.
+    /// The directory exists afterwards, so that its next user need not create it.
     Keep,
-    /// As it was: a directory that was not there is not there afterwards.
+    /// As before: a directory that did not exist does not exist afterwards.
     Restore,
-    /// It goes, together with its record.
+    /// The directory is deleted together with its record.
     Remove,
 }
 
@@ -61,7 +61,8 @@ impl Store {
         &self.mirror
     }
 
-    /// Ready nodes to a request: allocated and fulfilled in one transaction, seen by nobody half done.
+    /// Fulfils a request with ready nodes. One transaction allocates the nodes and writes the request, so no reader
+    /// observes a partial result.
     pub async fn fulfill(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if self.is_too_large(chunked_writes::size(&nodes)) {
@@ -70,13 +71,13 @@ impl Store {
         self.write_all(&[], Some(request), nodes).await
     }
 
-    /// Our name among those who declined, or the failure of the request.
+    /// Adds the pool to `declined_by`, or fails the request.
     pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
         let write = |request: RequestChange| async { self.write_all(&[], Some(request), Vec::new()).await };
         self.decline_batcher.decline(request, write).await
     }
 
-    /// A lost request and the nodes that were allocated to it.
+    /// Resets a lost request and the nodes that were allocated to it.
     pub async fn reset(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if self.is_too_large(chunked_writes::size(&nodes)) {
@@ -85,13 +86,13 @@ impl Store {
         self.write_all(&[], Some(request), nodes).await
     }
 
-    /// A changed node that nobody has locked.
+    /// Writes a node that is not locked.
     pub async fn save(&self, node: NodeChange) -> Result<(), WriteError> {
         self.write_all(&[], None, chunked_writes::changes(vec![node])).await
     }
 
-    /// A node whose request is gone; whether it really is, is asked of ZooKeeper and not of the mirror. An id is never
-    /// used twice, so what is gone stays gone.
+    /// Writes a node whose request is deleted. ZooKeeper, not the mirror, is asked whether the request exists. Request
+    /// ids are never reused, so a deleted request stays deleted.
     pub async fn release(&self, request: &RequestId, node: NodeChange) -> Result<(), WriteError> {
         match self.zk.exists(&paths::request(request)).await {
             Ok(None) => self.save(node).await,
@@ -100,16 +101,16 @@ impl Store {
         }
     }
 
-    /// A node whose use is over, with its lock directory.
+    /// Deletes a finished node with its lock directory.
     pub async fn remove_node(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
         let path = paths::node(id);
-        // The version first: where the decision was made on an old record, nobody's lock is touched.
+        // The version check comes first: if the decision was made on an old record, no lock is touched.
         let mut ops = vec![Op::check(&*path, version)];
         ops.extend(self.node_unlocked_proof(id, LockDirAction::Remove).ops());
         ops.push(Op::delete(&*path, version));
         match self.zk.multi(ops).await {
             Ok(_) => {}
-            // Something is below the record that the mirror does not know, or not yet.
+            // A child of the record exists that the mirror does not know, or not yet.
             Err(ZkError::Multi { index, .. }) if index > 0 => {
                 self.remove_node_locked(id, version).await?;
             }
@@ -119,7 +120,7 @@ impl Store {
         Ok(())
     }
 
-    /// The slow path: under the lock, the record goes with whatever else lies below it.
+    /// The slow path: under the lock, deletes the record with everything below it.
     async fn remove_node_locked(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
         let lock = match lock::try_lock(&self.zk, &paths::node_lock(id), "").await {
             Ok(Some(lock)) => lock,
@@ -139,7 +140,7 @@ impl Store {
         }
     }
 
-    /// A new node that nobody launches: it is there, ready.
+    /// Creates the record of a node that is not launched: it is ready at once.
     pub async fn register(&self, node: Node) -> Result<NodeId, WriteError> {
         let data = Bytes::from(json::to_bytes(&node));
         let created = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await;
@@ -151,7 +152,7 @@ impl Store {
         Ok(id)
     }
 
-    /// A request of our own for an idle node; it ends with the session.
+    /// Creates a min-ready request. It is ephemeral and ends with the session.
     pub async fn submit_min_ready(&self, request: NodeRequest) -> Result<RequestId, WriteError> {
         let data = Bytes::from(json::to_bytes(&request));
         let prefix = paths::request_prefix(MIN_READY_PRIORITY);
@@ -174,12 +175,12 @@ impl Store {
         }
     }
 
-    /// A node znode without data, locked or not: nothing is there that a lock could protect.
+    /// Deletes the znode of a node without data, locked or not: it has no record that a lock could protect.
     pub async fn remove_empty_node(&self, id: &NodeId) -> Result<(), WriteError> {
         let path = paths::node(id);
         match self.zk.get(&path).await {
             Ok((data, stat)) if data.is_empty() => {
-                // Whoever fills it meanwhile changes its version.
+                // A write of data in the meantime changes the version.
                 let unchanged = [Op::check(&*path, stat.version)];
                 delete_tree::delete_tree_after(&*self.zk, &path, &unchanged)
                     .await
@@ -196,8 +197,8 @@ impl Store {
         }
     }
 
-    /// The lock directory of a request that is gone, where it did not change since `before_ms` (milliseconds since the
-    /// epoch, by the server's clock), contenders or not.
+    /// Deletes the lock directory of a deleted request, with or without contenders, if it has not changed since
+    /// `before_ms` (milliseconds since the epoch, by the server's clock).
     pub async fn remove_request_lock(&self, request: &RequestId, before_ms: i64) -> Result<(), WriteError> {
         let path = paths::request_lock(request);
         let (directory, owner) = (self.zk.exists(&path), self.zk.exists(&paths::request(request)));
@@ -220,8 +221,8 @@ impl Store {
         Ok(())
     }
 
-    /// Registers a component; returns its znode. It goes with the session. `again` says that an earlier attempt may have made it
-    /// without an answer.
+    /// Registers a component; returns its znode, which is ephemeral. `is_retry`: an earlier attempt may have created
+    /// it, and its reply was lost.
     pub async fn register_component(
         &self,
         kind: ComponentKind,
@@ -238,7 +239,7 @@ impl Store {
         created.map(|(path, _)| path).map_err(|error| write_error_of(&error))
     }
 
-    /// The znode of this session that says this `id`; launchers and builders have none, and one znode.
+    /// The znode of this session whose record has this `id`. Launchers and builders have no `id` and only one znode.
     async fn own_component(
         &self,
         kind: ComponentKind,
@@ -267,7 +268,7 @@ impl Store {
         self.zk.set(path, Bytes::from(record), -1).await.map(drop).map_err(|error| write_error_of(&error))
     }
 
-    /// As `remove_component`, for who does not know whether its registration was made.
+    /// As `remove_component`, for a caller that does not know whether its registration succeeded.
     pub async fn remove_own_component(&self, kind: ComponentKind, hostname: &str, id: &str) -> Result<(), WriteError> {
         match self.own_component(kind, hostname, Some(id)).await? {
             Some(path) => self.remove_component(&path).await,
@@ -282,7 +283,8 @@ impl Store {
         }
     }
 
-    /// Writes a request and nodes that nobody may have locked, where these conditions hold, and folds the answers.
+    /// Writes a request and nodes if their locks are free and the conditions hold, and applies the replies to the
+    /// mirror.
     pub(crate) async fn write_all(
         &self,
         conditions: &[Op],
@@ -315,9 +317,9 @@ impl Store {
         Ok(())
     }
 
-    /// Runs the operations while nobody holds the guarded locks; returns the answers to the operations alone.
+    /// Runs the operations if the locks of `proofs` are free; returns the replies to the operations only.
     pub(crate) async fn commit(&self, proofs: Vec<UnlockedProof>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
-        // The writes first: where one was decided on an old record, nobody's lock is touched.
+        // The writes come first: if one was decided on an old record, no lock is touched.
         let mut all = ops.clone();
         all.extend(proofs.iter().flat_map(UnlockedProof::ops));
         match self.zk.multi(all).await {
@@ -330,7 +332,7 @@ impl Store {
         }
     }
 
-    /// The slow path, for lock directories of a shape that the mirror did not know: takes the locks as peers do.
+    /// The slow path, for lock directories that differ from the mirror: takes the locks as peers do.
     async fn commit_locked(&self, proofs: Vec<UnlockedProof>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
         let mut locks: Vec<Lock> = Vec::with_capacity(proofs.len());
         for proof in &proofs {
@@ -344,8 +346,8 @@ impl Store {
                 }
             }
         }
-        // The locks go in the same transaction: nobody sees a fulfilled request whose nodes are still locked. Where one
-        // was lost, its removal fails, and with it everything else.
+        // The same transaction releases the locks, so no reader observes a fulfilled request whose nodes are still
+        // locked. If a lock was lost, its deletion fails, and with it the transaction.
         let mut all: Vec<Op> = locks.iter().map(Lock::release_op).collect();
         let before = all.len();
         all.extend(ops);
@@ -367,7 +369,7 @@ impl Store {
         UnlockedProof { directory: paths::node_lock(id), lock_state: self.mirror.node_lock(id), action }
     }
 
-    /// Of nodes that stay, and will be locked again.
+    /// Proofs for nodes that continue to exist and will be locked again.
     pub(crate) fn node_unlocked_proofs(&self, nodes: &[NodeChange]) -> Vec<UnlockedProof> {
         nodes.iter().map(|node| self.node_unlocked_proof(&node.id, LockDirAction::Keep)).collect()
     }
@@ -386,13 +388,14 @@ impl UnlockedProof {
             (true, LockDirAction::Remove) => vec![delete()],
             (false, LockDirAction::Keep) => vec![create()],
             (false, LockDirAction::Restore) => vec![create(), delete()],
-            // The removal of the record itself proves that nothing is below it.
+            // Deleting the record itself proves that it has no children.
             (false, LockDirAction::Remove) => Vec::new(),
         }
     }
 }
 
-/// Gives a lock back; where that fails the lock goes on trying in the background, and with the session at the latest.
+/// Releases a lock. After a failure the release is retried in the background; the lock ends with the session at the
+/// latest.
 pub(crate) async fn release(lock: Lock) {
     if let Err(error) = lock.release().await {
         tracing::warn!(%error, "cannot release a lock");
@@ -400,7 +403,7 @@ pub(crate) async fn release(lock: Lock) {
 }
 
 pub(crate) fn unexpected_reply() -> WriteError {
-    WriteError::Failed("an answer that does not fit the question".to_owned())
+    WriteError::Failed("unexpected reply to a ZooKeeper transaction".to_owned())
 }
 
 /// The `id` of a component's record.
@@ -409,7 +412,7 @@ fn id_of(record: &[u8]) -> Option<String> {
     record.get("id")?.as_str().map(str::to_owned)
 }
 
-/// What a failure means to whoever decided on the write.
+/// The meaning of a failure for the component that decided on the write.
 pub(crate) fn write_error_of(error: &ZkError) -> WriteError {
     match error.root() {
         ZkError::BadVersion | ZkError::NoNode | ZkError::NotEmpty | ZkError::NodeExists => WriteError::Conflict,
@@ -418,7 +421,7 @@ pub(crate) fn write_error_of(error: &ZkError) -> WriteError {
     }
 }
 
-/// What the steps of a large write are made of.
+/// A step of a chunked write.
 impl Store {
     pub(crate) async fn set_request(
         &self,
@@ -432,7 +435,8 @@ impl Store {
             Ok([.., OpReply::Set(stat)]) => {
                 let stat = *stat;
                 self.mirror.apply_own_write(|update| {
-                    // Together, or our own look for lost requests would find one that is pending and that nobody has locked.
+                    // Both in one update: otherwise the rule for lost requests would find a request that is pending and
+                    // unlocked.
                     launch::apply_contender(update, lock.path(), true);
                     update.change_request(request.id, versioned(request.record, &stat));
                 });

@@ -1,4 +1,4 @@
-//! A child process that never outlives its test, and whose log is shown when the test fails.
+//! Child process that never outlives its test, and whose log is printed if the test fails.
 
 use crate::support::wait;
 use nix::{
@@ -13,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-/// Ends `$1` and removes the directory `$2` once the test process is gone. A test that is killed, or that keeps its server in
-/// a static, drops nothing; but its end of the pipe closes.
+/// Kills `$1` and deletes the directory `$2` once the test process has exited. A killed test, or one with its server in a static, drops
+/// nothing; but its end of the pipe closes.
 const GUARD: &str = r#"trap "" INT TERM HUP; read -r line; kill -9 "$1" 2>/dev/null; rm -rf "$2""#;
 
-/// How many lines of a log a failed test shows.
+/// Lines of a log that a failed test prints.
 const SHOWN_LINES: usize = 40;
 
 /// A running child process; dropping it kills it.
@@ -29,8 +29,8 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts the command. Its standard error is added to the log, and so is its standard output unless the command says
-    /// otherwise (`piped` is for callers that talk to it). `home` is what goes when everything else failed to clean up.
+    /// Starts the command. Its standard error is appended to the log, and so is its standard output, unless `output` is `Piped`. The guard
+    /// deletes `home` if the test does not.
     pub fn start(name: &str, command: &mut Command, output: Output, log: &Path, home: &Path) -> ChildProcess {
         let file = append(log);
         match output {
@@ -69,25 +69,25 @@ impl ChildProcess {
 
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("process ids are positive 32-bit numbers"));
-        // A process that has ended but was not waited for keeps its id, so this never hits a stranger.
+        // A process that has exited but was not waited for keeps its id, so this never signals another process.
         kill(pid, signal).unwrap_or_else(|error| panic!("cannot send {signal} to {}: {error}", self.name));
     }
 
     /// The exit status, once the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.process.try_wait().expect("a child of ours can be waited for")
+        self.process.try_wait().expect("a child process can be waited for")
     }
 
-    /// Ends the process without a warning (SIGKILL).
+    /// Kills the process (SIGKILL).
     pub fn kill(&mut self) -> ExitStatus {
-        // Fails only when the process has ended already, which is as good.
+        // Fails only if the process has exited already.
         let _ = self.process.kill();
-        let status = self.process.wait().expect("a child of ours can be waited for");
+        let status = self.process.wait().expect("a child process can be waited for");
         self.dismiss_guard();
         status
     }
 
-    /// Asks the process to end (SIGTERM) and waits for it.
+    /// Stops the process (SIGTERM) and waits for its exit.
     pub async fn stop(&mut self, deadline: Duration) -> ExitStatus {
         if self.ended().is_none() {
             self.signal(Signal::SIGTERM);
@@ -103,12 +103,12 @@ impl ChildProcess {
         status
     }
 
-    /// Everything the process and its forerunners with the same log have written.
+    /// Output of the process and of earlier ones with the same log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The end of the log, as a failed test shows it.
+    /// The end of the log, as a failed test prints it.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -119,7 +119,7 @@ impl ChildProcess {
         )
     }
 
-    // The guard must be gone before the process id can belong to somebody else.
+    // The guard must exit before the process id can be reused.
     fn dismiss_guard(&mut self) {
         let _ = self.guard.kill();
         let _ = self.guard.wait();

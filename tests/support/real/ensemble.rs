@@ -1,4 +1,4 @@
-//! Several ZooKeeper servers on loopback that elect a leader.
+//! Ensemble: several ZooKeeper servers on loopback that elect a leader.
 
 use super::{
     ports,
@@ -8,18 +8,18 @@ use crate::support::wait;
 use std::time::Duration;
 
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// For members to find each other; the machine may be busy.
+/// Time in which members must connect to each other; the machine may be busy.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The servers of one ensemble, counted from 0.
 pub struct Ensemble {
     pub servers: Vec<Server>,
-    // Between servers: one port for the data, one for elections, each.
+    // Two ports per server for the other servers: data and elections.
     _peer_ports: Vec<ports::Port>,
 }
 
 impl Ensemble {
-    /// Starts that many servers with these options and waits until all serve.
+    /// Starts this many servers with these options and waits until all serve.
     pub async fn start(size: usize, options: Options) -> Ensemble {
         let peer_ports: Vec<ports::Port> = (0..2 * size).map(|_| ports::reserve()).collect();
         let [start, sync] =
@@ -47,7 +47,7 @@ impl Ensemble {
         self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
     }
 
-    /// The index of the leader; waits while there is none.
+    /// The index of the leader; waits for an election.
     pub async fn leader(&self) -> usize {
         wait::until_some("the ensemble to have a leader", ELECTION_TIMEOUT, async || {
             for (index, server) in self.servers.iter().enumerate() {
@@ -60,8 +60,7 @@ impl Ensemble {
         .await
     }
 
-    /// Waits until all servers serve and agree on who leads. One that was deposed while it was frozen still takes itself for the leader
-    /// for a moment.
+    /// Waits until all servers serve under one leader. A frozen leader that was replaced still reports itself as leader for a moment.
     pub async fn wait_until_settled(&self) {
         wait::until("all servers to serve under one leader", ELECTION_TIMEOUT, async || {
             let mut leaders = 0;
@@ -77,12 +76,12 @@ impl Ensemble {
         .await;
     }
 
-    /// Ends one server without a warning.
+    /// Kills one server.
     pub fn kill(&mut self, index: usize) {
         self.servers[index].kill();
     }
 
-    /// Starts all servers again, none of which runs, and waits until they serve.
+    /// Restarts all servers, none of which runs, and waits until they serve.
     pub async fn start_all_again(&mut self) {
         self.servers.iter_mut().for_each(Server::launch);
         for server in &mut self.servers {
@@ -90,7 +89,7 @@ impl Ensemble {
         }
     }
 
-    /// Starts one server again and waits until it serves.
+    /// Restarts one server and waits until it serves.
     pub async fn start_again(&mut self, index: usize) {
         self.servers[index].start_again().await;
     }

@@ -1,4 +1,4 @@
-//! Real parts to test against. `tests/run` provides them; in a bare `cargo test` what needs them is skipped, loudly.
+//! Real programs to test against. `tests/run` provides them; a bare `cargo test` skips the tests that need them, with a message.
 
 pub mod child_process;
 pub mod ensemble;
@@ -13,15 +13,15 @@ pub mod zookeeper;
 
 use std::{ffi::OsString, io::Write};
 
-/// Every test that needs a real part starts with `if real::skipped() { return; }`. Once `tests/run` has promised the parts
-/// (NODEPOOL_REQUIRE_REAL=1) nothing is skipped, and a part that is not there fails the test.
+/// Every test that needs a real program starts with `if real::skipped() { return; }`. With NODEPOOL_REQUIRE_REAL=1, which `tests/run`
+/// sets, nothing is skipped, and a missing program fails the test.
 pub fn skipped() -> bool {
     if std::env::var_os("NODEPOOL_REQUIRE_REAL").is_some_and(|value| value == "1") {
         return false;
     }
     let thread = std::thread::current();
     let line = format!("SKIPPED: {} needs real parts (run tests/run)\n", thread.name().unwrap_or("a test"));
-    // Written to the stream itself: the test harness swallows what `eprintln!` writes in a test that passes.
+    // Written to the stream itself: the test framework captures the output of `eprintln!` in a test that passes.
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
     true
 }

@@ -1,4 +1,4 @@
-//! The Python Nodepool 11.0.0: its launcher beside ours, its command line on our tree.
+//! The Python Nodepool 11.0.0: its launcher and builder beside ours, and its command line on our records.
 
 use super::{nodepool_process::NodepoolProcess, python::Interpreter, tls, zookeeper::Server};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// The Python program takes seconds to import what it needs, more on a busy machine.
+/// The Python program takes seconds to import its modules, more on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The head of a configuration for this server, which must have TLS: the Python program connects in no other way.
@@ -22,7 +22,7 @@ pub fn zookeeper_section(server: &Server) -> String {
     text
 }
 
-/// A label and a static provider whose hosts are believed without a look at them, each for one job at a time.
+/// A label and a static provider whose hosts are not checked, each for one job at a time.
 pub fn static_sections(provider: &str, label: &str, hosts: &[&str]) -> String {
     let mut text = format!(
         "labels:\n  - name: {label}\nproviders:\n  - name: {provider}\n    driver: static\n    pools:\n      - name: main\n\
@@ -36,13 +36,13 @@ pub fn static_sections(provider: &str, label: &str, hosts: &[&str]) -> String {
     text
 }
 
-/// Starts the Python launcher in the foreground, with debug messages and without its web port. The configuration is that of
-/// `zookeeper_section` and what follows.
+/// Starts the Python launcher in the foreground, with debug messages and without its web port. The configuration starts with
+/// `zookeeper_section`.
 pub fn launcher(configuration: &str) -> NodepoolProcess {
     launcher_in(&[], configuration)
 }
 
-/// The same with these variables in its environment.
+/// The same with these environment variables.
 pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> NodepoolProcess {
     let executable = program_path("nodepool-launcher");
     NodepoolProcess::start_in(
@@ -53,7 +53,7 @@ pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepo
     )
 }
 
-/// The same with its web port, which the configuration names.
+/// Starts the Python launcher with its web port, which the configuration names.
 pub fn launcher_with_web(configuration: &str) -> NodepoolProcess {
     let executable = program_path("nodepool-launcher");
     let executable = executable.to_str().expect("the cache directory has a name in UTF-8");
@@ -65,14 +65,14 @@ pub fn builder(configuration: &str) -> NodepoolProcess {
     builder_in(&[], configuration)
 }
 
-/// The same with these variables in its environment.
+/// The same with these environment variables.
 pub fn builder_in(environment: &[(&str, &Path)], configuration: &str) -> NodepoolProcess {
     let executable = program_path("nodepool-builder");
     let executable = executable.to_str().expect("the cache directory has a name in UTF-8");
     NodepoolProcess::start_in(environment, executable, configuration, &["-d"])
 }
 
-/// What a command of the Python `nodepool` printed, and its exit status.
+/// Output and exit status of a command of the Python `nodepool`.
 pub struct CommandOutput {
     pub stdout: String,
     pub stderr: String,
@@ -93,7 +93,7 @@ pub async fn command(configuration: &str, arguments: &[&str]) -> CommandOutput {
     CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr), status: output.status.code() }
 }
 
-/// The path of a program of the reference's environment.
+/// The path of a program in the environment of Nodepool 11.
 fn program_path(program: &str) -> PathBuf {
     let path = Interpreter::Reference.path().with_file_name(program);
     assert!(path.is_file(), "{} does not exist: run tests/run", path.display());

@@ -1,4 +1,4 @@
-//! Our own programs, started as an operator starts them, each in a directory of its own.
+//! Our programs, started as an operator starts them, each in its own directory.
 
 use super::child_process::{ChildProcess, Output};
 use crate::support::wait;
@@ -10,17 +10,17 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// What a program writes of itself that no sound one writes: a promise that it would have broken, a panic of an actor or a thread.
-const DEFECT_TEXTS: [&str; 2] = ["it would break a promise", "panicked"];
-/// Lines that are told with each of them: what a thread panicked about stands in the next ones.
+/// Log texts of a defect: an action that would have violated an invariant, a panic of an actor or a thread.
+const DEFECT_TEXTS: [&str; 2] = ["would violate an invariant", "panicked"];
+/// Lines printed for each of them: the message of a panic is in the next line.
 const SHOWN_LINES: usize = 4;
 
-/// A running program; dropping it kills it and, when the test fails, shows the end of its log. However a test ends it: one that has
-/// written of a defect in itself fails the test, and so does one that ended before anybody wanted it to.
+/// A running program. Dropping it kills it and, if the test fails, prints the end of its log. A program that logged a defect or exited on
+/// its own fails the test, however the test ends it.
 pub struct NodepoolProcess {
     running: ChildProcess,
     home: TempDir,
-    /// The test knows of its end, and its log was looked at.
+    /// The test knows that it has exited, and its log was checked.
     is_log_checked: bool,
 }
 
@@ -31,7 +31,7 @@ impl NodepoolProcess {
         Self::start_in(&[], executable, configuration, arguments)
     }
 
-    /// The same with these variables in its environment.
+    /// `start` with these variables in its environment.
     pub fn start_in(
         environment: &[(&str, &Path)],
         executable: &str,
@@ -67,7 +67,7 @@ impl NodepoolProcess {
         self.running.signal(signal);
     }
 
-    /// Everything the program has written to its standard output and standard error.
+    /// Output of the program on standard output and standard error.
     pub fn log(&self) -> String {
         self.running.log()
     }
@@ -77,7 +77,7 @@ impl NodepoolProcess {
         wait::until(&format!("{text:?} in the log"), deadline, async || self.log().contains(text)).await;
     }
 
-    /// The exit status, once the program has ended: who asks reckons with its end.
+    /// The exit status, once the program has exited. The caller expects that it may have.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.running.ended();
         if status.is_some() {
@@ -93,7 +93,7 @@ impl NodepoolProcess {
         status
     }
 
-    /// Asks the program to end (SIGTERM) and waits for it.
+    /// Stops the program (SIGTERM) and waits for its exit.
     pub async fn stop(&mut self, deadline: Duration) -> ExitStatus {
         self.assert_runs();
         let status = self.running.stop(deadline).await;
@@ -101,7 +101,7 @@ impl NodepoolProcess {
         status
     }
 
-    /// Ends the program without a warning (SIGKILL).
+    /// Kills the program (SIGKILL).
     pub fn kill(&mut self) -> ExitStatus {
         self.assert_runs();
         let status = self.running.kill();
@@ -114,11 +114,11 @@ impl NodepoolProcess {
             && let Some(status) = self.running.ended()
         {
             self.check_log();
-            panic!("{} ended by itself ({status}); {}", self.name(), self.save_log());
+            panic!("{} exited on its own ({status}); {}", self.name(), self.save_log());
         }
     }
 
-    /// The first time it is known to have ended, its log is looked at.
+    /// Checks the log, once, after the program has exited.
     fn check_log(&mut self) {
         if std::mem::replace(&mut self.is_log_checked, true) {
             return;
@@ -128,18 +128,18 @@ impl NodepoolProcess {
         let is_defect = |line: &str| DEFECT_TEXTS.iter().any(|text| line.contains(text));
         let found = (0..lines.len()).filter(|number| is_defect(lines[*number]));
         let found: Vec<String> = found.map(|at| lines[at..lines.len().min(at + SHOWN_LINES)].join("\n")).collect();
-        assert!(found.is_empty(), "{} wrote of itself:\n{}\n{}", self.name(), found.join("\n"), self.save_log());
+        assert!(found.is_empty(), "{} logged a defect:\n{}\n{}", self.name(), found.join("\n"), self.save_log());
     }
 
     fn name(&self) -> String {
         format!("{} {}", self.running.name(), self.pid())
     }
 
-    /// The log goes with the program, so it is kept beside the test.
+    /// Copies the log, which is deleted with the program, to a file.
     fn save_log(&self) -> String {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name().replace(' ', "-")));
         std::fs::write(&file, self.log()).expect("cargo gave this directory to the tests");
-        format!("{} is its log", file.display())
+        format!("log: {}", file.display())
     }
 }
 

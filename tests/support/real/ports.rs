@@ -1,4 +1,4 @@
-//! Ports that no other test process on this machine takes at the same time.
+//! Port reservation: ports that no other test process on this machine uses at the same time.
 
 use nix::fcntl::{Flock, FlockArg};
 use std::{
@@ -7,15 +7,14 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Below the range from which Linux and macOS take the local ports of outgoing connections, so a server that is down for a
-/// moment finds its port free when it comes back.
+/// Below the range of ephemeral ports of Linux and macOS, so that a restarted server finds its port free.
 const FIRST: u32 = 17_000;
 const COUNT: u32 = 15_000;
 
-/// A port that is ours until this value is dropped, whether a server listens on it or not.
+/// A port that is reserved until this value is dropped, whether a server listens on it or not.
 pub struct Port {
     pub number: u16,
-    // The lock is held through this open file and goes with the process, however that ends.
+    // The lock is held by this open file, so it is released when the process ends in any way.
     _reservation: Flock<File>,
 }
 
@@ -29,7 +28,7 @@ pub fn reserve_at(address: IpAddr) -> Port {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let directory = std::env::temp_dir().join(format!("nodepool-test-ports-{}", nix::unistd::getuid()));
     std::fs::create_dir_all(&directory).expect("the temporary directory is writable");
-    // Test processes start at different places, so they seldom ask for each other's ports.
+    // Test processes start at different offsets, so they rarely try the same ports.
     let start = std::process::id().wrapping_mul(211);
     for _ in 0..COUNT {
         let offset = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;

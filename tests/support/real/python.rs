@@ -1,4 +1,4 @@
-//! Scripts of `tests/python/` that speak one JSON value per line, for kazoo, Zuul's classes and the Python Nodepool.
+//! Scripts of `tests/python/` with a protocol of one JSON value per line, for kazoo, Zuul's classes and the Python Nodepool.
 
 use super::child_process::{ChildProcess, Output};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use tokio::{
     process::{ChildStdin, ChildStdout},
 };
 
-/// How long an answer may take when the caller gives no deadline of its own.
+/// Default deadline of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which virtual environment of `tests/run` interprets a script.
@@ -40,7 +40,7 @@ impl Interpreter {
     }
 }
 
-/// A running script; dropping it kills it and, when the test fails, shows its standard error.
+/// A running script. Dropping it kills it and, if the test fails, prints its standard error.
 pub struct Script {
     name: String,
     running: ChildProcess,
@@ -56,7 +56,7 @@ pub fn spawn(interpreter: Interpreter, script: &str, arguments: &[&str]) -> Scri
     let home = tempfile::Builder::new().prefix("nodepool-test-python-").tempdir();
     let home = home.expect("the temporary directory is writable");
     let mut command = Command::new(interpreter.path());
-    // Without bytecode files: the sources lie in the repository.
+    // Without bytecode files, because the sources are in the repository.
     command.args(["-u", "-B"]).arg(&file).args(arguments);
     let mut running = ChildProcess::start(script, &mut command, Output::Piped, &home.path().join("log"), home.path());
     let (input, output) = running.pipes();
@@ -82,7 +82,7 @@ pub async fn run(interpreter: Interpreter, script: &str, arguments: &[&str], dea
 }
 
 impl Script {
-    /// Sends a command and returns the value of its answer; panics when the script reports an error.
+    /// Sends a command and returns the value of its reply. Panics if the script reports an error.
     pub async fn call(&mut self, command: Value) -> Value {
         match self.try_call(&command).await {
             Ok(value) => value,
@@ -90,28 +90,28 @@ impl Script {
         }
     }
 
-    /// Sends a command and returns the value of its answer, or the error that the script reports: its class and text.
+    /// Sends a command and returns the value of its reply, or the error that the script reports: its class and text.
     pub async fn try_call(&mut self, command: &Value) -> Result<Value, String> {
         self.send(command).await;
         self.reply(REPLY_TIMEOUT).await
     }
 
-    /// Sends a command without waiting for the answer, which `answer` returns later.
+    /// Sends a command without waiting for the reply, which `reply` returns later.
     pub async fn send(&mut self, command: &Value) {
-        let input = self.input.as_mut().expect("a script is asked before it is finished");
+        let input = self.input.as_mut().expect("the script is not finished");
         let sent = input.write_all(format!("{command}\n").as_bytes()).await;
         if let Err(error) = sent {
-            panic!("{} does not take commands: {error}\n{}", self.name, self.running.log_tail());
+            panic!("{} does not accept commands: {error}\n{}", self.name, self.running.log_tail());
         }
     }
 
-    /// The next answer; panics when there is none by the deadline.
+    /// The next reply; panics at the deadline.
     pub async fn reply(&mut self, deadline: Duration) -> Result<Value, String> {
         let Ok(line) = tokio::time::timeout(deadline, self.read()).await else {
-            panic!("{} did not answer within {deadline:?}\n{}", self.name, self.running.log_tail());
+            panic!("{} did not reply within {deadline:?}\n{}", self.name, self.running.log_tail());
         };
         let Some(mut reply) = line else {
-            panic!("{} ended instead of answering\n{}", self.name, self.running.log_tail());
+            panic!("{} ended without a reply\n{}", self.name, self.running.log_tail());
         };
         match reply.get("error").and_then(Value::as_str) {
             Some(error) => Err(error.to_owned()),
@@ -119,13 +119,13 @@ impl Script {
         }
     }
 
-    /// Closes the script's input, upon which it ends by itself, and waits for that.
+    /// Closes the script's input, which makes it exit, and waits for that.
     pub async fn finish(&mut self, deadline: Duration) -> ExitStatus {
         self.input = None;
         self.running.wait(deadline).await
     }
 
-    /// Ends the script without a warning: its sessions stay until they expire.
+    /// Kills the script: its sessions remain until they expire.
     pub fn kill(&mut self) {
         self.running.kill();
     }

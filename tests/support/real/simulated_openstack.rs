@@ -1,4 +1,4 @@
-//! The example `simulated-openstack` in a process of its own, with its knobs and counters at hand.
+//! The example `simulated-openstack` as a process, with access to its knobs and counters.
 
 use super::child_process::{ChildProcess, Output};
 use crate::support::wait;
@@ -6,11 +6,11 @@ use serde_json::Value;
 use std::{path::PathBuf, process::Command, time::Duration};
 use tempfile::TempDir;
 
-/// How long it may take to start on a busy machine.
+/// Timeout of its start on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LISTENING: &str = "listening on ";
 
-/// A running cloud; dropping it ends it and, when the test fails, shows what it wrote.
+/// A running cloud. Dropping it kills it and, if the test fails, prints its log.
 pub struct SimulatedOpenStack {
     running: ChildProcess,
     home: TempDir,
@@ -31,7 +31,7 @@ impl SimulatedOpenStack {
     }
 
     async fn start_for(flags: &[&str], http: reqwest::ClientBuilder) -> SimulatedOpenStack {
-        // No connection is kept: the cloud may close it at the moment at which it is used again.
+        // No idle connections: the cloud may close one at the moment of its reuse.
         let http = http.pool_max_idle_per_host(0).build().expect("a client with an authority can be built");
         let home = tempfile::Builder::new().prefix("nodepool-test-cloud-").tempdir();
         let home = home.expect("the temporary directory is writable");
@@ -59,7 +59,7 @@ impl SimulatedOpenStack {
         self.home.path().join("clouds.yaml")
     }
 
-    /// Turns knobs, for example `json!({"boot_time_s": 5})`; the others stay as they are.
+    /// Sets knobs, for example `json!({"boot_time_s": 5})`; the others are unchanged.
     pub async fn knobs(&self, knobs: Value) {
         let sent = self.http.put(format!("{}/sim/knobs", self.base)).json(&knobs).send().await;
         let answer = sent.expect("the simulated cloud answers");
@@ -67,27 +67,27 @@ impl SimulatedOpenStack {
         assert!(status.is_success(), "{knobs}: {}", answer.text().await.unwrap_or_default());
     }
 
-    /// What there is and what was counted.
+    /// Its objects and counters.
     pub async fn state(&self) -> Value {
         self.get("state").await
     }
 
-    /// When each server came, was to be deleted, and was gone.
+    /// Times at which each server was created, its deletion requested, and deleted.
     pub async fn history(&self) -> Value {
         self.get("history").await
     }
 
     async fn get(&self, what: &str) -> Value {
         let sent = self.http.get(format!("{}/sim/{what}", self.base)).send().await;
-        sent.expect("the simulated cloud answers").json().await.expect("what it tells of itself is JSON")
+        sent.expect("the simulated cloud answers").json().await.expect("the simulated cloud replies with JSON")
     }
 
-    /// Back to the beginning: nothing there, nothing counted, the knobs as they were at the start.
+    /// Resets objects, counters and knobs to those of the start.
     pub async fn reset(&self) {
         self.post("reset").await;
     }
 
-    /// No token is good any more.
+    /// Revokes all tokens.
     pub async fn revoke_tokens(&self) {
         self.post("revoke-tokens").await;
     }

@@ -1,4 +1,4 @@
-//! OpenSSH's server on a loopback address with host keys of its own: a static host as far as host keys and liveness go.
+//! OpenSSH's server on a loopback address with its own host keys: a static host for tests of host keys and liveness.
 
 use super::{
     child_process::{ChildProcess, Output},
@@ -20,7 +20,7 @@ use tokio::{
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The kinds of host key a server can show.
+/// Kinds of host keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     Ed25519,
@@ -31,7 +31,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// What a freshly installed server has.
+    /// The keys of a newly installed server.
     pub const ALL: [KeyKind; 3] = [KeyKind::Ed25519, KeyKind::Ecdsa, KeyKind::Rsa];
 
     fn name(self) -> &'static str {
@@ -56,7 +56,7 @@ impl KeyKind {
     }
 }
 
-/// Where a host listens and which keys it shows.
+/// Address and keys of a host.
 #[derive(Clone)]
 pub struct Options {
     /// Any address of 127.0.0.0/8.
@@ -79,7 +79,7 @@ impl Options {
     }
 }
 
-/// A running sshd; nobody can log in. Dropping it kills it.
+/// A running sshd without logins. Dropping it kills it.
 pub struct Host {
     options: Options,
     running: Option<ChildProcess>,
@@ -93,7 +93,7 @@ impl Host {
         Host::start_on(options, port).await
     }
 
-    /// On a port that somebody had to know before the address.
+    /// Starts on a port that was reserved before.
     pub async fn start_on(options: Options, port: Port) -> Host {
         let home = tempfile::Builder::new().prefix("nodepool-test-sshd-").tempdir();
         let home = home.expect("the temporary directory is writable");
@@ -118,14 +118,14 @@ impl Host {
         keys
     }
 
-    /// Ends sshd: connections are refused from now on.
+    /// Kills sshd: connections are refused from now on.
     pub fn stop(&mut self) {
         self.running.take().expect("only a running sshd can be stopped").kill();
     }
 
     /// Starts sshd on the same address and port after `stop`.
     pub async fn start_again(&mut self) {
-        assert!(self.running.is_none(), "this sshd runs already");
+        assert!(self.running.is_none(), "sshd runs already");
         let configuration = self.home.path().join("sshd_config");
         std::fs::write(&configuration, self.configuration()).expect("a new directory is writable");
         let mut command = Command::new(super::setting("NODEPOOL_TEST_SSHD"));
@@ -133,7 +133,7 @@ impl Host {
         let log = self.home.path().join("log");
         let mut running = ChildProcess::start("sshd", &mut command, Output::Logged, &log, self.home.path());
         let address = self.address();
-        wait::until("sshd to greet", START_TIMEOUT, async || {
+        wait::until("sshd to send its banner", START_TIMEOUT, async || {
             if let Some(status) = running.ended() {
                 panic!("sshd ended with {status}\n{}", running.log_tail());
             }
@@ -143,7 +143,7 @@ impl Host {
         self.running = Some(running);
     }
 
-    /// Comes back with new host keys on the same address, as a reinstalled machine does.
+    /// Restarts with new host keys on the same address, like a reinstalled machine.
     pub async fn change_keys(&mut self) {
         self.stop();
         self.make_keys();
@@ -153,7 +153,7 @@ impl Host {
     fn make_keys(&self) {
         for kind in &self.options.keys {
             let file = self.key_file(*kind);
-            // ssh-keygen would ask before it overwrites.
+            // ssh-keygen would prompt before it overwrites a file.
             let _ = std::fs::remove_file(&file);
             let made = Command::new("ssh-keygen")
                 .args(kind.arguments())
@@ -161,7 +161,7 @@ impl Host {
                 .arg(&file)
                 .stdin(Stdio::null())
                 .status();
-            assert!(made.is_ok_and(|status| status.success()), "ssh-keygen cannot make {}", file.display());
+            assert!(made.is_ok_and(|status| status.success()), "ssh-keygen cannot create {}", file.display());
         }
     }
 
@@ -175,7 +175,7 @@ impl Host {
             "PidFile none".to_owned(),
             "UsePAM no".to_owned(),
             "PasswordAuthentication no".to_owned(),
-            // Many scans at once are what the tests are about.
+            // The tests run many scans at once.
             "MaxStartups 1000".to_owned(),
         ];
         lines.extend(self.options.keys.iter().map(|kind| format!("HostKey {}", self.key_file(*kind).display())));
@@ -184,22 +184,22 @@ impl Host {
     }
 }
 
-/// A host that accepts connections and never says a word.
+/// A host that accepts connections and sends nothing.
 pub struct SilentHost {
     pub address: SocketAddr,
     task: JoinHandle<()>,
     _port: Port,
 }
 
-/// Listens on a port of this address and leaves everybody waiting until the value is dropped.
+/// Listens on a port of this address and keeps connections open until the value is dropped.
 pub async fn start_silent_host(address: IpAddr) -> SilentHost {
     let port = ports::reserve_at(address);
     let address = SocketAddr::new(address, port.number);
     let listener = TcpListener::bind(address).await.expect("a reserved port is free");
     let task = tokio::spawn(async move {
-        let mut silent = Vec::new();
+        let mut connections = Vec::new();
         while let Ok((stream, _)) = listener.accept().await {
-            silent.push(stream);
+            connections.push(stream);
         }
     });
     SilentHost { address, task, _port: port }
@@ -218,6 +218,6 @@ fn public_key(private: &Path) -> String {
 
 async fn sends_banner(address: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else { return false };
-    let mut greeting = [0; 4];
-    stream.read_exact(&mut greeting).await.is_ok() && &greeting == b"SSH-"
+    let mut banner = [0; 4];
+    stream.read_exact(&mut banner).await.is_ok() && &banner == b"SSH-"
 }

@@ -1,4 +1,4 @@
-//! The TLS files that `tests/certificates` made; the head of that script lists them.
+//! TLS files created by `tests/certificates`; the head of that script lists them.
 
 use std::path::PathBuf;
 use zookeeper_client::TlsOptions;
@@ -15,11 +15,11 @@ pub fn text(name: &str) -> String {
     std::fs::read_to_string(file(name)).expect("the test certificates are readable")
 }
 
-/// What the ZooKeeper client takes to connect with an authority and an identity, for example ("ca.pem", "client").
+/// Options of the ZooKeeper client for an authority and an identity, for example ("ca.pem", "client").
 pub fn client_options(authority: &str, identity: &str) -> TlsOptions {
-    // Two providers are compiled in, so one must be chosen; the second caller of a process finds the choice made.
+    // Two providers are compiled in, so one must be installed; only the first call of a process installs it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (certificate, key) = (text(&format!("{identity}.pem")), text(&format!("{identity}.key")));
-    let options = TlsOptions::new().with_pem_ca(&text(authority)).expect("an authority of ours is well-formed");
-    options.with_pem_identity(&certificate, &key).expect("an identity of ours is well-formed")
+    let options = TlsOptions::new().with_pem_ca(&text(authority)).expect("the test authority is well-formed");
+    options.with_pem_identity(&certificate, &key).expect("the test identity is well-formed")
 }

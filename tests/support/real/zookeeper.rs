@@ -1,4 +1,4 @@
-//! Apache ZooKeeper as Debian packages it, started for one test or for one test binary.
+//! Apache ZooKeeper from Debian's package, started for one test or one test binary.
 
 use super::{
     child_process::{ChildProcess, Output},
@@ -25,7 +25,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 pub use super::ensemble::Ensemble;
 
-/// The times of the log stand beside those of a test's own messages.
+/// Timestamps in the log, to compare it with the test's own messages.
 const LOG_TIMES: [&str; 2] =
     ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"];
 
@@ -34,21 +34,21 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a server is started with.
+/// Parameters of a server.
 #[derive(Clone)]
 pub struct Options {
     /// The server certificate of `tests/certificates`, for example "server"; none for a server without TLS.
     pub certificate: Option<&'static str>,
     /// ZooKeeper's unit of time; sessions last 2 to 20 of them.
     pub tick: Duration,
-    /// How long members of an ensemble wait for each other. Generous, because the machine may be busy, and short ticks are meant for
-    /// sessions only.
+    /// How long members of an ensemble wait for each other. Long, because the machine may be busy and short ticks are only meant for
+    /// sessions.
     pub sync_timeout: Duration,
     /// Further lines of zoo.cfg.
     pub settings: Vec<String>,
-    /// Options of the Java machine. The default starts fast and computes slowly; benchmarks give their own.
+    /// Options of the JVM. The default starts fast and computes slowly; benchmarks set their own.
     pub java: Vec<String>,
-    /// More variables of its environment.
+    /// Additional environment variables.
     pub environment: Vec<(String, PathBuf)>,
 }
 
@@ -72,7 +72,7 @@ impl Options {
         Options { tick: Duration::from_millis(200), ..Options::default() }
     }
 
-    /// Clients must speak TLS and show a certificate.
+    /// Clients must use TLS and present a certificate.
     pub fn tls() -> Self {
         Options { certificate: Some("server"), ..Options::default() }
     }
@@ -144,12 +144,12 @@ impl Server {
         format!("127.0.0.1:{}", self.secure_port.as_ref().unwrap_or(&self.plain_port).number)
     }
 
-    /// `host:port` without TLS. A server with TLS has it as well, so that tests can look at it and change its tree easily.
+    /// `host:port` without TLS. A server with TLS has this port as well, so that tests can read and change its tree easily.
     pub fn plain_address(&self) -> String {
         format!("127.0.0.1:{}", self.plain_port.number)
     }
 
-    /// The address with a chroot of this server that no other test uses; it exists.
+    /// The address with a new chroot of this server.
     pub async fn chroot(&self, name: &str) -> String {
         let path = self.make_chroot(name).await;
         format!("{}{path}", self.address())
@@ -158,29 +158,29 @@ impl Server {
     async fn make_chroot(&self, name: &str) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let path = format!("/{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let client = Client::connect(&self.plain_address()).await.expect("a server that serves accepts clients");
+        let client = Client::connect(&self.plain_address()).await.expect("a running server accepts clients");
         let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
         client.create(&path, b"", &open).await.unwrap_or_else(|error: Error| panic!("cannot create {path}: {error}"));
         path
     }
 
-    /// Ends the server without a warning (SIGKILL).
+    /// Kills the server (SIGKILL).
     pub fn kill(&mut self) {
         self.running.take().expect("only a running server can be killed").kill();
     }
 
-    /// Ends the server in good order.
+    /// Stops the server (SIGTERM).
     pub async fn stop(&mut self) {
         self.running.take().expect("only a running server can be stopped").stop(STOP_TIMEOUT).await;
     }
 
-    /// Starts the server again on its ports and data, after `kill` or `stop`, and waits until it serves.
+    /// Restarts the server on its ports and data, after `kill` or `stop`, and waits until it serves.
     pub async fn start_again(&mut self) {
         self.launch();
         self.wait_until_serving().await;
     }
 
-    /// Freezes the server: its connections stay open and silent, as on a machine that hangs.
+    /// Suspends the server: its connections stay open and silent, as on a machine that hangs.
     pub fn freeze(&self) {
         self.running.as_ref().expect("only a running server can be frozen").signal(Signal::SIGSTOP);
     }
@@ -197,20 +197,20 @@ impl Server {
         self.running.as_ref().map(ChildProcess::pid)
     }
 
-    /// The role of the server: "standalone", "leader" or "follower"; none while it does not serve.
+    /// The role of the server: "standalone", "leader" or "follower"; `None` while it does not serve.
     pub async fn role(&self) -> Option<String> {
         let answer = four_letter_word(self.plain_port.number, "srvr").await?;
         Some(answer.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
     }
 
-    /// The number of the last transaction: two readings tell how many writes lie between them.
+    /// The zxid of the last transaction. The difference of two is the number of writes in between.
     pub async fn zxid(&self) -> u64 {
         let answer = four_letter_word(self.plain_port.number, "srvr").await.expect("a running server answers");
         let zxid = answer.lines().find_map(|line| line.strip_prefix("Zxid: 0x"));
         u64::from_str_radix(zxid.expect("srvr prints the zxid"), 16).expect("a zxid is a hexadecimal number")
     }
 
-    /// What `mntr` reports, for example `zk_packets_received`.
+    /// The metrics of `mntr`, for example `zk_packets_received`.
     pub async fn metrics(&self) -> BTreeMap<String, String> {
         let answer = four_letter_word(self.plain_port.number, "mntr").await.expect("a running server answers");
         answer.lines().filter_map(|line| line.split_once('\t')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
@@ -254,13 +254,13 @@ impl Server {
     }
 }
 
-/// A server without TLS that all tests of one binary share, each under its own chroot: `shared().await.chroot("name").await`.
+/// A server without TLS, shared by all tests of one binary, each in its own chroot: `shared().await.chroot("name").await`.
 pub async fn shared() -> &'static Server {
     static SHARED: OnceCell<Server> = OnceCell::const_new();
     SHARED.get_or_init(|| Server::start(Options::default())).await
 }
 
-/// Sends one of ZooKeeper's four letter words; none if the server does not answer.
+/// Sends one of ZooKeeper's four-letter words; `None` if the server does not answer.
 async fn four_letter_word(port: u16, word: &str) -> Option<String> {
     let conversation = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;

@@ -1,20 +1,20 @@
-//! Collects what is wrong while a configuration is resolved, so that everything is reported at once.
+//! Collector of configuration diagnostics: resolving continues after an error, so that all errors are reported at once.
 
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::{Position, YamlNode, python_quoted};
 
-/// A parsed file and the name to call it by in messages.
+/// A parsed file and its name in messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     pub file: &'a str,
     pub root: &'a YamlNode,
 }
 
-/// What a loader found.
+/// Diagnostics of a loader.
 #[derive(Debug, Default)]
 pub struct Diagnostics {
     pub items: Vec<Diagnostic>,
-    /// Reasons not to load a file that Nodepool 11's validator accepts: `config-validate` only warns of them.
+    /// Errors that prevent loading although Nodepool 11's validator accepts the file; warnings in `config-validate`.
     pub loader_only: Vec<Diagnostic>,
 }
 
@@ -35,7 +35,7 @@ impl Diagnostics {
         self.loader_only.push(Diagnostic::error(at, message).help(help));
     }
 
-    /// The value, or its default with the problem noted.
+    /// The value; after an error its default, with the diagnostic recorded.
     pub fn or_default<T: Default>(&mut self, result: Result<T, Diagnostic>) -> T {
         result.unwrap_or_else(|diagnostic| {
             self.items.push(diagnostic);
@@ -43,7 +43,7 @@ impl Diagnostics {
         })
     }
 
-    /// The text at a key without which the section means nothing.
+    /// The text at a required key.
     pub fn required(&mut self, section: &YamlNode, key: &str, what: &str) -> Option<String> {
         match section.text(key) {
             Ok(Some(text)) => Some(text),
@@ -58,17 +58,17 @@ impl Diagnostics {
         }
     }
 
-    /// The reference stops with a bare `KeyError` where a key is missing.
+    /// Nodepool 11 stops with a bare `KeyError` if a key is missing.
     pub fn missing_key(&mut self, at: Position, key: &str, help: impl Into<String>) {
         self.error(at, format!("KeyError: {}", python_quoted(key)), help);
     }
 
-    /// The same where something is named that does not exist. Its validator looks at few of these names.
+    /// Nodepool 11 stops with the same error for a name that does not exist. Its validator checks few of these names.
     pub fn unknown_name(&mut self, at: Position, name: &str, help: impl Into<String>) {
         self.loader_error(at, format!("KeyError: {}", python_quoted(name)), help);
     }
 
-    /// The mappings in a list; anything else in it is a problem.
+    /// The mappings in a list; any other item is an error.
     pub fn mappings<'a>(&mut self, section: &'a YamlNode, key: &str, what: &str) -> Vec<&'a YamlNode> {
         let items = match section.list(key) {
             Ok(items) => items,

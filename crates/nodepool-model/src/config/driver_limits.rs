@@ -1,4 +1,4 @@
-//! What the loader must know of each driver, built or not: how its pools name labels, and which limits they take.
+//! Driver facts for the loader, also of drivers that are not built: how pools name labels, and which limits they have.
 
 use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::YamlNode;
@@ -10,22 +10,22 @@ pub struct DriverFacts {
     pub name: &'static str,
     pub label_style: LabelStyle,
     pub manages_images: bool,
-    /// The format its provider images add where the section names none; `None` if clouds.yaml decides.
+    /// Image format if the provider's section names none; `None` if clouds.yaml decides.
     pub image_format: Option<&'static str>,
-    /// A label's `diskimage` is a top-level one, and the provider is compared with all of it.
+    /// A label's `diskimage` names a top-level one, and a change of that image replaces the provider.
     pub labels_hold_images: bool,
-    /// Provider keys that stand in for a pool's `max-servers`, the first that is given.
+    /// Provider keys that replace a missing `max-servers` of a pool; the first one given counts.
     pub max_servers_keys: &'static [&'static str],
     /// Keys of a pool that limit a resource.
     pub limit_keys: &'static [(&'static str, &'static str)],
-    /// Pools take limits they do not set from their provider, and both know `max-resources`.
+    /// Pools inherit limits that they do not set from their provider, and both accept `max-resources`.
     pub pools_inherit_limits: bool,
     pub zone_key: Option<&'static str>,
     pub has_quota_switch: bool,
     pub forced_label_type: Option<&'static str>,
 }
 
-/// Where a pool says which labels it serves.
+/// Where a pool lists the labels that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelStyle {
     /// `labels: [{name: …}]`
@@ -40,8 +40,8 @@ pub fn find(name: &str) -> Option<&'static DriverFacts> {
     DRIVERS.iter().find(|driver| driver.name == name)
 }
 
-/// A driver of this program that Nodepool 11 does not know: labels and `max-servers` are where most have them, everything else is
-/// its own.
+/// Also finds drivers of this program that Nodepool 11 does not know. Their labels and `max-servers` have the usual
+/// keys; all other keys are the driver's own.
 pub fn find_in(available_drivers: &[&str], name: &str) -> Option<&'static DriverFacts> {
     find(name).or_else(|| available_drivers.contains(&name).then_some(&OUT_OF_TREE))
 }
@@ -50,7 +50,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     DRIVERS.iter().map(|driver| driver.name)
 }
 
-/// An explicit driver wins; without one a name that starts with `fake` means that driver, else openstack.
+/// An explicit driver takes precedence. Without one, a name that starts with `fake` selects fake, any other openstack.
 pub fn driver_name(section: &YamlNode) -> String {
     let fake = section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake"));
     match section.get("driver") {
@@ -60,7 +60,7 @@ pub fn driver_name(section: &YamlNode) -> String {
     }
 }
 
-/// `program` names the drivers that this program has, among them perhaps some that Nodepool 11 does not know.
+/// `available_drivers` are the drivers of this program; Nodepool 11 may not know some of them.
 pub fn unknown_driver(section: &YamlNode, name: &str, available_drivers: &[&str]) -> Diagnostic {
     let at = section.get("driver").map_or(section.at, |node| node.at);
     let out_of_tree = available_drivers.iter().copied().filter(|name| find(name).is_none());

@@ -1,4 +1,4 @@
-//! What the operator wants: resolved, comparable, frozen. No runtime objects and no references back.
+//! Configuration: resolved, comparable and immutable. It contains no runtime objects and no back references.
 
 pub mod diagnostics;
 pub mod driver_limits;
@@ -19,7 +19,7 @@ use crate::records::resources::Resources;
 use crate::records::time::Seconds;
 use python_yaml::tree::YamlNode;
 
-/// One loaded configuration file, its secure file applied.
+/// One loaded configuration file, with its secure file applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub zookeeper: ZooKeeperConfig,
@@ -39,7 +39,7 @@ pub struct Config {
     pub build_log_retention: i64,
 }
 
-/// Where logs of builds are written if the configuration does not say.
+/// Default directory of build logs.
 const LOG_DIR: &str = "/var/log/nodepool/builds";
 
 impl Config {
@@ -66,18 +66,18 @@ pub struct ZooKeeperConfig {
 pub struct ZooKeeperServer {
     pub host: String,
     pub port: u16,
-    /// As written; empty where there is none.
+    /// As written; empty if there is none.
     pub chroot: String,
 }
 
 impl ZooKeeperConfig {
-    /// `host:port,host:port/chroot`, as ZooKeeper's clients take it; empty where no server is configured.
+    /// `host:port,host:port/chroot`, the notation of ZooKeeper's clients; empty if no server is configured.
     pub fn connect_string(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(ZooKeeperServer::address).collect();
         servers.join(",") + self.chroot()
     }
 
-    /// The path prefix of everything in ZooKeeper, without a slash at its end; empty where there is none.
+    /// Prefix of all znode paths, without a trailing slash; may be empty.
     pub fn chroot(&self) -> &str {
         self.servers.last().map_or("", |server| server.chroot.trim_end_matches('/'))
     }
@@ -101,11 +101,11 @@ pub struct TlsFiles {
     pub ca: PathBuf,
 }
 
-/// Whether the name in the server's certificate must be the name it was called by. The certificate chain is always
-/// checked against the authority's file.
+/// Whether the server's certificate must contain the configured host name. The certificate chain is always checked
+/// against the authority's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostNames {
-    /// As the reference does; many ensembles have certificates without their hosts' names.
+    /// As in Nodepool 11; many ensembles have certificates without their host names.
     #[default]
     Ignored,
     Checked,
@@ -126,7 +126,7 @@ pub struct Label {
     pub max_ready_age: Option<Seconds>,
 }
 
-/// One provider section. Two that are equal run as one; any difference replaces the provider.
+/// One provider section. A reload keeps the provider if its section is equal; any difference replaces it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProviderConfig {
     pub name: ProviderName,
@@ -134,7 +134,7 @@ pub struct ProviderConfig {
     /// -1 (any negative) is no limit; 0 means that the pools handle no requests at all.
     pub max_concurrency: i64,
     pub pools: BTreeMap<PoolName, Arc<PoolConfig>>,
-    /// The top-level images that this provider's labels boot, without what may change under a running provider.
+    /// The top-level images that this provider's labels boot, without fields that may change under a running provider.
     pub label_images: BTreeMap<ImageName, DiskImage>,
     /// The section as written, for the driver: without its pools, and with `driver` always filled in.
     pub section: YamlNode,
@@ -180,7 +180,7 @@ pub struct DiskImage {
 }
 
 impl DiskImage {
-    /// With nothing but a name.
+    /// An image with a name and defaults.
     pub fn new(name: &str) -> Self {
         Self {
             name: ImageName::from(name),

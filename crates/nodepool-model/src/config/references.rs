@@ -1,4 +1,4 @@
-//! The validator's checks between sections: images and labels that are named must exist, once.
+//! Reference checks of the validator: images and labels that a section names must be defined, and defined once.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::driver_limits::driver_name;
 use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::YamlNode;
 
-/// Everything that refers to nothing, as errors.
+/// An error for every dangling reference and every duplicate diskimage.
 pub fn check(root: &YamlNode) -> Vec<Diagnostic> {
     let diskimages = names(root, "diskimages");
     let labels = names(root, "labels");

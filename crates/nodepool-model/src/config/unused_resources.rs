@@ -1,4 +1,4 @@
-//! What is deleted now and then though it bears no mark of ours: floating addresses, ports.
+//! Cleanup of unused resources that carry no metadata of ours: floating IPs and ports.
 
 use std::collections::BTreeMap;
 
@@ -6,32 +6,32 @@ use serde::Serialize;
 
 use crate::records::time::Seconds;
 
-/// What is deleted now and then though it bears no mark of ours.
+/// Kinds of unused resources that are deleted although they carry no metadata of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct UnusedResourcePolicy {
     pub floating_ips: bool,
-    /// Unused ports, seen in two looks so far apart.
+    /// Deletes ports that are unused in two checks this far apart.
     pub ports: Option<Seconds>,
 }
 
-/// What a tidy-up does with what it finds.
+/// Whether a cleanup deletes unused resources or only reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CleanMode {
-    /// At most so many of each kind; of more, none.
+    /// Deletes at most this many of each kind; if there are more, none.
     Delete { budget: usize },
-    /// It only tells what would be deleted, however many there are.
+    /// Reports all resources that would be deleted, in any number.
     DryRun,
 }
 
-/// What a tidy-up found and did, by the plural that metrics know things by.
+/// Result of a cleanup, by the plural name of the resource in metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanReport {
     pub deleted: BTreeMap<&'static str, usize>,
-    /// Too many to be deleted.
+    /// Numbers above the budget; none of these were deleted.
     pub exceeded: BTreeMap<&'static str, usize>,
-    /// Of a mere look: the ids of all that nobody uses.
+    /// Ids of all unused resources, in a dry run.
     pub unused: BTreeMap<&'static str, Vec<String>>,
-    /// Of what not all could be listed or deleted, with the first error.
+    /// Kinds that could not be listed or deleted completely, with the first error.
     pub failed: BTreeMap<&'static str, String>,
 }

@@ -1,4 +1,4 @@
-//! How a provider takes images: in which format, under which names, and what is said of each; and one image on its way to it.
+//! Upload settings of a provider (format, names, properties), and the order to upload one image.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::records::ids::{ExternalId, ImageName};
 use crate::records::time::Seconds;
 
-/// On an image in a cloud: of which build it is, which upload made it, and which provider asked for it.
+/// Metadata of an image in a cloud: its build, its upload and its provider.
 pub const BUILD_MARK: &str = "nodepool_build_id";
 pub const UPLOAD_MARK: &str = "nodepool_upload_id";
 pub const PROVIDER_MARK: &str = "nodepool_provider_name";
@@ -21,11 +21,11 @@ pub const MARKS: [&str; 3] = [BUILD_MARK, UPLOAD_MARK, PROVIDER_MARK];
 pub struct UploadConfig {
     /// The suffix of the file that is uploaded: `qcow2`.
     pub format: String,
-    /// With `{image_name}`, `{upload_id}` and `{timestamp}` in it.
+    /// May contain `{image_name}`, `{upload_id}` and `{timestamp}`.
     pub name_format: String,
-    /// Called with the provider, the image's id in the cloud and the file's path when an upload is there.
+    /// Command that runs after an upload, with the provider, the image's id in the cloud and the file's path.
     pub hook: Option<String>,
-    /// So long a cloud may take for what it was sent.
+    /// Limit for the cloud's processing of an uploaded file.
     pub timeout: Seconds,
     pub images: BTreeMap<ImageName, UploadEntry>,
 }
@@ -33,44 +33,44 @@ pub struct UploadConfig {
 /// One image of a provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct UploadEntry {
-    /// Not uploaded for now.
+    /// Whether uploads of this image are paused.
     pub paused: bool,
-    /// Put on the image in the cloud, over what the image itself has.
+    /// Properties of the image in the cloud, which override those of the diskimage.
     pub meta: BTreeMap<String, Value>,
 }
 
-/// What a cloud shall have.
+/// Order to upload one image.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UploadOrder {
-    /// In the cloud.
+    /// Name in the cloud.
     pub name: String,
     pub file: PathBuf,
     /// In bytes.
     pub size: u64,
     pub format: String,
-    /// Properties of the image, the marks not among them.
+    /// Properties of the image, without the marks.
     pub meta: BTreeMap<String, Value>,
-    /// Tell whose it is and which, so that an inventory tells it again.
+    /// Metadata that identifies the image and its owner, so that an inventory recognises it.
     pub marks: BTreeMap<String, String>,
-    /// Digits of base 16, where they are known.
+    /// In hexadecimal, if known.
     pub md5: Option<String>,
     pub sha256: Option<String>,
-    /// An earlier attempt of the same upload may have left an image: it is taken if it is whole, and else it goes.
+    /// An earlier attempt of the same upload may have created an image: a complete one is used, any other is deleted.
     pub may_exist: bool,
     #[serde(skip)]
     pub progress: Progress,
 }
 
 impl UploadOrder {
-    /// As a cloud shows it that keeps what it is told.
+    /// The image as listed by a cloud that stores all properties.
     pub fn to_stored_image(&self, id: ExternalId) -> StoredImage {
         let texts = self.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
         StoredImage { id, name: self.name.clone(), meta: texts.chain(self.marks.clone()).collect() }
     }
 }
 
-/// How many bytes of a file are on their way; shared by who sends and who shows. All of them are equal: they say nothing of what an
-/// order is.
+/// Number of bytes sent, shared by the upload and its observers. All values compare equal, because progress is not part
+/// of an order's identity.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU64>);
 
@@ -90,17 +90,17 @@ impl PartialEq for Progress {
     }
 }
 
-/// An image that a cloud has.
+/// An image in a cloud.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StoredImage {
     pub id: ExternalId,
     pub name: String,
-    /// All that the cloud keeps with it, as texts.
+    /// All properties that the cloud stores, as texts.
     pub meta: BTreeMap<String, String>,
 }
 
 impl StoredImage {
-    /// Whether it bears all these marks.
+    /// Whether the image has all these marks.
     pub fn has_marks(&self, marks: &BTreeMap<String, String>) -> bool {
         marks.iter().all(|(key, value)| self.meta.get(key) == Some(value))
     }

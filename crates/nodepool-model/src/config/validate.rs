@@ -10,14 +10,14 @@ use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
 use python_yaml::tree::Position;
 
-/// The line before all that the schema finds, as scripts know it. It stands for no problem of its own.
+/// Line before the diagnostics of the schema, known to scripts. It is not a problem of its own.
 const HEADLINE: &str = "Schema validation failed";
 
 pub fn is_headline(problem: &Diagnostic) -> bool {
     problem.message == HEADLINE
 }
 
-/// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
+/// All diagnostics for the text of a file after substitution. An error means exit status 1.
 pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     let root = match parse::parse(text, &mut problems) {
@@ -40,7 +40,7 @@ pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Diagn
         problem.help.push_str("; with this the daemons refuse to load the file");
         problem.at_most(Severity::Warning)
     });
-    // What the schema has said of a place need not be said again in the loader's words, unless that is worse.
+    // A loader diagnostic is dropped if the schema reported its position already with at least the same severity.
     let mut reported: BTreeMap<Position, Severity> = BTreeMap::new();
     for problem in &problems {
         let worst = reported.entry(problem.at).or_insert(problem.severity);

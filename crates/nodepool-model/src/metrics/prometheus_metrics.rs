@@ -1,7 +1,7 @@
-//! What is shown to Prometheus: each name once, with its labels. The names that the reference's mapping for the statsd exporter
-//! gives to its keys are those of Nodepool 11 (contrib/statsd_exporter); its timers become histograms, in seconds.
+//! Prometheus metrics: each name once, with its labels. Names that Nodepool 11's mapping for the statsd exporter
+//! (its contrib/statsd_exporter) defines are kept; its timers become histograms, in seconds.
 
-/// One name and what is known of it.
+/// Definition of one metric.
 #[derive(Debug)]
 pub struct Metric {
     pub name: &'static str,
@@ -18,7 +18,7 @@ pub enum MetricKind {
     Histogram(&'static [f64]),
 }
 
-/// A name is one thing, wherever it is mentioned.
+/// Metrics with equal names are the same metric.
 impl PartialEq for Metric {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -42,10 +42,10 @@ const fn histogram(
     Metric { name, help, kind: MetricKind::Histogram(bounds), labels }
 }
 
-/// Launches: the bounds of the reference's mapping, and shorter ones for clouds that are quicker than that.
+/// Launches: the bounds of Nodepool 11's mapping, and smaller ones for faster clouds.
 const LAUNCH_BOUNDS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 120.0, 150.0, 180.0, 300.0, 600.0, 900.0];
-/// Requests: milliseconds where a node is ready, minutes where it has to boot, hours at quota.
+/// Requests: milliseconds with ready nodes, minutes with launches, hours at quota.
 const WAIT_BOUNDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0];
 const CALL_BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -59,33 +59,30 @@ pub const ADDRESSABLE: Metric =
     gauge("nodepool_addressable_requests", "Node requests all of whose labels a pool supports", &["provider", "pool"]);
 pub const MAX_SERVERS: Metric = gauge(
     "nodepool_provider_max_servers",
-    "Sum of max-servers over the pools of a provider; +Inf where a pool has none",
+    "Sum of max-servers over the pools of a provider; +Inf if a pool has no limit",
     &["provider"],
 );
 pub const TENANT_LIMIT: Metric =
     gauge("nodepool_tenant_limit", "Configured limit of a tenant's resource", &["tenant", "limit"]);
-pub const LEAKED: Metric = counter(
-    "nodepool_leaked",
-    "Resources of a cloud that belonged to no node and were deleted",
-    &["provider", "resource"],
-);
-pub const TASK: Metric = counter("nodepool_task", "Calls of a cloud's API that have ended", &["provider", "task"]);
+pub const LEAKED: Metric =
+    counter("nodepool_leaked", "Leaked cloud resources that were deleted", &["provider", "resource"]);
+pub const TASK: Metric = counter("nodepool_task", "Completed API calls of a cloud", &["provider", "task"]);
 pub const TASK_TIME: Metric = histogram(
     "nodepool_task_timer",
-    "Time that calls of a cloud's API took, in seconds",
+    "Duration of API calls of a cloud, in seconds",
     &["provider", "task"],
     CALL_BOUNDS,
 );
 pub const TASK_FAILED: Metric =
-    counter("nodepool_task_failed", "Calls of a cloud's API that ended with an error", &["provider", "task", "error"]);
-pub const LAUNCH: Metric = counter("nodepool_launch", "Attempts to launch a node that have ended", &["result"]);
+    counter("nodepool_task_failed", "Failed API calls of a cloud", &["provider", "task", "error"]);
+pub const LAUNCH: Metric = counter("nodepool_launch", "Completed launch attempts", &["result"]);
 pub const LAUNCH_TIME: Metric =
-    histogram("nodepool_launch_timer", "Time of launch attempts, in seconds", &["result"], LAUNCH_BOUNDS);
+    histogram("nodepool_launch_timer", "Duration of launch attempts, in seconds", &["result"], LAUNCH_BOUNDS);
 pub const LAUNCH_BY_PROVIDER: Metric =
     counter("nodepool_launch_by_provider", "Launch attempts by provider", &["provider", "result"]);
 pub const LAUNCH_BY_PROVIDER_TIME: Metric = histogram(
     "nodepool_launch_by_provider_timer",
-    "Time of launch attempts by provider, in seconds",
+    "Duration of launch attempts by provider, in seconds",
     &["provider", "result"],
     LAUNCH_BOUNDS,
 );
@@ -93,7 +90,7 @@ pub const LAUNCH_BY_ZONE: Metric =
     counter("nodepool_launch_by_provider_az", "Launch attempts by zone", &["provider", "az", "result"]);
 pub const LAUNCH_BY_ZONE_TIME: Metric = histogram(
     "nodepool_launch_by_provider_az_timer",
-    "Time of launch attempts by zone, in seconds",
+    "Duration of launch attempts by zone, in seconds",
     &["provider", "az", "result"],
     LAUNCH_BOUNDS,
 );
@@ -101,7 +98,7 @@ pub const LAUNCH_BY_REQUESTOR: Metric =
     counter("nodepool_launch_by_requestor", "Launch attempts by requestor", &["requestor", "result"]);
 pub const LAUNCH_BY_REQUESTOR_TIME: Metric = histogram(
     "nodepool_launch_by_requestor_timer",
-    "Time of launch attempts by requestor, in seconds",
+    "Duration of launch attempts by requestor, in seconds",
     &["requestor", "result"],
     LAUNCH_BOUNDS,
 );
@@ -109,80 +106,77 @@ pub const LAUNCH_BY_IMAGE: Metric =
     counter("nodepool_launch_by_image", "Launch attempts by image", &["image", "result"]);
 pub const LAUNCH_BY_IMAGE_TIME: Metric = histogram(
     "nodepool_launch_by_image_timer",
-    "Time of launch attempts by image, in seconds",
+    "Duration of launch attempts by image, in seconds",
     &["image", "result"],
     LAUNCH_BOUNDS,
 );
 pub const REQUEST_TIME: Metric = histogram(
     "nodepool_request_time_to_ready_seconds",
-    "Time from a request's creation until its nodes were handed out, in seconds",
+    "Time from a request's creation until it was fulfilled, in seconds",
     &["provider", "pool"],
     WAIT_BOUNDS,
 );
 pub const REQUESTS: Metric = gauge("nodepool_requests", "Node requests by state", &["state"]);
 pub const OLDEST_REQUEST: Metric =
-    gauge("nodepool_oldest_open_request_seconds", "Age of the oldest request that is open, in seconds", &[]);
-pub const UPDATE: Metric = counter("nodepool_image_update", "Uploads of images that went well", &["image", "provider"]);
+    gauge("nodepool_oldest_open_request_seconds", "Age of the oldest open request, in seconds", &[]);
+pub const UPDATE: Metric = counter("nodepool_image_update", "Image uploads that succeeded", &["image", "provider"]);
 pub const UPDATE_TIME: Metric = histogram(
     "nodepool_image_update_timer",
-    "Time that uploads of images took, in seconds",
+    "Duration of image uploads, in seconds",
     &["image", "provider"],
     IMAGE_BOUNDS,
 );
 pub const BUILD_CODE: Metric =
     gauge("nodepool_dib_image_build_result_code", "Exit status of the last build of an image", &["image", "ext"]);
-pub const BUILD_SIZE: Metric = gauge(
-    "nodepool_dib_image_build_size",
-    "Size of the image that was built last, in bytes on disk",
-    &["image", "ext"],
-);
+pub const BUILD_SIZE: Metric =
+    gauge("nodepool_dib_image_build_size", "Size of the last built image on disk, in bytes", &["image", "ext"]);
 pub const BUILD_TIME: Metric = histogram(
     "nodepool_dib_image_build_duration",
-    "Time that builds of an image took, in seconds",
+    "Duration of image builds, in seconds",
     &["image", "ext"],
     IMAGE_BOUNDS,
 );
 pub const LAST_BUILD: Metric = gauge(
     "nodepool_dib_image_build_last_build",
-    "When a build of the image ended last, in seconds since the epoch",
+    "Time at which the last build of an image ended, in seconds since the epoch",
     &["image"],
 );
-pub const BUILDS: Metric = gauge("nodepool_image_builds", "Builds of images by state", &["image", "state"]);
+pub const BUILDS: Metric = gauge("nodepool_image_builds", "Image builds by state", &["image", "state"]);
 pub const UPLOADS: Metric =
-    gauge("nodepool_image_uploads", "Uploads of images by provider and state", &["image", "provider", "state"]);
+    gauge("nodepool_image_uploads", "Image uploads by provider and state", &["image", "provider", "state"]);
 pub const NEWEST_BUILD: Metric = gauge(
     "nodepool_image_newest_build_timestamp_seconds",
-    "When the newest ready build of an image was ready, in seconds since 1970",
+    "Time at which the newest ready build of an image became ready, in seconds since the epoch",
     &["image"],
 );
 pub const QUOTA_LIMIT: Metric = gauge(
     "nodepool_provider_quota",
-    "What a cloud allows a project, by the newest look at it; +Inf where it sets no limit",
+    "Quota of the project at the last refresh; +Inf if the cloud sets no limit",
     &["provider", "resource"],
 );
 pub const QUOTA_USED: Metric = gauge(
     "nodepool_provider_used",
-    "What nodes and others use of a cloud, by our own count and the newest look at it",
+    "Used quota: our nodes by our own count, other users at the last refresh",
     &["provider", "resource"],
 );
 pub const CONNECTED: Metric = gauge("nodepool_zookeeper_connected", "1 while a ZooKeeper server answers", &[]);
-pub const READY: Metric = gauge("nodepool_ready", "1 after the first complete pass of the launcher", &[]);
-pub const ACTORS: Metric = gauge("nodepool_actors", "Actors that are running", &["actor"]);
+pub const READY: Metric = gauge("nodepool_ready", "1 after the first complete pass over ZooKeeper", &[]);
+pub const ACTORS: Metric = gauge("nodepool_actors", "Running actors", &["actor"]);
 pub const PANICS: Metric = counter("nodepool_panics", "Panics of actors since the start", &[]);
 pub const SAMPLES_DROPPED: Metric =
-    counter("nodepool_statsd_samples_dropped", "Samples that statsd was too slow for", &[]);
+    counter("nodepool_statsd_samples_dropped", "Samples dropped because statsd was too slow", &[]);
 pub const SERIES_DROPPED: Metric =
-    counter("nodepool_metrics_left_out", "Values that were not kept because there were too many series", &[]);
-pub const CPU: Metric = counter("process_cpu_seconds_total", "Processor time that this process took, in seconds", &[]);
+    counter("nodepool_metrics_left_out", "Values dropped because the series limit was reached", &[]);
+pub const CPU: Metric = counter("process_cpu_seconds_total", "CPU time of this process, in seconds", &[]);
 pub const RESIDENT: Metric = gauge("process_resident_memory_bytes", "Resident memory, in bytes", &[]);
 pub const VIRTUAL: Metric = gauge("process_virtual_memory_bytes", "Virtual memory, in bytes", &[]);
 pub const OPEN_FILES: Metric = gauge("process_open_fds", "Open file descriptors", &[]);
-pub const MAX_OPEN_FILES: Metric = gauge("process_max_fds", "File descriptors that may be open", &[]);
+pub const MAX_OPEN_FILES: Metric = gauge("process_max_fds", "Maximum number of open file descriptors", &[]);
 pub const THREADS: Metric = gauge("process_threads", "Threads of this process", &[]);
 pub const STARTED: Metric =
-    gauge("process_start_time_seconds", "When this process started, in seconds since the epoch", &[]);
+    gauge("process_start_time_seconds", "Start time of this process, in seconds since the epoch", &[]);
 
-/// All of them: what dashboards and rules may ask for.
+/// All metrics that dashboards and alert rules may use.
 pub const ALL: &[&Metric] = &[
     &NODES,
     &NODES_BY_PROVIDER,

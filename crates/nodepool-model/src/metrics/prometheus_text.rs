@@ -1,4 +1,4 @@
-//! Values as Prometheus reads them: its text format, version 0.0.4
+//! Prometheus text format, version 0.0.4
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 use super::prometheus_metrics::{Metric, MetricKind};
 
-/// The type of an answer in this format.
+/// Content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All values of a moment, by name and labels.
+/// All values of one scrape, by name and labels.
 #[derive(Default)]
 pub struct PrometheusText {
     families: BTreeMap<&'static str, Family>,
@@ -17,7 +17,7 @@ pub struct PrometheusText {
 
 struct Family {
     metric: &'static Metric,
-    /// By the values of the meter's labels.
+    /// Keyed by the values of the metric's labels.
     series: Vec<(Vec<String>, MetricValue)>,
 }
 
@@ -27,10 +27,10 @@ pub enum MetricValue {
     Distribution(Distribution),
 }
 
-/// How often values were seen at or below each bound of a histogram.
+/// Number of values in each bucket of a histogram, and their sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Not added up; the last one counts what is above all bounds.
+    /// Not cumulative; the last one counts values above all bounds.
     pub counts: Vec<u64>,
     pub sum: f64,
 }
@@ -56,7 +56,7 @@ impl PrometheusText {
         self.put(metric, labels.into_iter().map(Into::into).collect(), MetricValue::Number(value));
     }
 
-    /// One without labels.
+    /// Adds a value without labels.
     pub fn unlabeled(&mut self, metric: &'static Metric, value: f64) {
         self.put(metric, Vec::new(), MetricValue::Number(value));
     }
@@ -69,15 +69,15 @@ impl PrometheusText {
 
     pub fn text(&self) -> String {
         let mut out = String::with_capacity(16 * 1024);
-        for Family { metric: meter, series } in self.families.values() {
-            let kind = match meter.kind {
+        for Family { metric, series } in self.families.values() {
+            let kind = match metric.kind {
                 MetricKind::Gauge => "gauge",
                 MetricKind::Counter => "counter",
                 MetricKind::Histogram(_) => "histogram",
             };
-            let _ = write!(out, "# HELP {0} {1}\n# TYPE {0} {kind}\n", meter.name, meter.help);
+            let _ = write!(out, "# HELP {0} {1}\n# TYPE {0} {kind}\n", metric.name, metric.help);
             for (labels, value) in series {
-                write_series(&mut out, meter, labels, value);
+                write_series(&mut out, metric, labels, value);
             }
         }
         out
@@ -128,7 +128,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A label's value may be anything that a record holds; these three characters have to be written otherwise.
+/// A label's value may be any text of a record; the format requires escapes for these three characters.
 fn write_escaped(out: &mut String, label: &str) {
     for character in label.chars() {
         match character {
@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn values_are_written_as_prometheus_reads_them() {
-        let mut exposition = PrometheusText::default();
-        exposition.unlabeled(&CONNECTED, 1.0);
-        exposition.number(&MAX_SERVERS, ["a\"b\\\nc"], f64::INFINITY);
-        let text = exposition.text();
-        let expected = "# HELP nodepool_provider_max_servers Sum of max-servers over the pools of a provider; +Inf where a pool has none\n\
+        let mut prometheus = PrometheusText::default();
+        prometheus.unlabeled(&CONNECTED, 1.0);
+        prometheus.number(&MAX_SERVERS, ["a\"b\\\nc"], f64::INFINITY);
+        let text = prometheus.text();
+        let expected = "# HELP nodepool_provider_max_servers Sum of max-servers over the pools of a provider; +Inf if a pool has no limit\n\
             # TYPE nodepool_provider_max_servers gauge\n\
             nodepool_provider_max_servers{provider=\"a\\\"b\\\\\\nc\"} +Inf\n\
             # HELP nodepool_zookeeper_connected 1 while a ZooKeeper server answers\n\
@@ -160,15 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_counts_what_is_at_or_below_each_bound() {
+    fn a_distribution_counts_values_at_or_below_each_bound() {
         let MetricKind::Histogram(bounds) = REQUEST_TIME.kind else { panic!("a histogram") };
-        let mut found = Distribution::new(bounds);
+        let mut distribution = Distribution::new(bounds);
         for seconds in [0.004, 0.005, 0.006, 7200.0] {
-            found.add(bounds, seconds);
+            distribution.add(bounds, seconds);
         }
-        let mut exposition = PrometheusText::default();
-        exposition.put(&REQUEST_TIME, vec!["p".to_owned(), "main".to_owned()], MetricValue::Distribution(found));
-        let text = exposition.text();
+        let mut prometheus = PrometheusText::default();
+        prometheus.put(&REQUEST_TIME, vec!["p".to_owned(), "main".to_owned()], MetricValue::Distribution(distribution));
+        let text = prometheus.text();
         for line in [
             "_bucket{provider=\"p\",pool=\"main\",le=\"0.005\"} 2",
             "_bucket{provider=\"p\",pool=\"main\",le=\"0.01\"} 3",

@@ -1,4 +1,4 @@
-//! What is counted: one measured value on its way to statsd, and every name that operators see, in one place.
+//! Statsd metrics: samples, and all metric names that operators see, in one place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use crate::records::ids::{LabelName, PoolName, ProviderName, TenantName};
 use crate::records::node::NodeState;
 use crate::snapshot::Snapshot;
 
-/// One value under the name that operators see.
+/// One value with the metric name that operators see.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub name: String,
     pub value: f64,
     pub kind: SampleKind,
-    /// The same for Prometheus, where it has a name there.
+    /// The Prometheus series, if there is one.
     pub series: Option<Series>,
 }
 
-/// Which meter, and the values of its labels.
+/// A Prometheus metric and the values of its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     pub metric: &'static Metric,
@@ -27,11 +27,11 @@ pub struct Series {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleKind {
-    /// How much there is now.
+    /// Current value.
     Gauge,
-    /// How much there is more of.
+    /// Increment.
     Counter,
-    /// How long it took, in milliseconds.
+    /// Duration, in milliseconds.
     Timer,
 }
 
@@ -48,17 +48,17 @@ impl Sample {
         Self { name: name.into(), value: milliseconds, kind: SampleKind::Timer, series: None }
     }
 
-    /// Known to Prometheus by this meter and the values of its labels.
+    /// Adds the Prometheus metric and the values of its labels.
     pub fn with_series(mut self, metric: &'static Metric, labels: impl IntoIterator<Item = impl ToString>) -> Self {
         self.series = Some(Series { metric, labels: labels.into_iter().map(|label| label.to_string()).collect() });
         self
     }
 }
 
-/// Where statsd listens, if nothing else is said.
+/// Default port of statsd.
 pub const STATSD_PORT: u16 = 8125;
 
-/// Where samples go.
+/// Destination of samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatsdAddress {
     pub host: String,
@@ -66,7 +66,8 @@ pub struct StatsdAddress {
 }
 
 impl StatsdAddress {
-    /// By `STATSD_HOST` and `STATSD_PORT`; either of them turns statsd on. `Ok(None)` where nobody wants statistics; the error says which variable is wrong.
+    /// Reads `STATSD_HOST` and `STATSD_PORT`; either of them turns statsd on. `Ok(None)` if both are unset; the error
+    /// names the wrong variable.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let (host, port) = (set("STATSD_HOST"), set("STATSD_PORT"));
@@ -83,7 +84,7 @@ impl StatsdAddress {
     }
 }
 
-/// How one attempt to launch a node ended, and for whom.
+/// Outcome of one launch attempt, with the labels of its metrics.
 pub struct LaunchAttempt<'a> {
     /// `ready`, or `error.` and the kind of failure.
     pub result: &'a str,
@@ -91,7 +92,7 @@ pub struct LaunchAttempt<'a> {
     pub provider: &'a ProviderName,
     pub zone: Option<&'a str>,
     pub requestor: Option<&'a str>,
-    /// What it booted from: the name of a cloud's image, or of one of ours.
+    /// Name of the booted image: a cloud image or a diskimage.
     pub image: Option<&'a str>,
 }
 
@@ -138,7 +139,7 @@ impl LaunchAttempt<'_> {
             ));
         }
         if let Some(requestor) = self.requestor {
-            // A command line is somebody else each time, of whom nobody wants a series.
+            // Every CLI invocation is its own requestor; without this common name, each would create a series.
             let requestor = if requestor.starts_with("nodepool-cli:") { "nodepool-cli" } else { requestor };
             let requestor = normalised(requestor);
             let name = format!("nodepool.launch.requestor.{requestor}.{result}");
@@ -153,7 +154,7 @@ impl LaunchAttempt<'_> {
     }
 }
 
-/// The image that `image_id` of a node names: that of a cloud as it is, one of ours by the path of its upload.
+/// Image name from a node's `image_id`: a cloud image's name as it is, a diskimage's from the path of its upload.
 pub fn image_of(image_id: &str) -> &str {
     match image_id.strip_prefix("/nodepool/images/") {
         Some(path) => path.split('/').next().unwrap_or(path),
@@ -161,7 +162,7 @@ pub fn image_of(image_id: &str) -> &str {
     }
 }
 
-/// A call of a provider's API has ended; `key` is what it was: service, method and path.
+/// Samples of one completed API call; `key` is its service, method and path.
 pub fn call_samples(provider: &ProviderName, key: &str, milliseconds: f64) -> [Sample; 2] {
     let name = format!("nodepool.task.{provider}.{key}");
     let labels = [provider.as_str(), key];
@@ -171,20 +172,20 @@ pub fn call_samples(provider: &ProviderName, key: &str, milliseconds: f64) -> [S
     ]
 }
 
-/// What nobody used was deleted.
+/// Sample of deleted leaked or unused resources.
 pub fn leaked_sample(provider: &ProviderName, what: &str, number: usize) -> Sample {
     let name = format!("nodepool.provider.{provider}.leaked.{what}");
     Sample::counter(name, number as f64).with_series(&prometheus_metrics::LEAKED, [provider.as_str(), what])
 }
 
-/// What one launcher reports for all of them: nodes by state, provider and label, and what each pool could serve.
+/// Gauges that one launcher reports for all: nodes by state, provider and label, and addressable requests by pool.
 pub fn global_gauges(snapshot: &Snapshot) -> Vec<Sample> {
     let mut samples = node_gauges(snapshot);
     samples.extend(addressable_requests(snapshot));
     samples
 }
 
-/// Every state is reported, with 0 where there is no node, so that a gauge goes back when the last one leaves.
+/// Every state is reported, with 0 if it has no node, so that a gauge returns to 0 after its last node.
 fn node_gauges(snapshot: &Snapshot) -> Vec<Sample> {
     let mut all = ByState::default();
     let mut providers: BTreeMap<&ProviderName, ByState> = BTreeMap::new();
@@ -247,7 +248,7 @@ fn addressable_requests(snapshot: &Snapshot) -> Vec<Sample> {
     pools.into_iter().map(gauge).collect()
 }
 
-/// What every launcher reports of its own configuration.
+/// Gauges that every launcher reports from its own configuration.
 pub fn limit_gauges(config: &Config) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, provider) in &config.providers {
@@ -270,8 +271,8 @@ fn tenant_limit(tenant: &TenantName, resource: &str, limit: f64) -> Sample {
         .with_series(&prometheus_metrics::TENANT_LIMIT, [tenant, resource])
 }
 
-/// Queues of one launcher's ZooKeeper client. Ours publishes one picture and drains all events before it does, so
-/// nothing queues and the queues of the reference's caches are always empty; the names stay for existing graphs.
+/// Queues of one launcher's ZooKeeper client. The mirror applies all events before it publishes a snapshot, so the
+/// queues of Nodepool 11's caches are always empty here; the names stay for existing graphs.
 pub fn client_gauges(hostname: &str) -> Vec<Sample> {
     const QUEUES: [&str; 7] = [
         "connection_queue",
@@ -306,7 +307,7 @@ impl ByState {
     }
 }
 
-/// Dots and colons mean something in a name of statsd.
+/// Replaces dots and colons, which are separators in statsd names.
 fn normalised(name: &str) -> String {
     name.replace(['.', ':'], "_")
 }
@@ -350,7 +351,6 @@ mod tests {
         found[0].value
     }
 
-    // operations.md check 57
     #[test]
     fn nodes_and_requests_are_counted_as_the_elected_launcher_reports_them() {
         let mut snapshot = Snapshot::default();
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_launch_is_timed_and_counted_under_all_its_names() {
         let provider = ProviderName::from("p.1");
-        let end = LaunchAttempt {
+        let attempt = LaunchAttempt {
             result: "ready",
             milliseconds: 5.0,
             provider: &provider,
@@ -387,7 +387,7 @@ mod tests {
             requestor: Some("NodePool:min-ready"),
             image: Some(image_of("/nodepool/images/deb.ian/builds/1/providers/p/images/2")),
         };
-        let names: Vec<String> = end.samples().into_iter().map(|sample| sample.name).collect();
+        let names: Vec<String> = attempt.samples().into_iter().map(|sample| sample.name).collect();
         let expected = [
             "nodepool.launch.ready",
             "nodepool.launch.provider.p.1.ready",
@@ -398,7 +398,6 @@ mod tests {
         assert_eq!(names, expected.map(|name| [name, name]).concat());
     }
 
-    // operations.md check 56
     #[test]
     fn dots_in_a_tenants_name_become_underlines() {
         let sample = tenant_limit(&TenantName::from("a.b"), "volume-gb", f64::INFINITY);

@@ -39,12 +39,12 @@ pub struct Component {
     pub state: String,
     #[serde(default)]
     pub version: Option<String>,
-    /// `host:port` of the web server, by which the CLI finds a launcher; peers ignore the key.
+    /// `host:port` of the web server, which the CLI uses to find a launcher; peers ignore the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webapp: Option<String>,
 }
 
-/// A pool worker's registration: what the request algorithm knows about the others.
+/// A pool worker's registration: all that the scheduler knows about other pools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolComponent {
     #[serde(default)]
@@ -86,7 +86,8 @@ fn stopped() -> String {
 }
 
 impl PoolComponent {
-    /// Whether its launcher takes up what another one left, nodes that boot included. Those in Python, up to version 11, begin anew.
+    /// Whether its launcher adopts abandoned requests of others with their booting nodes. Nodepool up to version 11
+    /// launches new nodes instead.
     pub fn resumes_launches(&self) -> bool {
         let major = self.version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
         self.state == "running" && major.is_some_and(|major| major >= 12)
@@ -102,7 +103,6 @@ mod tests {
     use super::*;
     use crate::records::json;
 
-    // zookeeper.md check 21
     #[test]
     fn missing_keys_of_a_pool_take_their_defaults() {
         let pool: PoolComponent = json::from_bytes(br#"{"kind": "pool", "id": "x"}"#).unwrap();

@@ -1,4 +1,4 @@
-//! Names of things as distinct types, so that a pool name cannot be passed for a provider name.
+//! Names and ids as distinct types, so that a pool name cannot be passed as a provider name.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A cheaply cloned text that names one kind of thing.
+/// A cheaply cloned text that names one kind of object.
 pub struct Id<K> {
     text: Arc<str>,
     kind: PhantomData<fn() -> K>,
 }
 
-/// The kinds of things that have names. Never constructed.
+/// Markers for the kinds of named objects. Never constructed.
 pub mod kind {
     pub enum Node {}
     pub enum Request {}
@@ -41,7 +41,7 @@ pub type ImageName = Id<kind::Image>;
 pub type BuildId = Id<kind::Build>;
 pub type UploadId = Id<kind::Upload>;
 
-/// A pool is named only together with its provider.
+/// A pool's name is unique only within its provider.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PoolId {
     pub provider: ProviderName,
@@ -71,12 +71,12 @@ impl<K> Id<K> {
 }
 
 impl RequestId {
-    /// The priority text before the dash; the whole id where there is no dash.
+    /// The priority text before the dash; the whole id if there is no dash.
     pub fn priority(&self) -> &str {
         self.as_str().split_once('-').map_or(self.as_str(), |(priority, _)| priority)
     }
 
-    /// The sequence text after the dash; empty where there is no dash.
+    /// The sequence text after the dash; empty if there is no dash.
     pub fn sequence(&self) -> &str {
         self.as_str().split_once('-').map_or("", |(_, sequence)| sequence)
     }
@@ -150,7 +150,7 @@ impl<'de, K> Deserialize<'de> for Id<K> {
     }
 }
 
-/// How a driver finds its resource again: text, or a JSON object where one text does not say enough.
+/// A driver's identifier of its resource: text, or a JSON object if one text is not enough.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ExternalId {
@@ -163,7 +163,7 @@ impl ExternalId {
         ExternalId::Text(text.into())
     }
 
-    /// As a record has it; nothing where nothing was made.
+    /// Reads the value of a record; `None` if no resource was created.
     pub fn of(recorded: &serde_json::Value) -> Option<Self> {
         Self::deserialize(recorded).ok()
     }

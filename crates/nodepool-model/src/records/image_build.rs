@@ -1,4 +1,4 @@
-//! The build of an image, as builders record it.
+//! Record of an image build.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl BuildState {
     }
 }
 
-/// Which build; all of it is in its path and nothing in its record.
+/// Identity of a build. It is its path and not part of the record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct BuildKey {
     pub image: ImageName,
@@ -40,7 +40,7 @@ impl BuildKey {
         Self { image: image.clone(), build: build.clone() }
     }
 
-    /// What its files begin with, and what the CLI calls it: `debian-1e998824122a4ab296c43fedc6d46c1a`.
+    /// Prefix of its files, and its name in the CLI: `debian-1e998824122a4ab296c43fedc6d46c1a`.
     pub fn file_name(&self) -> String {
         format!("{}-{}", self.image, self.build)
     }
@@ -54,7 +54,7 @@ pub struct ImageBuild {
     /// Host name of the builder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder: Option<String>,
-    /// What tells the builders of one host apart, over their lives.
+    /// Distinguishes the builders of one host; the same after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder_id: Option<String>,
     #[serde(
@@ -73,7 +73,7 @@ pub struct ImageBuild {
 }
 
 impl ImageBuild {
-    /// As it is recorded when it begins.
+    /// The record at the start of a build.
     pub fn started(builder: &str, builder_id: &str, formats: BTreeSet<String>, now: Timestamp) -> Self {
         Self {
             state: BuildState::Building,
@@ -112,7 +112,6 @@ mod tests {
         String::from_utf8(json::to_bytes(build)).unwrap()
     }
 
-    // zookeeper.md §1.5, checks 8 and 9
     #[test]
     fn a_build_is_read_and_written_as_peers_do() {
         let text = r#"{"state": "ready", "state_time": 1795170000.5, "builder": "nb01.example.org", "builder_id": "705c8f5d-6bcc-4bb5-bd96-f61902760199", "formats": "qcow2,raw", "username": "zuul", "python_path": "auto", "shell_type": null}"#;

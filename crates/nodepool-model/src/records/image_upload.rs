@@ -1,4 +1,4 @@
-//! The upload of an image to a provider, as builders record it.
+//! Record of an image upload to a provider.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl UploadState {
     }
 }
 
-/// Which upload; all of it is in its path and nothing in its record.
+/// Identity of an upload. It is its path and not part of the record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UploadKey {
     pub provider: ProviderName,
@@ -40,7 +40,7 @@ pub struct UploadKey {
 }
 
 impl UploadKey {
-    /// What its image bears in a cloud, by which it is found again.
+    /// Metadata of its image in a cloud, which identifies the image.
     pub fn marks(&self) -> BTreeMap<String, String> {
         let marks = [
             (BUILD_MARK, self.build.as_str()),
@@ -50,7 +50,7 @@ impl UploadKey {
         marks.map(|(mark, value)| (mark.to_owned(), value.to_owned())).into()
     }
 
-    /// What nodes that boot from it have as `image_id`: the path of its znode.
+    /// The `image_id` of nodes that boot from it: the path of its znode.
     pub fn image_id(&self) -> String {
         let Self { provider, image, build, upload } = self;
         format!("/nodepool/images/{image}/builds/{build}/providers/{provider}/images/{upload}")
@@ -60,7 +60,7 @@ impl UploadKey {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ImageUpload {
     pub state: UploadState,
-    /// Tells which upload is the newest.
+    /// Determines which upload is the newest.
     #[serde(default)]
     pub state_time: Timestamp,
     /// The image in the cloud.
@@ -79,7 +79,7 @@ pub struct ImageUpload {
 }
 
 impl ImageUpload {
-    /// Of which nothing is known but its state.
+    /// A record with a state and no other value.
     pub fn new(state: UploadState, now: Timestamp) -> Self {
         Self {
             state,
@@ -93,7 +93,7 @@ impl ImageUpload {
         }
     }
 
-    /// A cloud may have an image of it all the same, if the attempt was not answered.
+    /// The cloud may have the image nevertheless, if its response was lost.
     pub fn has_failed_without_image(&self) -> bool {
         self.state == UploadState::Failed && self.external_id.is_none()
     }
@@ -103,7 +103,7 @@ impl ImageUpload {
     }
 }
 
-/// What readers assume of records of builds and uploads that do not say it.
+/// Default for readers of build and upload records that lack this key.
 pub(crate) fn zuul() -> Option<String> {
     Some("zuul".to_owned())
 }
@@ -112,7 +112,7 @@ pub(crate) fn python2() -> Option<String> {
     Some("/usr/bin/python2".to_owned())
 }
 
-/// An id of a kind that we do not know is none that we can boot from.
+/// An id of an unknown type counts as none, because no node can boot from it.
 fn known_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ExternalId>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) if !text.is_empty() => Some(ExternalId::Text(text)),
@@ -128,7 +128,6 @@ mod tests {
     // The example of the record format.
     const READY: &str = r#"{"state": "ready", "state_time": 1795171000.75, "external_id": "img-81f0", "external_name": "debian-1795170900", "format": "qcow2", "username": "zuul", "python_path": "auto", "shell_type": null}"#;
 
-    // zookeeper.md, check 10.
     #[test]
     fn an_upload_is_read_and_written_with_all_its_defaults() {
         let upload: ImageUpload = serde_json::from_str(READY).unwrap();

@@ -1,5 +1,5 @@
-//! Parts of a record as others wrote them. Of thousands of records most have none, or the same one: each takes the room of a
-//! pointer, and copies share what is behind it.
+//! Interned parts of records. In thousands of records most of these values are empty or equal: each takes the size of a
+//! pointer, and copies share their content.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,13 +8,13 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// `T`, or nothing where it would be blank.
+/// A shared `T`; an empty one is not allocated.
 pub struct Interned<T>(Option<Arc<T>>);
 
 pub type Json = Interned<Value>;
 pub type JsonMap = Interned<Map<String, Value>>;
 
-/// What has a value that says nothing.
+/// Types with an empty value.
 pub trait EmptyValue: PartialEq + 'static {
     fn empty() -> &'static Self;
 }
@@ -33,7 +33,7 @@ impl EmptyValue for Map<String, Value> {
 }
 
 impl<T: EmptyValue> Interned<T> {
-    /// One place for what is the same in both.
+    /// Shares the allocation of `other` if both are equal.
     pub fn share_with(&mut self, other: &Self) {
         if self == other {
             self.0.clone_from(&other.0);

@@ -1,4 +1,4 @@
-//! JSON as Python writes it (`", "`, `": "`, ASCII escapes), and reading what Python may write (`NaN`, `Infinity`).
+//! JSON in Python's notation (`", "`, `": "`, ASCII escapes), and a reader that accepts Python's `NaN` and `Infinity`.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::Formatter;
 
-/// The bytes Python's `json.dumps` would give for the same document.
+/// The bytes that Python's `json.dumps` would return for the same document.
 pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1024);
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, PythonStyle);
@@ -22,7 +22,7 @@ pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Er
     })
 }
 
-/// As text where it is text: then that is found out once, and not again for each word in it.
+/// Valid UTF-8 is parsed as text: it is then validated once and not again for each string.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
@@ -30,7 +30,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     }
 }
 
-/// A copy with Python's non-standard number tokens replaced by `null`; `None` where there are none.
+/// A copy with Python's non-standard number tokens replaced by `null`; `None` if there are none.
 fn without_python_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
     const TOKENS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let mut cleaned = Vec::with_capacity(bytes.len());
@@ -73,7 +73,7 @@ impl Formatter for PythonStyle {
     }
 
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        // All bytes, also behind the first one that is not plain: so the compiler takes many at once.
+        // Checks all bytes, also after the first one that is not plain, so that the compiler can vectorise the loop.
         if fragment.bytes().fold(true, |is_plain, byte| is_plain & matches!(byte, b' '..=b'~')) {
             return writer.write_all(fragment.as_bytes());
         }

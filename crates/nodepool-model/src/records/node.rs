@@ -1,4 +1,4 @@
-//! A node's record: its states, what may follow what, and its JSON exactly as Zuul and older peers read it.
+//! Node record: states, allowed state changes, and JSON exactly as Zuul and older peers read it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ pub enum NodeState {
     Deleted,
 }
 
-/// On whose behalf a record changes.
+/// Party on whose behalf a record changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
     Launcher,
@@ -70,7 +70,7 @@ impl NodeState {
         }
     }
 
-    /// May `by` take a node from this state to `next`? Asserted before every write of ours.
+    /// Whether `by` may change a node from this state to `next`. Asserted before every write of ours.
     pub fn may_become(self, next: NodeState, by: Writer) -> bool {
         use NodeState::*;
         match by {
@@ -83,7 +83,7 @@ impl NodeState {
         match self {
             Init => matches!(next, Building | Deleting),
             Building => matches!(next, Ready | Aborted | Failed | Deleting),
-            // Ready to ready: allocated or given back.
+            // Ready to ready: allocated or released.
             Ready => matches!(next, Ready | Deleting),
             Hold => matches!(next, Deleting),
             Testing | InUse | Used | Failed | Aborted => matches!(next, Deleting),
@@ -92,7 +92,7 @@ impl NodeState {
         }
     }
 
-    /// Nothing becomes of it any more, though it may be there for long.
+    /// The node cannot become usable any more, although its record may exist for a long time.
     pub fn is_final(self) -> bool {
         use NodeState::*;
         match self {
@@ -101,7 +101,7 @@ impl NodeState {
         }
     }
 
-    /// Rule D3: an unlocked node in such a state has no user any more and is deleted.
+    /// An unlocked node in such a state has no user any more and is deleted.
     pub fn is_finished(self) -> bool {
         use NodeState::*;
         match self {
@@ -117,7 +117,7 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// What a record without a port means; one for all, because every record that is read begins with it.
+/// Port of a record without one. It is shared, because reading every record starts with it.
 static SSH_PORT: LazyLock<Json> = LazyLock::new(|| Value::from(22).into());
 
 /// Record of one node. Its id is its path and not part of the record.
@@ -138,12 +138,12 @@ pub struct Node {
     pub public_ipv6: Option<String>,
     pub host_id: Option<String>,
     pub interface_ip: Option<String>,
-    /// A number, or credentials of a container driver, or null after Zuul blanked them.
+    /// A number, or credentials of a container driver, or null after Zuul cleared them.
     pub connection_port: Json,
     pub image_id: Option<String>,
     pub launcher: Option<String>,
     pub created_time: Option<Timestamp>,
-    /// Text or an object, as the driver chose; null has nothing to delete in a cloud.
+    /// Text or an object, depending on the driver; null means that no cloud resource has to be deleted.
     pub external_id: Json,
     pub hostname: Option<String>,
     pub comment: Option<String>,
@@ -163,7 +163,7 @@ pub struct Node {
     pub driver_data: Json,
     pub requestor: Option<String>,
     pub node_properties: Json,
-    /// Keys of others (Zuul adds `id`), kept and written back.
+    /// Keys of other programs (Zuul adds `id`), written back unchanged.
     pub extra: JsonMap,
 }
 
@@ -173,7 +173,7 @@ impl Node {
         Self { state, state_time: now, created_time: Some(now), node_properties, ..Self::defaults() }
     }
 
-    /// The record that a document with only a state stands for.
+    /// Values of a record without any keys.
     fn defaults() -> Self {
         Self {
             state: NodeState::Init,
@@ -216,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Keeps what both say the same way in one place. Nodes of one label differ in little.
+    /// Shares the allocations of equal values. Nodes of one label differ in few values.
     pub fn share_with(&mut self, other: &Node) {
         for (own, other) in [
             (&mut self.connection_port, &other.connection_port),
@@ -233,19 +233,19 @@ impl Node {
         }
     }
 
-    /// Moves the node on. The time goes with the state, also where the state stays the same.
+    /// Sets the state and its time, also if the state stays the same.
     pub fn set_state(&mut self, next: NodeState, by: Writer, now: Timestamp) {
-        assert!(self.state.may_become(next, by), "{by:?} may not take a node from {} to {next}", self.state);
+        assert!(self.state.may_become(next, by), "{by:?} may not change a node from {} to {next}", self.state);
         self.state = next;
         self.state_time = now;
     }
 
-    /// Whether this pool made it.
+    /// Whether this pool launched the node.
     pub fn belongs_to(&self, pool: &PoolId) -> bool {
         self.provider.as_ref() == Some(&pool.provider) && self.pool.as_ref() == Some(&pool.pool)
     }
 
-    /// Ready and reserved for nobody. An empty `allocated_to` counts as none.
+    /// Ready and not allocated. An empty `allocated_to` counts as none.
     pub fn is_idle(&self) -> bool {
         self.state == NodeState::Ready && self.allocation().is_none()
     }
@@ -254,7 +254,7 @@ impl Node {
         self.allocated_to.as_ref().filter(|id| !id.as_str().is_empty())
     }
 
-    /// The pool the node belongs to, where the record names one.
+    /// The pool that the node belongs to, if the record names one.
     pub fn pool_id(&self) -> Option<PoolId> {
         Some(PoolId { provider: self.provider.clone()?, pool: self.pool.clone()? })
     }
@@ -287,7 +287,7 @@ impl Serialize for Node {
         map.serialize_entry("host_id", &self.host_id)?;
         map.serialize_entry("interface_ip", &self.interface_ip)?;
         map.serialize_entry("connection_port", &self.connection_port)?;
-        // Old readers know the port by this name only.
+        // Old readers know only this name of the port.
         map.serialize_entry("ssh_port", &self.connection_port)?;
         map.serialize_entry("image_id", &self.image_id)?;
         map.serialize_entry("launcher", &self.launcher)?;
@@ -323,7 +323,7 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
-/// Keys are looked at where they stand in the document; only unknown ones are kept.
+/// Keys are borrowed from the document; only unknown ones are copied.
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -394,7 +394,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 }
 
-/// `type` was a bare text once.
+/// Old records have a plain text as `type`.
 struct OneOrMany(Vec<LabelName>);
 
 impl<'de> Deserialize<'de> for OneOrMany {
@@ -429,7 +429,7 @@ impl<'de> Visitor<'de> for LabelsVisitor {
     }
 }
 
-/// `hold_expiration` came as text from older Zuuls; text that is no number counts as 0.
+/// Older versions of Zuul write `hold_expiration` as text; text that is not a number counts as 0.
 fn whole_seconds(value: &Value) -> Option<i64> {
     match value {
         Value::Null => None,
@@ -448,7 +448,6 @@ mod tests {
         json::from_bytes(text.as_bytes()).unwrap()
     }
 
-    // zookeeper.md check 2
     #[test]
     fn a_record_with_only_a_state_has_the_documented_defaults() {
         let node = read(r#"{"state": "ready"}"#);
@@ -456,7 +455,6 @@ mod tests {
         assert_eq!((node.host_keys.len(), node.provider, node.labels.len()), (0, None, 0));
     }
 
-    // zookeeper.md check 3
     #[test]
     fn the_old_port_key_is_read_and_both_are_written() {
         let node = read(r#"{"state": "ready", "ssh_port": 2222}"#);
@@ -465,7 +463,6 @@ mod tests {
         assert!(written.contains(r#""connection_port": 2222, "ssh_port": 2222"#), "{written}");
     }
 
-    // zookeeper.md checks 4 and 5
     #[test]
     fn bare_types_and_odd_hold_expirations_are_understood() {
         assert_eq!(read(r#"{"state": "ready", "type": "small"}"#).labels, [LabelName::from("small")]);

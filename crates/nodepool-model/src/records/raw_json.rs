@@ -1,4 +1,4 @@
-//! A part of a record that is somebody else's business: kept letter by letter, because reading it would change it.
+//! Raw JSON of fields that are passed through byte for byte, because serializing them again would change them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use serde_json::value::RawValue;
 
 use super::json;
 
-/// JSON as it was written. The ids of Zuul's traces are numbers of 128 bits, which as a `Value` would come back rounded.
+/// JSON as it was written. Zuul's trace ids are numbers of 128 bits, which a `Value` would round.
 #[derive(Clone, Default)]
 pub struct RawJson(Option<Arc<RawValue>>);
 
 impl RawJson {
-    /// `null` where there is nothing.
+    /// The JSON text; `null` if there is none.
     pub fn text(&self) -> &str {
         self.0.as_ref().map_or("null", |raw| raw.get())
     }
 
-    /// For those who look into it all the same; numbers beyond 64 bits are rounded.
+    /// The parsed value; numbers beyond 64 bits are rounded.
     pub fn value(&self) -> Value {
         serde_json::from_str(self.text()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A node request's record, its states and its rank among the others.
+//! Node request record, its states, and the rank of requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ impl RequestState {
         }
     }
 
-    /// May a launcher take a request from this state to `next`?
+    /// Whether a launcher may change a request from this state to `next`.
     pub fn may_become(self, next: RequestState) -> bool {
         use RequestState::*;
         match self {
@@ -40,9 +40,9 @@ impl RequestState {
 
 /// Requestor of the requests that keep idle nodes ready.
 pub const MIN_READY_REQUESTOR: &str = "NodePool:min-ready";
-/// Priority of those requests: after everybody else's.
+/// Priority of those requests: after all others.
 pub const MIN_READY_PRIORITY: &str = "900";
-/// Nodes of one request. The write that fulfils it names each of them twice, and ZooKeeper takes 1 MiB.
+/// Maximum number of nodes of one request. The fulfilling write names each node twice, and ZooKeeper accepts 1 MiB.
 pub const MAX_NODES: usize = 10_000;
 
 /// Record of one request. Its id is its path and not part of the record.
@@ -53,20 +53,20 @@ pub struct NodeRequest {
     pub state_time: Timestamp,
     #[serde(default, deserialize_with = "null_is_default")]
     pub declined_by: Vec<LauncherId>,
-    /// One entry per wanted node; the order matters, repeats are allowed.
+    /// One entry per requested node; the order matters, repeats are allowed.
     #[serde(default, deserialize_with = "null_is_default")]
     pub node_types: Vec<LabelName>,
     #[serde(default, deserialize_with = "null_is_default")]
     pub nodes: Vec<NodeId>,
-    /// `false` forbids nodes that exist already.
+    /// `false` forbids existing nodes.
     #[serde(default = "yes")]
     pub reuse: bool,
     #[serde(default)]
     pub requestor: Option<String>,
-    /// Opaque to us and kept unchanged.
+    /// Opaque to us and written back unchanged.
     #[serde(default)]
     pub requestor_data: RawJson,
-    /// The provider that is preferred as long as it could serve.
+    /// Preferred provider, as long as it can serve the request.
     #[serde(default)]
     pub provider: Option<ProviderName>,
     #[serde(default, deserialize_with = "null_is_default")]
@@ -77,12 +77,12 @@ pub struct NodeRequest {
     pub created_time: Option<Timestamp>,
     #[serde(default)]
     pub tenant_name: Option<TenantName>,
-    /// Keys of others, kept and written back.
+    /// Keys of other programs, written back unchanged.
     #[serde(flatten)]
     pub extra: JsonMap,
 }
 
-/// Where a span is among others, in the numbers of OpenTelemetry.
+/// Context of an OpenTelemetry span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct SpanInfo {
     pub trace_id: u128,
@@ -91,7 +91,7 @@ pub struct SpanInfo {
     pub trace_flags: u8,
 }
 
-/// What Python wrote as `NaN` or `None` where we expect a value says nothing, as if the key were not there.
+/// `NaN` or `None` of Python in place of a value counts as a missing key.
 fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -121,19 +121,19 @@ impl NodeRequest {
     }
 
     pub fn set_state(&mut self, next: RequestState, now: Timestamp) {
-        assert!(self.state.may_become(next), "a request does not go from {:?} to {next:?}", self.state);
+        assert!(self.state.may_become(next), "invalid request state change from {:?} to {next:?}", self.state);
         self.state = next;
         self.state_time = now;
     }
 
-    /// The span of the requestor's trace that ends when it has its nodes, as Zuul keeps it.
+    /// The requestor's span that ends when the request is fulfilled, as stored by Zuul.
     pub fn span(&self) -> Option<SpanInfo> {
         #[derive(Deserialize)]
         struct Data {
             span_info: Option<SpanInfo>,
         }
         let data: Data = serde_json::from_str(self.requestor_data.text()).ok()?;
-        // All zeros are no ids.
+        // Zero is not a valid id in OpenTelemetry.
         data.span_info.filter(|span| span.trace_id != 0 && span.span_id != 0)
     }
 
@@ -141,7 +141,7 @@ impl NodeRequest {
         self.requestor.as_deref() == Some(MIN_READY_REQUESTOR)
     }
 
-    /// The labels that it asks for, each once.
+    /// The requested labels, each once.
     pub fn distinct_labels(&self) -> BTreeSet<&LabelName> {
         self.node_types.iter().collect()
     }
@@ -162,7 +162,7 @@ impl Rank {
     }
 }
 
-/// Labels for people: each once with its number, and no more of them than a line holds.
+/// Labels in one line for people: each once with its count, and not more than ten.
 pub fn summarize_labels(labels: &[LabelName]) -> String {
     const MAX_SHOWN: usize = 10;
     let mut counts: Vec<(&LabelName, usize)> = Vec::new();
@@ -198,7 +198,6 @@ mod tests {
     }
     use crate::records::json;
 
-    // zookeeper.md check 6
     #[test]
     fn a_request_as_zuul_creates_it_gets_the_defaults() {
         let text = br#"{"requestor_data": {"job_name": "unit"}, "node_types": ["a", "a"], "requestor": "z",
@@ -210,14 +209,11 @@ mod tests {
         assert!(written.ends_with(r#""tenant_name": "tenant-one", "later": 1}"#), "{written}");
     }
 
-    // zookeeper.md check 7
     #[test]
     fn an_unknown_state_is_refused() {
         assert!(json::from_bytes::<NodeRequest>(br#"{"state": "dreaming"}"#).is_err());
     }
 
-    // zookeeper.md check 50
-    // zookeeper.md K17
     #[test]
     fn non_json_number_tokens_of_python_are_read_as_null() {
         let text = br#"{"state": "requested", "state_time": NaN, "relative_priority": NaN, "nodes": null}"#;

@@ -1,24 +1,24 @@
-//! Amounts of named resources, with a default for names that are absent: 0 for use and need, infinity for limits.
+//! Quantities of named resources, with a default for absent names: 0 for usage and needs, infinity for limits.
 
 use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 
-/// Cores, ram (MiB), instances and whatever else a driver counts.
+/// Cores, ram (MiB), instances and other resources that a driver counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resources {
-    /// By name. There are few names and many amounts: each instance of a cloud has its own.
+    /// Sorted by name. There are few names and many quantities: each instance of a cloud has its own.
     named: Vec<(Name, f64)>,
     default: f64,
 }
 
 type Name = Cow<'static, str>;
 
-/// Most resources have one of these names, which need no memory then.
+/// Common names, which are borrowed and need no allocation.
 const NAMES: [&str; 7] = ["cores", "instances", "ram", "volumes", "volume-gb", PORTS, FLOATING_IPS];
 
-/// Resources of a network that are counted and never written into a record: a Nodepool in Python finds no limit for such in its
-/// cloud, takes that for a limit of nothing, and launches no more.
+/// Network resources, which are counted but never written into a record: Nodepool 11 finds no limit for them in its
+/// cloud, uses 0 as the limit, and stops launching.
 pub const PORTS: &str = "ports";
 pub const FLOATING_IPS: &str = "floating-ips";
 
@@ -72,7 +72,7 @@ impl Resources {
         self.named.iter().map(|(name, amount)| (&**name, *amount))
     }
 
-    /// Of these those that records do not name, or those that they do.
+    /// Only the resources that records contain (`true`), or only the others (`false`).
     pub fn recorded(&self, recorded: bool) -> Resources {
         let is_recorded = |name: &str| ![PORTS, FLOATING_IPS].contains(&name);
         self.iter()
@@ -97,7 +97,7 @@ impl Resources {
         self.combine(other, |own, theirs| own - theirs);
     }
 
-    /// The first resource of which `need` takes more than is here, with what is here.
+    /// The first resource of which `need` exceeds the available quantity, with the needed and the available quantity.
     pub fn shortage(&self, need: &Resources) -> Option<(String, f64, f64)> {
         need.iter()
             .find(|(name, wanted)| self.get(name) < *wanted)
@@ -116,7 +116,7 @@ impl Resources {
     }
 }
 
-/// None of anything.
+/// No resources.
 impl Default for Resources {
     fn default() -> Self {
         Self::none()
@@ -131,7 +131,7 @@ impl FromIterator<(String, f64)> for Resources {
     }
 }
 
-/// For dumps: the named amounts, `null` for those without a limit.
+/// For dumps: the named quantities, `null` for those without a limit.
 impl Serialize for Resources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(name, amount)| (name, amount.is_finite().then_some(amount))))

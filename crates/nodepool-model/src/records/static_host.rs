@@ -1,4 +1,4 @@
-//! Hosts that are there by configuration, and what the last check of each found.
+//! Static hosts, and the result of the last check of each.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::{LabelName, PoolName};
 use super::time::{Seconds, Timestamp};
 
-/// Which host, seen by whom: the same machine under two user names is two.
+/// Identity of a static host. The same machine with two user names is two hosts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostIdentity {
     /// Host name or address, as configured.
@@ -27,18 +27,18 @@ impl fmt::Display for HostIdentity {
     }
 }
 
-/// A host that is there by configuration, and what the last check of it found.
+/// A configured host, and the result of its last check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StaticHost {
     pub identity: HostIdentity,
     pub pool: PoolName,
     pub labels: Vec<LabelName>,
-    /// How many nodes it serves as at a time.
+    /// Number of nodes that it provides at a time.
     pub slots: u32,
     pub connection_type: String,
     pub shell_type: Option<String>,
     pub python_path: String,
-    /// For one check of it.
+    /// Timeout of one check.
     pub timeout: Seconds,
     pub host_key_checking: bool,
     pub configured_keys: Vec<String>,
@@ -46,17 +46,17 @@ pub struct StaticHost {
 }
 
 impl StaticHost {
-    /// Keys are gathered only where an SSH server is expected.
+    /// Host keys are scanned only if an SSH server is expected.
     pub fn scans_host_keys(&self) -> bool {
         matches!(self.connection_type.as_str(), "ssh" | "network_cli")
     }
 
-    /// Its keys are taken from the configuration; nothing is asked for but its address.
+    /// Its keys are taken from the configuration; a check only resolves its address.
     pub fn skips_connection_check(&self) -> bool {
         self.scans_host_keys() && !self.host_key_checking
     }
 
-    /// Nodes of a host that failed its check are not handed out, unless all that failed is the look for its address.
+    /// Nodes of a host that failed its check are not assigned, unless only the address lookup failed.
     pub fn may_serve(&self) -> bool {
         !matches!(self.check, HostCheck::Failed { .. }) || self.skips_connection_check()
     }
@@ -70,7 +70,7 @@ impl StaticHost {
         }
     }
 
-    /// The address its name stands for, once it may be registered and where it was looked up.
+    /// The address of its name, once it may be registered and if it was looked up.
     pub fn address(&self) -> Option<IpAddr> {
         match &self.check {
             HostCheck::NotNeeded { address } | HostCheck::Passed { address, .. } => *address,
@@ -79,7 +79,7 @@ impl StaticHost {
     }
 }
 
-/// What is known about reaching a standing host.
+/// Result of the last check of a static host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum HostCheck {
     /// Not checked since the provider started.
@@ -100,7 +100,7 @@ pub enum HostCheck {
 }
 
 impl HostCheck {
-    /// The same finding, made at this time.
+    /// The same result with this time.
     pub fn with_check_time(mut self, now: Timestamp) -> Self {
         match &mut self {
             HostCheck::Passed { at, .. } | HostCheck::Failed { at, .. } => *at = now,
@@ -109,7 +109,7 @@ impl HostCheck {
         self
     }
 
-    /// May nodes of this host be handed out?
+    /// Whether nodes of this host may be assigned.
     pub fn is_good(&self) -> bool {
         matches!(self, HostCheck::NotNeeded { .. } | HostCheck::Passed { .. })
     }

@@ -1,4 +1,4 @@
-//! Points in time and spans, in seconds as ZooKeeper's records carry them; arithmetic only, there is no `now()`.
+//! Points in time and durations, in seconds as in ZooKeeper's records. Arithmetic only: there is no `now()`.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Sub};
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(pub f64);
 
-/// The time on a clock that nobody sets: by it is waited, whatever happens to the clock on the wall. It means nothing to another process.
+/// Time of the monotonic clock, for waits that do not depend on the wall clock. It has no meaning in another process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MonotonicTime(pub Duration);
 
-/// A length of time in seconds; may be negative where a clock of somebody else runs ahead.
+/// A duration in seconds; negative if the clock of another machine is ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seconds(pub f64);
 
-/// Thirty years: later than that is never, and a clock and this can still be added.
+/// Thirty years, in effect forever; adding it to a clock's time does not overflow.
 const MAX_DURATION: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl Seconds {
@@ -30,7 +30,7 @@ impl Seconds {
         Self(seconds)
     }
 
-    /// For timers; a negative span becomes none, and one that no timer can count to becomes the longest.
+    /// For timers: a negative duration becomes zero, one beyond the range of timers becomes `MAX_DURATION`.
     pub fn to_duration(self) -> Duration {
         if self.0 < 0.0 {
             return Duration::ZERO;
@@ -69,7 +69,7 @@ impl Add<Seconds> for Timestamp {
 }
 
 impl MonotonicTime {
-    /// So many seconds after that clock began.
+    /// This many seconds after the start of the clock.
     pub fn at(seconds: f64) -> Self {
         Self(Seconds(seconds).to_duration())
     }
@@ -84,7 +84,7 @@ impl Sub for MonotonicTime {
 }
 impl Add<Seconds> for MonotonicTime {
     type Output = MonotonicTime;
-    /// Not before the beginning, and not after the end of that clock.
+    /// Saturates at the start and at the end of the clock.
     fn add(self, seconds: Seconds) -> MonotonicTime {
         MonotonicTime(match seconds.0 < 0.0 {
             true => self.0.saturating_sub(Seconds(-seconds.0).to_duration()),
@@ -97,7 +97,7 @@ impl Add<Seconds> for MonotonicTime {
 mod tests {
     use super::*;
 
-    // `max-hold-age: .inf` had each look set a timer that no clock can count to, and panic.
+    // With `max-hold-age: .inf`, each reconcile run set a timer beyond the clock's range and panicked.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn every_number_of_seconds_fits_a_timer() {

@@ -1,5 +1,5 @@
-//! What happened since the process started, as far as it is remembered: transitions of nodes and requests, and how many nodes
-//! were in which state. Bounded: the oldest goes.
+//! Event history since the start of the process: transitions of nodes and requests, and counts of nodes by state. It is
+//! bounded: the oldest entries are dropped.
 
 use std::collections::VecDeque;
 
@@ -11,13 +11,13 @@ use crate::records::time::{Seconds, Timestamp};
 use crate::snapshot::transition::{StateChange, Transition};
 use crate::snapshot::{Snapshot, nodes_by_state};
 
-/// Transitions that are remembered: of each some 120 bytes, shared names not counted.
+/// Maximum number of transitions. Each takes some 120 bytes, without shared names.
 const MAX_EVENTS: usize = 100_000;
-/// Between two counts.
+/// Interval between two counts.
 pub const COUNT_INTERVAL: Seconds = Seconds(15.0);
-/// Counts that are kept: six hours.
+/// Maximum number of counts: six hours.
 const MAX_COUNTS: usize = 1440;
-/// Of names in transitions: whoever gives longer ones does not get more memory.
+/// Names are truncated to this length, so that a long name cannot exceed the memory bound.
 const MAX_NAME_LEN: usize = 64;
 
 pub struct EventHistory {
@@ -30,7 +30,7 @@ pub struct EventHistory {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
     pub at: Timestamp,
-    /// By our clock. A record may tell of a time before anybody looked.
+    /// By our clock; `at` is a record's time and may be earlier.
     #[serde(skip)]
     recorded_at: Timestamp,
     #[serde(flatten)]
@@ -50,7 +50,7 @@ impl EventHistory {
         Self { since: now, events: VecDeque::new(), counts: VecDeque::new() }
     }
 
-    /// From when on everything is remembered.
+    /// Time since which the history is complete.
     pub fn since(&self) -> Timestamp {
         match self.events.front() {
             Some(first) if self.events.len() == MAX_EVENTS => first.recorded_at,
@@ -58,17 +58,17 @@ impl EventHistory {
         }
     }
 
-    /// Notes what differs between two pictures, where nobody has seen how it came to that.
+    /// Records the differences between two snapshots if the transitions between them were not observed.
     pub fn record_differences(&mut self, older: &Snapshot, newer: &Snapshot, now: Timestamp) {
         for id in newer.requests_changed_since(older) {
             let (before, after) = (older.request(&id), newer.request(&id));
             let transition = Transition::of_request(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
-            transition.into_iter().for_each(|step| self.record(step, now));
+            transition.into_iter().for_each(|transition| self.record(transition, now));
         }
         for id in newer.nodes_changed_since(older) {
             let (before, after) = (older.node(&id), newer.node(&id));
             let transition = Transition::of_node(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
-            transition.into_iter().for_each(|step| self.record(step, now));
+            transition.into_iter().for_each(|transition| self.record(transition, now));
         }
     }
 
@@ -85,7 +85,7 @@ impl EventHistory {
         self.events.push_back(Event { at: transition.at.unwrap_or(now), recorded_at: now, change });
     }
 
-    /// To be called every [`COUNT_EVERY`].
+    /// To be called every [`COUNT_INTERVAL`].
     pub fn record_counts(&mut self, snapshot: &Snapshot, now: Timestamp) {
         if self.counts.len() >= MAX_COUNTS {
             self.counts.pop_front();
@@ -100,7 +100,7 @@ impl EventHistory {
         self.counts.iter()
     }
 
-    /// Of one node, the oldest first.
+    /// Events of one node, the oldest first.
     pub fn of_node(&self, id: &NodeId) -> Vec<&Event> {
         self.events
             .iter()
@@ -108,7 +108,7 @@ impl EventHistory {
             .collect()
     }
 
-    /// Of one request and of the nodes while they were allocated to it.
+    /// Events of one request, and of its nodes while they were allocated to it.
     pub fn of_request(&self, id: &RequestId) -> Vec<&Event> {
         let is_of = |event: &&Event| match &event.change {
             StateChange::Request { request, .. } => request == id,
@@ -202,7 +202,7 @@ mod tests {
         let mut history = EventHistory::new(Timestamp(0.0));
         for number in 0..MAX_EVENTS + 10 {
             let change = StateChange::Request { request: RequestId::from("1-1"), state: None, nodes: 0, label: None };
-            // Records of times long ago do not move the beginning back.
+            // Records with old times do not move `since` back.
             history.record(Transition { at: Some(Timestamp(-1.0)), change }, Timestamp(number as f64));
         }
         assert_eq!((history.len(), history.since()), (MAX_EVENTS, Timestamp(10.0)));

@@ -1,4 +1,4 @@
-//! What operators are shown of images: builds, uploads, and what is asked of each image.
+//! Lists of builds, uploads and images for operators.
 
 use super::list::{Cell, Column};
 use super::status::age;
@@ -8,12 +8,12 @@ use crate::records::image_upload::{ImageUpload, UploadKey};
 use crate::records::time::Timestamp;
 use crate::snapshot::images::{Image, Images};
 
-/// How ages are told.
+/// Format of ages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AgeFormat {
-    /// To people: since when it has been in its state, counted to this time.
+    /// For people: time in the current state, up to this time.
     Elapsed(Timestamp),
-    /// To programs: the second of the Unix epoch at which it came into its state.
+    /// For programs: start of the current state, in seconds since the Unix epoch.
     EpochSeconds,
 }
 
@@ -26,11 +26,11 @@ impl AgeFormat {
     }
 }
 
-/// A build as it is listed.
+/// A row of the build list.
 pub struct BuildRow {
     pub key: BuildKey,
     pub build: ImageBuild,
-    /// Its image is paused by command.
+    /// Whether its image is paused by a command.
     pub paused: bool,
     pub ages: AgeFormat,
 }
@@ -48,7 +48,7 @@ pub const BUILD_COLUMNS: &[Column<BuildRow>] = &[
     Column { key: "age", header: "Age", value: |row| row.ages.cell(row.build.state_time) },
 ];
 
-/// An upload as it is listed.
+/// A row of the upload list.
 pub struct UploadRow {
     pub key: UploadKey,
     pub upload: ImageUpload,
@@ -66,7 +66,7 @@ pub const UPLOAD_COLUMNS: &[Column<UploadRow>] = &[
     Column { key: "age", header: "Age", value: |row| row.ages.cell(row.upload.state_time) },
 ];
 
-/// An image and what is asked of it.
+/// A row of the image list: an image with its pause and its requested build.
 pub struct ImageRow {
     pub name: ImageName,
     pub paused: bool,
@@ -93,7 +93,7 @@ pub const IMAGE_COLUMNS: &[Column<ImageRow>] = &[
     },
 ];
 
-/// By image, then in the order of their ids.
+/// Builds by image, then by id.
 pub fn builds(images: &Images, ages: AgeFormat) -> Vec<BuildRow> {
     let row = |(key, stored): (BuildKey, &crate::snapshot::versioned::Versioned<ImageBuild>)| BuildRow {
         paused: images.image(&key.image).is_some_and(|image| image.paused),
@@ -104,7 +104,7 @@ pub fn builds(images: &Images, ages: AgeFormat) -> Vec<BuildRow> {
     images.builds().map(row).collect()
 }
 
-/// By image, build, provider and number.
+/// Uploads by image, build, provider and id.
 pub fn uploads(images: &Images, ages: AgeFormat) -> Vec<UploadRow> {
     let row = |(key, stored): (&UploadKey, &crate::snapshot::versioned::Versioned<ImageUpload>)| UploadRow {
         key: key.clone(),
@@ -129,7 +129,7 @@ pub fn images(images: &Images, ages: AgeFormat) -> Vec<ImageRow> {
     images.names().map(row).collect()
 }
 
-/// Somebody holds the lock and has recorded a build that has not ended.
+/// Whether the image is locked and has a build in state `building`.
 pub fn is_building(image: &Image) -> bool {
     image.lock.is_held() && image.builds.values().any(|stored| stored.record.state == BuildState::Building)
 }

@@ -1,4 +1,4 @@
-//! Lists: what a row of something is shown as, in a table for people and as an object for programs.
+//! Columns of lists: a row is a line of a table for people, and a JSON object for programs.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub struct Column<R: 'static> {
     pub value: fn(&R) -> Cell<'_>,
 }
 
-/// One value of a row. It borrows from the row: lists have thousands of them and are made anew each second.
+/// One value of a row. It borrows from the row, because lists have thousands of values and are rebuilt each second.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell<'a> {
     Null,
@@ -25,7 +25,7 @@ pub enum Cell<'a> {
     Number(i64),
     Text(Cow<'a, str>),
     Texts(Vec<&'a str>),
-    /// As it stands in a record.
+    /// A value of a record.
     Json(&'a Value),
     Mapping(&'a Map<String, Value>),
 }
@@ -35,7 +35,7 @@ impl<'a> Cell<'a> {
         Self::Texts(texts.into_iter().map(AsRef::as_ref).collect())
     }
 
-    /// Nothing for null, the entries of a list joined with commas, anything else as Python shows it.
+    /// Empty for null, the entries of a list joined with commas, any other value as Python prints it.
     fn text(&self) -> String {
         match self {
             Cell::Null => String::new(),
@@ -144,7 +144,7 @@ pub fn table<R>(columns: &[Column<R>], rows: &[R]) -> Table {
     table_of(&columns.iter().collect::<Vec<_>>(), rows)
 }
 
-/// With the columns of these keys only, in their usual order.
+/// A table with only the columns of these keys, in their usual order.
 pub fn table_with<R>(columns: &[Column<R>], keys: &[&str], rows: &[R]) -> Table {
     table_of(&columns.iter().filter(|column| keys.contains(&column.key)).collect::<Vec<_>>(), rows)
 }
@@ -166,7 +166,7 @@ pub fn cells<R>(columns: &[Column<R>], row: &R) -> impl Iterator<Item = String> 
     columns.iter().map(|column| (column.value)(row).text())
 }
 
-/// As `json.dumps` of Python writes it.
+/// A list as Python's `json.dumps` writes it.
 pub fn python_json<R>(columns: &[Column<R>], rows: &[R]) -> Vec<u8> {
     json::to_bytes(&Objects(columns, rows))
 }

@@ -1,4 +1,4 @@
-//! What operators are shown: tables, lists, statuses and the event history.
+//! Views for operators: tables, lists, statuses and the event history.
 
 pub mod event_history;
 pub mod image_status;

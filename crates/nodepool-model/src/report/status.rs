@@ -1,4 +1,4 @@
-//! What operators are shown: lists for the CLI and the web, and why a request waits.
+//! Lists of nodes, requests and labels for the CLI and the web API, and the verdicts that explain why a request waits.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::records::time::Timestamp;
 use crate::snapshot::Snapshot;
 use crate::snapshot::versioned::Versioned;
 
-/// A node as it is listed.
+/// A row of the node list.
 #[derive(Clone, Debug)]
 pub struct NodeRow {
     pub id: NodeId,
     pub node: Arc<Node>,
-    /// Whether anybody contends for the node's lock.
+    /// Whether the node's lock has a contender.
     pub locked: bool,
-    /// The time from which ages are counted.
+    /// The time up to which ages are counted.
     pub now: Timestamp,
 }
 
@@ -50,7 +50,7 @@ pub const NODE_COLUMNS: &[Column<NodeRow>] = &[
 
 pub const NODE_COLUMNS_BRIEF: usize = 9;
 
-/// Container drivers put credentials where others have a port; those are never shown.
+/// Container drivers store credentials in place of a port; they are never shown.
 pub fn port_or_redacted(node: &Node) -> Cell<'_> {
     match node.port() {
         Some(_) => Cell::Json(&node.connection_port),
@@ -58,7 +58,7 @@ pub fn port_or_redacted(node: &Node) -> Cell<'_> {
     }
 }
 
-/// A request as it is listed.
+/// A row of the request list.
 #[derive(Clone, Debug)]
 pub struct RequestRow {
     pub id: RequestId,
@@ -112,25 +112,25 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     format!("{days:02.0}:{hours:02.0}:{minutes:02.0}:{:02.0}", rest % 60.0)
 }
 
-/// What one pool last decided about one request.
+/// Last verdict of one pool about one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolVerdict {
     pub launcher: LauncherId,
     pub provider: ProviderName,
     pub pool: PoolName,
     pub verdict: VerdictKind,
-    /// For people: what is missing or in the way.
+    /// Cause for people, such as missing capacity.
     pub reason: String,
-    /// When this verdict with this reason was first given.
+    /// First time of this verdict with this reason.
     pub since: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictKind {
-    /// Not this pool's business: ended, declined before, or being served.
+    /// Nothing to decide: the request ended, was declined before, or is being served.
     Ignore,
-    /// Somebody else is better placed to serve it.
+    /// Another pool is better placed to serve it.
     Yield,
     /// This pool could serve it, but not now.
     Defer,
@@ -160,7 +160,6 @@ mod tests {
         NodeRow { id: "0000000001".into(), node: Arc::new(node), locked: true, now: Timestamp(100.0) }
     }
 
-    // operations.md check 22
     #[test]
     fn credentials_in_place_of_a_port_are_not_shown() {
         let row = row(r#"{"state": "ready", "connection_port": {"token": "secret"}, "type": ["a", "b"]}"#);
@@ -168,7 +167,6 @@ mod tests {
         assert!(shown.contains(r#""connection_port": "redacted""#) && !shown.contains("secret"), "{shown}");
     }
 
-    // operations.md check 3
     #[test]
     fn nodes_are_listed_with_nine_columns_and_with_twenty_one_in_detail() {
         let row = row(r#"{"state": "ready", "state_time": 99.0, "type": ["a", "b"], "external_id": {"pod": "x"}}"#);

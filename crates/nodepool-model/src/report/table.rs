@@ -1,4 +1,4 @@
-//! The grid in which operators see lists, and Python's notation of values inside it.
+//! Table printer for lists, and Python's notation of the values in them.
 
 use std::fmt::{self, Write};
 
@@ -52,7 +52,7 @@ impl fmt::Display for Table {
         writeln!(f, "{rule}")?;
         for row in &self.rows {
             match row.is_empty() {
-                // A row without cells has no lines, and still ends.
+                // A row without cells is an empty line.
                 true => writeln!(f)?,
                 false => write_row(f, row, &widths)?,
             }
@@ -61,7 +61,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A cell of several lines makes its row as high as the highest cell.
+/// A row has as many lines as its highest cell.
 fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> fmt::Result {
     let height = cells.iter().map(|cell| 1 + cell.matches('\n').count()).max().unwrap_or(1);
     for line in 0..height {
@@ -70,7 +70,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> 
             let text = if height == 1 { cell } else { cell.split('\n').nth(line).unwrap_or("") };
             f.write_char(' ')?;
             f.write_str(text)?;
-            blanks(f, width - display_width(text) + 1)?;
+            write_spaces(f, width - display_width(text) + 1)?;
             f.write_char('|')?;
         }
         if cells.is_empty() {
@@ -81,8 +81,8 @@ fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> 
     Ok(())
 }
 
-/// Rust's own padding ends at 65,535 columns, and what a record holds has no such end.
-fn blanks(f: &mut fmt::Formatter<'_>, mut count: usize) -> fmt::Result {
+/// Rust's own padding is limited to 65,535 columns; texts of records are not.
+fn write_spaces(f: &mut fmt::Formatter<'_>, mut count: usize) -> fmt::Result {
     const CHUNK: &str = "                                                                ";
     while count > CHUNK.len() {
         f.write_str(CHUNK)?;
@@ -103,7 +103,7 @@ fn display_width(text: &str) -> usize {
     text.chars().map(|character| character.width().unwrap_or(0)).sum()
 }
 
-/// What `str()` of Python gives for a value of a record.
+/// Python's `str()` for a value of a record.
 pub fn python_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -115,14 +115,14 @@ pub fn python_text(value: &Value) -> String {
     }
 }
 
-/// The same for a mapping.
+/// Python's `str()` for a mapping.
 pub fn python_mapping(map: &Map<String, Value>) -> String {
     let mut text = String::new();
     write_mapping(&mut text, map);
     text
 }
 
-/// What `repr()` of Python gives: text in quotes, mappings and lists in Python's notation.
+/// Python's `repr()`: text in quotes, mappings and lists in Python's notation.
 fn write_repr(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("None"),

@@ -1,4 +1,4 @@
-//! What differs between two pictures. Parts that both share are not looked at.
+//! Differences between two snapshots. Parts that both share are not compared.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use imbl::ordmap::DiffItem;
 use super::{LockState, Snapshot};
 use crate::records::ids::{NodeId, RequestId};
 
-/// A lock that changed between two pictures.
+/// A lock that changed between two snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockChange<I> {
     pub id: I,
@@ -16,7 +16,7 @@ pub struct LockChange<I> {
 }
 
 impl Snapshot {
-    /// Nodes that came, went, changed or changed hands since an older picture.
+    /// Nodes whose record or lock was created, changed or deleted since an older snapshot.
     pub fn nodes_changed_since(&self, older: &Snapshot) -> BTreeSet<NodeId> {
         let records = older.nodes.diff(&self.nodes).map(key_of);
         records.chain(older.node_locks.diff(&self.node_locks).map(key_of)).collect()

@@ -1,4 +1,4 @@
-//! The part of a picture that shows images: flags, builds, uploads, and who builds and uploads at the moment.
+//! Images in a snapshot: flags, builds, uploads, and the locks of running builds and uploads.
 
 use imbl::OrdMap;
 
@@ -11,11 +11,11 @@ use crate::records::image_upload::{ImageUpload, UploadKey, UploadState};
 pub struct Images {
     by_name: OrdMap<ImageName, Image>,
     uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Versioned<ImageUpload>>>,
-    /// Locks of the uploads of a build to a provider, as far as they are held.
+    /// Held locks of the uploads of a build to a provider.
     upload_locks: OrdMap<UploadLockKey, LockState>,
 }
 
-/// Where the uploads of one build to one provider lie; they share a lock.
+/// Key of the lock that all uploads of one build to one provider share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UploadLockKey {
     pub build: BuildKey,
@@ -28,15 +28,15 @@ impl UploadLockKey {
     }
 }
 
-/// What there is of one image.
+/// State of one image.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// By command; the configuration may pause it as well.
+    /// Paused by a command; the configuration may pause it as well.
     pub paused: bool,
-    /// Since when a build is asked for, in milliseconds since the epoch by ZooKeeper's clock.
+    /// Time of the manual build request, in milliseconds since the epoch by ZooKeeper's clock.
     pub requested_ms: Option<i64>,
     pub builds: OrdMap<BuildId, Versioned<ImageBuild>>,
-    /// Held by whoever builds it.
+    /// Held by the builder that builds the image.
     pub lock: LockState,
 }
 
@@ -74,7 +74,7 @@ impl Images {
         self.uploads.values().flat_map(OrdMap::iter)
     }
 
-    /// Of all builds of an image to a provider.
+    /// Uploads of all builds of an image to a provider.
     pub fn uploads_to(
         &self,
         provider: &ProviderName,
@@ -87,7 +87,7 @@ impl Images {
         self.uploads.get(&(key.provider.clone(), key.image.clone()))?.get(key)
     }
 
-    /// The upload that nodes of an image boot from: the newest that is ready, of whichever build.
+    /// The upload that nodes of an image boot from: the newest ready one of any build.
     pub fn newest_upload(
         &self,
         provider: &ProviderName,
@@ -98,7 +98,7 @@ impl Images {
         usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
     }
 
-    /// Whether nothing was changed between the two; quick, and no for what was changed and changed back.
+    /// Whether nothing changed between both. Fast, but `false` for a change that was reverted.
     pub fn is_same_as(&self, other: &Images) -> bool {
         self.by_name.ptr_eq(&other.by_name) && self.uploads.ptr_eq(&other.uploads)
     }
@@ -130,7 +130,7 @@ impl Images {
         self.change(name, lock.exists, |image| image.lock = lock);
     }
 
-    /// A contender for the build of an image has come or gone.
+    /// A contender for the build lock of an image was created or deleted.
     pub fn set_contender(&mut self, name: &ImageName, contender: &str, is_present: bool) {
         self.change(name, is_present, |image| set_contender(&mut image.lock, contender, is_present));
     }
@@ -171,14 +171,14 @@ impl Images {
         }
     }
 
-    /// A contender for the uploads of a build to a provider has come or gone.
+    /// A contender for the upload lock of a build and provider was created or deleted.
     pub fn set_upload_contender(&mut self, key: UploadLockKey, contender: &str, is_present: bool) {
         let mut lock = self.upload_locks.get(&key).cloned().unwrap_or_default();
         set_contender(&mut lock, contender, is_present);
         self.set_upload_lock(key, lock);
     }
 
-    /// An image that nothing is known of yet is not there for what goes.
+    /// Edits an image. An unknown image is created only if `create` is set: a removal does not create it.
     fn change(&mut self, name: &ImageName, create: bool, edit: impl FnOnce(&mut Image)) {
         if create {
             edit(self.by_name.entry(name.clone()).or_default());

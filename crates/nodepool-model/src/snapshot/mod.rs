@@ -1,4 +1,4 @@
-//! An immutable picture of ZooKeeper with the indexes that decisions need, so that none of them scans all nodes.
+//! Immutable view of ZooKeeper's state with the indexes that decisions need, so that none of them scans all nodes.
 
 pub mod images;
 pub mod pool_registry;
@@ -27,11 +27,11 @@ pub use differences::LockChange;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Newest transaction that this picture contains.
+    /// Newest transaction that this snapshot contains.
     pub zxid: i64,
-    /// Counts the pictures that were published; a change of locks alone makes a new one too.
+    /// Counts published snapshots; a change of locks alone publishes one, too.
     pub revision: u64,
-    /// False while no server answers: the picture may be old and nothing new is started on it.
+    /// False while no server answers: the snapshot may be stale, and no new work starts from it.
     pub connected: bool,
     nodes: OrdMap<NodeId, Versioned<Node>>,
     node_locks: OrdMap<NodeId, Arc<LockState>>,
@@ -40,27 +40,27 @@ pub struct Snapshot {
     pub pools: PoolRegistry,
     components: OrdMap<(ComponentKind, String), Versioned<Component>>,
     pub images: Images,
-    /// Node znodes without data: left by a lock attempt on a record that was just removed.
+    /// Node znodes without data: created by a lock attempt on a record that was just deleted.
     empty_nodes: OrdSet<NodeId>,
-    /// Records that do not parse, with the reason; reported, skipped, never touched.
+    /// Records that do not parse, with the reason; they are reported, skipped and never written.
     unreadable: OrdMap<String, String>,
-    /// Requests among them: nobody knows what they ask for, and they have not gone.
+    /// Requests among them: they exist, but their labels are unknown.
     unreadable_requests: OrdSet<RequestId>,
     idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
     by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
     finished: OrdMap<ProviderName, OrdSet<NodeId>>,
     on_hold: OrdMap<ProviderName, OrdSet<NodeId>>,
     allocated: OrdMap<RequestId, Vec<NodeId>>,
-    /// Unlocked nodes that nobody has taken into use, allocated to requests that are not there.
+    /// Unlocked nodes in a state before use, allocated to requests that do not exist.
     orphaned: OrdSet<NodeId>,
-    /// Nodes that are being made for requests that are not there.
+    /// Nodes that are being launched for requests that do not exist.
     orphaned_launches: OrdSet<NodeId>,
     requested: OrdMap<Rank, Versioned<NodeRequest>>,
     pending: usize,
-    /// Pending requests whose lock nobody holds.
+    /// Pending requests without a lock holder.
     pending_unlocked: OrdSet<RequestId>,
     pub usage_totals: UsageTotals,
-    /// Steps since these were taken last, in their order; `None` where nobody wants to know.
+    /// Transitions since they were taken last, in order; `None` if they are not collected.
     pub transitions: Option<Vec<Transition>>,
 }
 
@@ -88,25 +88,25 @@ impl Snapshot {
         provider: &ProviderName,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
         let ids = self.by_provider.get(provider).into_iter().flat_map(|ids| ids.iter());
-        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+        ids.map(|id| (id, self.nodes.get(id).expect("an index contains only existing nodes")))
     }
 
-    /// Unlocked nodes in a state in which nobody needs them any more (rule D3).
+    /// Unlocked nodes in a state in which they have no user any more.
     pub fn finished_nodes<'a>(
         &'a self,
         provider: &ProviderName,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
         let ids = self.finished.get(provider).into_iter().flat_map(|ids| ids.iter());
-        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+        ids.map(|id| (id, self.nodes.get(id).expect("an index contains only existing nodes")))
     }
 
-    /// Nodes that somebody holds.
+    /// Nodes in state `hold`.
     pub fn nodes_on_hold<'a>(
         &'a self,
         provider: &ProviderName,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Versioned<Node>)> + use<'a> {
         let ids = self.on_hold.get(provider).into_iter().flat_map(|ids| ids.iter());
-        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+        ids.map(|id| (id, self.nodes.get(id).expect("an index contains only existing nodes")))
     }
 
     /// Ready, unallocated, unlocked nodes of a pool that carry a label, by id.
@@ -114,7 +114,7 @@ impl Snapshot {
         self.idle.get(pool).and_then(|labels| labels.get(label)).into_iter().flat_map(|ids| ids.iter())
     }
 
-    /// The same nodes once around, beginning behind one of them.
+    /// The same nodes in rotated order, starting after one of them.
     pub fn idle_nodes_after<'a>(
         &'a self,
         pool: &PoolId,
@@ -132,7 +132,7 @@ impl Snapshot {
         behind.chain(before)
     }
 
-    /// The labels of such nodes, whatever the configuration says now.
+    /// The labels of such nodes, regardless of the current configuration.
     pub fn idle_labels<'a>(&'a self, pool: &PoolId) -> impl Iterator<Item = &'a LabelName> + use<'a> {
         self.idle.get(pool).into_iter().flat_map(|labels| labels.keys())
     }
@@ -141,7 +141,7 @@ impl Snapshot {
         self.idle.get(pool).and_then(|labels| labels.get(label)).map_or(0, OrdSet::len)
     }
 
-    /// Pools that have idle nodes of a label, with their number.
+    /// Number of idle nodes with a label in all pools.
     pub fn idle_count_of_all_pools(&self, label: &LabelName) -> usize {
         self.idle.values().filter_map(|labels| labels.get(label)).map(OrdSet::len).sum()
     }
@@ -150,24 +150,24 @@ impl Snapshot {
         self.allocated.get(request).into_iter().flat_map(|ids| ids.iter())
     }
 
-    /// Those of them of which something may still become.
+    /// Nodes allocated to `request` that are not in a final state.
     pub fn live_nodes_of<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
         let is_live = |id: &&NodeId| self.node(id).is_some_and(|node| !node.record.state.is_final());
         self.nodes_allocated_to(request).filter(is_live)
     }
 
-    /// Unlocked nodes in states before use whose request does not exist (rule D2).
+    /// Unlocked nodes in a state before use whose request does not exist.
     pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Versioned<Node>)> {
-        let stored = |id| self.nodes.get(id).expect("an index names only nodes that are there");
+        let stored = |id| self.nodes.get(id).expect("an index contains only existing nodes");
         self.orphaned.iter().map(move |id| (id, stored(id)))
     }
 
-    /// Nodes in the making whose request does not exist, locked or not.
+    /// Nodes in launch whose request does not exist, locked or not.
     pub fn orphaned_launches(&self) -> impl Iterator<Item = &NodeId> {
         self.orphaned_launches.iter()
     }
 
-    /// Whether there is anything at all of this node: a record, a lock, or a place without a record.
+    /// Whether anything of this node exists: a record, a lock, or a znode without data.
     pub fn has_node(&self, id: &NodeId) -> bool {
         self.nodes.contains_key(id) || self.node_locks.contains_key(id) || self.empty_nodes.contains(id)
     }
@@ -188,7 +188,7 @@ impl Snapshot {
         self.requests.get(id)
     }
 
-    /// Whether there is a request, readable or not.
+    /// Whether a request exists, readable or not.
     pub fn has_request(&self, id: &RequestId) -> bool {
         self.requests.contains_key(id) || self.unreadable_requests.contains(id)
     }
@@ -197,14 +197,14 @@ impl Snapshot {
         self.requests.iter()
     }
 
-    /// Requests that wait for somebody to accept them, in the order in which they are served.
+    /// Requests that no launcher has accepted yet, in the order in which they are served.
     pub fn waiting_requests(&self) -> impl Iterator<Item = (&Rank, &Versioned<NodeRequest>)> {
         self.requested.iter()
     }
 
-    /// Requests that somebody has accepted and nobody holds: their launcher has gone, or is about to write them.
+    /// Accepted requests without a lock holder: their launcher has exited, or is about to write them.
     pub fn pending_unlocked_requests(&self) -> impl Iterator<Item = (&RequestId, &Versioned<NodeRequest>)> {
-        let stored = |id| self.requests.get(id).expect("an index names only requests that are there");
+        let stored = |id| self.requests.get(id).expect("an index contains only existing requests");
         self.pending_unlocked.iter().map(move |id| (id, stored(id)))
     }
 
@@ -255,9 +255,9 @@ impl Snapshot {
     }
 }
 
-// Changing; only the mirror and tests do.
+// Changes; only the mirror and tests make them.
 impl Snapshot {
-    /// Newer transactions win; returns whether the picture changed.
+    /// Newer transactions win; returns whether the snapshot changed.
     pub fn put_node(&mut self, id: NodeId, mut stored: Versioned<Node>) -> bool {
         let old = self.nodes.get(&id);
         if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
@@ -283,7 +283,7 @@ impl Snapshot {
         let new = stored.record.clone();
         self.nodes.insert(id.clone(), stored);
         match old {
-            // Most changes of a node change nothing of what it takes.
+            // Most changes of a node do not change its usage.
             Some(old) if usage_totals::has_same_usage(&old, &new) => {}
             Some(old) => {
                 self.deindex_usage(&id, &old);
@@ -302,13 +302,13 @@ impl Snapshot {
         self.node_locks.remove(id);
     }
 
-    /// A node znode without data: the record, if there was one, is gone.
+    /// A node znode has no data: its record, if there was one, is dropped.
     pub fn put_empty_node(&mut self, id: NodeId) {
         self.drop_node_record(&id);
         self.empty_nodes.insert(id);
     }
 
-    /// What a node's record says now cannot be read. Who holds the node is known all the same.
+    /// The node's current record cannot be read. Its lock stays known.
     pub fn drop_node_record(&mut self, id: &NodeId) {
         self.record_removal(id);
         self.deindex_node(id);
@@ -370,7 +370,7 @@ impl Snapshot {
         }
     }
 
-    /// What a request's record says now cannot be read.
+    /// The request's current record cannot be read.
     pub fn set_request_unreadable(&mut self, id: &RequestId) {
         self.drop_request(id);
         if self.unreadable_requests.insert(id.clone()).is_none() {
@@ -418,7 +418,7 @@ impl Snapshot {
         self.components.remove(&(kind, name.to_owned()));
     }
 
-    /// Remembers a record that does not parse; returns whether this is news.
+    /// Stores the reason why a record does not parse; returns whether it is new.
     pub fn put_unreadable(&mut self, path: &str, reason: String) -> bool {
         if self.unreadable.get(path) == Some(&reason) {
             return false;
@@ -433,14 +433,14 @@ impl Snapshot {
         }
     }
 
-    /// Before its record goes.
+    /// Called before the record is removed.
     fn deindex_node(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
         self.deindex_state(id);
         self.deindex_usage(id, &record);
     }
 
-    /// What a node takes, and where.
+    /// Indexes a node by usage and provider.
     fn index_usage(&mut self, id: &NodeId, node: &Node) {
         self.usage_totals.add(node);
         if let Some(provider) = &node.provider {
@@ -455,7 +455,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether both records of a node have it in the same indexes. Most changes of one that is being made, or used, do.
+    /// Whether both records of a node have the same index entries. Most changes during launch or use keep them.
     fn has_same_index_entries(&self, id: &NodeId, one: &Node, other: &Node) -> bool {
         let same_allocation =
             (&one.provider, &one.pool, &one.allocated_to) == (&other.provider, &other.pool, &other.allocated_to);
@@ -469,7 +469,7 @@ impl Snapshot {
             && (one.state == other.state || one.allocation().is_none_or(request_exists))
     }
 
-    /// What a node is in its state, for whom, and in whose hands.
+    /// Indexes a node by state, allocation and lock.
     fn index_state(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
         let (node, locked) = (&record, self.is_node_locked(id));
@@ -498,7 +498,7 @@ impl Snapshot {
         }
     }
 
-    /// Before its record or its lock changes. A set that has nothing to lose is not touched: persistent ones are copied first.
+    /// Called before the record or lock changes. Sets without the node are not touched: persistent sets copy on write.
     fn deindex_state(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
         let (node, locked) = (&record, self.is_node_locked(id));
@@ -532,7 +532,7 @@ impl Snapshot {
         }
     }
 
-    /// The request of this node is not there.
+    /// The request of this node does not exist.
     fn index_orphan(&mut self, id: &NodeId, state: NodeState, locked: bool) {
         if matches!(state, NodeState::Ready | NodeState::Init) && !locked {
             self.orphaned.insert(id.clone());
@@ -542,7 +542,7 @@ impl Snapshot {
         }
     }
 
-    /// A request came or went.
+    /// A request was created or deleted.
     fn reindex_orphans_of(&mut self, request: &RequestId) {
         let exists = self.has_request(request);
         for id in self.allocated.get(request).cloned().unwrap_or_default() {

@@ -1,5 +1,5 @@
-//! The registered pools of all launchers, and who among them serves a label. Each pool asks that for each request that waits, so
-//! it must not take a walk through all of them.
+//! Registered pools of all launchers, indexed by label. Each pool runs this query for each waiting request, so it must
+//! not scan all pools.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct PoolRegistry {
     revision: u64,
 }
 
-/// Those that take new work come first, and of them who is preferred.
+/// Pools that accept new work first, then by preference.
 type PoolsByPreference = OrdMap<PoolOrder, Arc<PoolComponent>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,14 +29,14 @@ struct PoolOrder {
 }
 
 impl PoolRegistry {
-    /// By the names of their components.
+    /// All pools, by component name.
     pub fn pools(&self) -> impl Iterator<Item = (&String, &Versioned<PoolComponent>)> {
         self.by_name.iter()
     }
 
-    /// Pools that have all of these labels, the preferred ones first and those that pause last.
+    /// Pools that serve all of these labels, the preferred ones first and paused ones last.
     pub fn serving<'a>(&'a self, labels: &'a BTreeSet<&LabelName>) -> impl Iterator<Item = &'a PoolComponent> {
-        // Whoever has them all is among the few that have the rarest of them.
+        // A pool that serves all labels is among the few that serve the rarest one.
         let of_each = labels.iter().map(|label| self.by_label.get(*label));
         let candidates = match labels.is_empty() {
             true => Some(&self.by_preference),
@@ -46,12 +46,12 @@ impl PoolRegistry {
         pools.filter(move |pool| labels.len() < 2 || pool.serves(labels))
     }
 
-    /// Counts what was put and removed: at the same number it is the same registry.
+    /// Counts insertions and removals: with the same number, the registry is the same.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// A newer registration, or `false`.
+    /// Stores a registration; returns `false` if it is not newer.
     pub fn put(&mut self, name: String, stored: Versioned<PoolComponent>) -> bool {
         if self.by_name.get(&name).is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
@@ -106,14 +106,14 @@ mod tests {
                 (0..6_u8, prop::option::weighted(0.8, (prop::sample::subsequence(vec!["a", "b", "c"], 0..=3), any::<bool>(), 0..3_i64))),
                 0..40,
             ),
-            wanted in prop::sample::subsequence(vec!["a", "b", "c", "nobodys"], 0..=3),
+            wanted in prop::sample::subsequence(vec!["a", "b", "c", "unserved"], 0..=3),
         ) {
             let mut registry = PoolRegistry::default();
             for (mzxid, (name, change)) in changes.into_iter().enumerate() {
                 match change {
                     Some((labels, paused, priority)) => {
                         prop_assert!(registry.put(name.to_string(), pool(&labels, paused, priority, mzxid as i64)));
-                        prop_assert!(!registry.put(name.to_string(), pool(&["c"], paused, priority, mzxid as i64)), "no news");
+                        prop_assert!(!registry.put(name.to_string(), pool(&["c"], paused, priority, mzxid as i64)), "the same registration is not newer");
                     }
                     None => registry.remove(&name.to_string()),
                 }

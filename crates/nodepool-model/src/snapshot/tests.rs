@@ -1,4 +1,4 @@
-//! What a picture shows of records that come, go, and cannot be read.
+//! Tests of snapshots with records that are created, deleted or unreadable.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn an_unreadable_request_still_exists() {
     snapshot.put_node(node, versioned(r#"{"state": "init", "allocated_to": "100-0000000001"}"#, 1));
     assert_eq!(orphan_counts(&snapshot), (1, 1));
     snapshot.set_request_unreadable(&request);
-    assert_eq!(orphan_counts(&snapshot), (0, 0), "it came, and says nothing");
+    assert_eq!(orphan_counts(&snapshot), (0, 0), "an unreadable request exists");
     assert!(snapshot.put_request(request.clone(), versioned(r#"{"state": "pending"}"#, 2)));
     assert_eq!(orphan_counts(&snapshot), (0, 0));
     snapshot.set_request_unreadable(&request);

@@ -1,4 +1,4 @@
-//! What becomes of nodes and requests: steps from one state to the next, as a record's change or disappearance shows them.
+//! State transitions of nodes and requests, derived from the change or deletion of a record.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::records::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transition {
-    /// As the record says; `None` where it says nothing about this step.
+    /// Time from the record; `None` if it has none for this transition.
     pub at: Option<Timestamp>,
     pub change: StateChange,
 }
@@ -22,7 +22,7 @@ pub enum StateChange {
 }
 
 impl Transition {
-    /// A change of state or of the request it is for. What vanished has no state any more.
+    /// A change of the state or of the allocation. A deleted node has no state.
     pub fn of_node(id: &NodeId, before: Option<&Node>, after: Option<&Node>) -> Option<Self> {
         let state = after.map(|node| node.state);
         let state_changed = before.map(|node| node.state) != state;

@@ -1,4 +1,4 @@
-//! Running totals of what nodes use, per pool and per tenant; changed node by node, always equal to a recount.
+//! Running totals of the resources of nodes, per pool and per tenant; updated node by node, always equal to a recount.
 
 use imbl::OrdMap;
 use serde_json::{Map, Value};
@@ -7,8 +7,8 @@ use crate::records::ids::{LabelName, PoolId, ProviderName, TenantName};
 use crate::records::node::{Node, NodeState};
 use crate::records::resources::Resources;
 
-/// What the nodes of one pool use: sized ones by their records, the others by count of their first label. By count of that, the
-/// sized ones too use what no record names.
+/// Usage of one pool's nodes: sized ones (with `resources`) by their records, the others by count of their first label.
+/// That count also adds the resources of sized nodes that no record contains.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PoolUsage {
     sized: Resources,
@@ -31,7 +31,7 @@ impl UsageTotals {
         self.apply(node, -1.0);
     }
 
-    /// Use of one pool; `need` says what a node takes whose record does not say it.
+    /// Usage of one pool; `need` returns the resources of nodes whose record has none.
     pub fn used_by_pool<'a>(&self, pool: &PoolId, need: impl Fn(&LabelName) -> &'a Resources) -> Resources {
         let mut total = Resources::none();
         if let Some(pool_usage) = self.pools.get(pool) {
@@ -58,7 +58,7 @@ impl UsageTotals {
         total
     }
 
-    /// Nodes without `resources` count nothing, as in the reference.
+    /// Nodes without `resources` count nothing, as in Nodepool 11.
     pub fn used_by_tenant(&self, tenant: &TenantName) -> Resources {
         self.tenants.get(tenant).cloned().unwrap_or_default()
     }
@@ -92,21 +92,21 @@ impl UsageTotals {
     }
 }
 
-/// The tenant that uses a node. One that was given back unused is nobody's until somebody else gets it, though its record still names who
-/// had it last: a tenant of which all such nodes count could never have another one (doc/decisions/0030).
+/// The tenant that uses a node. A node that was released unused counts for no tenant, although its record names its
+/// last one: if all such nodes counted, a tenant at its limit could never receive another node (doc/decisions/0030).
 pub fn using_tenant(node: &Node) -> Option<&TenantName> {
     let is_used = node.allocation().is_some() || matches!(node.state, NodeState::InUse | NodeState::Used);
     node.tenant_name.as_ref().filter(|_| is_used)
 }
 
-/// Whether both take the same at the same place, and of the same tenant.
+/// Whether both have the same usage, in the same pool and of the same tenant.
 pub fn has_same_usage(one: &Node, other: &Node) -> bool {
     (&one.provider, &one.pool, using_tenant(one)) == (&other.provider, &other.pool, using_tenant(other))
         && one.labels.first() == other.labels.first()
         && one.resources == other.resources
 }
 
-/// What a tenant uses by these nodes, counted as in the whole.
+/// A tenant's usage by these nodes, counted as in the totals.
 pub fn tenant_usage<'a>(tenant: &TenantName, nodes: impl Iterator<Item = &'a Node>) -> Resources {
     let mut used = Resources::none();
     for node in nodes.filter(|node| using_tenant(node) == Some(tenant)) {
@@ -127,8 +127,8 @@ fn apply_resources(totals: &mut Resources, resources: &Map<String, Value>, sign:
     }
 }
 
-/// Rounded down to a multiple of 2⁻²⁰, and no more than 2³²: sums of such numbers have no error below 2³³, so that what has gone leaves
-/// nothing in the totals. A tenth three times, less a tenth, is not two tenths.
+/// Rounds down to a multiple of 2⁻²⁰, and to at most 2³². Sums of such numbers are exact below 2³³, so that a deleted
+/// node leaves no remainder in the totals. Without rounding, 0.1 added three times and subtracted once is not 0.2.
 fn rounded(amount: f64) -> f64 {
     const SCALE: f64 = (1 << 20) as f64;
     const MAX: f64 = (1_u64 << 32) as f64;

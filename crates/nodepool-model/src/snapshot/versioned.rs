@@ -1,4 +1,4 @@
-//! A record with its version, a change of one, and who contends for a lock: what pictures of ZooKeeper are made of.
+//! Elements of snapshots: a record with its version, a change of a record, and the state of a lock.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use crate::records::ids::{NodeId, RequestId};
 use crate::records::node::Node;
 use crate::records::request::NodeRequest;
 
-/// A record with what ZooKeeper knows about its znode.
+/// A record with its znode's version and times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned<T> {
     pub record: Arc<T>,
     pub version: i32,
     /// Transaction that wrote it last.
     pub mzxid: i64,
-    /// When that was, in milliseconds since the epoch by ZooKeeper's clock.
+    /// Time of that write, in milliseconds since the epoch by ZooKeeper's clock.
     pub mtime_ms: i64,
 }
 
-/// A record as it shall be, and the version it was made from: the write fails if somebody else was faster.
+/// The new record, and the version that it is based on: the write fails if the record changed since.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change<I, T> {
     pub id: I,
@@ -38,37 +38,37 @@ impl<T: Clone> Versioned<T> {
     }
 }
 
-/// Why a write of ours did not happen, by what follows from it.
+/// Why a write failed, by consequence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The picture it was decided on was old. Nothing was written; decide again.
-    #[error("somebody else changed it first")]
+    /// The decision was based on a stale snapshot. Nothing was written; decide again.
+    #[error("the record changed since it was read")]
     Conflict,
-    /// Nothing was written; the holder of the lock will be done some time.
-    #[error("locked by somebody else")]
+    /// Nothing was written; retry after the lock is released.
+    #[error("locked by another process")]
     Contended,
-    /// Perhaps written, perhaps not; the next picture tells.
+    /// The outcome is unknown; the next snapshot shows it.
     #[error("{0}")]
     Failed(String),
-    #[error("the ZooKeeper session is over")]
+    #[error("the ZooKeeper session has expired")]
     SessionOver,
 }
 
-/// A lock directory: absent, or there with its contenders. Empty and there is not the same as absent for a
-/// transaction that has to prove that nobody contends.
+/// A lock directory: absent, or existing with its contenders. An empty directory differs from an absent one for a
+/// transaction that has to prove that the lock is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockState {
     pub exists: bool,
-    /// One or none, mostly, for which a persistent set takes a page.
+    /// Usually one or none, for which a persistent set would allocate a whole tree node.
     pub contenders: BTreeSet<String>,
-    /// Milliseconds since the epoch at which the directory changed last, where it was read.
+    /// Time of the last change of the directory, in milliseconds since the epoch, if it was read.
     pub mtime_ms: i64,
 }
 
 static ABSENT: LockState = LockState { exists: false, contenders: BTreeSet::new(), mtime_ms: 0 };
 
 impl LockState {
-    /// Of a directory that is not there.
+    /// The state of an absent directory.
     pub fn absent() -> &'static Self {
         &ABSENT
     }

@@ -1,13 +1,14 @@
-//! Leaks: instances that bear our mark and belong to no node. They are deleted with proof only.
+//! Leak detection: instances with our metadata that belong to no node. They are deleted only with proof.
 //!
-//! The proof: a complete listing shows the instance, ZooKeeper, asked anew after that, has no node for it, and a second
-//! complete listing shows it still. Numbers of nodes are never given twice, and a node's record is there before its instance
-//! is asked for, so an instance without a node was forgotten. One whose number this ZooKeeper has never given is another's,
-//! or was made before this one was restored from an older state: it is reported and left alone. So are more than the budget
-//! allows: so many at once speak of a wrong ZooKeeper rather than of leaks.
+//! The proof: a complete listing shows the instance, ZooKeeper, read after that, has no node for it, and a second
+//! complete listing still shows it. Node ids are never reused, and a node's record is created before its instance is
+//! requested, so an instance without a node was forgotten. An instance whose node id this ZooKeeper never issued
+//! belongs to another ZooKeeper, or was created before this one was restored from an older state: it is reported and
+//! not deleted. The same holds for more instances than the budget allows: such a number indicates a wrong ZooKeeper
+//! rather than leaks.
 //!
-//! Nearly always there is nothing to find. Where the last listing showed no suspects, the next look is at the ids alone: each is
-//! that of a node or of an instance that was seen to be somebody else's, or all are listed.
+//! Nearly always no candidates exist. If the last listing showed none, the next run lists only the ids. A complete
+//! listing follows if any id belongs neither to a node nor to an instance that was seen to be foreign.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -21,61 +22,61 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::Snapshot;
 
-/// So many may always be deleted in one sweep.
+/// Deletions that one sweep may always perform.
 const MIN_BUDGET: usize = 10;
-/// And so many of a hundred instances of ours.
+/// Further deletions, in percent of our instances.
 const BUDGET_PERCENT: usize = 10;
 
-/// Between two listings though the ids alone show nothing: marks of instances can be changed.
+/// Interval of complete listings even if the ids show nothing new: metadata of instances can change.
 const FULL_LISTING_INTERVAL: Seconds = Seconds(600.0);
 
-/// Ports, and floating addresses, that may be deleted in one sweep.
+/// Maximum of ports, and of floating IPs, that one sweep deletes.
 const CLEAN_UNUSED_BUDGET: usize = 100;
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The interval of the sweep is over.
+    /// The interval of the sweep has passed.
     Sweep,
     /// The ids of all instances.
     ServerIdsListed(ProviderName, Vec<String>),
-    /// A complete listing, or none.
+    /// A complete listing, or `None` if it failed.
     Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
-    /// What ZooKeeper, asked anew, says; nothing where it could not be asked.
+    /// The proof read from ZooKeeper; `None` if the read failed.
     Proven(ProviderName, Option<Proof>),
-    /// The sweep of what bears no mark has ended.
+    /// The deletion of unused resources has finished.
     UnusedCleaned(ProviderName),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proof {
-    /// `None` is a node that is gone; of one that is left out nothing is known.
+    /// `None` is a node that does not exist; about a missing key nothing is known.
     pub nodes: BTreeMap<NodeId, Option<Box<Node>>>,
-    /// All numbers that nodes were ever given are smaller.
+    /// All node ids that were ever issued are smaller.
     pub issued_ids_below: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// For the ids of all instances, or for all of them.
+    /// List the ids of all instances.
     ListServerIds(ProviderName),
     List(ProviderName),
     Prove(ProviderName, Vec<NodeId>),
-    /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
+    /// Resources that leaked instances use; sent if they differ from the provider facts.
     SetLeakedUsage(ProviderName, Resources),
-    /// Nobody waits for its end: the next listing tells.
+    /// No event follows: the next listing shows the result.
     Delete {
         provider: ProviderName,
         candidate: LeakCandidate,
     },
-    /// More than the budget allows.
+    /// More candidates than the budget allows.
     Exceeded {
         provider: ProviderName,
         candidates: Vec<LeakCandidate>,
         budget: usize,
     },
-    /// Their numbers have not been given here.
+    /// This ZooKeeper never issued their node ids.
     UnissuedId(ProviderName, Vec<LeakCandidate>),
-    /// Ports and floating addresses, at most so many of each.
+    /// Delete unused ports and floating IPs, at most `budget` of each.
     CleanUnused {
         provider: ProviderName,
         ports: bool,
@@ -83,7 +84,7 @@ pub enum Effect {
     },
 }
 
-/// An instance of ours that seems to belong to nobody.
+/// An instance with our metadata that seems to belong to no node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeakCandidate {
     pub external_id: ExternalId,
@@ -102,37 +103,37 @@ pub enum LeakReason {
 impl LeakReason {
     pub fn text(self) -> &'static str {
         match self {
-            LeakReason::NoNode => "its node is gone",
+            LeakReason::NoNode => "its node record does not exist",
             LeakReason::OtherInstance => "its node has another instance",
         }
     }
 }
 
-/// By their ids, with the number of listings in a row that lacked them.
+/// By instance id: the number of consecutive listings that lacked it.
 type ForeignServers = HashMap<String, u32>;
 
-/// What so many listings lacked is gone: one of them may be partial, or behind. Others' servers come and go as ours do.
+/// An instance that this many listings lacked is forgotten: a single listing may be partial or stale.
 const FORGET_AFTER_LISTINGS: u32 = 100;
 
 #[derive(Debug, Default)]
 pub struct LeakDetector {
     providers: BTreeMap<ProviderName, ProviderState>,
-    /// Instances whose numbers had not been given when they were looked at. After a while there may be other nodes of these
-    /// numbers, which proves nothing.
+    /// Instances whose node ids had not been issued when they were checked. Later these ids may be issued to other
+    /// nodes, which proves nothing.
     foreign: BTreeMap<ProviderName, ForeignServers>,
-    /// Proofs that were asked for: each is about the suspects of its own listing.
+    /// Number of proofs in flight: each is about the candidates of its own listing.
     pending_proofs: BTreeMap<ProviderName, u32>,
 }
 
 #[derive(Debug, Default)]
 struct ProviderState {
     is_listing: bool,
-    /// By the last listing, and whether ZooKeeper has confirmed it since.
-    suspects: Vec<LeakCandidate>,
+    /// Candidates of the last listing, and those that ZooKeeper has confirmed since.
+    candidates: Vec<LeakCandidate>,
     proven: Vec<LeakCandidate>,
-    /// Whatever the last listing showed that belongs to no node.
+    /// Ids of the last listing that belong to no node.
     unowned: BTreeSet<String>,
-    /// Instances of others, by the last listing.
+    /// Foreign instances of the last listing.
     others: HashSet<String>,
     listed_at: Option<MonotonicTime>,
     is_cleaning: bool,
@@ -140,50 +141,50 @@ struct ProviderState {
 }
 
 impl LeakDetector {
-    pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, inputs: &Inputs<'_>) -> Vec<Effect> {
         match event {
-            Event::Sweep => self.sweep(world),
-            Event::ServerIdsListed(provider, ids) => self.server_ids_listed(provider, &ids, world),
-            Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
+            Event::Sweep => self.sweep(inputs),
+            Event::ServerIdsListed(provider, ids) => self.server_ids_listed(provider, &ids, inputs),
+            Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), inputs),
             Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
             Event::UnusedCleaned(provider) => {
-                if let Some(watch) = self.providers.get_mut(&provider) {
-                    watch.is_cleaning = false;
+                if let Some(state) = self.providers.get_mut(&provider) {
+                    state.is_cleaning = false;
                 }
                 Vec::new()
             }
         }
     }
 
-    fn sweep(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
+    fn sweep(&mut self, inputs: &Inputs<'_>) -> Vec<Effect> {
         let launches =
-            |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launch_config.clone());
+            |provider: &ProviderName| inputs.facts.get(provider).and_then(|facts| facts.launch_config.clone());
         self.providers.retain(|provider, _| launches(provider).is_some());
-        if !world.snapshot.connected {
-            // What was seen before says nothing about what is when it comes back.
+        if !inputs.snapshot.connected {
+            // Earlier listings prove nothing about the state after a reconnect.
             self.providers
                 .values_mut()
-                .for_each(|watch| *watch = ProviderState { is_listing: watch.is_listing, ..watch.reset() });
+                .for_each(|state| *state = ProviderState { is_listing: state.is_listing, ..state.reset() });
             return Vec::new();
         }
         let mut effects = Vec::new();
-        for provider in world.config.providers.keys() {
-            let Some(launching) = launches(provider) else { continue };
-            let watch = self.providers.entry(provider.clone()).or_default();
-            if !watch.is_listing {
-                watch.is_listing = true;
-                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.monotonic_now);
+        for provider in inputs.config.providers.keys() {
+            let Some(launch_config) = launches(provider) else { continue };
+            let state = self.providers.entry(provider.clone()).or_default();
+            if !state.is_listing {
+                state.is_listing = true;
+                let is_quiet = state.was_clean() && !state.listing_is_due(inputs.monotonic_now);
                 let listing = if is_quiet { Effect::ListServerIds } else { Effect::List };
                 effects.push(listing(provider.clone()));
             }
-            let ports = launching
+            let ports = launch_config
                 .unused_resources
                 .ports
-                .is_some_and(|interval| watch.ports_are_due(interval, world.monotonic_now));
-            if (ports || launching.unused_resources.floating_ips) && !watch.is_cleaning {
-                watch.is_cleaning = true;
+                .is_some_and(|interval| state.ports_are_due(interval, inputs.monotonic_now));
+            if (ports || launch_config.unused_resources.floating_ips) && !state.is_cleaning {
+                state.is_cleaning = true;
                 if ports {
-                    watch.ports_cleaned_at = Some(world.monotonic_now);
+                    state.ports_cleaned_at = Some(inputs.monotonic_now);
                 }
                 effects.push(Effect::CleanUnused { provider: provider.clone(), ports, budget: CLEAN_UNUSED_BUDGET });
             }
@@ -191,32 +192,32 @@ impl LeakDetector {
         effects
     }
 
-    fn server_ids_listed(&mut self, provider: ProviderName, ids: &[String], world: &Inputs<'_>) -> Vec<Effect> {
-        let Some(watch) = self.providers.get_mut(&provider) else { return Vec::new() };
-        let own = world.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
+    fn server_ids_listed(&mut self, provider: ProviderName, ids: &[String], inputs: &Inputs<'_>) -> Vec<Effect> {
+        let Some(state) = self.providers.get_mut(&provider) else { return Vec::new() };
+        let own = inputs.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
         let own: HashSet<&str> = own.collect();
-        let is_known = |id: &String| own.contains(id.as_str()) || watch.others.contains(id);
-        if world.snapshot.connected && !ids.iter().all(is_known) {
+        let is_known = |id: &String| own.contains(id.as_str()) || state.others.contains(id);
+        if inputs.snapshot.connected && !ids.iter().all(is_known) {
             return vec![Effect::List(provider)];
         }
-        watch.is_listing = false;
+        state.is_listing = false;
         Vec::new()
     }
 
-    fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &Inputs<'_>) -> Vec<Effect> {
-        let Some(watch) = self.providers.get_mut(provider) else { return Vec::new() };
-        watch.is_listing = false;
-        let Some(inventory) = inventory.filter(|_| world.snapshot.connected) else {
-            *watch = watch.reset();
+    fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, inputs: &Inputs<'_>) -> Vec<Effect> {
+        let Some(state) = self.providers.get_mut(provider) else { return Vec::new() };
+        state.is_listing = false;
+        let Some(inventory) = inventory.filter(|_| inputs.snapshot.connected) else {
+            *state = state.reset();
             return Vec::new();
         };
-        let found = leak_candidates(provider, inventory, |node| node_of(world.snapshot, node));
+        let found = leak_candidates(provider, inventory, |node| node_of(inputs.snapshot, node));
         let confirmed: Vec<LeakCandidate> =
-            found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
-        watch.proven.clear();
-        watch.suspects = found;
-        watch.listed_at = Some(world.monotonic_now);
-        if let Some(foreign) = self.foreign.get_mut(provider).filter(|strangers| !strangers.is_empty()) {
+            found.iter().filter(|candidate| state.proven.contains(candidate)).cloned().collect();
+        state.proven.clear();
+        state.candidates = found;
+        state.listed_at = Some(inputs.monotonic_now);
+        if let Some(foreign) = self.foreign.get_mut(provider).filter(|foreign| !foreign.is_empty()) {
             let shown: HashSet<String> =
                 inventory.instances().iter().map(|instance| instance.external_id.to_string()).collect();
             foreign.retain(|id, missed| {
@@ -225,10 +226,10 @@ impl LeakDetector {
             });
         }
         let others = inventory.instances().iter().filter(|instance| !instance.belongs_to(provider));
-        watch.others = others.map(|instance| instance.external_id.to_string()).collect();
+        state.others = others.map(|instance| instance.external_id.to_string()).collect();
         let mut effects = Vec::new();
-        let leaked = watch.leaked_usage(provider, inventory, |node| node_of(world.snapshot, node));
-        if world.facts.get(provider).is_some_and(|facts| facts.leaked != leaked) {
+        let leaked = state.leaked_usage(provider, inventory, |node| node_of(inputs.snapshot, node));
+        if inputs.facts.get(provider).is_some_and(|facts| facts.leaked != leaked) {
             effects.push(Effect::SetLeakedUsage(provider.clone(), leaked));
         }
         let budget = budget(inventory, provider);
@@ -236,11 +237,11 @@ impl LeakDetector {
             effects.push(Effect::Exceeded { provider: provider.clone(), candidates: confirmed, budget });
         } else {
             let deletions =
-                confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), candidate: suspect });
+                confirmed.into_iter().map(|candidate| Effect::Delete { provider: provider.clone(), candidate });
             effects.extend(deletions);
         }
-        if !watch.suspects.is_empty() {
-            let nodes: BTreeSet<NodeId> = watch.suspects.iter().map(|suspect| suspect.node.clone()).collect();
+        if !state.candidates.is_empty() {
+            let nodes: BTreeSet<NodeId> = state.candidates.iter().map(|candidate| candidate.node.clone()).collect();
             effects.push(Effect::Prove(provider.clone(), nodes.into_iter().collect()));
             *self.pending_proofs.entry(provider.clone()).or_default() += 1;
         }
@@ -251,30 +252,31 @@ impl LeakDetector {
         let pending_proofs = self.pending_proofs.entry(provider.clone()).or_default();
         *pending_proofs = pending_proofs.saturating_sub(1);
         let is_newest = *pending_proofs == 0;
-        let Some(watch) = self.providers.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
+        let Some(state) = self.providers.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
         let foreign = self.foreign.entry(provider.clone()).or_default();
-        watch.prove(proof, foreign);
-        let is_foreign = |suspect: &&LeakCandidate| foreign.contains_key(&suspect.external_id.to_string());
-        let unissued: Vec<LeakCandidate> = watch.suspects.iter().filter(is_foreign).cloned().collect();
+        state.prove(proof, foreign);
+        let is_foreign = |candidate: &&LeakCandidate| foreign.contains_key(&candidate.external_id.to_string());
+        let unissued: Vec<LeakCandidate> = state.candidates.iter().filter(is_foreign).cloned().collect();
         if unissued.is_empty() { Vec::new() } else { vec![Effect::UnissuedId(provider, unissued)] }
     }
 
-    /// For dumps: what is suspected, by provider.
+    /// For dumps: the candidates by provider.
     pub fn candidates(&self) -> BTreeMap<&ProviderName, &Vec<LeakCandidate>> {
-        self.providers.iter().map(|(provider, watch)| (provider, &watch.suspects)).collect()
+        self.providers.iter().map(|(provider, state)| (provider, &state.candidates)).collect()
     }
 }
 
 impl ProviderState {
-    /// One that has seen no instances. Ports have their own time: somebody else's that is seen twice within it is deleted.
+    /// State without listings. The time of the port check is kept: a foreign port that is seen twice within it would be
+    /// deleted.
     fn reset(&self) -> Self {
         Self { ports_cleaned_at: self.ports_cleaned_at, is_cleaning: self.is_cleaning, ..Self::default() }
     }
 
     fn prove(&mut self, proof: &Proof, foreign: &mut ForeignServers) {
         self.proven.clear();
-        for candidate in &self.suspects {
-            // It could not be asked.
+        for candidate in &self.candidates {
+            // The read of this node failed.
             let Some(node) = proof.nodes.get(&candidate.node) else { continue };
             let id = candidate.external_id.to_string();
             if number(&candidate.node).is_none_or(|number| number >= proof.issued_ids_below) {
@@ -287,8 +289,8 @@ impl ProviderState {
         }
     }
 
-    /// What instances take that were nobody's at the last look as well, those that are going among them. One look is not
-    /// enough: of a node that has just been deleted, a listing may still show the instance.
+    /// Resources of instances without a node in this listing and in the one before, including instances that are
+    /// stopping. One listing is not enough: it may still show the instance of a node that has just been deleted.
     fn leaked_usage<'a>(
         &mut self,
         provider: &ProviderName,
@@ -307,9 +309,9 @@ impl ProviderState {
         leaked
     }
 
-    /// Whether the last listing showed nothing to be looked at again.
+    /// Whether the last listing showed nothing to check again.
     fn was_clean(&self) -> bool {
-        self.suspects.is_empty() && self.proven.is_empty() && self.unowned.is_empty()
+        self.candidates.is_empty() && self.proven.is_empty() && self.unowned.is_empty()
     }
 
     fn listing_is_due(&self, now: MonotonicTime) -> bool {
@@ -325,14 +327,14 @@ fn node_of<'a>(snapshot: &'a Snapshot, id: &NodeId) -> Option<&'a Node> {
     snapshot.node(id).map(|stored| &*stored.record)
 }
 
-/// Instances of this provider that seem to belong to nobody, by what is known of nodes.
+/// Instances of this provider that seem to belong to no node, according to `node`.
 pub fn leak_candidates<'a>(
     provider: &ProviderName,
     inventory: &Inventory,
     node: impl Fn(&NodeId) -> Option<&'a Node>,
 ) -> Vec<LeakCandidate> {
     let candidate = |instance: &Instance| {
-        // One that is stopping goes already.
+        // A stopping instance is already being deleted.
         if !instance.belongs_to(provider) || instance.state == InstanceState::Stopping {
             return None;
         }
@@ -343,10 +345,10 @@ pub fn leak_candidates<'a>(
     inventory.instances().iter().filter_map(candidate).collect()
 }
 
-/// Why an instance seems to belong to nobody, by the record of its node.
+/// Why an instance seems to belong to no node, according to the node's record.
 fn leak_reason(instance: &ExternalId, node: Option<&Node>) -> Option<LeakReason> {
     let Some(node) = node else { return Some(LeakReason::NoNode) };
-    // Of a node that is being made, either instance may turn out to be the right one.
+    // While a node is being launched, either instance may turn out to be the right one.
     if matches!(node.state, NodeState::Init | NodeState::Building) {
         return None;
     }
@@ -354,7 +356,7 @@ fn leak_reason(instance: &ExternalId, node: Option<&Node>) -> Option<LeakReason>
     own.is_some_and(|own| own != *instance).then_some(LeakReason::OtherInstance)
 }
 
-/// As ZooKeeper gives them: ten digits.
+/// The number of a node id as ZooKeeper issues it: ten digits.
 fn number(node: &NodeId) -> Option<u64> {
     let text = node.as_str();
     (text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()

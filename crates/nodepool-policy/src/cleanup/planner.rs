@@ -1,4 +1,4 @@
-//! Upkeep: the mind of a CleanupWorker. Decides which repairs are due, and remembers those under way.
+//! Clean-up planner: the planner of a CleanupWorker. Decides which repairs are due, and tracks those in flight.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,9 +20,9 @@ use nodepool_model::snapshot::WriteError;
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Look at what changes by events: spent nodes, orphans, lost requests, standing hosts.
+    /// Reconcile what changes by events: finished nodes, orphans, lost requests, static hosts.
     Wake,
-    /// The interval of the slow rules is over: stale locks, empty nodes, hosts that failed.
+    /// The interval of the slow rules has passed: stale locks, empty nodes, failed hosts.
     Sweep,
     Repaired(String, Result<(), WriteError>),
     Registered(String, Result<NodeId, WriteError>),
@@ -30,7 +30,7 @@ pub enum Event {
     Refreshed(ProviderName),
 }
 
-/// Each but the checks of hosts comes back as `Repaired` or `Registered` with its key.
+/// Every effect except a host check is answered by `Repaired` or `Registered` with the same key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Repair(Repair),
@@ -47,56 +47,59 @@ pub enum Effect {
         provider: ProviderName,
         host: HostIdentity,
     },
-    /// All hosts of a provider, once after it started.
+    /// Check all hosts of a provider, once after its start.
     Refresh(ProviderName),
-    /// Servers of another driver that a provider of hosts had before: somebody has to know of them.
+    /// Servers that a previous driver of a static provider launched: reported to the operator, because no driver
+    /// deletes them.
     Undeletable {
         provider: ProviderName,
         nodes: Vec<NodeId>,
     },
 }
 
-/// Writes under way at once; the rest waits for the next look.
+/// Maximum of writes in flight; the rest waits for the next pass.
 const MAX_WRITES_IN_FLIGHT: usize = 256;
 
-/// Deletions of instances under way at once. Clouds take seconds for each, and the provider's queue bounds its calls anyway.
+/// Maximum of instance deletions in flight. Clouds take seconds for each, and the provider's queue bounds its calls
+/// anyway.
 const MAX_DELETIONS_IN_FLIGHT: usize = 10_000;
 
-/// Hosts that failed are checked so many at a time: each takes its whole timeout, and one that is back, or was used, must not
-/// wait behind hundreds of them for its own check.
+/// Maximum of failed hosts that are checked at a time. Each check takes its whole timeout, and a host that has
+/// recovered or was just used must not wait behind hundreds of them.
 const MAX_RETRIED_HOSTS: usize = 50;
 
-/// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
+/// Default back-off of an instance that could not be deleted.
 const DELETION_BACKOFF: Seconds = Seconds(5.0);
 
 #[derive(Debug)]
 pub struct CleanupPlanner {
     lock_age: Seconds,
-    /// What is under way, and the picture it was decided on.
+    /// Effects in flight, with the revision of the snapshot that led to each.
     in_flight: BTreeMap<String, u64>,
-    /// Checks of hosts under way, and when each began.
+    /// Host checks in flight, and when each started.
     inspecting: BTreeMap<(ProviderName, HostIdentity), MonotonicTime>,
-    /// Hosts that failed and are to be checked again, and those of them whose checks are under way.
+    /// Failed hosts to be checked again, and those whose checks are in flight.
     failing: VecDeque<(ProviderName, HostIdentity)>,
     retried: BTreeSet<(ProviderName, HostIdentity)>,
     refreshing: BTreeSet<ProviderName>,
     slots: BTreeMap<ProviderName, Slots>,
-    /// Which slots the writes under way fill or empty.
+    /// Slots that the writes in flight fill or free.
     slot_writes: BTreeMap<String, SlotRef>,
-    /// How long slots are left to others who emptied them.
+    /// How long slots are left to the launchers that freed them.
     slot_cooldown: Seconds,
-    /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
+    /// Provider facts and number of nodes at the last plan for static hosts: while both are unchanged, no slot needs an
+    /// action.
     last_plans: BTreeMap<ProviderName, (Arc<ProviderFacts>, usize)>,
-    /// When the next node reaches its age.
+    /// When the next reconcile run is due without an event.
     due: Option<MonotonicTime>,
-    /// Deletions of instances among them.
+    /// Keys in flight that are instance deletions.
     deleting: BTreeSet<String>,
-    /// Those that failed a moment ago, and when they may be tried again.
+    /// Keys whose deletion failed recently, and the end of their back-off.
     backoff_until: BTreeMap<String, MonotonicTime>,
     deletion_backoff: Seconds,
-    /// Nodes that cannot go, as they were seen last.
+    /// Undeletable nodes as of the last report.
     undeletable: BTreeMap<ProviderName, BTreeSet<NodeId>>,
-    /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
+    /// Requests that a pool can resume: since when, and how long the clean-up waits for that.
     resumable: BTreeMap<RequestId, (MonotonicTime, Seconds)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
@@ -126,28 +129,28 @@ impl CleanupPlanner {
         }
     }
 
-    /// How long an instance that could not be deleted is left alone.
+    /// Sets the back-off of an instance that could not be deleted.
     pub fn with_deletion_backoff(self, deletion_backoff: Seconds) -> Self {
         Self { deletion_backoff, ..self }
     }
 
-    /// Who we are, for slots that others wait for as well.
+    /// Sets the launcher's name, which determines the cooldown of slots.
     pub fn with_name(self, launcher: &str) -> Self {
         Self { slot_cooldown: slots::cooldown_for(launcher), ..self }
     }
 
-    pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, inputs: &Inputs<'_>) -> Vec<Effect> {
         match event {
-            Event::Wake => self.reconcile(world),
-            Event::Sweep => self.sweep(world),
+            Event::Wake => self.reconcile(inputs),
+            Event::Sweep => self.sweep(inputs),
             Event::Repaired(key, answer) => {
                 self.note_slot_write(&key, &answer, Slots::freed);
-                self.answered(key, answer.err(), world);
+                self.answered(key, answer.err(), inputs);
                 Vec::new()
             }
             Event::Registered(key, answer) => {
                 self.note_slot_write(&key, &answer, Slots::registered);
-                self.answered(key, answer.err(), world);
+                self.answered(key, answer.err(), inputs);
                 Vec::new()
             }
             Event::Refreshed(provider) => {
@@ -156,89 +159,89 @@ impl CleanupPlanner {
                 Vec::new()
             }
             Event::Inspected(provider, host) => {
-                self.inspected(provider, host, world);
+                self.inspected(provider, host, inputs);
                 let mut effects = Vec::new();
-                self.retry_failed(world, &mut effects);
+                self.retry_failed(inputs, &mut effects);
                 effects
             }
         }
     }
 
-    /// When to look again though nothing changes.
+    /// When to reconcile again even without a change.
     pub fn due(&self) -> Option<MonotonicTime> {
         self.due
     }
 
-    fn reconcile(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
+    fn reconcile(&mut self, inputs: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.backoff_until.retain(|_, until| *until > world.monotonic_now);
+        self.backoff_until.retain(|_, until| *until > inputs.monotonic_now);
         self.due = self.backoff_until.values().copied().min();
-        if !world.snapshot.connected {
+        if !inputs.snapshot.connected {
             return effects;
         }
-        self.update_resumable(world);
+        self.update_resumable(inputs);
         let may_be_resumed = |request: &RequestId| {
-            self.resumable.get(request).is_some_and(|(since, grace)| world.monotonic_now < *since + *grace)
+            self.resumable.get(request).is_some_and(|(since, grace)| inputs.monotonic_now < *since + *grace)
         };
-        // More cannot begin now, and what is under way needs no second time.
+        // Keys in flight need no second effect, and keys in back-off cannot start now.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
             let is_free = !self.in_flight.contains_key(&key) && !self.backoff_until.contains_key(&key);
             is_free && !node.allocation().is_some_and(may_be_resumed)
         };
-        let mut repairs = rules::lost_requests(|request| !may_be_resumed(request), world);
-        repairs.extend(rules::orphaned_nodes(is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
+        let mut repairs = rules::lost_requests(|request| !may_be_resumed(request), inputs);
+        repairs.extend(rules::orphaned_nodes(is_wanted, inputs).take(MAX_WRITES_IN_FLIGHT));
         let mut due = self.due;
-        for provider in world.config.providers.keys() {
-            repairs.extend(rules::finished_nodes(provider, is_wanted, world).take(MAX_WRITES_IN_FLIGHT));
-            for (old, next) in [rules::old_ready_nodes(provider, world), rules::old_held_nodes(provider, world)] {
+        for provider in inputs.config.providers.keys() {
+            repairs.extend(rules::finished_nodes(provider, is_wanted, inputs).take(MAX_WRITES_IN_FLIGHT));
+            for (old, next) in [rules::old_ready_nodes(provider, inputs), rules::old_held_nodes(provider, inputs)] {
                 repairs.extend(old);
-                due = [due, next.map(|next| world.monotonic_time_of(next))].into_iter().flatten().min();
+                due = [due, next.map(|next| inputs.monotonic_time_of(next))].into_iter().flatten().min();
             }
         }
         self.due = due;
-        self.start(repairs, world, &mut effects);
-        self.plan_static_hosts(world, &mut effects);
+        self.start(repairs, inputs, &mut effects);
+        self.plan_static_hosts(inputs, &mut effects);
         effects
     }
 
-    /// Requests that pools can go on with, and their nodes, are theirs for a while.
-    fn update_resumable(&mut self, world: &Inputs<'_>) {
-        let resumable = world.snapshot.pending_unlocked_requests();
+    /// Requests that pools can resume are left to them for a grace period, with their nodes.
+    fn update_resumable(&mut self, inputs: &Inputs<'_>) {
+        let resumable = inputs.snapshot.pending_unlocked_requests();
         let resumable =
-            resumable.filter_map(|(id, request)| Some((id.clone(), resumable::grace_period(id, request, world)?)));
+            resumable.filter_map(|(id, request)| Some((id.clone(), resumable::grace_period(id, request, inputs)?)));
         let before = std::mem::take(&mut self.resumable);
-        let since = |id: &RequestId| before.get(id).map_or(world.monotonic_now, |(since, _)| *since);
+        let since = |id: &RequestId| before.get(id).map_or(inputs.monotonic_now, |(since, _)| *since);
         self.resumable = resumable.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
         let ends = self
             .resumable
             .values()
             .map(|(since, grace)| *since + *grace)
-            .filter(|end| *end > world.monotonic_now)
+            .filter(|end| *end > inputs.monotonic_now)
             .min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
-    fn sweep(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
+    fn sweep(&mut self, inputs: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if !world.snapshot.connected {
+        if !inputs.snapshot.connected {
             return effects;
         }
         self.last_plans.clear();
-        let mut repairs = rules::stale_request_locks(self.lock_age, world);
-        repairs.extend(rules::empty_nodes(world));
-        self.start(repairs, world, &mut effects);
-        self.note_failed(world);
-        self.retry_failed(world, &mut effects);
-        self.report_undeletable(world, &mut effects);
-        effects.extend(self.reconcile(world));
+        let mut repairs = rules::stale_request_locks(self.lock_age, inputs);
+        repairs.extend(rules::empty_nodes(inputs));
+        self.start(repairs, inputs, &mut effects);
+        self.note_failed(inputs);
+        self.retry_failed(inputs, &mut effects);
+        self.report_undeletable(inputs, &mut effects);
+        effects.extend(self.reconcile(inputs));
         effects
     }
 
-    /// Says once for each that it is there.
-    fn report_undeletable(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    /// Reports each undeletable node once.
+    fn report_undeletable(&mut self, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let before = std::mem::take(&mut self.undeletable);
-        for (provider, node) in static_hosts::launched_nodes(world) {
+        for (provider, node) in static_hosts::launched_nodes(inputs) {
             self.undeletable.entry(provider.clone()).or_default().insert(node.clone());
         }
         for (provider, nodes) in &self.undeletable {
@@ -250,40 +253,40 @@ impl CleanupPlanner {
         }
     }
 
-    /// A host that failed its check is tried again with every sweep, or as soon as all others have had their turn.
-    fn note_failed(&mut self, world: &Inputs<'_>) {
+    /// A failed host is checked again with every sweep, or as soon as all other failed hosts have been checked.
+    fn note_failed(&mut self, inputs: &Inputs<'_>) {
         if !self.failing.is_empty() {
             return;
         }
-        for (provider, facts) in world.facts {
+        for (provider, facts) in inputs.facts {
             let failed = facts.static_hosts.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. }));
             let failed = failed.map(|host| (provider.clone(), host.identity.clone()));
             self.failing.extend(failed.filter(|key| !self.inspecting.contains_key(key)));
         }
     }
 
-    fn retry_failed(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    fn retry_failed(&mut self, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         while self.retried.len() < MAX_RETRIED_HOSTS {
             let Some((provider, host)) = self.failing.pop_front() else { return };
-            let known = world.facts.get(&provider).and_then(|facts| facts.static_host(&host));
+            let known = inputs.facts.get(&provider).and_then(|facts| facts.static_host(&host));
             if known.is_some_and(|host| matches!(host.check, HostCheck::Failed { .. })) {
                 self.retried.insert((provider.clone(), host.clone()));
-                self.inspect(&provider, host, world, effects);
+                self.inspect(&provider, host, inputs, effects);
             }
         }
     }
 
-    fn start(&mut self, repairs: Vec<Repair>, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    fn start(&mut self, repairs: Vec<Repair>, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         for repair in repairs {
             let is_full = match repair {
                 Repair::Delete { .. } => self.deleting.len() >= MAX_DELETIONS_IN_FLIGHT,
                 _ => self.is_write_limit_reached(),
             };
-            if is_full || !self.begin(repair.key(), world) {
+            if is_full || !self.begin(repair.key(), inputs) {
                 continue;
             }
             if let Repair::Retire { node, .. } = &repair {
-                self.note_removal(node, world);
+                self.note_removal(node, inputs);
             }
             if let Repair::Delete { .. } = &repair {
                 self.deleting.insert(repair.key());
@@ -300,18 +303,18 @@ impl CleanupPlanner {
         self.in_flight.len() - self.deleting.len()
     }
 
-    /// The slot of this node is about to be empty.
-    fn note_removal(&mut self, id: &NodeId, world: &Inputs<'_>) {
-        let Some(node) = world.snapshot.node(id).map(|stored| &stored.record) else { return };
+    /// The slot of this node is about to be freed.
+    fn note_removal(&mut self, id: &NodeId, inputs: &Inputs<'_>) {
+        let Some(node) = inputs.snapshot.node(id).map(|stored| &stored.record) else { return };
         let (Some(provider), Some(host)) = (&node.provider, static_hosts::identity_of(node)) else { return };
         let slots = self.slots.entry(provider.clone()).or_default();
-        slots.free(host.clone(), world.now);
+        slots.free(host.clone(), inputs.now);
         if let Some(slot) = slots.slot_of(id, node) {
             self.slot_writes.insert(format!("node {id}"), SlotRef { provider: provider.clone(), host, slot });
         }
     }
 
-    /// What a write of ours that was done means for a slot.
+    /// Applies a successful write to the slot that it concerns.
     fn note_slot_write<T>(&mut self, key: &str, answer: &Result<T, WriteError>, change: fn(&mut Slots, &SlotRef)) {
         let Some(slot) = self.slot_writes.remove(key).filter(|_| answer.is_ok()) else { return };
         if let Some(slots) = self.slots.get_mut(&slot.provider) {
@@ -319,54 +322,54 @@ impl CleanupPlanner {
         }
     }
 
-    fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &Inputs<'_>) {
+    fn inspected(&mut self, provider: ProviderName, host: HostIdentity, inputs: &Inputs<'_>) {
         self.last_plans.remove(&provider);
         let key = (provider, host);
         self.retried.remove(&key);
-        let Some(begun) = self.inspecting.remove(&key) else { return };
-        // The facts that the check changed may have been looked at before it was known to be over.
-        if self.slots.get_mut(&key.0).is_some_and(|slots| slots.inspected(&key.1, begun)) {
-            self.due = Some(world.monotonic_now);
+        let Some(started_at) = self.inspecting.remove(&key) else { return };
+        // A pass may have seen the changed facts before the check counted as finished.
+        if self.slots.get_mut(&key.0).is_some_and(|slots| slots.inspected(&key.1, started_at)) {
+            self.due = Some(inputs.monotonic_now);
         }
     }
 
-    fn plan_static_hosts(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
-        self.slots.retain(|name, _| world.config.providers.contains_key(name));
-        self.plan_all_providers(world, effects);
-        let ends = self.slots.values().filter_map(|slots| slots.next_cooldown_end(world.monotonic_now)).min();
+    fn plan_static_hosts(&mut self, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
+        self.slots.retain(|name, _| inputs.config.providers.contains_key(name));
+        self.plan_all_providers(inputs, effects);
+        let ends = self.slots.values().filter_map(|slots| slots.next_cooldown_end(inputs.monotonic_now)).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
-    fn plan_all_providers(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
-        for (name, provider) in &world.config.providers {
-            let Some(facts) = world.facts.get(name).filter(|facts| facts.launch_config.is_none()) else { continue };
-            // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
+    fn plan_all_providers(&mut self, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
+        for (name, provider) in &inputs.config.providers {
+            let Some(facts) = inputs.facts.get(name).filter(|facts| facts.launch_config.is_none()) else { continue };
+            // Each host is registered as soon as it passes, so that one that hangs does not delay the others.
             if facts.refreshed_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
                 effects.push(Effect::Refresh(name.clone()));
             }
-            if self.slots.get_mut(name).is_some_and(|slots| slots.has_cooldown_ended(world.monotonic_now)) {
+            if self.slots.get_mut(name).is_some_and(|slots| slots.has_cooldown_ended(inputs.monotonic_now)) {
                 self.last_plans.remove(name);
             }
-            let plan_inputs = (facts.clone(), world.snapshot.node_count_of(name));
+            let plan_inputs = (facts.clone(), inputs.snapshot.node_count_of(name));
             let same =
                 |last: &(Arc<ProviderFacts>, usize)| Arc::ptr_eq(&last.0, &plan_inputs.0) && last.1 == plan_inputs.1;
             if self.last_plans.get(name).is_some_and(same) {
                 continue;
             }
-            // A plan looks at every slot: it is made when a good part of what may be under way can be begun.
+            // A plan reads every slot, so it is made only if a good part of the allowed writes can start.
             if self.writes() > MAX_WRITES_IN_FLIGHT / 2 {
                 return;
             }
-            let table = static_hosts::slot_table(provider, facts, world.snapshot);
+            let table = static_hosts::slot_table(provider, facts, inputs.snapshot);
             let slots = self.slots.entry(name.clone()).or_default();
             let slots_by_host = facts.static_hosts.iter().map(|host| (&host.identity, table.slots_of(host)));
-            slots.observe(slots_by_host, self.slot_cooldown, world);
+            slots.observe(slots_by_host, self.slot_cooldown, inputs);
             let free_slots = slots.free_slots().clone();
-            for action in static_hosts::plan(provider, facts, table, &free_slots, world) {
+            for action in static_hosts::plan(provider, facts, table, &free_slots, inputs) {
                 if self.is_write_limit_reached() {
                     return;
                 }
-                self.start_action(name, action, world, effects);
+                self.start_action(name, action, inputs, effects);
             }
             self.last_plans.insert(name.clone(), plan_inputs);
         }
@@ -376,55 +379,55 @@ impl CleanupPlanner {
         &mut self,
         provider: &ProviderName,
         action: StaticHostAction,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
         match action {
             StaticHostAction::Register(node) => {
-                let host = static_hosts::identity_of(&node).expect("a node that is registered names its host");
+                let host = static_hosts::identity_of(&node).expect("a registered node names its host");
                 let slot = node.slot.and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
                 let key = format!("slot {slot} of {host} in {provider}");
-                if self.begin(key.clone(), world) {
+                if self.begin(key.clone(), inputs) {
                     self.slot_writes.insert(key.clone(), SlotRef { provider: provider.clone(), host, slot });
                     effects.push(Effect::Register { key, node });
                 }
             }
             StaticHostAction::Update { node, version, record } => {
-                if self.begin(format!("node {node}"), world) {
+                if self.begin(format!("node {node}"), inputs) {
                     effects.push(Effect::Update { node, version, record });
                 }
             }
             StaticHostAction::Retire { node, version } => {
-                self.start(vec![Repair::Retire { node, version }], world, effects)
+                self.start(vec![Repair::Retire { node, version }], inputs, effects)
             }
-            StaticHostAction::Inspect(host) => self.inspect(provider, host, world, effects),
+            StaticHostAction::Inspect(host) => self.inspect(provider, host, inputs, effects),
         }
     }
 
-    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
+    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         if let Entry::Vacant(entry) = self.inspecting.entry((provider.clone(), host.clone())) {
-            entry.insert(world.monotonic_now);
+            entry.insert(inputs.monotonic_now);
             effects.push(Effect::Inspect { provider: provider.clone(), host });
         }
     }
 
-    /// False where the same is under way already, or failed a moment ago.
-    fn begin(&mut self, key: String, world: &Inputs<'_>) -> bool {
+    /// Starts an effect. False if the same key is in flight, or in back-off.
+    fn begin(&mut self, key: String, inputs: &Inputs<'_>) -> bool {
         if self.backoff_until.contains_key(&key) {
             return false;
         }
         match self.in_flight.entry(key) {
             Entry::Vacant(entry) => {
-                entry.insert(world.snapshot.revision);
+                entry.insert(inputs.snapshot.revision);
                 true
             }
             Entry::Occupied(_) => false,
         }
     }
 
-    fn answered(&mut self, key: String, error: Option<WriteError>, world: &Inputs<'_>) {
+    fn answered(&mut self, key: String, error: Option<WriteError>, inputs: &Inputs<'_>) {
         let (revision, was_deletion) = (self.in_flight.remove(&key), self.deleting.remove(&key));
-        assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
+        assert!(revision.is_some(), "answer for {key} without an effect in flight");
         self.last_plans.clear();
         let Some(error) = error else {
             *self.counts.entry("done").or_insert(0) += 1;
@@ -433,24 +436,25 @@ impl CleanupPlanner {
         };
         *self.counts.entry("refused").or_insert(0) += 1;
         if was_deletion && matches!(error, WriteError::Failed(_)) {
-            // The lock that is given back would wake us at once.
-            let until = world.monotonic_now + self.deletion_backoff;
+            // Releasing the lock would trigger an immediate retry.
+            let until = inputs.monotonic_now + self.deletion_backoff;
             self.backoff_until.insert(key.clone(), until);
             self.due = [self.due, Some(until)].into_iter().flatten().min();
         }
         if self.failed.len() < MAX_WRITES_IN_FLIGHT {
             self.failed.insert(key, error.to_string());
         }
-        // A picture that came while this was under way was looked at without it, and may be the last for a long time.
-        let is_outdated = revision != Some(world.snapshot.revision);
+        // A snapshot that arrived meanwhile was reconciled with this effect in flight, and may be the last one for a
+        // long time.
+        let is_outdated = revision != Some(inputs.snapshot.revision);
         if is_outdated && matches!(error, WriteError::Conflict | WriteError::Contended) {
-            // One look serves all that are refused together.
-            self.due = Some(world.monotonic_now);
+            // One pass covers all writes that were rejected together.
+            self.due = Some(inputs.monotonic_now);
         }
     }
 }
 
-/// What a dump shows.
+/// State of the planner for dumps.
 #[derive(Clone, Debug, Serialize)]
 pub struct CleanupView {
     pub actor: &'static str,
@@ -458,9 +462,9 @@ pub struct CleanupView {
     pub inspecting: Vec<String>,
     pub counts: BTreeMap<&'static str, u64>,
     pub failed: BTreeMap<String, String>,
-    /// Servers that nobody can delete, as another driver made them.
+    /// Servers that cannot be deleted, because another driver launched them.
     pub undeletable: Vec<String>,
-    /// When it looks again though nothing changes.
+    /// When it reconciles again even without a change.
     pub due_in_s: Option<f64>,
 }
 

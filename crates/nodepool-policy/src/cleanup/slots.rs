@@ -1,4 +1,5 @@
-//! Slots of static hosts from one plan to the next: which of them others emptied, and when those may be filled again.
+//! Slots of static hosts from one plan to the next: which slots other launchers freed, and when these may be filled
+//! again.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,14 +10,14 @@ use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 
-/// Whoever emptied a slot has at least so long to fill it.
+/// The launcher that freed a slot has at least this time to fill it.
 const MIN_COOLDOWN: Seconds = Seconds(5.0);
-/// And up to so much longer, by who we are.
+/// Additional time, depending on the name of the waiting launcher.
 const MAX_COOLDOWN_JITTER_MS: u32 = 5_000;
 
 pub type NodeRef<'a> = (&'a NodeId, &'a Versioned<Node>);
 
-/// A slot that a write of ours fills or empties.
+/// A slot that a write of this launcher fills or frees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotRef {
     pub provider: ProviderName,
@@ -24,23 +25,24 @@ pub struct SlotRef {
     pub slot: usize,
 }
 
-/// Slots of one provider's hosts as the last plan saw them.
+/// Slots of one provider's hosts as of the last plan.
 #[derive(Debug, Default)]
 pub struct Slots {
     filled: HashMap<HostIdentity, Vec<bool>>,
     /// Nodes in other slots than their records say.
     actual_slots: HashMap<NodeId, usize>,
     free_slots: FreeSlots,
-    /// Until when rests have been looked at.
+    /// Until when ended cooldowns have been reported.
     cooldowns_checked_at: MonotonicTime,
 }
 
-/// What stands in the way of filling slots.
+/// Conditions that delay filling free slots.
 #[derive(Clone, Debug, Default)]
 pub struct FreeSlots {
-    /// Slots that others emptied, and until when each is left to them. They stay until the host has been checked after that.
+    /// Slots that other launchers freed, and the end of each cooldown. An entry remains until the host has been checked
+    /// after that.
     cooldowns: BTreeMap<HostIdentity, BTreeMap<usize, MonotonicTime>>,
-    /// When a slot of a host became free last: a check from before that moment does not count.
+    /// When a slot of each host was last freed: a check from before that time does not count.
     freed: BTreeMap<HostIdentity, Timestamp>,
 }
 
@@ -59,13 +61,14 @@ impl Slots {
         &self.free_slots
     }
 
-    /// Finds out who emptied what. Two launchers that fill the same slots, or do not agree about a host, would otherwise answer
-    /// each other without a pause: what somebody else emptied rests, for him to fill.
+    /// Detects slots that another launcher freed, and starts their cooldown, which leaves them to that launcher.
+    /// Without it, two launchers that fill the same slots, or disagree about a host, would undo each other's writes
+    /// without pause.
     pub fn observe<'a>(
         &mut self,
         hosts: impl Iterator<Item = (&'a HostIdentity, &'a [Option<NodeRef<'a>>])>,
         cooldown: Seconds,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) {
         let mut before = std::mem::take(&mut self.filled);
         self.actual_slots.clear();
@@ -75,7 +78,7 @@ impl Slots {
                 match entry {
                     Some(entry) => self.fill(&host, slot, *entry),
                     None if previously_filled.get(slot) == Some(&true) => {
-                        self.start_cooldown(&host, slot, cooldown, world)
+                        self.start_cooldown(&host, slot, cooldown, inputs)
                     }
                     None => {}
                 }
@@ -84,8 +87,8 @@ impl Slots {
         }
         self.free_slots.cooldowns.retain(|host, _| self.filled.contains_key(host));
         self.free_slots.freed.retain(|host, freed| {
-            // By a clock that has been put back since, no check would be late enough for a long time.
-            *freed = world.now.min(*freed);
+            // If the wall clock was set back, no check would be late enough for a long time.
+            *freed = inputs.now.min(*freed);
             self.filled.contains_key(host)
         });
     }
@@ -97,37 +100,37 @@ impl Slots {
         self.end_cooldown(host, slot);
     }
 
-    fn start_cooldown(&mut self, host: &HostIdentity, slot: usize, cooldown: Seconds, world: &Inputs<'_>) {
-        self.free_slots.cooldowns.entry(host.clone()).or_default().insert(slot, world.monotonic_now + cooldown);
-        self.free(host.clone(), world.now);
+    fn start_cooldown(&mut self, host: &HostIdentity, slot: usize, cooldown: Seconds, inputs: &Inputs<'_>) {
+        self.free_slots.cooldowns.entry(host.clone()).or_default().insert(slot, inputs.monotonic_now + cooldown);
+        self.free(host.clone(), inputs.now);
     }
 
     fn end_cooldown(&mut self, host: &HostIdentity, slot: usize) {
-        if let Some(left) = self.free_slots.cooldowns.get_mut(host) {
-            left.remove(&slot);
-            if left.is_empty() {
+        if let Some(cooldowns) = self.free_slots.cooldowns.get_mut(host) {
+            cooldowns.remove(&slot);
+            if cooldowns.is_empty() {
                 self.free_slots.cooldowns.remove(host);
             }
         }
     }
 
-    /// The host is checked anew before a slot of it is filled again.
+    /// The host is checked again before one of its slots is filled.
     pub fn free(&mut self, host: HostIdentity, now: Timestamp) {
         self.free_slots.freed.insert(host, now);
     }
 
-    /// Which slot a node fills.
+    /// The slot of a node.
     pub fn slot_of(&self, id: &NodeId, node: &Node) -> Option<usize> {
         self.actual_slots.get(id).copied().or_else(|| usize::try_from(node.slot?).ok())
     }
 
-    /// We have emptied it, so we fill it.
+    /// This launcher freed the slot, so it may fill it at once.
     pub fn freed(&mut self, slot: &SlotRef) {
         self.set_filled(slot, false);
         self.end_cooldown(&slot.host, slot.slot);
     }
 
-    /// Known before any plan sees it: it may be gone by then.
+    /// Recorded before a plan observes the node: it may be deleted by then.
     pub fn registered(&mut self, slot: &SlotRef) {
         self.set_filled(slot, true);
     }
@@ -138,17 +141,17 @@ impl Slots {
         }
     }
 
-    /// A check opens the slots whose rest was over when it began. Whether any was waiting for it.
-    pub fn inspected(&mut self, host: &HostIdentity, begun: MonotonicTime) -> bool {
-        let Some(left) = self.free_slots.cooldowns.get_mut(host) else { return false };
-        left.retain(|_, until| *until > begun);
-        if left.is_empty() {
+    /// A check opens the slots whose cooldown had ended when it started. True if any slot was waiting for it.
+    pub fn inspected(&mut self, host: &HostIdentity, started_at: MonotonicTime) -> bool {
+        let Some(cooldowns) = self.free_slots.cooldowns.get_mut(host) else { return false };
+        cooldowns.retain(|_, until| *until > started_at);
+        if cooldowns.is_empty() {
             self.free_slots.cooldowns.remove(host);
         }
         true
     }
 
-    /// Whether a rest has ended since this was asked last.
+    /// Whether a cooldown has ended since the last call.
     pub fn has_cooldown_ended(&mut self, now: MonotonicTime) -> bool {
         let since = std::mem::replace(&mut self.cooldowns_checked_at, now);
         self.cooldown_ends().any(|until| until > since && until <= now)
@@ -159,13 +162,14 @@ impl Slots {
     }
 
     fn cooldown_ends(&self) -> impl Iterator<Item = MonotonicTime> {
-        self.free_slots.cooldowns.values().flat_map(|left| left.values().copied())
+        self.free_slots.cooldowns.values().flat_map(|cooldowns| cooldowns.values().copied())
     }
 }
 
-/// How long a launcher leaves to others what they emptied: two that wait for the same slot do not fill it at the same time.
+/// Cooldown of a launcher for slots that others freed. It differs by name, so that two launchers that wait for the same
+/// slot do not fill it at the same time.
 pub fn cooldown_for(launcher: &str) -> Seconds {
-    // FNV-1a, by which names that are almost the same are far from each other.
+    // FNV-1a: similar names get very different values.
     let sum = launcher.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     Seconds(MIN_COOLDOWN.0 + f64::from(sum % MAX_COOLDOWN_JITTER_MS) / 1000.0)
 }
@@ -178,6 +182,6 @@ mod tests {
     fn launchers_on_one_machine_have_different_cooldowns() {
         let cooldowns = ["nl01-PoolWorker.lab-main-4f2a", "nl01-PoolWorker.lab-main-4f2b"].map(cooldown_for);
         assert_ne!(cooldowns[0], cooldowns[1]);
-        assert!(cooldowns.iter().all(|rest| (5.0..10.0).contains(&rest.0)), "{cooldowns:?}");
+        assert!(cooldowns.iter().all(|cooldown| (5.0..10.0).contains(&cooldown.0)), "{cooldowns:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes that exist without being launched (static hosts): which records to register, to bring up to date, to retire.
+//! Static hosts: plan of the node records to register, update and retire. These nodes exist without a launch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,47 +13,47 @@ use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::snapshot::Snapshot;
 use serde_json::Value;
 
-/// What the `launcher` of a static node's record says, whoever registered it.
+/// `launcher` in the record of a static node, whichever launcher registered it.
 pub const LAUNCHER: &str = "static driver";
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum StaticHostAction {
-    /// A slot without a record, of a host that passed its check.
+    /// A slot without a record, on a host that passed its check.
     Register(Box<Node>),
-    /// An idle node whose record does not say what the configuration and the last check say.
+    /// An idle node whose record differs from the configuration or the last check.
     Update { node: NodeId, version: i32, record: Box<Node> },
-    /// An idle node too many, of an unknown host or of one that failed its check.
+    /// A surplus idle node, or one of an unknown or failed host.
     Retire { node: NodeId, version: i32 },
-    /// An empty slot whose host has to be checked before it is registered.
+    /// An empty slot whose host must be checked before a node is registered.
     Inspect(HostIdentity),
 }
 
 /// Name, user and port of a host, borrowed: a plan for thousands of nodes copies none of them.
 type Key<'a> = (&'a str, &'a str, u16);
 
-/// Records by slot: `slots[host][slot]`; whatever has no place in the table is surplus.
+/// Records by slot: `slots[host][slot]`; records without a slot in the table are surplus.
 pub struct SlotTable<'a> {
     slots: HashMap<Key<'a>, Vec<Option<NodeRef<'a>>>>,
     surplus: Vec<NodeRef<'a>>,
 }
 
-/// Everything there is to do for one provider, made step by step: of a hundred thousand slots few are begun at a time.
+/// All actions for one provider, produced lazily: of a hundred thousand slots only few are started at a time.
 pub fn plan<'a>(
     provider: &'a ProviderConfig,
     facts: &'a ProviderFacts,
     table: SlotTable<'a>,
     free_slots: &'a FreeSlots,
-    world: &'a Inputs<'a>,
+    inputs: &'a Inputs<'a>,
 ) -> impl Iterator<Item = StaticHostAction> + 'a {
     let SlotTable { mut slots, surplus } = table;
     let slot_actions = facts.static_hosts.iter().flat_map(move |host| {
-        let places = slots.remove(&key_of_host(host)).unwrap_or_default();
-        places.into_iter().enumerate().filter_map(move |(slot, node)| match node {
-            Some(entry) => update_action(provider, host, slot, entry, world.snapshot),
-            None => fill_action(provider, host, slot, free_slots, world),
+        let slots = slots.remove(&key_of_host(host)).unwrap_or_default();
+        slots.into_iter().enumerate().filter_map(move |(slot, node)| match node {
+            Some(entry) => update_action(provider, host, slot, entry, inputs.snapshot),
+            None => fill_action(provider, host, slot, free_slots, inputs),
         })
     });
-    let surplus = surplus.into_iter().filter_map(move |entry| retire_action(entry, world.snapshot));
+    let surplus = surplus.into_iter().filter_map(move |entry| retire_action(entry, inputs.snapshot));
     // One check serves all slots of a host.
     let mut inspected = BTreeSet::new();
     slot_actions.chain(surplus).filter(move |action| match action {
@@ -67,44 +67,44 @@ impl<'a> SlotTable<'a> {
         self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
     }
 
-    /// To each its own slot, then to the others any that is free.
+    /// Assigns each record its own slot, then the remaining records any free slot.
     fn assign_slots(&mut self, entries: Vec<NodeRef<'a>>) {
         let mut unslotted = Vec::new();
         for entry in entries {
             let record = &entry.1.record;
-            let Some(places) = key_of(record).and_then(|key| self.slots.get_mut(&key)) else {
+            let Some(slots) = key_of(record).and_then(|key| self.slots.get_mut(&key)) else {
                 self.surplus.push(entry);
                 continue;
             };
-            let place = record.slot.and_then(|slot| usize::try_from(slot).ok());
-            match place.map(|place| places.get_mut(place)) {
+            let slot = record.slot.and_then(|slot| usize::try_from(slot).ok());
+            match slot.map(|slot| slots.get_mut(slot)) {
                 Some(Some(free @ None)) => *free = Some(entry),
-                // Twice the same slot, or beyond the end, or from a peer that knew no slots.
+                // The slot is taken or out of range, or the record is of a peer without slots.
                 _ => unslotted.push(entry),
             }
         }
         for entry in unslotted {
-            let places = key_of(&entry.1.record).and_then(|key| self.slots.get_mut(&key));
-            match places.and_then(|places| places.iter_mut().find(|place| place.is_none())) {
-                Some(place) => *place = Some(entry),
+            let slots = key_of(&entry.1.record).and_then(|key| self.slots.get_mut(&key));
+            match slots.and_then(|slots| slots.iter_mut().find(|slot| slot.is_none())) {
+                Some(slot) => *slot = Some(entry),
                 None => self.surplus.push(entry),
             }
         }
     }
 }
 
-/// Which node has which place. Nodes that somebody has come first: an idle one in the place of another that is in use would be
-/// handed out, and be one too many on its host.
+/// Assigns nodes to slots. Nodes in use come first: an idle node in the slot of a node in use would be assigned to a
+/// request, and overload the host.
 pub fn slot_table<'a>(provider: &ProviderConfig, facts: &'a ProviderFacts, snapshot: &'a Snapshot) -> SlotTable<'a> {
     let slots = facts.static_hosts.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
     let mut slot_table = SlotTable { slots, surplus: Vec::new() };
-    // On its way out, or not there yet: neither occupies a slot.
+    // Nodes being deleted, or not ready yet, occupy no slot.
     let is_outside_slots =
         |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
-    let there = snapshot
+    let nodes = snapshot
         .nodes_of(&provider.name)
         .filter(|(_, node)| !is_outside_slots(&node.record) && !is_launched(&node.record));
-    let (idle, in_use): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
+    let (idle, in_use): (Vec<_>, Vec<_>) = nodes.partition(|(_, node)| node.record.is_idle());
     slot_table.assign_slots(in_use);
     slot_table.assign_slots(idle);
     slot_table
@@ -118,23 +118,23 @@ fn key_of(node: &Node) -> Option<Key<'_>> {
     Some((node.hostname.as_deref()?, node.username.as_deref()?, u16::try_from(node.port()?).ok()?))
 }
 
-/// The host a record stands for; `None` for one that names none.
+/// The host of a record; `None` if it names none.
 pub fn identity_of(node: &Node) -> Option<HostIdentity> {
     let (name, username, port) = key_of(node)?;
     Some(HostIdentity { name: name.to_owned(), username: username.to_owned(), port })
 }
 
-/// Whether a node of a provider of hosts is a server, which the driver launched that the provider had before: nobody can delete that
-/// now, and without its record nobody would know of it.
+/// Whether a node of a static provider is a server that the provider's previous driver launched. The static driver
+/// cannot delete it, and its record is the only trace of it.
 pub fn is_launched(node: &Node) -> bool {
     node.launcher.as_deref() != Some(LAUNCHER) && ExternalId::of(&node.external_id).is_some()
 }
 
-/// All of them.
-pub fn launched_nodes<'a>(world: &'a Inputs<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
-    let of_hosts = world.facts.iter().filter(|(_, facts)| facts.launch_config.is_none());
+/// All such nodes.
+pub fn launched_nodes<'a>(inputs: &'a Inputs<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
+    let of_hosts = inputs.facts.iter().filter(|(_, facts)| facts.launch_config.is_none());
     of_hosts.flat_map(|(provider, _)| {
-        let launched = world.snapshot.nodes_of(provider).filter(|(_, node)| is_launched(&node.record));
+        let launched = inputs.snapshot.nodes_of(provider).filter(|(_, node)| is_launched(&node.record));
         launched.map(move |(id, _)| (provider, id))
     })
 }
@@ -144,32 +144,32 @@ fn fill_action(
     host: &StaticHost,
     slot: usize,
     free_slots: &FreeSlots,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> Option<StaticHostAction> {
     let checked = match &host.check {
         HostCheck::NotNeeded { .. } => true,
-        // One of the future was made by a clock that has been put back since.
+        // A check in the future was made before the wall clock was set back.
         HostCheck::Passed { at, .. } => {
-            free_slots.freed(&host.identity).is_none_or(|freed| *at >= freed && *at <= world.now)
+            free_slots.freed(&host.identity).is_none_or(|freed| *at >= freed && *at <= inputs.now)
         }
-        HostCheck::Failed { .. } => return None, // The next survey or sweep tries again.
-        HostCheck::Pending => return None,       // The first survey is under way.
+        HostCheck::Failed { .. } => return None, // The next refresh or sweep retries.
+        HostCheck::Pending => return None,       // The first refresh is in progress.
     };
     let cooldown_until = free_slots.cooldown_until(&host.identity, slot);
-    if cooldown_until.is_some_and(|until| until > world.monotonic_now) {
+    if cooldown_until.is_some_and(|until| until > inputs.monotonic_now) {
         return None;
     }
     if cooldown_until.is_some() || !checked {
         return Some(StaticHostAction::Inspect(host.identity.clone()));
     }
-    let mut node = Node::new(NodeState::Ready, world.now);
+    let mut node = Node::new(NodeState::Ready, inputs.now);
     node.slot = Some(slot as i64);
     describe(&mut node, provider, host);
     Some(StaticHostAction::Register(Box::new(node)))
 }
 
-/// The record says the slot it fills: one from a peer that knew no slots, or the second of two that were registered at
-/// once, is told its place.
+/// Writes the slot into the record, if the record is of a peer without slots, or the second of two that were registered
+/// at once.
 fn update_action(
     provider: &ProviderConfig,
     host: &StaticHost,
@@ -181,7 +181,7 @@ fn update_action(
         return None;
     }
     if let HostCheck::Failed { at, .. } = &host.check {
-        // Another launcher that registered it since then has reached the host.
+        // Another launcher that registered the node since then has reached the host.
         let is_older = node.record.created_time.is_none_or(|created| created <= *at);
         return (is_older && !host.may_serve()).then(|| retire_action((id, node), snapshot)).flatten();
     }
@@ -200,7 +200,7 @@ fn retire_action((id, node): NodeRef<'_>, snapshot: &Snapshot) -> Option<StaticH
         .then(|| StaticHostAction::Retire { node: id.clone(), version: node.version })
 }
 
-/// What configuration and check say about a node of this host.
+/// Sets the fields that configuration and check define for a node of this host.
 fn describe(node: &mut Node, provider: &ProviderConfig, host: &StaticHost) {
     let identity = &host.identity;
     node.provider = Some(provider.name.clone());
@@ -224,7 +224,7 @@ fn describe(node: &mut Node, provider: &ProviderConfig, host: &StaticHost) {
     node.attributes = attributes(provider, host).cloned().unwrap_or(Value::Null).into();
 }
 
-/// Whether `describe` would change nothing; found out without a copy.
+/// Whether `describe` would change nothing; determined without a copy.
 fn is_described(node: &Node, provider: &ProviderConfig, host: &StaticHost) -> bool {
     let identity = &host.identity;
     let is_at = match host.address() {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_described_node_is_known_as_one_and_any_difference_is_seen() {
+    fn any_difference_from_a_described_node_is_detected() {
         let text = "labels: [{name: a}]\nproviders:\n  - name: p\n    driver: static\n    pools:\n      - name: main\n        \
             node-attributes: {rack: r1}\n        nodes: [{name: h1, labels: a}]\n";
         let root = parse::parse(text, &mut Vec::new()).unwrap();

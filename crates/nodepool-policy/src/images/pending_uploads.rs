@@ -1,4 +1,4 @@
-//! Which builds are to be uploaded where: the newest of each image, to every provider that takes the image and lacks it.
+//! Pending uploads: the newest build of each image, for every provider that takes the image and lacks it.
 
 use crate::inputs::Inputs;
 use nodepool_model::config::upload_config::{UploadConfig, UploadEntry};
@@ -10,10 +10,10 @@ use nodepool_model::snapshot::images::UploadLockKey;
 
 use super::build_schedule::name_problem;
 
-/// One build to be uploaded. Whether this builder has its file is for the disk to say.
+/// A build to upload. The builder checks on its disk whether it has the file.
 #[derive(Clone, Debug)]
 pub struct PendingUpload {
-    pub place: UploadLockKey,
+    pub lock_key: UploadLockKey,
     pub build: Versioned<ImageBuild>,
     pub entry: UploadEntry,
     pub format: String,
@@ -22,51 +22,51 @@ pub struct PendingUpload {
     pub timeout: Seconds,
 }
 
-/// All that may be uploaded now: provider by provider.
-pub fn due(world: &Inputs<'_>) -> Vec<PendingUpload> {
+/// All uploads that may start now, provider by provider.
+pub fn due(inputs: &Inputs<'_>) -> Vec<PendingUpload> {
     let mut pending = Vec::new();
-    for (provider, facts) in world.facts {
-        let Some(uploading) = facts.upload_config.as_deref() else { continue };
-        for (image, entry) in &uploading.images {
-            if entry.paused || !world.config.diskimages.contains_key(image) || name_problem(image).is_some() {
+    for (provider, facts) in inputs.facts {
+        let Some(upload_config) = facts.upload_config.as_deref() else { continue };
+        for (image, entry) in &upload_config.images {
+            if entry.paused || !inputs.config.diskimages.contains_key(image) || name_problem(image).is_some() {
                 continue;
             }
-            let Some(view) = world.snapshot.images.image(image) else { continue };
+            let Some(view) = inputs.snapshot.images.image(image) else { continue };
             let Some((build, stored)) = view.ready().first().map(|(id, stored)| ((*id).clone(), (*stored).clone()))
             else {
                 continue;
             };
             let build = BuildKey { image: image.clone(), build };
-            let place = UploadLockKey { build, provider: provider.clone() };
-            if stored.record.formats.contains(&uploading.format) && is_missing(&place, world) {
-                pending.push(pending_upload(place, stored, entry, uploading));
+            let lock_key = UploadLockKey { build, provider: provider.clone() };
+            if stored.record.formats.contains(&upload_config.format) && is_missing(&lock_key, inputs) {
+                pending.push(pending_upload(lock_key, stored, entry, upload_config));
             }
         }
     }
     pending
 }
 
-fn is_missing(place: &UploadLockKey, world: &Inputs<'_>) -> bool {
-    let images = &world.snapshot.images;
-    let mut there = images.uploads_to(&place.provider, &place.build.image);
-    let is_there =
-        there.any(|(key, stored)| key.build == place.build.build && stored.record.state == UploadState::Ready);
-    !is_there && !images.is_being_uploaded(place)
+fn is_missing(lock_key: &UploadLockKey, inputs: &Inputs<'_>) -> bool {
+    let images = &inputs.snapshot.images;
+    let mut uploads = images.uploads_to(&lock_key.provider, &lock_key.build.image);
+    let is_uploaded =
+        uploads.any(|(key, stored)| key.build == lock_key.build.build && stored.record.state == UploadState::Ready);
+    !is_uploaded && !images.is_being_uploaded(lock_key)
 }
 
 fn pending_upload(
-    place: UploadLockKey,
+    lock_key: UploadLockKey,
     build: Versioned<ImageBuild>,
     entry: &UploadEntry,
-    uploading: &UploadConfig,
+    upload_config: &UploadConfig,
 ) -> PendingUpload {
     PendingUpload {
-        place,
+        lock_key,
         build,
         entry: entry.clone(),
-        format: uploading.format.clone(),
-        name_format: uploading.name_format.clone(),
-        hook: uploading.hook.clone(),
-        timeout: uploading.timeout,
+        format: upload_config.format.clone(),
+        name_format: upload_config.name_format.clone(),
+        hook: upload_config.hook.clone(),
+        timeout: upload_config.timeout,
     }
 }

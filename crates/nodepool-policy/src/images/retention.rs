@@ -1,4 +1,5 @@
-//! Which uploads and builds go: all but the newest two, what has failed or was left half-finished, and what nobody takes any more.
+//! Image retention: which uploads and builds to delete. The newest two are retained; failed, abandoned and unused ones
+//! are deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,33 +12,33 @@ use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState}
 use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::{Images, UploadLockKey};
 
-/// The current one and the one before.
+/// The current one and its predecessor.
 const RETAINED: usize = 2;
 
-/// One thing that goes.
+/// One deletion.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RetentionAction {
-    /// In the cloud, then its record.
+    /// Deletes the image in the cloud, then the record.
     Upload(UploadKey, Versioned<ImageUpload>),
-    /// Somebody began it and died: what it may have left in the cloud is looked for, then its record goes.
+    /// The upload's builder died: searches the cloud for its image, then deletes the record.
     Stale(UploadKey),
-    /// Marked: its files may go, although a cloud is slow to delete.
+    /// Marks the build `deleting`: its files may be deleted although a cloud is slow to delete.
     Build(BuildKey, Versioned<ImageBuild>),
-    /// Its record, the last of it.
+    /// Deletes the record; nothing else of the build exists.
     Record(BuildKey, Versioned<ImageBuild>),
 }
 
-/// How much is looked at.
+/// Which deletions are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionScope {
-    /// What somebody has marked, and what follows from it.
+    /// Records in state `deleting`, and what follows from them.
     Marked,
-    /// Everything. Failed builds and uploads are shown until then.
+    /// Everything. Failed builds and uploads stay visible until this run.
     All,
 }
 
 impl RetentionAction {
-    /// Whose cloud is asked for it.
+    /// The provider whose cloud performs it.
     pub fn provider(&self) -> Option<&ProviderName> {
         match self {
             RetentionAction::Upload(key, _) | RetentionAction::Stale(key) => Some(&key.provider),
@@ -45,7 +46,7 @@ impl RetentionAction {
         }
     }
 
-    /// What of it there can be one at a time.
+    /// Key of the object; at most one action per key may be in flight.
     pub fn key(&self) -> String {
         match self {
             RetentionAction::Upload(key, _) | RetentionAction::Stale(key) => key.image_id(),
@@ -54,26 +55,26 @@ impl RetentionAction {
     }
 }
 
-/// `begun` has the build of each image that this builder has the lock of.
+/// `own_builds`: the build of each image whose lock this builder holds.
 pub fn due(
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
     scope: RetentionScope,
     own_builds: &BTreeMap<ImageName, BuildId>,
 ) -> Vec<RetentionAction> {
-    let images = &world.snapshot.images;
+    let images = &inputs.snapshot.images;
     let uploads = by_build(images);
     let none = Vec::new();
     let mut actions = Vec::new();
     for name in images.names() {
-        let retained = retained_builds(world, name);
-        let recent = recent_uploads(world, name);
+        let retained = retained_builds(inputs, name);
+        let recent = recent_uploads(inputs, name);
         let Some(image) = images.image(name) else { continue };
         for (id, stored) in &image.builds {
             let key = BuildKey::new(name, id);
             let uploads = uploads.get(&key).unwrap_or(&none);
             let is_retained_build = retained.contains(&key);
-            // Where the lock is ours, it is held for one build, and all before it are of builders that have died. Whoever has begun one
-            // after it has the lock by now: the answer to its end was lost.
+            // If this builder holds the lock, it holds it for one build, and earlier builds belong to builders that
+            // died. A builder with a later build has the lock by now: the answer to the end of our build was lost.
             let own = own_builds.get(name);
             let is_earlier = |own| {
                 let own = image.builds.get(own);
@@ -83,7 +84,7 @@ pub fn due(
             let is_active = stored.record.state == BuildState::Building && image.lock.is_held() && !is_of_another();
             let is_retained = stored.record.state != BuildState::Deleting && (is_retained_build || is_active);
             for (upload, record) in uploads {
-                let Some(action) = upload_action(world, upload, record, is_retained, &recent) else { continue };
+                let Some(action) = upload_action(inputs, upload, record, is_retained, &recent) else { continue };
                 let is_marked = record.record.state == UploadState::Deleting;
                 if scope == RetentionScope::All || is_marked || stored.record.state == BuildState::Deleting {
                     actions.push(action);
@@ -114,18 +115,18 @@ fn by_build(images: &Images) -> BTreeMap<BuildKey, Uploads<'_>> {
     builds
 }
 
-/// The newest builds of an image that is configured; those of others may go.
-fn retained_builds(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
-    let view = world.snapshot.images.image(image).filter(|_| world.config.diskimages.contains_key(image));
+/// The newest builds of a configured image. No builds of other images are retained.
+fn retained_builds(inputs: &Inputs<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
+    let view = inputs.snapshot.images.image(image).filter(|_| inputs.config.diskimages.contains_key(image));
     let ready = view.map(|view| view.ready()).unwrap_or_default();
     ready.into_iter().take(RETAINED).map(|(id, _)| BuildKey::new(image, id)).collect()
 }
 
-/// The newest uploads of an image at each provider, of whichever builds can be used.
-fn recent_uploads(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
-    let images = &world.snapshot.images;
+/// The newest uploads of an image at each provider, of any usable build.
+fn recent_uploads(inputs: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
+    let images = &inputs.snapshot.images;
     let mut recent = BTreeSet::new();
-    for provider in world.facts.keys() {
+    for provider in inputs.facts.keys() {
         let usable = images.uploads_to(provider, image).filter(|(key, stored)| {
             let build = images.build(&BuildKey::new(&key.image, &key.build));
             stored.record.state == UploadState::Ready
@@ -138,21 +139,21 @@ fn recent_uploads(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey> 
     recent
 }
 
-/// What becomes of one upload; nothing where it stays. Those of providers that are not ours are left alone.
+/// The action for one upload; `None` if it is retained. Uploads of providers without facts here are left alone.
 fn upload_action(
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
     key: &UploadKey,
     stored: &Versioned<ImageUpload>,
     is_build_retained: bool,
     recent: &BTreeSet<UploadKey>,
 ) -> Option<RetentionAction> {
-    let uploading = world.facts.get(&key.provider)?.upload_config.as_deref()?;
+    let upload_config = inputs.facts.get(&key.provider)?.upload_config.as_deref()?;
     let delete = || Some(RetentionAction::Upload(key.clone(), stored.clone()));
-    let is_wanted = uploading.images.contains_key(&key.image);
+    let is_wanted = upload_config.images.contains_key(&key.image);
     match stored.record.state {
         UploadState::Uploading => {
-            let place = UploadLockKey::of(key);
-            (!world.snapshot.images.is_being_uploaded(&place)).then(|| RetentionAction::Stale(key.clone()))
+            let lock_key = UploadLockKey::of(key);
+            (!inputs.snapshot.images.is_being_uploaded(&lock_key)).then(|| RetentionAction::Stale(key.clone()))
         }
         UploadState::Deleting | UploadState::Failed => delete(),
         UploadState::Ready if !is_wanted => delete(),
@@ -161,29 +162,29 @@ fn upload_action(
     }
 }
 
-/// The formats of a build that are still needed here; `None` where all of them are.
-pub fn needed_formats(world: &Inputs<'_>, key: &BuildKey) -> Option<BTreeSet<String>> {
-    let image = world.config.diskimages.get(&key.image).filter(|image| image.delete_after_upload)?;
-    let build = world.snapshot.images.build(key)?;
-    // Of a provider that could not be started it is not known what it takes.
+/// The formats of a build that are still needed here; `None` if all are.
+pub fn needed_formats(inputs: &Inputs<'_>, key: &BuildKey) -> Option<BTreeSet<String>> {
+    let image = inputs.config.diskimages.get(&key.image).filter(|image| image.delete_after_upload)?;
+    let build = inputs.snapshot.images.build(key)?;
+    // The images of a provider that failed to start are unknown.
     let is_unknown = |(name, section): (&ProviderName, &Arc<ProviderConfig>)| {
-        !world.facts.contains_key(name)
-            && driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images)
+        !inputs.facts.contains_key(name)
+            && driver_limits::find(&section.driver).is_some_and(|limits| limits.manages_images)
     };
-    // Of one whose section is refused it is not even known whether it takes images.
-    let are_unknown = !world.config.out_of_service.is_empty() || world.config.providers.iter().any(is_unknown);
+    // If a provider's section is invalid, it is not even known whether the provider takes images.
+    let are_unknown = !inputs.config.out_of_service.is_empty() || inputs.config.providers.iter().any(is_unknown);
     if build.record.state != BuildState::Ready || are_unknown {
         return None;
     }
     let lacks = |provider: &ProviderName| {
-        let mut uploads = world.snapshot.images.uploads_to(provider, &key.image);
+        let mut uploads = inputs.snapshot.images.uploads_to(provider, &key.image);
         !uploads.any(|(upload, stored)| upload.build == key.build && stored.record.state == UploadState::Ready)
     };
     let uploading_providers =
-        world.facts.iter().filter_map(|(name, facts)| Some((name, facts.upload_config.as_deref()?)));
-    let uploading_providers =
-        uploading_providers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
-    let needed = uploading_providers.map(|(_, uploading)| uploading.format.clone());
+        inputs.facts.iter().filter_map(|(name, facts)| Some((name, facts.upload_config.as_deref()?)));
+    let uploading_providers = uploading_providers
+        .filter(|(name, upload_config)| upload_config.images.contains_key(&key.image) && lacks(name));
+    let needed = uploading_providers.map(|(_, upload_config)| upload_config.format.clone());
     Some(needed.chain(image.keep_formats.iter().cloned()).collect())
 }
 
@@ -225,32 +226,38 @@ mod tests {
         };
         assert_eq!(needed(&config), Some(BTreeSet::new()));
         config.out_of_service.insert("lab".into(), "no cloud of this name".to_owned());
-        assert_eq!(needed(&config), None, "nobody knows what it will take");
+        assert_eq!(needed(&config), None, "the formats of the provider are unknown");
     }
 
-    // A build that was left by a life of this builder, while the next build of the image is under way.
+    // An abandoned build of a previous process of this builder, while the image's next build is in progress.
     #[test]
     fn a_build_is_abandoned_when_the_image_lock_is_held_for_another_build() {
         let config = with_image("{name: debian}");
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
-        for (mzxid, (id, begun)) in [("left", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate() {
-            let build = ImageBuild::started("nb01", "id", Default::default(), Timestamp(begun));
+        for (mzxid, (id, started_at)) in [("abandoned", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate()
+        {
+            let build = ImageBuild::started("nb01", "id", Default::default(), Timestamp(started_at));
             let stored = Versioned { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
             snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
         }
         snapshot.images.set_contender(&"debian".into(), "one", true);
-        let world = Inputs {
+        let inputs = Inputs {
             config: &config,
             snapshot: &snapshot,
             facts: &facts,
             now: Timestamp(2.0),
             monotonic_now: MonotonicTime::at(2.0),
         };
-        let actions = |begun: &[(&str, &str)]| {
-            let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
-            due(&world, RetentionScope::All, &begun).iter().map(RetentionAction::key).collect::<Vec<_>>()
+        let actions = |own_builds: &[(&str, &str)]| {
+            let own_builds =
+                own_builds.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
+            due(&inputs, RetentionScope::All, &own_builds).iter().map(RetentionAction::key).collect::<Vec<_>>()
         };
-        assert_eq!(actions(&[]), Vec::<String>::new(), "either may be built elsewhere");
-        assert_eq!(actions(&[("debian", "ours")]), ["debian-left"], "and who began after us has the lock by now");
+        assert_eq!(actions(&[]), Vec::<String>::new(), "other builders may be building them");
+        assert_eq!(
+            actions(&[("debian", "ours")]),
+            ["debian-abandoned"],
+            "a builder that started later has the lock by now"
+        );
     }
 }

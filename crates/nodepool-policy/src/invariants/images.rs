@@ -1,4 +1,4 @@
-//! What holds of images whatever fails: the same as `invariants` for builds, uploads and the images in clouds.
+//! Invariants of images: the same as `nodes` for builds, uploads and the images in clouds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,30 +8,30 @@ use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::snapshot::images::Images;
 
-/// A change that somebody saw.
+/// An observed change.
 #[derive(Clone, Debug)]
 pub enum ImageObservation<'a> {
-    /// A record as it is now; none where it has gone.
+    /// A record as it is now; `None` if it was deleted.
     Build(&'a BuildKey, Option<&'a ImageBuild>),
     Upload(&'a UploadKey, Option<&'a ImageUpload>),
-    /// An image came to a cloud.
+    /// A cloud stored an image.
     Created(&'a CloudObjectKey),
-    /// A call of ours asks for its end.
+    /// A call of ours requests its deletion.
     Deleting(&'a CloudObjectKey),
-    /// It exists no more.
+    /// The image no longer exists.
     Removed(&'a CloudObjectKey),
-    /// Somebody lets this upload go by hand, whatever there is besides.
+    /// An operator deletes this upload manually, regardless of other uploads.
     ManuallyDeleted(&'a UploadKey),
 }
 
-/// What is wrong with letting all of these uploads go: where an image is wanted, the last one that is ready stays, unless somebody lets
-/// its build go by hand.
+/// Violations of deleting all of these uploads: the last ready upload of a configured image is retained, unless an
+/// operator deletes its build manually.
 pub fn check_upload_deletions<'a>(
-    going: impl IntoIterator<Item = &'a UploadKey>,
+    deleted: impl IntoIterator<Item = &'a UploadKey>,
     images: &Images,
     is_wanted: impl Fn(&ProviderName, &ImageName) -> bool,
 ) -> Vec<Violation> {
-    let going: BTreeSet<&UploadKey> = going.into_iter().collect();
+    let deleted: BTreeSet<&UploadKey> = deleted.into_iter().collect();
     let is_ready = |key: &UploadKey| {
         let mut uploads = images.uploads_to(&key.provider, &key.image);
         uploads.any(|(upload, stored)| upload == key && stored.record.state == UploadState::Ready)
@@ -42,14 +42,14 @@ pub fn check_upload_deletions<'a>(
     };
     let another_remains = |key: &UploadKey| {
         let mut uploads = images.uploads_to(&key.provider, &key.image);
-        uploads.any(|(upload, stored)| stored.record.state == UploadState::Ready && !going.contains(upload))
+        uploads.any(|(upload, stored)| stored.record.state == UploadState::Ready && !deleted.contains(upload))
     };
     let counts = |key: &&UploadKey| is_wanted(&key.provider, &key.image) && is_ready(key) && is_built(key);
-    let lasts = going.iter().copied().filter(counts).filter(|key| !another_remains(key));
+    let lasts = deleted.iter().copied().filter(counts).filter(|key| !another_remains(key));
     lasts.map(last_upload_text).map(Violation).collect()
 }
 
-/// What is wrong with deleting this image for the sake of an upload: another one that is ready may name it.
+/// Violation of deleting this image for an upload: another ready upload may name it.
 pub fn check_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<Violation> {
     let mut uploads = images.uploads_to(&of.provider, &of.image);
     let names_it =
@@ -59,10 +59,10 @@ pub fn check_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images)
 }
 
 fn last_upload_text(key: &UploadKey) -> String {
-    format!("{} goes, the last upload of {} to {} that was ready", key.image_id(), key.image, key.provider)
+    format!("{} is deleted, the last ready upload of {} to {}", key.image_id(), key.image, key.provider)
 }
 
-/// The picture of who watches.
+/// Checker of the invariants; keeps the observed state.
 #[derive(Debug, Default)]
 pub struct ImageInvariantChecker {
     builds: BTreeMap<BuildKey, ImageBuild>,
@@ -72,18 +72,18 @@ pub struct ImageInvariantChecker {
 }
 
 impl ImageInvariantChecker {
-    /// Takes the change into the picture.
+    /// Applies an observation; returns the violations.
     pub fn observe(&mut self, observation: ImageObservation<'_>) -> Vec<Violation> {
         let found = match observation {
             ImageObservation::Build(key, record) => self.build(key, record),
             ImageObservation::Upload(key, record) => self.upload(key, record),
-            ImageObservation::Created(place) => {
-                self.images.insert(place.clone());
+            ImageObservation::Created(object) => {
+                self.images.insert(object.clone());
                 Vec::new()
             }
-            ImageObservation::Deleting(place) => self.deleting(place),
-            ImageObservation::Removed(place) => {
-                self.images.remove(place);
+            ImageObservation::Deleting(object) => self.deleting(object),
+            ImageObservation::Removed(object) => {
+                self.images.remove(object);
                 Vec::new()
             }
             ImageObservation::ManuallyDeleted(key) => {
@@ -94,17 +94,17 @@ impl ImageInvariantChecker {
         found.into_iter().map(Violation).collect()
     }
 
-    /// The builds of the picture.
+    /// The observed builds.
     pub fn builds(&self) -> &BTreeMap<BuildKey, ImageBuild> {
         &self.builds
     }
 
-    /// The uploads of the picture.
+    /// The observed uploads.
     pub fn uploads(&self) -> &BTreeMap<UploadKey, ImageUpload> {
         &self.uploads
     }
 
-    /// What is left when nothing fails any more, where these images are wanted at these providers.
+    /// Violations once faults have ended; `wanted` lists the images of each provider.
     pub fn at_quiescence(&self, wanted: &[(ImageName, ProviderName)]) -> Vec<Violation> {
         let unfinished = self.builds.iter().filter(|(_, build)| build.state != BuildState::Ready);
         let mut found: Vec<String> = unfinished
@@ -113,14 +113,16 @@ impl ImageInvariantChecker {
         let unfinished = self.uploads.iter().filter(|(_, upload)| upload.state != UploadState::Ready);
         found.extend(unfinished.map(|(key, upload)| format!("{} is still {}", key.image_id(), upload.state.as_str())));
         let recorded: BTreeSet<CloudObjectKey> =
-            self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
-        let left = self.images.difference(&recorded);
-        found.extend(left.map(|(provider, image)| format!("image {image} of {provider} is left over")));
+            self.uploads.iter().filter_map(|(key, upload)| object_key(key, upload)).collect();
+        let leaked = self.images.difference(&recorded);
+        found.extend(leaked.map(|(provider, image)| format!("image {image} of {provider} is leaked")));
         for (image, provider) in wanted {
             if self.ready(image, provider).next().is_none() {
-                found.push(format!("{image} has no upload to {provider} that is ready"));
+                found.push(format!("{image} has no ready upload to {provider}"));
             }
-            found.extend(self.surplus(image, provider).map(|key| format!("{} stays for nothing", key.image_id())));
+            found.extend(
+                self.surplus(image, provider).map(|key| format!("{} exceeds the retention limit", key.image_id())),
+            );
         }
         found.into_iter().map(Violation).collect()
     }
@@ -133,7 +135,8 @@ impl ImageInvariantChecker {
             .map(|(key, _)| key)
     }
 
-    /// The uploads that are neither of the newest two builds nor the newest two themselves: what came late may be of an old build.
+    /// Uploads that are neither of the newest two builds nor the newest two themselves: a late upload may be of an old
+    /// build.
     fn surplus(&self, image: &ImageName, provider: &ProviderName) -> impl Iterator<Item = &UploadKey> {
         let mut builds: Vec<(&BuildKey, &ImageBuild)> =
             self.builds.iter().filter(|(key, _)| key.image == *image).collect();
@@ -145,15 +148,17 @@ impl ImageInvariantChecker {
         uploads.into_iter().skip(2).filter(move |key| !builds.contains(&&key.build))
     }
 
-    /// What a cloud has of a build is known as long as there is anything of it.
+    /// A build's record exists as long as any of its uploads.
     fn build(&mut self, key: &BuildKey, record: Option<&ImageBuild>) -> Vec<String> {
         if let Some(now) = record {
             self.builds.insert(key.clone(), now.clone());
             return Vec::new();
         }
         self.builds.remove(key);
-        let left = self.uploads.keys().filter(|upload| upload.image == key.image && upload.build == key.build);
-        left.map(|upload| format!("build {} went before its upload to {}", key.file_name(), upload.provider)).collect()
+        let remaining = self.uploads.keys().filter(|upload| upload.image == key.image && upload.build == key.build);
+        remaining
+            .map(|upload| format!("build {} was deleted before its upload to {}", key.file_name(), upload.provider))
+            .collect()
     }
 
     fn upload(&mut self, key: &UploadKey, record: Option<&ImageUpload>) -> Vec<String> {
@@ -164,35 +169,35 @@ impl ImageInvariantChecker {
         let was_ready = was.as_ref().is_some_and(|was| was.state == UploadState::Ready);
         let is_ready = record.is_some_and(|now| now.state == UploadState::Ready);
         let mut found = Vec::new();
-        let is_dismissed = self.manually_deleted.contains(key);
-        if was_ready && !is_ready && !is_dismissed && self.ready(&key.image, &key.provider).next().is_none() {
+        let is_manual = self.manually_deleted.contains(key);
+        if was_ready && !is_ready && !is_manual && self.ready(&key.image, &key.provider).next().is_none() {
             found.push(last_upload_text(key));
         }
         if let (false, true, Some(now)) = (was_ready, is_ready, record)
-            && !place(key, now).is_some_and(|place| self.images.contains(&place))
+            && !object_key(key, now).is_some_and(|object| self.images.contains(&object))
         {
-            found.push(format!("{} is ready, and its image is not there", key.image_id()));
+            found.push(format!("{} is ready, but its image does not exist", key.image_id()));
         }
-        // Of an image of which nobody ever heard, the clean-up finds out by its marks.
+        // An image without a recorded id is found by the clean-up through its marks.
         if let (None, Some(was)) = (record, &was)
-            && let Some(place) = place(key, was).filter(|place| self.images.contains(place))
+            && let Some(object) = object_key(key, was).filter(|object| self.images.contains(object))
         {
-            found.push(format!("{} went, and its image {} stays", key.image_id(), place.1));
+            found.push(format!("{} was deleted, but its image {} still exists", key.image_id(), object.1));
         }
         found
     }
 
     fn deleting(&self, (provider, image): &CloudObjectKey) -> Vec<String> {
         let is_it = |(key, upload): &(&UploadKey, &ImageUpload)| {
-            place(key, upload).is_some_and(|(of, id)| of == *provider && id == *image)
+            object_key(key, upload).is_some_and(|(of, id)| of == *provider && id == *image)
         };
         let wanted = self.uploads.iter().filter(is_it).filter(|(_, upload)| upload.state == UploadState::Ready);
         wanted.map(|(key, _)| format!("image {image} is deleted while {} is ready", key.image_id())).collect()
     }
 }
 
-/// Where the image of an upload is, as its record says.
-fn place(key: &UploadKey, upload: &ImageUpload) -> Option<CloudObjectKey> {
+/// The cloud object of an upload, as its record names it.
+fn object_key(key: &UploadKey, upload: &ImageUpload) -> Option<CloudObjectKey> {
     Some((key.provider.clone(), upload.external_id.as_ref()?.to_string()))
 }
 
@@ -208,7 +213,7 @@ mod tests {
         UploadKey { provider: "lab".into(), image: "debian".into(), build: "1e".into(), upload: upload.into() }
     }
 
-    /// Uploads in these states, each with an image that bears its number.
+    /// Uploads in these states, each with an image named after it.
     fn images(uploads: &[(&str, UploadState)]) -> Images {
         let mut images = Images::default();
         let build = ImageBuild {
@@ -229,11 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_upload_that_is_ready_stays_where_it_is_wanted() {
+    fn the_last_ready_upload_of_a_configured_image_is_retained() {
         use UploadState::{Deleting, Ready};
-        let broken = |states: &[(&str, UploadState)], going: &[&str], is_wanted: bool| {
-            let going: Vec<UploadKey> = going.iter().map(|upload| key(upload)).collect();
-            check_upload_deletions(&going, &images(states), |_, _| is_wanted).len()
+        let broken = |states: &[(&str, UploadState)], deleted: &[&str], is_wanted: bool| {
+            let deleted: Vec<UploadKey> = deleted.iter().map(|upload| key(upload)).collect();
+            check_upload_deletions(&deleted, &images(states), |_, _| is_wanted).len()
         };
         let two = [("1", Ready), ("2", Ready), ("3", Deleting)];
         assert_eq!(broken(&two, &["1"], true), 0);
@@ -241,32 +246,32 @@ mod tests {
         assert_eq!(broken(&two, &["1", "2"], true), 2);
         assert_eq!(broken(&two, &["1", "2"], false), 0);
         assert_eq!(broken(&[("1", Ready), ("3", Deleting)], &["1"], true), 1);
-        assert_eq!(broken(&[("3", Deleting)], &["3"], true), 0, "it was not ready");
+        assert_eq!(broken(&[("3", Deleting)], &["3"], true), 0, "the upload was not ready");
         let mut without_build = images(&[("1", Ready)]);
         without_build.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
         assert_eq!(check_upload_deletions(&[key("1")], &without_build, |_, _| true), []);
     }
 
     #[test]
-    fn the_image_of_another_upload_that_is_ready_is_not_deleted() {
+    fn the_image_of_another_ready_upload_is_not_deleted() {
         use UploadState::{Deleting, Ready};
         let broken = |image: &str, of: &str| {
             let images = images(&[("1", Ready), ("2", Deleting)]);
             check_image_deletion(&ExternalId::text(image), &key(of), &images).is_some()
         };
         assert!(broken("image-1", "2"));
-        assert!(!broken("image-1", "1"), "its own record says ready for a moment longer, where the picture is late");
+        assert!(!broken("image-1", "1"), "its own record may still be ready in a stale snapshot");
         assert!(!broken("image-2", "1"));
         assert!(!broken("image-3", "2"));
     }
 
-    /// What a step does, in a word: `stored`, `deleting` and `gone` of an image, or the state of the record of its upload.
+    /// Steps: `stored`, `deletion requested` and `removed` of an image, or the state of its upload's record.
     fn check(steps: &[(&str, &str)], expected: &[&str]) {
         let mut checker = ImageInvariantChecker::default();
         let mut found = Vec::new();
         for (upload, step) in steps {
             let key = key(upload);
-            let place = (ProviderName::from("lab"), format!("image-{upload}"));
+            let object = (ProviderName::from("lab"), format!("image-{upload}"));
             let state = match *step {
                 "uploading" => Some(UploadState::Uploading),
                 "ready" => Some(UploadState::Ready),
@@ -274,13 +279,13 @@ mod tests {
                 _ => None,
             };
             let record = state.map(|state| ImageUpload {
-                external_id: Some(ExternalId::text(place.1.clone())),
+                external_id: Some(ExternalId::text(object.1.clone())),
                 ..ImageUpload::new(state, Timestamp(0.0))
             });
             let observation = match *step {
-                "stored" => ImageObservation::Created(&place),
-                "asked to go" => ImageObservation::Deleting(&place),
-                "gone" => ImageObservation::Removed(&place),
+                "stored" => ImageObservation::Created(&object),
+                "deletion requested" => ImageObservation::Deleting(&object),
+                "removed" => ImageObservation::Removed(&object),
                 _ => ImageObservation::Upload(&key, record.as_ref()),
             };
             found.extend(checker.observe(observation).into_iter().map(|violation| violation.0));
@@ -295,7 +300,7 @@ mod tests {
     fn an_upload_is_created_and_replaced_by_the_next() {
         let first = [("1", "uploading"), ("1", "stored"), ("1", "ready")];
         let second = first.map(|(_, step)| ("2", step));
-        let end = [("1", "deleting"), ("1", "asked to go"), ("1", "gone"), ("1", "no record")];
+        let end = [("1", "deleting"), ("1", "deletion requested"), ("1", "removed"), ("1", "no record")];
         check(&[&first[..], &second, &end].concat(), &[]);
     }
 
@@ -303,20 +308,20 @@ mod tests {
     fn violations_are_reported() {
         let ready = [("1", "uploading"), ("1", "stored"), ("1", "ready")];
         let after = |steps: &[(&'static str, &'static str)]| [&ready[..], steps].concat();
-        check(&[("1", "ready")], &["1 is ready, and its image is not there"]);
+        check(&[("1", "ready")], &["1 is ready, but its image does not exist"]);
         check(
-            &after(&[("1", "asked to go")]),
+            &after(&[("1", "deletion requested")]),
             &["image image-1 is deleted while /nodepool/images/debian/builds/1e/providers/lab/images/1 is ready"]
                 .map(|text| text.rsplit("images/").next().unwrap()),
         );
         check(
             &after(&[("1", "deleting")]),
             &[
-                "1 goes, the last upload of debian to lab that was ready",
+                "1 is deleted, the last ready upload of debian to lab",
                 "1 is still deleting",
-                "debian has no upload to lab that is ready",
+                "debian has no ready upload to lab",
             ],
         );
-        check(&[("1", "stored")], &["image image-1 of lab is left over", "debian has no upload to lab that is ready"]);
+        check(&[("1", "stored")], &["image image-1 of lab is leaked", "debian has no ready upload to lab"]);
     }
 }

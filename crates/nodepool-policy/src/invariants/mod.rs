@@ -1,4 +1,4 @@
-//! What must hold in every state: checked by the running program, by tests and by the simulator.
+//! Invariants: conditions that hold in every state, checked at run time, by tests and by the simulator.
 
 pub mod images;
 pub mod nodes;

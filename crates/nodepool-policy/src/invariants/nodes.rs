@@ -1,6 +1,6 @@
-//! What holds whatever fails, checked on what can be seen from outside: records in ZooKeeper and servers in clouds.
+//! Invariants of nodes and requests, checked on observations from outside: records in ZooKeeper and servers in clouds.
 //!
-//! Whoever watches tells each change in its order, and hears at once which promise it broke. Nothing in here decides anything.
+//! The observer reports each change in order and receives the violations at once. Nothing here makes a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,45 +15,45 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_model::snapshot::usage_totals::{self, UsageTotals};
 
-/// A change that somebody saw.
+/// An observed change.
 #[derive(Clone, Debug)]
 pub enum Observation<'a> {
-    /// A record as it is now; none where it has gone.
+    /// A record as it is now; `None` if it was deleted.
     Node(&'a NodeId, Option<&'a Node>),
-    /// Somebody is about to remove this record by hand, though its server stays.
+    /// An operator is about to delete this record (`erase`), although its server remains.
     Erased(&'a NodeId),
-    /// It stays after all: somebody was faster.
+    /// The record remains: another writer was faster.
     EraseCancelled(&'a NodeId),
     Request(&'a RequestId, Option<&'a NodeRequest>),
-    /// Who contends for the lock of a node has come, or gone.
+    /// A contender for the lock of a node appeared (true) or disappeared.
     NodeContender(&'a NodeId, &'a str, bool),
-    /// The same of a request.
+    /// The same for a request.
     RequestContender(&'a RequestId, bool),
-    /// A call of ours made a server that bears the number of this node.
+    /// A call of ours created a server whose metadata names this node.
     Created(&'a CloudObjectKey, &'a NodeId),
-    /// The cloud has made this one beside another that a call of ours asked for.
+    /// The cloud created this server in addition to the one that a call of ours requested.
     Duplicated(&'a CloudObjectKey, &'a NodeId),
-    /// The cloud says from now on that it runs.
+    /// The cloud reports the server as running from now on.
     Running(&'a CloudObjectKey),
-    /// A call of ours asks for its end.
+    /// A call of ours requests its deletion.
     Deleting(&'a CloudObjectKey),
-    /// The cloud has said that it will end, and means it.
+    /// The cloud accepted the deletion and will perform it.
     Ending(&'a CloudObjectKey),
-    /// It exists no more, whoever ended it.
+    /// The server no longer exists, for whatever reason.
     Removed(&'a CloudObjectKey),
-    /// No more than so many servers may there be of nodes of a pool when one is made. A node that was there before the limit fell
-    /// may be tried again. Told late where it falls: what was decided before is on its way.
+    /// Maximum of servers for nodes of a pool when one is created. A node that existed before the limit fell may be
+    /// retried. If the limit falls, it is reported late, because earlier decisions are still being performed.
     PoolLimit(&'a PoolId, usize),
-    /// A host of a provider takes so many jobs at a time.
+    /// Number of jobs that a host of a provider runs at a time.
     HostSlots(&'a ProviderName, &'a str, usize),
-    /// A tenant that one launcher alone serves has no more nodes than that.
+    /// Maximum of nodes of a tenant that only one launcher serves.
     TenantLimit(&'a TenantName, usize),
 }
 
-/// A server of a provider, by its id as text.
+/// A server or image of a provider, by its id as text.
 pub type CloudObjectKey = (ProviderName, String);
 
-/// A promise that was broken, and by what.
+/// Description of a violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -63,7 +63,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is wrong with a request that is fulfilled, or is about to be: its list, and its nodes.
+/// Violations of a request that is fulfilled, or is about to be: its list, and its nodes.
 pub fn check_fulfilled<'a>(
     id: &RequestId,
     request: &NodeRequest,
@@ -71,91 +71,93 @@ pub fn check_fulfilled<'a>(
 ) -> Vec<Violation> {
     let mut found = Vec::new();
     if request.nodes.len() != request.node_types.len() {
-        let (has, asked) = (request.nodes.len(), request.node_types.len());
-        found.push(format!("request {id} is fulfilled with {has} nodes for {asked} labels"));
+        let (has, requested) = (request.nodes.len(), request.node_types.len());
+        found.push(format!("request {id} is fulfilled with {has} nodes for {requested} labels"));
     }
     if request.nodes.iter().collect::<BTreeSet<_>>().len() != request.nodes.len() {
         found.push(format!("request {id} has a node twice"));
     }
     for (node_id, label) in request.nodes.iter().zip(&request.node_types) {
         let Some(node) = node(node_id) else {
-            found.push(format!("request {id} is fulfilled with node {node_id}, which is not there"));
+            found.push(format!("request {id} is fulfilled with node {node_id}, which does not exist"));
             continue;
         };
         if node.state != NodeState::Ready {
             found.push(format!("request {id} is fulfilled with node {node_id}, which is {}", node.state));
         }
         if node.allocated_to.as_ref() != Some(id) {
-            found.push(format!("request {id} is fulfilled with node {node_id}, which is not given to it"));
+            found.push(format!("request {id} is fulfilled with node {node_id}, which is not allocated to it"));
         }
         if !node.labels.contains(label) {
-            found.push(format!("request {id} wants {label} and gets node {node_id}, which is none"));
+            found.push(format!("request {id} requests {label} but has node {node_id} without that label"));
         }
     }
     found.into_iter().map(Violation).collect()
 }
 
-/// What is wrong with beginning to end a node: one of a fulfilled request is not ours any more.
+/// Violation of deleting a node: a node of a fulfilled request belongs to its consumer.
 pub fn check_node_deletion(id: &NodeId, snapshot: &Snapshot) -> Option<Violation> {
     let node = &snapshot.node(id)?.record;
     let request = node.allocated_to.as_ref()?;
-    let is_given = |given: &NodeRequest| given.state == RequestState::Fulfilled && given.nodes.contains(id);
-    let is_kept = node.state == NodeState::Ready && is_given(&snapshot.request(request)?.record);
-    is_kept.then(|| Violation(format!("node {id} is deleted while {request} is fulfilled with it")))
+    let is_fulfilled_with =
+        |request: &NodeRequest| request.state == RequestState::Fulfilled && request.nodes.contains(id);
+    let is_assigned = node.state == NodeState::Ready && is_fulfilled_with(&snapshot.request(request)?.record);
+    is_assigned.then(|| Violation(format!("node {id} is deleted while {request} is fulfilled with it")))
 }
 
-/// What is wrong with ending this server, which bears the number of this node.
+/// Violation of deleting this server, whose metadata names this node.
 pub fn check_server_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Violation> {
     let node = node.filter(|node| node.external_id.as_str() == Some(server))?;
     let is_wanted = matches!(node.state, NodeState::Ready | NodeState::InUse | NodeState::Hold);
     is_wanted.then(|| Violation(format!("server {server} of node {id} is deleted while it is {}", node.state)))
 }
 
-/// What is wrong with a call that makes or deletes something, by whose session has been over for so long: it may have been on its way
-/// since before, for that time at most.
-pub fn check_call(what: impl fmt::Display, over_for: Option<Seconds>, on_its_way: Seconds) -> Option<Violation> {
-    let since = over_for.filter(|over| *over > on_its_way)?;
-    Some(Violation(format!("{what} by whose session has been over for {:.1} s", since.0)))
+/// Violation of a mutating call after its session expired `over_for` ago. The call may have been in transit for
+/// `transit_time` at most.
+pub fn check_call(what: impl fmt::Display, over_for: Option<Seconds>, transit_time: Seconds) -> Option<Violation> {
+    let since = over_for.filter(|over| *over > transit_time)?;
+    Some(Violation(format!("{what} although its session expired {:.1} s before", since.0)))
 }
 
-/// Whether running totals are what there is.
+/// Whether the running totals equal a recount.
 pub fn check_usage_totals(snapshot: &Snapshot) -> Option<Violation> {
     let mut recount = UsageTotals::default();
     snapshot.nodes().for_each(|(_, node)| recount.add(&node.record));
     let counted = &snapshot.usage_totals;
-    (*counted != recount).then(|| Violation(format!("the totals are {counted:?}, and a recount says {recount:?}")))
+    (*counted != recount)
+        .then(|| Violation(format!("the usage totals are {counted:?}, but a recount gives {recount:?}")))
 }
 
-/// The picture of who watches.
+/// Checker of the invariants; keeps the observed state.
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
     nodes: BTreeMap<NodeId, Node>,
     erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
-    /// How many contend for the lock of a request, if anybody does.
+    /// Number of contenders for the lock of each request that has any.
     request_contenders: BTreeMap<RequestId, usize>,
-    /// Who contends for the lock of a node, the first one first.
+    /// Contenders for the lock of each node, the holder first.
     contenders: BTreeMap<NodeId, Vec<String>>,
-    /// By which contender a node was locked before it was ready: that of who makes it.
-    makers: BTreeMap<NodeId, String>,
-    /// By which contender it was locked when its use began.
+    /// The contender that locked a node before it was ready: its launcher.
+    launchers: BTreeMap<NodeId, String>,
+    /// The contender that held the lock when the node's use began.
     users: BTreeMap<NodeId, String>,
-    /// What was in use once.
+    /// Nodes that were in use once.
     used: BTreeSet<NodeId>,
     servers: BTreeMap<CloudObjectKey, Server>,
-    /// What ran once and exists no more.
+    /// Servers that ran once and no longer exist.
     ended_servers: BTreeSet<CloudObjectKey>,
     limits: BTreeMap<PoolId, Limit>,
-    /// Hosts, and how many jobs each takes.
+    /// Jobs that each host runs at a time.
     hosts: BTreeMap<(ProviderName, String), usize>,
-    /// Tenants, and how many nodes each may have.
+    /// Maximum of nodes of each tenant.
     tenant_limits: BTreeMap<TenantName, usize>,
 }
 
 #[derive(Debug)]
 struct Limit {
     number: usize,
-    /// The nodes that were there when it fell.
+    /// Nodes that existed when the limit fell.
     decided: BTreeSet<NodeId>,
 }
 
@@ -164,12 +166,12 @@ struct Server {
     node: NodeId,
     runs: bool,
     is_ending: bool,
-    /// A call of ours made it.
+    /// Created by a call of ours.
     is_ours: bool,
 }
 
 impl InvariantChecker {
-    /// Takes the change into the picture.
+    /// Applies an observation; returns the violations.
     pub fn observe(&mut self, observation: Observation<'_>) -> Vec<Violation> {
         let found = match observation {
             Observation::Node(id, record) => self.node(id, record),
@@ -182,36 +184,36 @@ impl InvariantChecker {
                 Vec::new()
             }
             Observation::Request(id, record) => self.request(id, record),
-            Observation::NodeContender(id, name, has_come) => {
-                self.node_contender(id, name, has_come);
+            Observation::NodeContender(id, name, is_present) => {
+                self.node_contender(id, name, is_present);
                 Vec::new()
             }
-            Observation::RequestContender(id, has_come) => {
-                self.request_contender(id, has_come);
+            Observation::RequestContender(id, is_present) => {
+                self.request_contender(id, is_present);
                 Vec::new()
             }
-            Observation::Created(place, node) => self.created(place, node),
-            Observation::Duplicated(place, node) => {
+            Observation::Created(server_key, node) => self.created(server_key, node),
+            Observation::Duplicated(server_key, node) => {
                 let server = Server { node: node.clone(), runs: false, is_ending: false, is_ours: false };
-                self.servers.insert(place.clone(), server);
+                self.servers.insert(server_key.clone(), server);
                 Vec::new()
             }
-            Observation::Running(place) => {
-                if let Some(server) = self.servers.get_mut(place) {
+            Observation::Running(server_key) => {
+                if let Some(server) = self.servers.get_mut(server_key) {
                     server.runs = true;
                 }
                 Vec::new()
             }
-            Observation::Deleting(place) => self.deleting(place),
-            Observation::Ending(place) => {
-                if let Some(server) = self.servers.get_mut(place) {
+            Observation::Deleting(server_key) => self.deleting(server_key),
+            Observation::Ending(server_key) => {
+                if let Some(server) = self.servers.get_mut(server_key) {
                     server.is_ending = true;
                 }
                 Vec::new()
             }
-            Observation::Removed(place) => {
-                if self.servers.remove(place).is_some_and(|server| server.runs) {
-                    self.ended_servers.insert(place.clone());
+            Observation::Removed(server_key) => {
+                if self.servers.remove(server_key).is_some_and(|server| server.runs) {
+                    self.ended_servers.insert(server_key.clone());
                 }
                 Vec::new()
             }
@@ -231,17 +233,17 @@ impl InvariantChecker {
         found.into_iter().map(Violation).collect()
     }
 
-    /// The nodes of the picture.
+    /// The observed nodes.
     pub fn nodes(&self) -> &BTreeMap<NodeId, Node> {
         &self.nodes
     }
 
-    /// The requests of the picture.
+    /// The observed requests.
     pub fn requests(&self) -> &BTreeMap<RequestId, NodeRequest> {
         &self.requests
     }
 
-    /// What is left when nothing fails any more and everybody has given back what they had.
+    /// Violations once faults have ended and all consumers have released their nodes.
     pub fn at_quiescence(&self) -> Vec<Violation> {
         let open = self
             .requests
@@ -251,17 +253,18 @@ impl InvariantChecker {
         for ((provider, server), Server { node, .. }) in &self.servers {
             match self.nodes.get(node).map(|record| record.external_id.as_str().unwrap_or("none")) {
                 Some(own) if own == server.as_str() => {}
-                Some(own) => found.push(format!("server {server} of {provider} is left over, node {node} has {own}")),
-                None => found.push(format!("server {server} of {provider} is left over, node {node} has gone")),
+                Some(own) => found.push(format!("server {server} of {provider} is leaked, node {node} has {own}")),
+                None => found.push(format!("server {server} of {provider} is leaked, node {node} does not exist")),
             }
         }
         let unfinished =
             self.nodes.iter().filter(|(_, node)| !matches!(node.state, NodeState::Ready | NodeState::Hold));
         found.extend(unfinished.map(|(id, node)| format!("node {id} is still {}", node.state)));
         let idle = self.nodes.iter().filter(|(_, node)| node.state == NodeState::Ready);
-        let kept = idle.filter_map(|(id, node)| Some((id, node.allocated_to.as_ref()?)));
-        let forgotten = kept.filter(|(_, request)| !self.requests.contains_key(*request));
-        found.extend(forgotten.map(|(id, request)| format!("node {id} is kept for {request}, which has gone")));
+        let allocated = idle.filter_map(|(id, node)| Some((id, node.allocated_to.as_ref()?)));
+        let orphaned = allocated.filter(|(_, request)| !self.requests.contains_key(*request));
+        found
+            .extend(orphaned.map(|(id, request)| format!("node {id} is allocated to {request}, which does not exist")));
         for ((provider, host), jobs) in &self.hosts {
             let nodes = self.nodes_on(provider, host).count();
             if nodes != *jobs {
@@ -275,13 +278,13 @@ impl InvariantChecker {
         let mut found = Vec::new();
         let Some(now) = record else {
             let was = self.nodes.remove(id);
-            self.makers.remove(id);
+            self.launchers.remove(id);
             self.used.remove(id);
             if self.users.remove(id).is_some() {
-                found.push(format!("node {id} goes while it is used"));
+                found.push(format!("node {id} is deleted while it is used"));
             }
             if let Some(was) = was.filter(|_| !self.erased.remove(id)) {
-                found.extend(self.left_behind(id, &was));
+                found.extend(self.deletion_violations(id, &was));
             }
             return found;
         };
@@ -315,17 +318,17 @@ impl InvariantChecker {
         found
     }
 
-    /// A tenant has no more nodes than it may have when it gets one. What a node takes is written when it is begun, and only who has just
-    /// made it knows that before.
-    fn tenant_over_limit(&self, given: &Node) -> Option<String> {
-        let tenant = usage_totals::using_tenant(given)?;
-        let most = *self.tenant_limits.get(tenant)?;
+    /// A tenant does not exceed its limit when it receives a node. What a node takes is written when its launch starts;
+    /// before that, only the launcher that created it knows.
+    fn tenant_over_limit(&self, changed: &Node) -> Option<String> {
+        let tenant = usage_totals::using_tenant(changed)?;
+        let limit = *self.tenant_limits.get(tenant)?;
         let is_new =
-            |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
+            |node: &Node| (changed.state_time - node.state_time) < Seconds(1.0) && node.launcher == changed.launcher;
         let is_known = |node: &Node| node.state != NodeState::Init || is_new(node);
         let counts = |node: &&Node| usage_totals::using_tenant(node) == Some(tenant) && is_known(node);
         let number = self.nodes.values().filter(counts).count();
-        (number > most).then(|| format!("tenant {tenant} has {number} nodes where it may have {most}"))
+        (number > limit).then(|| format!("tenant {tenant} has {number} nodes, its limit is {limit}"))
     }
 
     fn nodes_on(&self, provider: &ProviderName, host: &str) -> impl Iterator<Item = &Node> {
@@ -334,60 +337,63 @@ impl InvariantChecker {
         self.nodes.values().filter(is_on)
     }
 
-    /// A host has no more users than jobs. Of idle nodes it may have more for a moment, where two wrote at the same time.
+    /// A host has at most as many users as jobs. It may have more idle nodes for a moment, if two launchers wrote at
+    /// the same time.
     fn host_over_capacity(&self, node: &Node) -> Option<String> {
         let (provider, host) = (node.provider.as_ref()?, node.hostname.as_ref()?);
         let jobs = *self.hosts.get(&(provider.clone(), host.clone()))?;
         let is_taken = |node: &&Node| matches!(node.state, NodeState::InUse | NodeState::Hold);
         let users = self.nodes_on(provider, host).filter(is_taken).count();
-        (users > jobs).then(|| format!("{host} of {provider} has {users} users where it takes {jobs}"))
+        (users > jobs).then(|| format!("{host} of {provider} has {users} users for {jobs} jobs"))
     }
 
-    /// What is ready has a server of its own that runs, or that did when somebody looked: it may end at any time. Of a provider that
-    /// nobody saw make any there is nothing to say.
+    /// A ready node has its own server, which runs, or ran when it was observed: it may stop at any time. Providers
+    /// without an observed server are not checked.
     fn ready_without_server(&self, id: &NodeId, now: &Node) -> Option<String> {
         let provider = now.provider.as_ref()?;
-        let place = (provider.clone(), now.external_id.as_str().unwrap_or_default().to_owned());
-        let is_wrong = match self.servers.get(&place) {
-            Some(server) if server.node != *id => "is another node's",
-            Some(server) if !server.runs => "does not run",
-            None if !self.ended_servers.contains(&place) && self.servers.keys().any(|(of, _)| of == provider) => {
-                "is not there"
+        let server_key = (provider.clone(), now.external_id.as_str().unwrap_or_default().to_owned());
+        let is_wrong = match self.servers.get(&server_key) {
+            Some(server) if server.node != *id => "belongs to another node",
+            Some(server) if !server.runs => "is not running",
+            None if !self.ended_servers.contains(&server_key) && self.servers.keys().any(|(of, _)| of == provider) => {
+                "does not exist"
             }
             _ => return None,
         };
-        Some(format!("node {id} is ready, and its server {} of {provider} {is_wrong}", place.1))
+        Some(format!("node {id} is ready, but its server {} of {provider} {is_wrong}", server_key.1))
     }
 
-    /// Servers that no node names, of which none that is being made may be: each with the node whose number it bears.
+    /// Servers that no node names, with the node in their metadata. Servers of a node that is being launched are
+    /// excluded.
     pub fn stray_servers(&self) -> impl Iterator<Item = (&CloudObjectKey, &NodeId)> {
-        let is_stray = |place: &CloudObjectKey, server: &Server| {
+        let is_stray = |server_key: &CloudObjectKey, server: &Server| {
             let Some(node) = self.nodes.get(&server.node) else { return true };
             match node.external_id.as_str() {
-                Some(own) => own != place.1,
+                Some(own) => own != server_key.1,
                 None => !matches!(node.state, NodeState::Init | NodeState::Building),
             }
         };
-        let strays = self.servers.iter().filter(move |(place, server)| !server.is_ending && is_stray(place, server));
-        strays.map(|(place, server)| (place, &server.node))
+        let strays =
+            self.servers.iter().filter(move |(server_key, server)| !server.is_ending && is_stray(server_key, server));
+        strays.map(|(server_key, server)| (server_key, &server.node))
     }
 
-    /// Requests that nobody looks after although somebody should: those that were taken up and are let down, and, with an idle node that
-    /// it could have, the one that is the first in line.
+    /// Requests that no launcher handles although one should: accepted requests without a lock, and the first waiting
+    /// request, with an idle node that it could use.
     pub fn neglected_requests(&self) -> impl Iterator<Item = (&RequestId, Option<&Node>)> {
         let waits = |state| matches!(state, RequestState::Requested | RequestState::Pending);
         let is_unlocked = |id: &RequestId| !self.request_contenders.contains_key(id);
         let unlocked = self.requests.iter().filter(move |(id, request)| waits(request.state) && is_unlocked(id));
         let abandoned = unlocked.clone().filter(|(_, request)| request.state == RequestState::Pending);
         let first = unlocked.min_by_key(|(id, request)| Rank::of(id, request));
-        // With nodes of its own it is left to who made them.
+        // A request with allocated nodes is leaked to the launcher that allocated them.
         let first = first.filter(|(id, _)| self.nodes.values().all(|node| node.allocated_to.as_ref() != Some(*id)));
-        let could_have = first.and_then(|(id, request)| Some((id, Some(self.idle_node_for(request)?))));
-        abandoned.map(|(id, _)| (id, None)).chain(could_have)
+        let servable = first.and_then(|(id, request)| Some((id, Some(self.idle_node_for(request)?))));
+        abandoned.map(|(id, _)| (id, None)).chain(servable)
     }
 
-    /// One that a request for a single node may have. Who is limited may have to wait all the same, and who has declined does not come
-    /// back to it.
+    /// An idle node for a request of one node. Requests with a tenant may have to wait anyway, and a launcher that
+    /// declined does not return.
     fn idle_node_for(&self, request: &NodeRequest) -> Option<&Node> {
         let [label] = &request.node_types[..] else { return None };
         if !request.reuse || request.tenant_name.is_some() || !request.declined_by.is_empty() {
@@ -398,38 +404,44 @@ impl InvariantChecker {
         self.nodes.iter().find(|(id, node)| fits(node) && is_free(id)).map(|(_, node)| node)
     }
 
-    /// A node is its request's as long as that is open, unless the request is begun anew, and stays as it is once that is fulfilled.
+    /// A node stays allocated to its request while the request is open, unless the request is restarted. It stays
+    /// unchanged once the request is fulfilled.
     fn reassigned(&self, id: &NodeId, was: &Node, now: &Node) -> Option<String> {
         let owner = was.allocated_to.as_ref()?;
         let request = self.requests.get(owner)?;
-        let stays = was.allocated_to == now.allocated_to;
+        let is_same_request = was.allocated_to == now.allocated_to;
         match (request.state, &now.allocated_to) {
-            (RequestState::Fulfilled, _) if stays && was.state == now.state => None,
-            // Together with the request, which goes.
+            (RequestState::Fulfilled, _) if is_same_request && was.state == now.state => None,
+            // Together with its request, which is deleted.
             (RequestState::Fulfilled, None) if owner.priority() == MIN_READY_PRIORITY => None,
             (RequestState::Fulfilled, after) if request.nodes.contains(id) => {
-                let (state, after) = (now.state, after.as_ref().map_or("nobody", RequestId::as_str));
-                Some(format!("node {id} of {owner}, which is fulfilled, is {state} and given to {after}"))
+                let (state, after) = (now.state, after.as_ref().map_or("no request", RequestId::as_str));
+                Some(format!("node {id} of {owner}, which is fulfilled, is {state} and allocated to {after}"))
             }
-            (RequestState::Requested | RequestState::Pending, Some(after)) if !stays => {
-                Some(format!("node {id} is taken from {owner}, which is open, and given to {after}"))
+            (RequestState::Requested | RequestState::Pending, Some(after)) if !is_same_request => {
+                Some(format!("node {id} is deallocated from {owner}, which is open, and allocated to {after}"))
             }
             _ => None,
         }
     }
 
-    /// A node goes after its server, so that none is ever without somebody who knows of it. One of which nobody ever heard, because
-    /// the answer was lost, is found by who looks for what is left over.
-    fn left_behind(&self, id: &NodeId, was: &Node) -> Vec<String> {
+    /// A node is deleted after its server, so that every server has a record. A server whose creation answer was lost
+    /// is found by leak detection.
+    fn deletion_violations(&self, id: &NodeId, was: &Node) -> Vec<String> {
         let recorded = was.external_id.as_str().unwrap_or_default();
-        let left = self.servers.iter().filter(|((_, own), server)| server.node == *id && own == recorded);
-        let left = left.filter(|(_, server)| !server.is_ending);
-        let mut found: Vec<String> = left
-            .map(|((provider, server), _)| format!("node {id} went, and its server {server} of {provider} stays"))
+        let leaked = self.servers.iter().filter(|((_, own), server)| server.node == *id && own == recorded);
+        let leaked = leaked.filter(|(_, server)| !server.is_ending);
+        let mut found: Vec<String> = leaked
+            .map(|((provider, server), _)| {
+                format!("node {id} was deleted, but its server {server} of {provider} still exists")
+            })
             .collect();
         for (request, record) in &self.requests {
             if record.state == RequestState::Fulfilled && record.nodes.contains(id) {
-                found.push(format!("node {id}, which was {}, went while {request} is fulfilled with it", was.state));
+                found.push(format!(
+                    "node {id}, which was {}, was deleted while {request} is fulfilled with it",
+                    was.state
+                ));
             }
         }
         found
@@ -443,7 +455,7 @@ impl InvariantChecker {
             if contenders.is_empty() {
                 self.contenders.remove(id);
             }
-            for held in [&mut self.makers, &mut self.users] {
+            for held in [&mut self.launchers, &mut self.users] {
                 if held.get(id).is_some_and(|holder| holder == name) {
                     held.remove(id);
                 }
@@ -452,8 +464,8 @@ impl InvariantChecker {
         }
         contenders.push(name.to_owned());
         if self.nodes.get(id).is_some_and(is_made) {
-            // Others who come meanwhile wait, or go again.
-            self.makers.entry(id.clone()).or_insert_with(|| name.to_owned());
+            // Later contenders wait or leave.
+            self.launchers.entry(id.clone()).or_insert_with(|| name.to_owned());
         }
     }
 
@@ -474,7 +486,7 @@ impl InvariantChecker {
         let fulfilled = was.filter(|was| was.state == RequestState::Fulfilled);
         let was_fulfilled = fulfilled.is_some();
         if now.state == RequestState::Fulfilled && fulfilled.is_some_and(|was| was.nodes != now.nodes) {
-            return vec![format!("request {id} is fulfilled and gets other nodes")];
+            return vec![format!("the nodes of request {id} changed after it was fulfilled")];
         }
         if now.state != RequestState::Fulfilled {
             let is_undone = was_fulfilled.then(|| format!("request {id} was fulfilled and is {}", now.state.as_str()));
@@ -487,8 +499,9 @@ impl InvariantChecker {
         let found = check_fulfilled(id, request, |node| self.nodes.get(node));
         let mut found: Vec<String> = found.into_iter().map(|violation| violation.0).collect();
         for node in &request.nodes {
-            if self.makers.contains_key(node) {
-                found.push(format!("request {id} is fulfilled with node {node}, which is still locked by who made it"));
+            if self.launchers.contains_key(node) {
+                found
+                    .push(format!("request {id} is fulfilled with node {node}, which is still locked by its launcher"));
             }
             for (other, record) in &self.requests {
                 if other != id && record.state == RequestState::Fulfilled && record.nodes.contains(node) {
@@ -499,17 +512,24 @@ impl InvariantChecker {
         found
     }
 
-    fn created(&mut self, place: &CloudObjectKey, node: &NodeId) -> Vec<String> {
+    fn created(&mut self, server_key: &CloudObjectKey, node: &NodeId) -> Vec<String> {
         let others =
             self.servers.iter().filter(|(_, server)| server.node == *node && server.is_ours && !server.is_ending);
         let found = others.map(|((provider, other), _)| {
-            format!("server {} of {} is made for node {node}, which has {other} of {provider}", place.1, place.0)
+            format!(
+                "server {} of {} is created for node {node}, which has {other} of {provider}",
+                server_key.1, server_key.0
+            )
         });
         let mut found: Vec<String> = found.collect();
         if !self.nodes.contains_key(node) {
-            found.push(format!("server {} of {} is made for node {node}, which is not there", place.1, place.0));
+            found.push(format!(
+                "server {} of {} is created for node {node}, which does not exist",
+                server_key.1, server_key.0
+            ));
         }
-        self.servers.insert(place.clone(), Server { node: node.clone(), runs: false, is_ending: false, is_ours: true });
+        self.servers
+            .insert(server_key.clone(), Server { node: node.clone(), runs: false, is_ending: false, is_ours: true });
         found.extend(self.pool_over_limit(node));
         found
     }
@@ -517,25 +537,25 @@ impl InvariantChecker {
     fn pool_over_limit(&self, node: &NodeId) -> Option<String> {
         let pool = self.nodes.get(node)?.pool_id()?;
         let limit = self.limits.get(&pool).filter(|limit| !limit.decided.contains(node))?;
-        let is_in_it = |server: &&Server| self.nodes.get(&server.node).is_some_and(|node| node.belongs_to(&pool));
+        let is_in_pool = |server: &&Server| self.nodes.get(&server.node).is_some_and(|node| node.belongs_to(&pool));
         let own = self.servers.values().filter(|server| server.is_ours && !server.is_ending);
-        let number = own.filter(is_in_it).count();
-        (number > limit.number).then(|| format!("{pool} has {number} servers where {} are allowed", limit.number))
+        let number = own.filter(is_in_pool).count();
+        (number > limit.number).then(|| format!("{pool} has {number} servers, its limit is {}", limit.number))
     }
 
     fn limit(&mut self, pool: &PoolId, number: usize) {
         let limit = self.limits.entry(pool.clone()).or_insert(Limit { number, decided: BTreeSet::new() });
         if number < limit.number {
-            let in_it = self.nodes.iter().filter(|(_, node)| node.belongs_to(pool));
-            limit.decided.extend(in_it.map(|(id, _)| id.clone()));
+            let pool_nodes = self.nodes.iter().filter(|(_, node)| node.belongs_to(pool));
+            limit.decided.extend(pool_nodes.map(|(id, _)| id.clone()));
         }
         limit.number = number;
     }
 
-    fn deleting(&self, place: &CloudObjectKey) -> Vec<String> {
-        let Some(server) = self.servers.get(place) else { return Vec::new() };
-        let wrong = check_server_deletion(&place.1, &server.node, self.nodes.get(&server.node));
-        wrong.into_iter().map(|violation| violation.0).collect()
+    fn deleting(&self, server_key: &CloudObjectKey) -> Vec<String> {
+        let Some(server) = self.servers.get(server_key) else { return Vec::new() };
+        let violation = check_server_deletion(&server_key.1, &server.node, self.nodes.get(&server.node));
+        violation.into_iter().map(|violation| violation.0).collect()
     }
 }
 

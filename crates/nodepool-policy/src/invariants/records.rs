@@ -1,8 +1,8 @@
-//! What other readers find in a record.
+//! Readability of records for other processes.
 
 use super::nodes::Violation;
 
-/// What each record holds that Zuul or Nodepool 11 looks for and cannot do without, in the words of the record.
+/// Keys that Zuul or Nodepool 11 requires in each record.
 pub const KEYS_OF_NODES: &[&str] = &[
     "state",
     "state_time",
@@ -49,16 +49,17 @@ pub const KEYS_OF_BUILDS: &[&str] = &["state", "state_time", "username", "python
 pub const KEYS_OF_UPLOADS: &[&str] =
     &["state", "state_time", "external_id", "external_name", "format", "username", "python_path", "shell_type"];
 
-/// Whether a peer can read a record: a JSON object with all the keys that it has to have, and lists where lists are gone through.
+/// Checks that a peer can read a record: it is a JSON object with all required keys, and keys that are iterated are
+/// lists.
 pub fn check_readable(what: &str, keys: &[&str], data: &[u8]) -> Vec<Violation> {
     let record = match serde_json::from_slice::<serde_json::Value>(data) {
         Ok(record) => record,
-        Err(error) => return vec![Violation(format!("{what} is no JSON: {error}"))],
+        Err(error) => return vec![Violation(format!("{what} is not JSON: {error}"))],
     };
     let missing = keys.iter().filter(|key| record.get(**key).is_none());
-    let mut found: Vec<String> = missing.map(|key| format!("{what} has no {key}, which its readers need")).collect();
+    let mut found: Vec<String> = missing.map(|key| format!("{what} lacks {key}, which its readers need")).collect();
     let lists = ["type", "host_keys", "declined_by", "node_types", "nodes", "supported_labels"];
     let odd = lists.iter().filter(|key| record.get(**key).is_some_and(|value| !value.is_array()));
-    found.extend(odd.map(|key| format!("{what} has a {key} that is no list")));
+    found.extend(odd.map(|key| format!("{what} has a {key} that is not a list")));
     found.into_iter().map(Violation).collect()
 }

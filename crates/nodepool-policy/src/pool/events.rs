@@ -1,4 +1,4 @@
-//! What a pool receives and what it asks for: its events and its effects.
+//! Pool: its events and its effects.
 
 use crate::request::fulfillment::{Adoption, Claim, Finish};
 use crate::request::handler::ImmediateFulfillment;
@@ -10,65 +10,65 @@ use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, RequestChange, WriteError};
 
-/// What a PoolWorker feeds its mind.
+/// Event of a pool, sent by its PoolWorker.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Look again; carries nothing, on purpose.
+    /// Run a scheduling pass. Deliberately carries no data.
     Wake,
-    /// The safety net: look again, also at what failed on this very picture.
+    /// Periodic safety net: run a pass, including requests whose write failed on this snapshot.
     Tick,
     Fulfilled(RequestId, Result<(), WriteError>),
-    /// A request was taken up, with these new nodes.
+    /// A request was accepted, with these new nodes.
     Claimed(RequestId, Result<Vec<NodeId>, WriteError>),
-    /// A request that somebody left was taken over.
+    /// An abandoned request was adopted.
     Adopted(RequestId, Result<(), WriteError>),
-    /// Its new nodes are building.
+    /// The new nodes of a request are `building`.
     Begun(RequestId, Result<(), WriteError>),
     Saved(NodeId, Result<(), WriteError>),
     Finished(RequestId, Result<(), WriteError>),
-    /// Of the job of a node that is being launched.
+    /// Progress of the job of a node that is being launched.
     JobUpdate(NodeId, JobEvent),
-    /// A scan of this attempt of a node's launch.
+    /// Result of the host key scan of this launch attempt.
     Scanned(NodeId, u32, Result<Vec<String>, String>),
-    /// What `due` named has come.
+    /// The time that `due` returned has passed.
     Clock,
     Declined(RequestId, Result<(), WriteError>),
-    /// A host answered its liveness check, or did not.
+    /// Result of a host's liveness check.
     Probed(RequestId, NodeId, LivenessResult),
     Retired(NodeId, Result<(), WriteError>),
     Evicted(Result<(), WriteError>),
-    /// Take up nothing new.
+    /// Accept no new requests.
     Draining,
 }
 
-/// What a liveness check found.
+/// Result of a liveness check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LivenessResult {
     Alive,
     Dead(String),
-    /// It was not made: the provider is being replaced, say. That speaks neither for nor against the host.
+    /// The check was not made, for example because the provider is being replaced. That says nothing about the host.
     NotChecked(String),
 }
 
-/// What it asks for; each comes back as the event of the same name.
+/// Effect of a pool; answered by the event of the same name, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Fulfill(Box<ImmediateFulfillment>),
     Claim(Box<Claim>),
     Adopt(Box<Adoption>),
-    /// More nodes for a request whose lock is held; answered as a claim.
+    /// Claim more nodes for a request whose lock is held; answered by `Claimed`.
     Extend {
         request: RequestId,
         reuse: Vec<NodeChange>,
         create: Vec<Node>,
     },
-    /// The last changes of nodes whose locks are held, and the locks given back. Nothing is answered.
+    /// Write the last changes of nodes whose locks are held, and release the locks. Not answered.
     Release(Vec<(NodeId, Option<NodeChange>)>),
     Begin {
         request: RequestId,
         nodes: Vec<NodeChange>,
     },
-    /// A node whose lock is held.
+    /// Write a node whose lock is held.
     Save(Box<NodeChange>),
     Finish {
         request: RequestId,
@@ -78,7 +78,7 @@ pub enum Effect {
         node: NodeId,
         job: Job,
     },
-    /// The job that was submitted last for this node.
+    /// Cancel the job that was submitted last for this node.
     Abandon {
         node: NodeId,
     },
@@ -92,9 +92,9 @@ pub enum Effect {
         external_id: ExternalId,
         text: String,
     },
-    /// What is known of the provider is outdated.
+    /// The provider facts are outdated.
     Refresh,
-    /// How an attempt ended, for the statistics.
+    /// How an attempt ended, for the metrics.
     Report {
         node: NodeId,
         result: &'static str,
@@ -110,11 +110,11 @@ pub enum Effect {
         node: NodeId,
         host: HostIdentity,
     },
-    /// A dead host's node leaves; it is registered again when the host answers.
+    /// Delete the node of a dead host; it is registered again when the host answers.
     Retire {
         node: NodeId,
         version: i32,
     },
-    /// An idle node goes to make room.
+    /// Delete an idle node to release capacity.
     Evict(Box<NodeChange>),
 }

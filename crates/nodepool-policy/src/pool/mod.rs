@@ -1,4 +1,4 @@
-//! Pool: the mind of one PoolWorker. Looks at open requests by rank and owns those that it has taken up.
+//! Pool: state machine of one PoolWorker. Schedules open requests by rank and owns those that it has accepted.
 
 pub mod events;
 pub(crate) mod launches;
@@ -27,8 +27,8 @@ use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
-/// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
-/// looked at.
+/// Requests accepted in one pass. Of thousands that could all be served, the first are being written while the next are
+/// scheduled.
 const MAX_ACCEPTED_PER_PASS: usize = 64;
 
 pub struct Pool {
@@ -36,50 +36,50 @@ pub struct Pool {
     pub(super) launcher: LauncherId,
     hosts: Option<StaticHostIndex>,
     pub(super) handlers: BTreeMap<RequestId, NodeRequestHandler>,
-    /// Requests with nodes that are being built.
+    /// Requests with nodes that are being launched.
     pub(super) fulfillments: BTreeMap<RequestId, Fulfillment>,
-    /// Which of them a new node is for.
+    /// The request in `fulfillments` that a new node is for.
     pub(super) building: BTreeMap<NodeId, RequestId>,
-    /// Which of them there is no room for, as far as is known.
+    /// The requests in `fulfillments` for which capacity is insufficient, as far as is known.
     pub(super) short_of_capacity: BTreeSet<RequestId>,
-    /// What the nodes of claims under way take; no picture shows them yet.
+    /// Resources of claims in flight, which no snapshot shows yet.
     pub(super) claiming: BTreeMap<RequestId, Resources>,
-    /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
-    /// their requests count for tenants, too.
+    /// The same for claims whose answer was lost, until snapshots must show those that were performed. Until then their
+    /// requests also count for tenants.
     pub(super) unconfirmed_claims: Vec<(MonotonicTime, RequestId, Resources)>,
-    /// Not after the first moment that a launch waits for.
+    /// At or before the first timeout of a launch.
     pub(super) next_due: Option<MonotonicTime>,
     pub(super) next_zone: usize,
-    /// Requests that the cloud had no quota for, and when they may be tried again.
+    /// Requests that the cloud had no quota for, and the end of their back-off.
     pub(super) backoff_until: BTreeMap<RequestId, MonotonicTime>,
     pub(super) reservations: Reservations,
-    /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
+    /// Labels that a waiting request has lacked since it began to wait, and how many idle nodes of each it needs.
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
     pub(super) verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
-    /// The picture on which an idle node was chosen that is about to go, so that there is room.
+    /// Revision of the snapshot on which an idle node was selected for the eviction in flight.
     pub(super) evicting: Option<u64>,
-    /// The picture on which one was chosen that could not go: the same would lead to the same failure.
+    /// Revision of the snapshot on which an eviction failed: the same snapshot would lead to the same failure.
     pub(super) not_evicted_at: Option<u64>,
-    /// Requests of which a write failed, and the picture that had led to it.
+    /// Requests of which a write failed, and the revision of the snapshot that led to it.
     pub(super) failed_at: BTreeMap<RequestId, u64>,
     pub(super) draining: bool,
-    /// The last pass ended before it had seen every request.
+    /// The last pass ended before it had handled every request.
     has_more: bool,
-    /// In the last pass a request had no room.
+    /// In the last pass, capacity was insufficient for a request.
     pub(super) lacks_capacity: bool,
-    /// What the provider's other pools are busy with at the moment.
+    /// Requests and launches in progress in the provider's other pools.
     other_pools_busy: usize,
-    /// What the other pools of this process keep for tenants.
+    /// Tenant reservations of the other pools of this process.
     other_pools_reservations: Arc<TenantReservations>,
-    /// For tenants with limits, until pictures show it: by this pool, and by the others of this process.
+    /// Pending usage of tenants with limits, until snapshots show it: of this pool, and of the others of this process.
     pub(super) pending_usage: PendingTenantUsage,
     pub(super) other_pools_pending_usage: Vec<Arc<PendingTenantUsage>>,
-    /// Requests that pools of this process are about to take.
+    /// Requests leased by pools of this process.
     leases: Arc<RequestLeases>,
     /// The pools of this process.
     started_pools: Arc<BTreeSet<LauncherId>>,
-    /// The registry in which all of them were there.
+    /// Revision of the registry that contained all of them.
     complete_at: Option<u64>,
     pub(super) fulfilled_count: u64,
 }
@@ -120,18 +120,18 @@ impl Pool {
         }
     }
 
-    /// Takes in one event. Answers leave nothing decided: the next `Wake` does that, on the picture of then.
-    pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
+    /// Handles one event. An answer makes no decision: the next `Wake` does, on the snapshot of that time.
+    pub fn step(&mut self, event: Event, inputs: &Inputs<'_>) -> Vec<Effect> {
         match event {
-            Event::Wake => self.schedule(world),
+            Event::Wake => self.schedule(inputs),
             Event::Tick => {
                 self.failed_at.clear();
                 self.not_evicted_at = None;
-                self.schedule(world)
+                self.schedule(inputs)
             }
             Event::Fulfilled(id, answer) => {
                 let is_done = answer.is_ok();
-                self.end_handler(&id, answer.err(), world);
+                self.end_handler(&id, answer.err(), inputs);
                 if is_done {
                     self.fulfilled_count += 1;
                     self.forget(&id);
@@ -139,25 +139,25 @@ impl Pool {
                 Vec::new()
             }
             Event::Declined(id, answer) => {
-                self.end_handler(&id, answer.err(), world);
+                self.end_handler(&id, answer.err(), inputs);
                 Vec::new()
             }
-            Event::Claimed(id, answer) => self.claimed(&id, answer, world),
-            Event::Adopted(id, answer) => self.adopted(&id, answer, world),
-            Event::Begun(id, answer) => self.begun(&id, answer, world),
-            Event::Saved(node, answer) => self.saved(&node, answer.is_ok(), world),
+            Event::Claimed(id, answer) => self.claimed(&id, answer, inputs),
+            Event::Adopted(id, answer) => self.adopted(&id, answer, inputs),
+            Event::Begun(id, answer) => self.begun(&id, answer, inputs),
+            Event::Saved(node, answer) => self.saved(&node, answer.is_ok(), inputs),
             Event::Finished(id, answer) => {
-                self.finished(&id, answer, world);
+                self.finished(&id, answer, inputs);
                 Vec::new()
             }
-            Event::JobUpdate(node, news) => self.job_update(&node, news, world),
-            Event::Scanned(node, attempt, found) => self.scanned(&node, attempt, found, world),
+            Event::JobUpdate(node, event) => self.job_update(&node, event, inputs),
+            Event::Scanned(node, attempt, found) => self.scanned(&node, attempt, found, inputs),
             Event::Clock => {
-                let mut effects = self.clock(world);
-                effects.extend(self.schedule(world));
+                let mut effects = self.clock(inputs);
+                effects.extend(self.schedule(inputs));
                 effects
             }
-            Event::Probed(request, node, answer) => self.probed(&request, &node, answer, world),
+            Event::Probed(request, node, answer) => self.probed(&request, &node, answer, inputs),
             Event::Retired(node, _) => {
                 self.retiring.remove(&node);
                 Vec::new()
@@ -168,18 +168,17 @@ impl Pool {
             }
             Event::Draining => {
                 self.draining = true;
-                self.release_waiting(world)
+                self.release_waiting(inputs)
             }
         }
     }
 
-    /// What this pool is busy with at the moment: hand-outs and nodes that are launched. `max-concurrency` counts those of all
-    /// pools of a provider.
+    /// Requests and launches in progress in this pool. `max-concurrency` counts those of all pools of a provider.
     pub fn busy(&self) -> usize {
         self.handlers.len() + self.claiming.len() + self.building.len()
     }
 
-    /// Whether another pass has work though nothing has changed.
+    /// Whether another pass is needed even without a change.
     pub fn has_more(&self) -> bool {
         self.has_more
     }
@@ -201,89 +200,89 @@ impl Pool {
         }
     }
 
-    /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
+    /// Tenant reservations of the last pass; `None` if it did not reach the end.
     pub fn tenant_reservations(&self) -> Option<&TenantReservations> {
         (!self.has_more && !self.draining).then(|| self.reservations.tenants.own())
     }
 
-    /// Nothing is under way: a draining pool may stop.
+    /// Nothing is in flight: a draining pool may stop.
     pub fn is_idle(&self) -> bool {
         self.handlers.is_empty() && self.fulfillments.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
     }
 
-    /// One look at all open requests, in the order in which they are served (R18).
-    fn schedule(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
+    /// One scheduling pass over all open requests, by rank.
+    fn schedule(&mut self, inputs: &Inputs<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.expire(world.monotonic_now);
+        self.expire(inputs.monotonic_now);
         self.reservations.begin_pass(self.pending_need());
-        self.count_pending_usage(world.snapshot);
-        let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
-        if let Some(reason) = self.obstacle(&provider, world) {
-            for (rank, _) in world.snapshot.waiting_requests() {
-                self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
+        self.count_pending_usage(inputs.snapshot);
+        let Some((provider, pool)) = self.section(inputs) else { return self.wind_down(None, inputs) };
+        if let Some(reason) = self.obstacle(&provider, inputs) {
+            for (rank, _) in inputs.snapshot.waiting_requests() {
+                self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), inputs.now);
             }
-            self.forget_ended(world);
-            return self.wind_down(Some(reason), world);
+            self.forget_ended(inputs);
+            return self.wind_down(Some(reason), inputs);
         }
-        let hosts = self.static_host_index(world);
+        let hosts = self.static_host_index(inputs);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
         let ctx = PoolContext { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
-        let mut effects = self.abandon_unused(world);
-        // What a launch needs to know of the cloud is known after the first survey.
-        let knows_cloud = hosts.facts.refreshed_at > Timestamp::default();
-        let are_more_left = knows_cloud && self.adopt(&ctx, world, &mut effects);
-        self.resume(&ctx, world, &mut effects);
-        let lacked_capacity = std::mem::take(&mut self.lacks_capacity);
+        let mut effects = self.abandon_unused(inputs);
+        // The first refresh provides what a launch needs to know about the cloud.
+        let is_refreshed = hosts.facts.refreshed_at > Timestamp::default();
+        let are_more_left = is_refreshed && self.adopt(&ctx, inputs, &mut effects);
+        self.resume(&ctx, inputs, &mut effects);
+        let previously_lacked_capacity = std::mem::take(&mut self.lacks_capacity);
         let other_pools_reservations = self.other_pools_reservations.clone();
         let mut other_pools_reservations = other_pools_reservations.iter().peekable();
-        // Those this pool has all labels for come first, then those it may have to decline.
+        // Requests whose labels the pool has come first, then those that it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
-        for (rank, request) in world.snapshot.waiting_requests() {
+        for (rank, request) in inputs.snapshot.waiting_requests() {
             if self.handlers.contains_key(&rank.id) || self.fulfillments.contains_key(&rank.id) {
                 continue;
             }
             if self.busy() >= busy + MAX_ACCEPTED_PER_PASS {
                 self.has_more = true;
-                self.lacks_capacity |= lacked_capacity;
+                self.lacks_capacity |= previously_lacked_capacity;
                 lacking.clear();
                 break;
             }
             while let Some((before, (tenant, amounts))) = other_pools_reservations.next_if(|(before, _)| *before < rank)
             {
-                // It may have gone since the other pool looked.
-                if world.snapshot.is_waiting(before) {
+                // The request may have been deleted since the other pool's pass.
+                if inputs.snapshot.is_waiting(before) {
                     self.reservations.tenants.reserve_for_other_pool(before, tenant, amounts);
                 }
             }
-            if self.is_unchanged(&rank.id, world) {
-                self.lacks_capacity |= lacked_capacity;
+            if self.is_unchanged(&rank.id, inputs) {
+                self.lacks_capacity |= previously_lacked_capacity;
                 continue;
             }
             match missing_labels(&request.record, &pool) {
-                0 => self.schedule_one(rank, request, &ctx, world, &mut effects),
+                0 => self.schedule_one(rank, request, &ctx, inputs, &mut effects),
                 missing => lacking.push((missing, rank, request)),
             }
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
         for (_, rank, request) in lacking {
-            self.schedule_one(rank, request, &ctx, world, &mut effects);
+            self.schedule_one(rank, request, &ctx, inputs, &mut effects);
         }
         self.has_more |= are_more_left;
         self.hosts = Some(hosts);
-        self.forget_ended(world);
+        self.forget_ended(inputs);
         effects
     }
 
-    /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
-    /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
-    fn is_unchanged(&mut self, id: &RequestId, world: &Inputs<'_>) -> bool {
+    /// Whether a request need not be decided again. A lack of capacity is kept in this case: each change of `paused` is
+    /// written, which makes a new snapshot, on which the same write would fail again.
+    fn is_unchanged(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> bool {
         if self.leases.get(id).is_some_and(|pool| *pool != self.id) {
-            self.verdicts.record(id, VerdictKind::Yield, Reason::HandledByOtherPool, world.now);
+            self.verdicts.record(id, VerdictKind::Yield, Reason::HandledByOtherPool, inputs.now);
             return true;
         }
-        // The same picture would lead to the same failure; a newer one, or the next tick, may not.
-        self.failed_at.get(id) == Some(&world.snapshot.revision)
+        // The same snapshot would lead to the same failure; a newer one, or the next tick, may not.
+        self.failed_at.get(id) == Some(&inputs.snapshot.revision)
     }
 
     fn schedule_one(
@@ -291,17 +290,17 @@ impl Pool {
         rank: &Rank,
         request: &Versioned<NodeRequest>,
         ctx: &PoolContext<'_>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
         let id = &rank.id;
         if self.backoff_until.contains_key(id) {
-            // Others may take what they would leave to this pool (R45): its cloud has refused that a moment ago.
+            // Other pools may serve what they would yield to this pool: its cloud refused the request recently.
             self.lacks_capacity |= !request.record.is_min_ready();
-            self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
+            self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, inputs.now);
             return;
         }
-        let mut decided = verdict(id, request, ctx, &self.reservations, world);
+        let mut decided = verdict(id, request, ctx, &self.reservations, inputs);
         let limit = ctx.provider.max_concurrency;
         if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.other_pools_busy) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
@@ -310,37 +309,37 @@ impl Pool {
         match decided {
             Verdict::Ignore(reason) | Verdict::Yield(reason) => {
                 self.waiting.remove(id);
-                self.verdicts.record(id, kind, reason, world.now);
+                self.verdicts.record(id, kind, reason, inputs.now);
             }
             Verdict::Defer(reason) => {
-                self.reserve_for(rank, &request.record, &reason, ctx, world);
-                // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
+                self.reserve_for(rank, &request.record, &reason, ctx, inputs);
+                // Other pools need not yield to this pool while its cloud does not respond.
                 self.lacks_capacity |= matches!(reason, Reason::NotRefreshed(Some(_)));
                 if let Reason::InsufficientCapacity { .. } = reason {
                     self.lacks_capacity = true;
-                    effects.extend(self.evict_for(&request.record, None, ctx, world));
-                    effects.extend(self.wait_for_capacity(id, request, ctx, world));
+                    effects.extend(self.evict_for(&request.record, None, ctx, inputs));
+                    effects.extend(self.wait_for_capacity(id, request, ctx, inputs));
                 }
-                self.verdicts.record(id, kind, reason, world.now);
+                self.verdicts.record(id, kind, reason, inputs.now);
             }
             Verdict::Decline(reasons) => {
                 self.waiting.remove(id);
                 let texts = reasons.iter().map(Reason::to_string).collect();
-                self.verdicts.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
-                self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world));
-                let change = Box::new(decline(id, request, ctx.launcher, world));
+                self.verdicts.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), inputs.now);
+                self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), inputs));
+                let change = Box::new(decline(id, request, ctx.launcher, inputs));
                 effects.push(Effect::Decline { request: change, reasons: texts });
             }
             Verdict::Accept(placements) => {
                 self.waiting.remove(id);
-                self.add_pending_usage(id, &request.record, ctx, world);
+                self.add_pending_usage(id, &request.record, ctx, inputs);
                 let reused = |placement: &Placement| match placement {
                     Placement::ReuseIdle(node) => Some(node.clone()),
                     Placement::LaunchNew(_) => None,
                 };
                 match placements.iter().map(reused).collect() {
-                    Some(nodes) => self.accept(id, nodes, ctx, world, effects),
-                    None => effects.push(self.start_fulfillment(id, request, placements, ctx, world)),
+                    Some(nodes) => self.accept(id, nodes, ctx, inputs, effects),
+                    None => effects.push(self.start_fulfillment(id, request, placements, ctx, inputs)),
                 }
             }
         }
@@ -351,24 +350,24 @@ impl Pool {
         id: &RequestId,
         nodes: Vec<NodeId>,
         ctx: &PoolContext<'_>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
         for node in &nodes {
-            let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
+            let stored = inputs.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
             self.reservations.assign(node, &stored.record);
         }
-        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, ctx, world);
-        self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
+        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, ctx, inputs);
+        self.verdicts.record(id, VerdictKind::Accept, handler.reason(), inputs.now);
         if probes.is_empty() {
-            let plan = handler.launches_complete(&self.reservations, world);
+            let plan = handler.launches_complete(&self.reservations, inputs);
             effects.push(Effect::Fulfill(Box::new(plan.expect("the verdict was made on this very snapshot"))));
         }
         for (node, host) in probes {
             effects.push(Effect::Probe { request: id.clone(), node, host });
         }
-        let earlier = self.handlers.insert(id.clone(), handler);
-        assert!(earlier.is_none(), "two handlers for request {id}");
+        let existing = self.handlers.insert(id.clone(), handler);
+        assert!(existing.is_none(), "two handlers for request {id}");
     }
 
     fn probed(
@@ -376,11 +375,11 @@ impl Pool {
         request: &RequestId,
         node: &NodeId,
         answer: LivenessResult,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let LivenessResult::Dead(_) = answer
-            && let Some(stored) = world.snapshot.node(node)
+            && let Some(stored) = inputs.snapshot.node(node)
             && stored.record.is_idle()
             && self.retiring.insert(node.clone())
         {
@@ -388,8 +387,8 @@ impl Pool {
         }
         if let LivenessResult::Dead(why) | LivenessResult::NotChecked(why) = answer {
             if self.handlers.contains_key(request) {
-                self.end_handler(request, None, world);
-                self.verdicts.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);
+                self.end_handler(request, None, inputs);
+                self.verdicts.record(request, VerdictKind::Defer, Reason::DeadHost(why), inputs.now);
             }
             return effects;
         }
@@ -397,39 +396,41 @@ impl Pool {
         if !complete {
             return effects;
         }
-        let handler = self.handlers.get_mut(request).expect("it was there a line ago");
-        match handler.launches_complete(&self.reservations, world) {
+        let handler = self.handlers.get_mut(request).expect("the handler has just been probed");
+        match handler.launches_complete(&self.reservations, inputs) {
             Some(plan) => {
                 handler.stage = HandlerStage::Fulfilling;
                 let reason = handler.reason();
-                self.verdicts.record(request, VerdictKind::Accept, reason, world.now);
+                self.verdicts.record(request, VerdictKind::Accept, reason, inputs.now);
                 effects.push(Effect::Fulfill(Box::new(plan)));
             }
-            None => self.end_handler(request, None, world),
+            None => self.end_handler(request, None, inputs),
         }
         effects
     }
 
-    fn section(&self, world: &Inputs<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {
-        let provider = world.config.providers.get(&self.id.provider)?;
+    fn section(&self, inputs: &Inputs<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {
+        let provider = inputs.config.providers.get(&self.id.provider)?;
         Some((provider.clone(), provider.pools.get(&self.id.pool)?.clone()))
     }
 
-    /// What keeps this pool from looking at requests at all.
-    fn obstacle(&mut self, provider: &ProviderConfig, world: &Inputs<'_>) -> Option<Reason> {
-        if !world.snapshot.connected || self.draining {
+    /// Why this pool schedules no requests at all.
+    fn obstacle(&mut self, provider: &ProviderConfig, inputs: &Inputs<'_>) -> Option<Reason> {
+        if self.draining {
+            return Some(Reason::Draining);
+        }
+        if !inputs.snapshot.connected {
             return Some(Reason::NotConnected);
         }
         if provider.max_concurrency == 0 {
             return Some(Reason::HandlesNothing);
         }
-        // R7: deciding with a registry that does not show ourselves would fail requests wrongly; so would deciding before
-        // the pools that start with us are there.
-        (!self.is_complete(world)).then_some(Reason::NotRegistered)
+        // A registry without this pool, or without the pools that start with it, would lead to wrongly failed requests.
+        (!self.is_complete(inputs)).then_some(Reason::NotRegistered)
     }
 
-    fn is_complete(&mut self, world: &Inputs<'_>) -> bool {
-        let registry = &world.snapshot.pools;
+    fn is_complete(&mut self, inputs: &Inputs<'_>) -> bool {
+        let registry = &inputs.snapshot.pools;
         if self.complete_at != Some(registry.revision()) {
             let pools: BTreeSet<&LauncherId> =
                 registry.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
@@ -440,19 +441,19 @@ impl Pool {
         self.complete_at.is_some()
     }
 
-    fn static_host_index(&mut self, world: &Inputs<'_>) -> StaticHostIndex {
-        let unseen = || Arc::new(nodepool_driver::facts::ProviderFacts::initial());
-        let facts = world.facts.get(&self.id.provider).cloned().unwrap_or_else(unseen);
+    fn static_host_index(&mut self, inputs: &Inputs<'_>) -> StaticHostIndex {
+        let initial = || Arc::new(nodepool_driver::facts::ProviderFacts::initial());
+        let facts = inputs.facts.get(&self.id.provider).cloned().unwrap_or_else(initial);
         match self.hosts.take() {
             Some(hosts) if hosts.is_built_from(&facts) => hosts,
             _ => StaticHostIndex::new(facts, &self.id),
         }
     }
 
-    fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &Inputs<'_>) {
+    fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, inputs: &Inputs<'_>) {
         let Some(handler) = self.handlers.remove(id) else { return };
         match error {
-            Some(WriteError::Failed(_)) => self.record_unconfirmed_claim(id, Resources::none(), world),
+            Some(WriteError::Failed(_)) => self.record_unconfirmed_claim(id, Resources::none(), inputs),
             _ => drop(self.pending_usage.remove(id)),
         }
         for node in &handler.nodes {
@@ -460,24 +461,24 @@ impl Pool {
         }
         if let Some(error) = error {
             let is_overtaken = matches!(error, WriteError::Conflict | WriteError::Contended);
-            // What came between is in the picture already, where that has moved on since the decision.
-            let revision = if is_overtaken { handler.revision } else { world.snapshot.revision };
+            // If the snapshot is newer than the decision, it already contains the conflicting change.
+            let revision = if is_overtaken { handler.revision } else { inputs.snapshot.revision };
             self.failed_at.insert(id.clone(), revision);
-            // Why a pool declines holds whoever wrote first, who may have ended the request with it.
+            // The reason of a decline is valid whichever pool wrote first; that write may have ended the request.
             if !(handler.stage == HandlerStage::Declining && is_overtaken) {
-                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), inputs.now);
             }
         }
     }
 
-    /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
-    /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
-    fn forget_ended(&mut self, world: &Inputs<'_>) {
-        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() + self.fulfillments.len() {
+    /// After a pass every open request has a verdict, so further verdicts belong to ended requests. Requests that are
+    /// being fulfilled end by themselves; searching all verdicts for them would only cost time.
+    fn forget_ended(&mut self, inputs: &Inputs<'_>) {
+        if self.verdicts.open_count() <= inputs.snapshot.open_count() + self.handlers.len() + self.fulfillments.len() {
             return;
         }
         let is_open = |id: &RequestId| {
-            let request = world.snapshot.request(id);
+            let request = inputs.snapshot.request(id);
             request
                 .is_some_and(|request| matches!(request.record.state, RequestState::Requested | RequestState::Pending))
         };

@@ -1,5 +1,5 @@
-//! The part of a pool's mind that counts what requests take from the limits of their tenants while they are being taken up: no picture
-//! shows it yet, and of many that come at once each would find the same room.
+//! Pool: pending tenant usage of requests that are being accepted. No snapshot shows it yet; without it, each of many
+//! concurrent requests would find the same capacity.
 
 use super::Pool;
 use crate::inputs::Inputs;
@@ -11,30 +11,30 @@ use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::Snapshot;
 
 impl Pool {
-    /// A pass begins: what this pool is taking, and the others of this process.
+    /// Called when a pass starts: counts the pending usage of this pool and of the other pools of the process.
     pub(crate) fn count_pending_usage(&mut self, snapshot: &Snapshot) {
-        let others = self.other_pools_pending_usage.iter().flat_map(|taking| taking.iter());
+        let others = self.other_pools_pending_usage.iter().flat_map(|usage| usage.iter());
         for (request, usage) in self.pending_usage.iter().chain(others) {
             self.reservations.tenants.add_pending(request, usage, snapshot);
         }
     }
 
-    /// A request is taken up.
+    /// Called when a request is accepted.
     pub(crate) fn add_pending_usage(
         &mut self,
         id: &RequestId,
         request: &NodeRequest,
         ctx: &PoolContext<'_>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) {
-        let is_limited = |tenant: &&TenantName| world.config.tenant_limits.contains_key(*tenant);
+        let is_limited = |tenant: &&TenantName| inputs.config.tenant_limits.contains_key(*tenant);
         let Some(tenant) = request.tenant_name.as_ref().filter(is_limited) else { return };
         let usage = (tenant.clone(), tenant_need(request, ctx));
-        self.reservations.tenants.add_pending(id, &usage, world.snapshot);
+        self.reservations.tenants.add_pending(id, &usage, inputs.snapshot);
         self.pending_usage.insert(id.clone(), usage);
     }
 
-    /// What is being taken for tenants, and no picture shows yet.
+    /// Pending tenant usage, which no snapshot shows yet.
     pub fn pending_usage(&self) -> &PendingTenantUsage {
         &self.pending_usage
     }

@@ -1,4 +1,4 @@
-//! What a dump shows of a pool, and what its last word about a request is.
+//! Pool: its state for dumps, and its last verdict about a request.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct PoolView {
     pub actor: &'static str,
     pub name: String,
     pub draining: bool,
-    /// A request waits for room.
+    /// A request waits for capacity.
     pub paused: bool,
     pub fulfilled_count: u64,
     pub requests: Vec<HandlerView>,
@@ -34,12 +34,12 @@ pub struct HandlerView {
     pub nodes: Vec<NodeId>,
 }
 
-/// A request with nodes that are being built.
+/// A request with nodes that are being launched.
 #[derive(Clone, Debug, Serialize)]
 pub struct FulfillmentView {
     pub id: RequestId,
     pub for_s: f64,
-    /// How long the attempt to launch each of them has taken so far.
+    /// Duration of the current launch attempt of each node.
     pub attempts_for_s: BTreeMap<NodeId, f64>,
     #[serde(flatten)]
     pub fulfillment: Fulfillment,
@@ -53,12 +53,12 @@ pub struct DeferredView {
 }
 
 impl Pool {
-    /// What was last decided about a request, while it is open or not long ended.
+    /// The last verdict about a request, while the request is open or ended recently.
     pub fn last_verdict(&self, id: &RequestId, snapshot: &Snapshot) -> Option<PoolVerdict> {
         let is_ours = self.handlers.contains_key(id) || self.fulfillments.contains_key(id);
         let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
         let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
-            // A pass does not look at what others have accepted.
+            // A scheduling pass skips requests that other pools have accepted.
             (Some(stored), _) => (VerdictKind::Ignore, Reason::BeingServed.to_string(), stored.record.state_time),
             (None, Some(recorded)) => (recorded.kind, recorded.reason.to_string(), recorded.since),
             (None, None) => return None,
@@ -67,7 +67,7 @@ impl Pool {
         Some(PoolVerdict { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
     }
 
-    pub fn view(&self, now: Timestamp, moment: MonotonicTime) -> PoolView {
+    pub fn view(&self, now: Timestamp, monotonic_now: MonotonicTime) -> PoolView {
         let requests = self.handlers.values().map(|handler| HandlerView {
             id: handler.id.clone(),
             for_s: (now - handler.since).0,
@@ -84,7 +84,7 @@ impl Pool {
             for_s: (now - fulfillment.since).0,
             attempts_for_s: fulfillment
                 .launches()
-                .map(|(node, launch)| (node.clone(), launch.attempt_duration(moment).0))
+                .map(|(node, launch)| (node.clone(), launch.attempt_duration(monotonic_now).0))
                 .collect(),
             fulfillment: fulfillment.clone(),
         });

@@ -1,19 +1,20 @@
-//! When a provider is surveyed: at the start, in intervals, and sooner where what is known may be wrong or lacks something.
+//! Refresh schedule of a provider: at the start, in intervals, and sooner if the facts may be outdated or lack
+//! something.
 //!
-//! Times are spans since some fixed moment, from a clock that never goes back; the shell passes them in.
+//! Times are durations since a fixed moment of a monotonic clock; the actor passes them in.
 
 use nodepool_model::records::time::Seconds;
 
-/// After a first failure; each further one doubles it.
+/// Delay after the first failure; each further failure doubles it.
 const INITIAL_RETRY_INTERVAL: Seconds = Seconds(1.0);
 const MAX_RETRY_INTERVAL: Seconds = Seconds(60.0);
-/// Doubts do not make surveys begin closer together than this.
+/// Stale facts do not start refreshes closer together than this.
 const MIN_INTERVAL: Seconds = Seconds(10.0);
 
 #[derive(Debug)]
 pub struct RefreshSchedule {
     interval: Option<Seconds>,
-    /// Between surveys while an image is missing.
+    /// Between refreshes while an image is missing.
     missing_image_interval: Seconds,
     due: Option<Seconds>,
     retry: Seconds,
@@ -22,7 +23,7 @@ pub struct RefreshSchedule {
 }
 
 impl RefreshSchedule {
-    /// The first one is due at once.
+    /// The first refresh is due at once.
     pub fn new(refresh: Option<Seconds>, missing: Seconds) -> Self {
         Self {
             interval: refresh,
@@ -34,7 +35,7 @@ impl RefreshSchedule {
         }
     }
 
-    /// When the next one shall begin, unless one is running.
+    /// When the next refresh shall start, unless one is running.
     pub fn due(&self) -> Option<Seconds> {
         self.due.filter(|_| !self.running)
     }
@@ -44,11 +45,11 @@ impl RefreshSchedule {
     }
 
     pub fn begin(&mut self, now: Seconds) {
-        assert!(!self.running, "two surveys of one provider");
+        assert!(!self.running, "two refreshes of one provider");
         (self.running, self.started_at, self.due) = (true, Some(now), None);
     }
 
-    /// `lacks`: an image that is configured was not there.
+    /// `image_missing`: a configured image does not exist.
     pub fn succeeded(&mut self, image_missing: bool, now: Seconds) {
         self.end();
         self.retry = INITIAL_RETRY_INTERVAL;
@@ -67,25 +68,25 @@ impl RefreshSchedule {
         self.retry = Seconds((self.retry.0 * 2.0).min(MAX_RETRY_INTERVAL.0));
     }
 
-    /// It ended well, but the cloud did not answer everything: it is repeated as if it had failed.
+    /// The refresh succeeded, but the cloud did not answer every query: it is repeated as after a failure.
     pub fn partially_succeeded(&mut self, now: Seconds) {
         self.failed(now);
     }
 
-    /// Somebody wants to know now.
+    /// A caller needs current facts: the next refresh is due now.
     pub fn request_now(&mut self, now: Seconds) {
         self.schedule_at(now);
     }
 
-    /// A launch failed: what is known of the cloud may be outdated.
+    /// A launch failed: the facts may be outdated.
     pub fn mark_stale(&mut self, now: Seconds) {
         if self.interval.is_some() {
-            self.schedule_at(self.started_at.map_or(now, |begun| Seconds(now.0.max(begun.0 + MIN_INTERVAL.0))));
+            self.schedule_at(self.started_at.map_or(now, |at| Seconds(now.0.max(at.0 + MIN_INTERVAL.0))));
         }
     }
 
     fn end(&mut self) {
-        assert!(self.running, "the end of a survey that was not begun");
+        assert!(self.running, "end of a refresh that was not started");
         self.running = false;
     }
 
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_repeated_ever_more_slowly_and_a_success_ends_that() {
+    fn failures_back_off_and_a_success_resets_the_backoff() {
         let mut schedule = RefreshSchedule::new(None, Seconds(30.0));
         for wait in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
             schedule.begin(Seconds::ZERO);

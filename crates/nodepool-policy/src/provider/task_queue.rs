@@ -1,6 +1,7 @@
-//! Which call may start now: lanes served in turn, starts spaced by the provider's rate, calls in flight bounded.
+//! Task queue of a provider: which call may start now. Lanes are served in turn, starts are spaced by the rate limit,
+//! and calls in flight are bounded.
 //!
-//! Times are spans since some fixed moment, from a clock that never goes back; the shell passes them in.
+//! Times are durations since a fixed moment of a monotonic clock; the actor passes them in.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,17 +10,17 @@ use serde::Serialize;
 use nodepool_driver::state_machine::Lane;
 use nodepool_model::records::time::Seconds;
 
-/// Names one call of one queue.
+/// Id of a call within its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct CallId(pub u64);
 
-/// What the shell shall do now.
+/// Next action of the actor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum QueueStep {
     Start(CallId),
     /// Nothing may start before this time.
     WaitUntil(Seconds),
-    /// Something is queued, and a call in flight has to end first.
+    /// A call is queued, and a call in flight has to end first.
     WaitForEnd,
     Empty,
 }
@@ -31,22 +32,22 @@ pub struct QueueLengths {
     pub bulk: usize,
 }
 
-/// The one queue that every call of a provider enters.
+/// The queue that every call of a provider enters.
 #[derive(Debug)]
 pub struct TaskQueue {
     /// In the order of `LANES`.
     lanes: [VecDeque<CallId>; 3],
-    /// Index of the lane whose turn it is.
+    /// Index of the lane that is served next.
     turn: usize,
     spacing: Seconds,
-    /// At most this many calls at once, bulk transfers aside.
+    /// Maximum of calls in flight, bulk transfers aside.
     max_in_flight: usize,
     in_flight: BTreeMap<CallId, Running>,
-    /// Nothing starts before: the spacing after the last start, or the end of a throttle.
+    /// No call starts before this time: the spacing after the last start, or the end of a throttle.
     not_before: Seconds,
-    /// Grows while the cloud goes on throttling.
+    /// Grows while the cloud continues to throttle.
     backoff: Seconds,
-    /// When it grew last, or began.
+    /// When the back-off was last raised, or started.
     backoff_raised_at: Option<Seconds>,
 }
 
@@ -60,12 +61,12 @@ struct Running {
 const LANES: [Lane; 3] = [Lane::Change, Lane::Read, Lane::Bulk];
 const INITIAL_BACKOFF: Seconds = Seconds(1.0);
 const MAX_BACKOFF: Seconds = Seconds(60.0);
-/// What a cloud asks for beyond this is taken for a mistake.
+/// A longer `retry_after` counts as a mistake of the cloud.
 const MAX_RETRY_AFTER: Seconds = Seconds(3600.0);
 
 impl TaskQueue {
     pub fn new(spacing: Seconds, max_in_flight: usize) -> Self {
-        assert!(max_in_flight > 0, "a queue that may start nothing would wait for ever");
+        assert!(max_in_flight > 0, "a queue that may start no call would wait forever");
         let spacing = if spacing.0.is_finite() && spacing > Seconds::ZERO { spacing } else { Seconds::ZERO };
         Self {
             lanes: Default::default(),
@@ -79,13 +80,13 @@ impl TaskQueue {
         }
     }
 
-    /// Queues a call behind the others of its lane.
+    /// Appends a call to its lane.
     pub fn push(&mut self, call: CallId, lane: Lane) {
-        assert!(!self.in_flight.contains_key(&call), "{call:?} is running already");
+        assert!(!self.in_flight.contains_key(&call), "{call:?} is already running");
         self.lanes[lane as usize].push_back(call);
     }
 
-    /// Takes the next call that may start, counts it as in flight and begins the spacing.
+    /// Takes the next call that may start, counts it as in flight and starts the spacing.
     pub fn next(&mut self, now: Seconds) -> QueueStep {
         if self.lanes.iter().all(VecDeque::is_empty) {
             return QueueStep::Empty;
@@ -102,31 +103,31 @@ impl TaskQueue {
         QueueStep::Start(call)
     }
 
-    /// A call came to an end, well or badly. The cloud serves us, so a back-off starts small again.
+    /// A call finished, successfully or not. The cloud serves requests, so the back-off is reset.
     pub fn ended(&mut self, call: CallId) {
         let was_running = self.in_flight.remove(&call).is_some();
         assert!(was_running, "{call:?} ended without having started");
         (self.backoff, self.backoff_raised_at) = (INITIAL_BACKOFF, None);
     }
 
-    /// The cloud refused a call because we ask too fast: it goes back to the head of its lane and everything pauses. Of those that were
-    /// in flight together only the first one makes the pause longer, for the others say nothing about the pause.
+    /// The cloud throttled a call: it returns to the head of its lane, and all calls pause. Of calls that were in
+    /// flight together only the first lengthens the pause: the others started before it, and say nothing about its
+    /// length.
     pub fn throttled(&mut self, call: CallId, now: Seconds, retry_after: Seconds) {
-        let Running { lane, started } =
-            self.in_flight.remove(&call).expect("only a call that was started can be throttled");
+        let Running { lane, started } = self.in_flight.remove(&call).expect("only a started call can be throttled");
         self.lanes[lane as usize].push_front(call);
-        let has_paused = self.backoff_raised_at.is_some_and(|at| started > at);
-        if has_paused {
+        let started_after_pause = self.backoff_raised_at.is_some_and(|at| started > at);
+        if started_after_pause {
             self.backoff = Seconds((self.backoff.0 * 2.0).min(MAX_BACKOFF.0));
         }
-        if has_paused || self.backoff_raised_at.is_none() {
+        if started_after_pause || self.backoff_raised_at.is_none() {
             self.backoff_raised_at = Some(now);
         }
         let pause = retry_after.0.min(MAX_RETRY_AFTER.0).max(self.backoff.0);
         self.not_before = Seconds(self.not_before.0.max(now.0 + pause));
     }
 
-    /// Takes a call out that has not started. False when it has, or was never queued.
+    /// Removes a queued call. False if it has started, or was never queued.
     pub fn cancel(&mut self, call: CallId) -> bool {
         for lane in &mut self.lanes {
             if let Some(index) = lane.iter().position(|queued| *queued == call) {
@@ -146,7 +147,7 @@ impl TaskQueue {
         self.in_flight.keys().copied()
     }
 
-    /// The first lane, from the one whose turn it is, that has a call which the bound lets start.
+    /// The first lane, starting with the one served next, that has a call which the limits allow to start.
     fn next_lane(&self) -> Option<Lane> {
         (0..LANES.len())
             .map(|step| LANES[(self.turn + step) % LANES.len()])
@@ -165,7 +166,7 @@ impl TaskQueue {
         }
     }
 
-    /// Slow listings leave a fifth of the places to calls that change something.
+    /// Slow listings leave a fifth of the capacity to mutating calls.
     fn max_reads(&self) -> usize {
         (self.max_in_flight - self.max_in_flight.div_ceil(5)).max(1)
     }
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_means_one_at_a_time() {
+    fn with_a_limit_of_one_a_call_waits_for_the_previous_to_end() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 1);
         queue.push(CallId(1), Lane::Read);
         queue.push(CallId(2), Lane::Change);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_listings_leave_room_for_changes() {
+    fn slow_listings_leave_capacity_for_changes() {
         let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         for call in 1..=20 {
             queue.push(CallId(call), Lane::Read);
@@ -273,14 +274,14 @@ mod tests {
             queue.throttled(CallId(call), Seconds(0.5), Seconds(1.0));
         }
         assert_eq!(queue.next(Seconds(0.5)), QueueStep::WaitUntil(Seconds(1.5)));
-        // The longest time that was said holds.
+        // The longest `retry_after` applies.
         queue.throttled(CallId(10), Seconds(1.0), Seconds(5.0));
         assert_eq!(queue.next(Seconds(1.0)), QueueStep::WaitUntil(Seconds(6.0)));
         assert_eq!(started(&mut queue, 6.0).len(), 10);
         for call in 1..=10 {
             queue.throttled(CallId(call), Seconds(6.5), Seconds(1.0));
         }
-        assert_eq!(queue.next(Seconds(6.5)), QueueStep::WaitUntil(Seconds(8.5)), "it was paused, and was not enough");
+        assert_eq!(queue.next(Seconds(6.5)), QueueStep::WaitUntil(Seconds(8.5)), "a pause was made and was too short");
     }
 
     #[test]
@@ -301,9 +302,9 @@ mod tests {
     }
 
     proptest! {
-        // Law 9: call starts are spaced, in-flight is bounded, every lane moves.
+        // Starts are spaced, calls in flight are bounded, and every lane is served.
         #[test]
-        fn starts_are_spaced_bounded_and_none_is_forgotten(
+        fn starts_are_spaced_and_bounded_and_every_call_runs(
             spacing in prop_oneof![Just(0.0), 0.01..2.0_f64],
             bound in 1_usize..12,
             calls in prop::collection::vec((lane(), 0.0..5.0_f64, 0.0..4.0_f64, 0_u8..20), 1..80),

@@ -1,4 +1,4 @@
-//! Assembly: a request that was accepted with nodes of which some are built, from its claim to its end.
+//! Fulfillment: state machine of an accepted request with launched nodes, from its claim to its end.
 
 use std::sync::Arc;
 
@@ -24,24 +24,25 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 
-/// The transaction that takes a request up.
+/// The transaction that accepts a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     pub request: RequestChange,
-    /// Ready nodes for it.
+    /// Ready nodes to allocate to it.
     pub reuse: Vec<NodeChange>,
-    /// New ones, in the order of the wishes.
+    /// Records of new nodes, in the order of the requested labels.
     pub create: Vec<Node>,
 }
 
-/// The transaction that takes a request over that somebody left: it and its nodes that are not ready are locked and written.
+/// The transaction that adopts an abandoned request: locks and writes the request and those of its nodes that are not
+/// ready.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adoption {
     pub request: RequestChange,
     pub nodes: Vec<NodeChange>,
 }
 
-/// The transaction that ends it: nodes with their last change, where there is one, and the request.
+/// The transaction that finishes a request: the request, and its nodes with their last change, if any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
     pub request: Option<RequestChange>,
@@ -55,12 +56,12 @@ pub struct Fulfillment {
     requested_nodes: Vec<RequestedNode>,
     #[serde(skip)]
     zone: Option<String>,
-    /// Zones that the cloud had when they were chosen, and not when servers were asked for.
+    /// Zones that existed when they were chosen, but no longer at the launch.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing_zones: Vec<String>,
-    /// Why the last node that failed did so.
+    /// Error of the last node that failed.
     failure: Option<String>,
-    /// An extension has failed, of which only the answer may have been lost.
+    /// An extension failed, and possibly only its answer was lost.
     #[serde(skip)]
     is_extension_unconfirmed: bool,
 }
@@ -69,16 +70,16 @@ pub struct Fulfillment {
 #[serde(rename_all = "snake_case")]
 pub enum FulfillmentStage {
     Claiming,
-    /// There is no room for all nodes; what it has is kept.
+    /// Capacity is insufficient for all nodes; the request keeps those that it has.
     Waiting,
-    /// There is room now: what it lacks is being claimed.
+    /// Capacity is available now: the missing nodes are being claimed.
     Extending,
     Beginning,
     Building,
     Finishing,
 }
 
-/// What an assembly asks for about one of its nodes.
+/// Effect of a fulfillment on one of its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FulfillmentEffect {
     Launch(LaunchEffect),
@@ -92,19 +93,19 @@ impl Fulfillment {
         placements: Vec<Placement>,
         zone: Option<String>,
         ctx: &PoolContext<'_>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> (Self, Claim) {
-        let (mut fulfillment, claim) = Self::claim_without_capacity(id, request, world);
-        let (reuse, build) = fulfillment.extend(id, &request.record, placements, zone, ctx, world);
+        let (mut fulfillment, claim) = Self::claim_without_capacity(id, request, inputs);
+        let (reuse, build) = fulfillment.extend(id, &request.record, placements, zone, ctx, inputs);
         fulfillment.stage = FulfillmentStage::Claiming;
         (fulfillment, Claim { reuse, create: build, ..claim })
     }
 
-    /// Takes a request up for which there is no room yet.
+    /// Accepts a request for which capacity is insufficient yet.
     pub fn claim_without_capacity(
         id: &RequestId,
         request: &Versioned<NodeRequest>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> (Self, Claim) {
         let requested_nodes = request.record.node_types.iter().map(|label| RequestedNode {
             node: None,
@@ -115,7 +116,7 @@ impl Fulfillment {
             prior_instance: None,
         });
         let fulfillment = Self {
-            since: world.now,
+            since: inputs.now,
             stage: FulfillmentStage::Claiming,
             requested_nodes: requested_nodes.collect(),
             zone: None,
@@ -123,20 +124,20 @@ impl Fulfillment {
             failure: None,
             is_extension_unconfirmed: false,
         };
-        let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
+        let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, inputs.now));
         (fulfillment, Claim { request, reuse: Vec::new(), create: Vec::new() })
     }
 
-    /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
+    /// Resumes an abandoned request. The changes are those of the nodes that are still to be launched.
     pub fn adopt(
         request: &NodeRequest,
         resumable: &ResumableRequest,
         zone: Option<String>,
         rules: &LaunchConfig,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> (Self, Vec<NodeChange>) {
         let requested_nodes = resumable.nodes.iter().zip(&request.node_types).map(|(node, label)| {
-            let record = world.snapshot.node(node).map(|stored| &stored.record);
+            let record = inputs.snapshot.node(node).map(|stored| &stored.record);
             let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
             let prior_instance = record.map(|record| PriorInstance {
                 external_id: ExternalId::of(&record.external_id),
@@ -153,7 +154,7 @@ impl Fulfillment {
             }
         });
         let mut fulfillment = Self {
-            since: world.now,
+            since: inputs.now,
             stage: FulfillmentStage::Beginning,
             requested_nodes: requested_nodes.collect(),
             zone,
@@ -161,15 +162,15 @@ impl Fulfillment {
             failure: None,
             is_extension_unconfirmed: false,
         };
-        let changes = fulfillment.building_changes(Some(rules), &resumable.pool, world);
+        let changes = fulfillment.building_changes(Some(rules), &resumable.pool, inputs);
         (fulfillment, changes)
     }
 
     pub fn nodes(&self) -> Vec<NodeId> {
-        self.requested_nodes.iter().filter_map(|part| part.node.clone()).collect()
+        self.requested_nodes.iter().filter_map(|entry| entry.node.clone()).collect()
     }
 
-    /// Takes these for what it lacks: nodes to reuse, and records of new ones.
+    /// Fills the unassigned nodes with these placements: returns nodes to reuse, and records of new ones.
     pub fn extend(
         &mut self,
         id: &RequestId,
@@ -177,21 +178,21 @@ impl Fulfillment {
         placements: Vec<Placement>,
         zone: Option<String>,
         ctx: &PoolContext<'_>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut create) = (Vec::new(), Vec::new());
         let unassigned =
-            self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
-        for (part, placement) in unassigned.zip(placements) {
+            self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned));
+        for (entry, placement) in unassigned.zip(placements) {
             match placement {
                 Placement::ReuseIdle(node) => {
-                    let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
+                    let stored = inputs.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
                     reuse.push(stored.change(node.clone(), |record| allocate(record, id, request)));
-                    (part.node, part.state) = (Some(node), RequestedNodeState::Reused);
+                    (entry.node, entry.state) = (Some(node), RequestedNodeState::Reused);
                 }
                 Placement::LaunchNew(label) => {
-                    create.push(new_node(id, request, &label, ctx, world.now));
-                    part.state = RequestedNodeState::New;
+                    create.push(new_node(id, request, &label, ctx, inputs.now));
+                    entry.state = RequestedNodeState::New;
                 }
             }
         }
@@ -199,30 +200,30 @@ impl Fulfillment {
         (reuse, create)
     }
 
-    /// It could not have what it was to be extended by: `reused` were not taken, and new ones were not made.
-    pub fn extension_failed(&mut self, reused: impl Fn(&NodeId) -> bool) {
-        for part in &mut self.requested_nodes {
-            let is_back = match &part.state {
-                RequestedNodeState::Reused => part.node.as_ref().is_some_and(&reused),
-                RequestedNodeState::New => part.node.is_none(),
+    /// The extension failed: new nodes, and idle nodes for which `is_unallocated` holds, become unassigned again.
+    pub fn extension_failed(&mut self, is_unallocated: impl Fn(&NodeId) -> bool) {
+        for entry in &mut self.requested_nodes {
+            let is_reverted = match &entry.state {
+                RequestedNodeState::Reused => entry.node.as_ref().is_some_and(&is_unallocated),
+                RequestedNodeState::New => entry.node.is_none(),
                 _ => false,
             };
-            if is_back {
-                (part.node, part.state) = (None, RequestedNodeState::Unassigned);
+            if is_reverted {
+                (entry.node, entry.state) = (None, RequestedNodeState::Unassigned);
             }
         }
         (self.stage, self.is_extension_unconfirmed) = (FulfillmentStage::Waiting, true);
     }
 
-    /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Whether each is
-    /// new. Without such a one they are of an earlier life of the request, and about to be let go.
-    pub fn recover_lost_answer(&mut self, id: &RequestId, pool: &PoolId, world: &Inputs<'_>) -> Vec<(NodeId, bool)> {
+    /// Nodes of an extension that counted as failed because its answer was lost, and whether each is new. Without such
+    /// an extension, further nodes of the request belong to its previous attempt and are about to be released.
+    pub fn recover_lost_answer(&mut self, id: &RequestId, pool: &PoolId, inputs: &Inputs<'_>) -> Vec<(NodeId, bool)> {
         let (known, mut recovered) = (self.nodes(), Vec::new());
         if !self.is_extension_unconfirmed {
             return recovered;
         }
-        for node in world.snapshot.nodes_allocated_to(id).filter(|node| !known.contains(node)) {
-            let Some(stored) = world.snapshot.node(node).filter(|_| !world.snapshot.is_node_locked(node)) else {
+        for node in inputs.snapshot.nodes_allocated_to(id).filter(|node| !known.contains(node)) {
+            let Some(stored) = inputs.snapshot.node(node).filter(|_| !inputs.snapshot.is_node_locked(node)) else {
                 continue;
             };
             let record = &stored.record;
@@ -232,49 +233,54 @@ impl Fulfillment {
                 _ => continue,
             };
             let mut unassigned =
-                self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
-            if let Some(part) = unassigned.find(|part| record.belongs_to(pool) && record.labels.contains(&part.label)) {
+                self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned));
+            if let Some(entry) =
+                unassigned.find(|entry| record.belongs_to(pool) && record.labels.contains(&entry.label))
+            {
                 recovered.push((node.clone(), matches!(state, RequestedNodeState::New)));
-                (part.node, part.state) = (Some(node.clone()), state);
+                (entry.node, entry.state) = (Some(node.clone()), state);
             }
         }
         recovered
     }
 
-    /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
-    pub fn release_aborted_nodes(&mut self, world: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
+    /// Releases the nodes that the cloud had no quota for, with their last change; the request waits for others
+    /// instead.
+    pub fn release_aborted_nodes(&mut self, inputs: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
         let mut released = Vec::new();
-        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Aborted)) {
-            part.state = RequestedNodeState::Unassigned;
-            let node = part.node.take();
-            released.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, world))));
+        for entry in self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Aborted))
+        {
+            entry.state = RequestedNodeState::Unassigned;
+            let node = entry.node.take();
+            released.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, inputs))));
         }
         self.stage = FulfillmentStage::Waiting;
         released
     }
 
-    /// It will never have what it lacks.
-    pub fn fail(&mut self, why: String) {
-        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::Unassigned))
+    /// Fails the request: the unassigned nodes can never be provided.
+    pub fn fail(&mut self, reason: String) {
+        for entry in
+            self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned))
         {
-            part.state = RequestedNodeState::Failed(None);
+            entry.state = RequestedNodeState::Failed(None);
         }
-        self.failure = Some(why);
+        self.failure = Some(reason);
     }
 
-    /// The request as if it wanted no more than it lacks.
+    /// The request, reduced to the labels that are still unassigned.
     pub fn remaining_request(&self, request: &NodeRequest) -> NodeRequest {
         let unassigned =
-            self.requested_nodes.iter().filter(|part| matches!(part.state, RequestedNodeState::Unassigned));
-        NodeRequest { node_types: unassigned.map(|part| part.label.clone()).collect(), ..request.clone() }
+            self.requested_nodes.iter().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned));
+        NodeRequest { node_types: unassigned.map(|entry| entry.label.clone()).collect(), ..request.clone() }
     }
 
-    /// There is no room for all its nodes, as far as is known.
+    /// Whether capacity is insufficient for some of its nodes, as far as is known.
     pub fn lacks_capacity(&self) -> bool {
-        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::Unassigned))
+        self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Unassigned))
     }
 
-    /// It can go on as soon as there is room.
+    /// Whether it continues as soon as capacity is available.
     pub fn is_waiting(&self) -> bool {
         self.stage == FulfillmentStage::Waiting
     }
@@ -283,13 +289,13 @@ impl Fulfillment {
         self.zone.as_deref()
     }
 
-    /// The new nodes are there: they become building, with what is known about their image.
+    /// The new nodes exist: they become `building`, with what is known about their image.
     pub fn claimed(
         &mut self,
         nodes: Vec<NodeId>,
         rules: Option<&LaunchConfig>,
         pool: &PoolId,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> Vec<NodeChange> {
         if self.lacks_capacity() {
             self.stage = FulfillmentStage::Waiting;
@@ -299,38 +305,43 @@ impl Fulfillment {
         let unnamed = self
             .requested_nodes
             .iter_mut()
-            .filter(|part| matches!(part.state, RequestedNodeState::New) && part.node.is_none());
-        for (part, node) in unnamed.zip(nodes) {
-            part.node = Some(node);
+            .filter(|entry| matches!(entry.state, RequestedNodeState::New) && entry.node.is_none());
+        for (entry, node) in unnamed.zip(nodes) {
+            entry.node = Some(node);
         }
-        self.building_changes(rules, pool, world)
+        self.building_changes(rules, pool, inputs)
     }
 
-    /// Somebody removed a node that was made for it a moment ago.
-    pub fn is_node_missing(&self, world: &Inputs<'_>) -> bool {
-        let is_missing = |node: &NodeId| world.snapshot.node(node).is_none();
+    /// Whether a node that was just created for it has been deleted by another process.
+    pub fn is_node_missing(&self, inputs: &Inputs<'_>) -> bool {
+        let is_missing = |node: &NodeId| inputs.snapshot.node(node).is_none();
         self.requested_nodes
             .iter()
-            .any(|part| matches!(part.state, RequestedNodeState::New) && part.node.as_ref().is_some_and(is_missing))
+            .any(|entry| matches!(entry.state, RequestedNodeState::New) && entry.node.as_ref().is_some_and(is_missing))
     }
 
-    /// The changes with which its new nodes become building.
-    fn building_changes(&mut self, rules: Option<&LaunchConfig>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
-        let new = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, RequestedNodeState::New));
-        let changes = new.filter_map(|part| {
-            let id = part.node.clone()?;
-            let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
+    /// The changes that set its new nodes to `building`.
+    fn building_changes(
+        &mut self,
+        rules: Option<&LaunchConfig>,
+        pool: &PoolId,
+        inputs: &Inputs<'_>,
+    ) -> Vec<NodeChange> {
+        let new = self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::New));
+        let changes = new.filter_map(|entry| {
+            let id = entry.node.clone()?;
+            let label = rules?.labels.get(&pool.pool)?.get(&entry.label)?;
             let image_id = match &label.image {
                 LabelImage::Cloud(name) => Some(name.clone()),
                 LabelImage::Disk(name) => {
-                    part.image = Some(UploadRef::newest(&pool.provider, name, world));
-                    part.image.as_ref().and_then(UploadRef::image_id).cloned()
+                    entry.image = Some(UploadRef::newest(&pool.provider, name, inputs));
+                    entry.image.as_ref().and_then(UploadRef::image_id).cloned()
                 }
             };
-            Some(world.snapshot.node(&id)?.change(id, |record| {
-                // One that an earlier life began is building already.
+            Some(inputs.snapshot.node(&id)?.change(id, |record| {
+                // A node of a previous process may be `building` already.
                 if record.state.may_become(NodeState::Building, Writer::Launcher) {
-                    record.set_state(NodeState::Building, Writer::Launcher, world.now);
+                    record.set_state(NodeState::Building, Writer::Launcher, inputs.now);
                 }
                 record.image_id = image_id;
                 record.username = label.login.username.clone();
@@ -344,31 +355,31 @@ impl Fulfillment {
         changes.collect()
     }
 
-    /// The nodes are building: their launches begin.
+    /// The nodes are `building`: starts their launches.
     pub fn begin_launches(
         &mut self,
         request: &NodeRequest,
         id: &RequestId,
         rules: &LaunchConfig,
         pool: &PoolId,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> Vec<(NodeId, LaunchEffect)> {
         self.stage = FulfillmentStage::Building;
         let request_properties = Arc::new(request_properties(id, request));
         let mut effects = Vec::new();
-        for part in &mut self.requested_nodes {
-            let (RequestedNodeState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
-            let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&part.label)) else {
-                // The configuration lost it in this very moment.
-                part.state = RequestedNodeState::Failed(None);
+        for entry in &mut self.requested_nodes {
+            let (RequestedNodeState::New, Some(node)) = (&entry.state, entry.node.clone()) else { continue };
+            let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&entry.label)) else {
+                // A reload has just removed the label.
+                entry.state = RequestedNodeState::Failed(None);
                 continue;
             };
             let order = LaunchOrder {
                 pool: pool.pool.clone(),
-                label: part.label.clone(),
+                label: entry.label.clone(),
                 hostname: format!("np{node}"),
                 zone: self.zone.clone(),
-                image: part.image.as_ref().and_then(UploadRef::external_id).cloned(),
+                image: entry.image.as_ref().and_then(UploadRef::external_id).cloned(),
                 request: request_properties.clone(),
                 metadata: [
                     ("nodepool_node_id", node.to_string()),
@@ -377,92 +388,94 @@ impl Fulfillment {
                 ]
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
-                prior_instance: part.prior_instance.as_ref().and_then(|left| left.external_id.clone()),
-                may_exist: part.prior_instance.as_ref().is_some_and(|left| left.launch_started),
-                may_appear: part
+                prior_instance: entry.prior_instance.as_ref().and_then(|prior| prior.external_id.clone()),
+                may_exist: entry.prior_instance.as_ref().is_some_and(|prior| prior.launch_started),
+                may_appear: entry
                     .prior_instance
                     .as_ref()
-                    .is_some_and(|left| left.launch_started && left.external_id.is_none()),
+                    .is_some_and(|prior| prior.launch_started && prior.external_id.is_none()),
             };
-            let (launch, first) = Launch::begin(order, label, rules, world.monotonic_now);
-            part.state = RequestedNodeState::Launching(Box::new(launch));
-            effects.extend(first.into_iter().map(|ask| (node.clone(), ask)));
+            let (launch, first) = Launch::begin(order, label, rules, inputs.monotonic_now);
+            entry.state = RequestedNodeState::Launching(Box::new(launch));
+            effects.extend(first.into_iter().map(|effect| (node.clone(), effect)));
         }
         effects
     }
 
-    /// Something happened to one of its launches.
-    pub fn step(&mut self, node: &NodeId, event: LaunchEvent, world: &Inputs<'_>) -> Vec<FulfillmentEffect> {
+    /// Handles an event of one of its launches.
+    pub fn step(&mut self, node: &NodeId, event: LaunchEvent, inputs: &Inputs<'_>) -> Vec<FulfillmentEffect> {
         let many =
-            self.requested_nodes.iter().filter(|part| !matches!(part.state, RequestedNodeState::Reused)).count() > 1;
-        let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else {
+            self.requested_nodes.iter().filter(|entry| !matches!(entry.state, RequestedNodeState::Reused)).count() > 1;
+        let Some(entry) = self.requested_nodes.iter_mut().find(|entry| entry.node.as_ref() == Some(node)) else {
             return Vec::new();
         };
-        let RequestedNodeState::Launching(launch) = &mut part.state else { return Vec::new() };
+        let RequestedNodeState::Launching(launch) = &mut entry.state else { return Vec::new() };
         let (mut effects, mut needs_write) = (Vec::new(), false);
-        let launch_effects = launch.step(event, world.monotonic_now);
-        let made = launch.external_id().cloned();
+        let launch_effects = launch.step(event, inputs.monotonic_now);
+        let external_id = launch.external_id().cloned();
         for effect in launch_effects {
             match effect {
                 LaunchEffect::SaveId(_) => needs_write = true,
                 LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys }) => {
                     let launched = Box::new(LaunchedInstance { instance: *instance, host_keys });
-                    part.state = RequestedNodeState::Ready { launched, is_saved: false };
-                    // Others of this request are not there yet: what is there is not to be lost with them.
+                    entry.state = RequestedNodeState::Ready { launched, is_saved: false };
+                    // Other nodes of this request are not ready yet: write this one now, so that it is not lost if they
+                    // fail.
                     needs_write = many;
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::Failed(error)) => {
                     self.failure = Some(error.to_string());
-                    part.state = RequestedNodeState::Failed(made);
+                    entry.state = RequestedNodeState::Failed(external_id);
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::Abandoned) => {
-                    part.state = RequestedNodeState::Failed(made);
+                    entry.state = RequestedNodeState::Failed(external_id);
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::Aborted(_)) => {
-                    part.state = RequestedNodeState::Aborted;
+                    entry.state = RequestedNodeState::Aborted;
                     break;
                 }
-                // All nodes of a round have one zone, and the first of them says that it has gone.
+                // All nodes of a round share one zone, and the first `NoZone` clears it. A zone that is set and known
+                // as missing was chosen again in a later round.
                 LaunchEffect::Finished(LaunchOutcome::NoZone(zone))
                     if self.zone.is_some() && self.missing_zones.contains(&zone) =>
                 {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
-                    part.state = RequestedNodeState::Failed(made);
+                    entry.state = RequestedNodeState::Failed(external_id);
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::NoZone(zone)) => {
                     self.missing_zones.extend(self.zone.take().map(|_| zone));
-                    part.state = RequestedNodeState::Aborted;
+                    entry.state = RequestedNodeState::Aborted;
                     break;
                 }
                 LaunchEffect::Submit(Job::Launch(order)) => {
                     effects.push(FulfillmentEffect::Launch(LaunchEffect::Submit(Job::Launch(
-                        part.prepare_order(order, world),
+                        entry.prepare_order(order, inputs),
                     ))));
                 }
                 effect => effects.push(FulfillmentEffect::Launch(effect)),
             }
         }
         if needs_write {
-            effects.extend(part.write_now(node, world).map(|change| FulfillmentEffect::Save(Box::new(change))));
+            effects.extend(entry.write_now(node, inputs).map(|change| FulfillmentEffect::Save(Box::new(change))));
         }
         effects
     }
 
-    /// A write of one of its nodes has ended. What it was to say is said at the end of the request at the latest.
-    pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Option<NodeChange> {
-        let part = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
-        if let RequestedNodeState::Ready { is_saved, .. } = &mut part.state {
+    /// A node write completed. A failed one is not retried: finishing the request writes the same fields.
+    pub fn saved(&mut self, node: &NodeId, is_written: bool, inputs: &Inputs<'_>) -> Option<NodeChange> {
+        let entry = self.requested_nodes.iter_mut().find(|entry| entry.node.as_ref() == Some(node))?;
+        if let RequestedNodeState::Ready { is_saved, .. } = &mut entry.state {
             *is_saved &= is_written;
         }
-        let again = std::mem::replace(&mut part.write, WriteState::Idle) == WriteState::Dirty;
-        if again { part.write_now(node, world) } else { None }
+        let again = std::mem::replace(&mut entry.write, WriteState::Idle) == WriteState::Dirty;
+        if again { entry.write_now(node, inputs) } else { None }
     }
 
-    /// Why the last node that failed did so.
+    /// Error of the last node that failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -475,94 +488,97 @@ impl Fulfillment {
         }
     }
 
-    /// The cloud refused a node for want of quota, or of its zone.
+    /// Whether the cloud refused a node because its quota was exceeded or its zone was missing.
     pub fn was_aborted(&self) -> bool {
-        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::Aborted))
+        self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Aborted))
     }
 
     pub fn has_failed(&self) -> bool {
-        self.requested_nodes.iter().any(|part| matches!(part.state, RequestedNodeState::Failed(_)))
+        self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Failed(_)))
     }
 
-    /// Some of its nodes are there, and would be lost with it.
+    /// Whether it has usable nodes, which would be lost with it.
     pub fn has_usable_nodes(&self) -> bool {
         self.requested_nodes.iter().any(is_usable)
     }
 
-    /// All launches have ended, well or badly.
+    /// All launches have finished, successfully or not.
     pub fn launches_complete(&self) -> bool {
-        let is_open = |part: &RequestedNode| {
-            matches!(part.state, RequestedNodeState::Launching(_) | RequestedNodeState::New)
-                || part.write != WriteState::Idle
+        let is_open = |entry: &RequestedNode| {
+            matches!(entry.state, RequestedNodeState::Launching(_) | RequestedNodeState::New)
+                || entry.write != WriteState::Idle
         };
         self.stage == FulfillmentStage::Building && !self.requested_nodes.iter().any(is_open)
     }
 
     pub fn due(&self) -> Option<MonotonicTime> {
-        let launches = self.requested_nodes.iter().filter_map(|part| match &part.state {
+        let launches = self.requested_nodes.iter().filter_map(|entry| match &entry.state {
             RequestedNodeState::Launching(launch) => launch.due(),
             _ => None,
         });
         launches.min()
     }
 
-    /// Nodes whose launches are under way.
+    /// Nodes whose launches are in flight.
     pub fn launching(&self) -> Vec<NodeId> {
         self.launches().map(|(node, _)| node.clone()).collect()
     }
 
     pub fn launches(&self) -> impl Iterator<Item = (&NodeId, &Launch)> {
-        self.requested_nodes.iter().filter_map(|part| match &part.state {
-            RequestedNodeState::Launching(launch) => Some((part.node.as_ref()?, &**launch)),
+        self.requested_nodes.iter().filter_map(|entry| match &entry.state {
+            RequestedNodeState::Launching(launch) => Some((entry.node.as_ref()?, &**launch)),
             _ => None,
         })
     }
 
-    /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.
-    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &Inputs<'_>) -> Finish {
+    /// Finishes the request: fulfilled if every node is ready, declined if one failed, otherwise released because one
+    /// was aborted.
+    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, inputs: &Inputs<'_>) -> Finish {
         self.stage = FulfillmentStage::Finishing;
         let has_failed = self.has_failed();
-        // One that somebody else has ended is as good as gone.
+        // A request that another process has ended counts as deleted.
         let is_open = |stored: &&Versioned<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
-        let request = world.snapshot.request(id).filter(is_open);
-        // What is not written any more has to be there as it was written.
-        let is_still_valid = |part: &RequestedNode, record: &Node| match part.state {
+        let request = inputs.snapshot.request(id).filter(is_open);
+        // A node that is not written again must exist as it was written.
+        let is_still_valid = |entry: &RequestedNode, record: &Node| match entry.state {
             RequestedNodeState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
             _ => true,
         };
-        let is_there = |part: &RequestedNode| {
-            let stored = part.node.as_ref().and_then(|node| own_node(node, world));
-            stored.is_some_and(|stored| is_still_valid(part, &stored.record))
+        let exists = |entry: &RequestedNode| {
+            let stored = entry.node.as_ref().and_then(|node| own_node(node, inputs));
+            stored.is_some_and(|stored| is_still_valid(entry, &stored.record))
         };
-        let is_shown_ready =
-            |node: &NodeId| world.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
-        let fulfils = request.is_some() && self.requested_nodes.iter().all(|part| is_usable(part) && is_there(part));
+        let is_ready_in_snapshot =
+            |node: &NodeId| inputs.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
+        let fulfils = request.is_some() && self.requested_nodes.iter().all(|entry| is_usable(entry) && exists(entry));
         let mut nodes = Vec::new();
-        for part in &self.requested_nodes {
-            let Some(node) = &part.node else { continue };
-            let change = match &part.state {
-                RequestedNodeState::Ready { launched: found, is_saved } if !is_saved || !is_shown_ready(node) => {
-                    ready_change(node, found, world).map(|change| part.with_image(change))
+        for entry in &self.requested_nodes {
+            let Some(node) = &entry.node else { continue };
+            let change = match &entry.state {
+                RequestedNodeState::Ready { launched, is_saved } if !is_saved || !is_ready_in_snapshot(node) => {
+                    ready_change(node, launched, inputs).map(|change| entry.with_image(change))
                 }
-                RequestedNodeState::Failed(made) => state_change(node, NodeState::Failed, world).map(|mut change| {
-                    // The write that was to say so may have failed.
-                    if let Some(id) = made {
-                        change.record.external_id = id_value(id);
-                    }
-                    change
-                }),
-                RequestedNodeState::Aborted => state_change(node, NodeState::Aborted, world),
-                // It was not begun, so nothing is behind it.
-                RequestedNodeState::New => state_change(node, NodeState::Deleting, world),
+                RequestedNodeState::Failed(external_id) => {
+                    state_change(node, NodeState::Failed, inputs).map(|mut change| {
+                        // The write of the id may have failed.
+                        if let Some(id) = external_id {
+                            change.record.external_id = id_value(id);
+                        }
+                        change
+                    })
+                }
+                RequestedNodeState::Aborted => state_change(node, NodeState::Aborted, inputs),
+                // Its launch never started, so no instance exists.
+                RequestedNodeState::New => state_change(node, NodeState::Deleting, inputs),
                 RequestedNodeState::Unassigned
                 | RequestedNodeState::Reused
                 | RequestedNodeState::Ready { .. }
                 | RequestedNodeState::Launching(_) => None,
             };
-            let freed = !fulfils && is_usable(part) && is_there(part);
+            let freed = !fulfils && is_usable(entry) && exists(entry);
             let change = match (change, freed) {
                 (change, false) => change,
-                (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), deallocate)),
+                (None, true) => inputs.snapshot.node(node).map(|stored| stored.change(node.clone(), deallocate)),
                 (Some(mut change), true) => {
                     deallocate(&mut change.record);
                     Some(change)
@@ -572,11 +588,11 @@ impl Fulfillment {
         }
         let request = request.map(|stored| match (fulfils, has_failed) {
             (true, _) => stored.change(id.clone(), |record| {
-                record.set_state(RequestState::Fulfilled, world.now);
+                record.set_state(RequestState::Fulfilled, inputs.now);
                 record.nodes = self.nodes();
             }),
-            (false, true) => decline(id, stored, launcher, world),
-            (false, false) => stored.change(id.clone(), |record| record.set_state(RequestState::Requested, world.now)),
+            (false, true) => decline(id, stored, launcher, inputs),
+            (false, false) => stored.change(id.clone(), |record| record.set_state(RequestState::Requested, inputs.now)),
         });
         Finish { request, nodes }
     }

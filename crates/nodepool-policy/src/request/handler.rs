@@ -1,4 +1,4 @@
-//! NodeRequestHandler: one request that this pool has taken up, until it is handed out, declined or given back.
+//! NodeRequestHandler: one request that this pool has accepted, until it is fulfilled, declined or released.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 
-/// What the request waits for. One effect is under way at most, but for the probes of its nodes.
+/// Stage of a request. At most one effect is in flight, except for the probes of its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandlerStage {
@@ -30,11 +30,12 @@ pub struct NodeRequestHandler {
     pub nodes: Vec<NodeId>,
     pub stage: HandlerStage,
     pub since: Timestamp,
-    /// The picture it was decided on.
+    /// Revision of the snapshot on which the request was decided.
     pub revision: u64,
 }
 
-/// The transaction that ends a request well: the request fulfilled and its nodes allocated, together.
+/// The transaction that fulfils a request from existing nodes: the request becomes `fulfilled` and its nodes are
+/// allocated, together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImmediateFulfillment {
     pub request: RequestChange,
@@ -42,56 +43,55 @@ pub struct ImmediateFulfillment {
 }
 
 impl NodeRequestHandler {
-    /// Starts with the nodes that `fill` chose; those on hosts that have to be found alive are probed first.
+    /// Starts with the nodes that the verdict selected; nodes on hosts that require a liveness check are probed first.
     pub fn launch(
         id: RequestId,
         nodes: Vec<NodeId>,
         ctx: &PoolContext<'_>,
-        world: &Inputs<'_>,
+        inputs: &Inputs<'_>,
     ) -> (Self, Vec<(NodeId, HostIdentity)>) {
         let probes: Vec<(NodeId, HostIdentity)> = nodes
             .iter()
-            .filter_map(|node| Some((node.clone(), ctx.hosts.identity(&world.snapshot.node(node)?.record)?)))
+            .filter_map(|node| Some((node.clone(), ctx.hosts.identity(&inputs.snapshot.node(node)?.record)?)))
             .filter(|(_, identity)| ctx.hosts.is_probed(identity))
             .collect();
         let open: BTreeSet<NodeId> = probes.iter().map(|(node, _)| node.clone()).collect();
         let stage = if open.is_empty() { HandlerStage::Fulfilling } else { HandlerStage::Probing { open } };
-        (Self { id, nodes, stage, since: world.now, revision: world.snapshot.revision }, probes)
+        (Self { id, nodes, stage, since: inputs.now, revision: inputs.snapshot.revision }, probes)
     }
 
-    pub fn declining(id: RequestId, world: &Inputs<'_>) -> Self {
-        let revision = world.snapshot.revision;
-        Self { id, nodes: Vec::new(), stage: HandlerStage::Declining, since: world.now, revision }
+    pub fn declining(id: RequestId, inputs: &Inputs<'_>) -> Self {
+        let revision = inputs.snapshot.revision;
+        Self { id, nodes: Vec::new(), stage: HandlerStage::Declining, since: inputs.now, revision }
     }
 
-    /// A node answered; returns whether all have.
+    /// A node passed its probe; returns whether all have.
     pub fn probed(&mut self, node: &NodeId) -> bool {
         let HandlerStage::Probing { open } = &mut self.stage else { return false };
         open.remove(node);
         open.is_empty()
     }
 
-    /// Everything that had to happen before the hand-out has: the transaction, if the world still allows it.
-    pub fn launches_complete(&self, reservations: &Reservations, world: &Inputs<'_>) -> Option<ImmediateFulfillment> {
-        let request = world.snapshot.request(&self.id)?;
-        if request.record.state != RequestState::Requested || world.snapshot.is_request_locked(&self.id) {
+    /// All probes succeeded: returns the transaction, if the snapshot still allows it.
+    pub fn launches_complete(&self, reservations: &Reservations, inputs: &Inputs<'_>) -> Option<ImmediateFulfillment> {
+        let request = inputs.snapshot.request(&self.id)?;
+        if request.record.state != RequestState::Requested || inputs.snapshot.is_request_locked(&self.id) {
             return None;
         }
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for (id, label) in self.nodes.iter().zip(&request.record.node_types) {
-            assert!(reservations.is_assigned(id), "a handler hands out only nodes it has claimed");
-            let node = world.snapshot.node(id)?;
-            // Its host may have been given other labels while it was looked at.
+            assert!(reservations.is_assigned(id), "a handler fulfils only with nodes that are assigned to it");
+            let node = inputs.snapshot.node(id)?;
+            // The host's labels may have changed during the probe.
             let fits = node.record.is_idle() && node.record.labels.contains(label);
-            if !fits || world.snapshot.is_node_locked(id) {
+            if !fits || inputs.snapshot.is_node_locked(id) {
                 return None;
             }
-            // Ready stays ready, but the moment of a state's assignment is that of the last assignment of a state: an
-            // allocation is none.
+            // Allocation does not change the state, so `state_time` stays as it was.
             nodes.push(node.change(id.clone(), |record| allocate(record, &self.id, &request.record)));
         }
         let request = request.change(self.id.clone(), |record| {
-            record.set_state(RequestState::Fulfilled, world.now);
+            record.set_state(RequestState::Fulfilled, inputs.now);
             record.nodes = self.nodes.clone();
         });
         Some(ImmediateFulfillment { request, nodes })
@@ -106,25 +106,25 @@ impl NodeRequestHandler {
     }
 }
 
-/// The node is the request's from now on.
+/// Allocates the node to the request.
 pub fn allocate(record: &mut Node, id: &RequestId, request: &NodeRequest) {
     record.allocated_to = Some(id.clone());
     record.tenant_name = request.tenant_name.clone();
     record.requestor = request.requestor.clone();
 }
 
-/// R32: our name among those who declined; failed when everybody who is online has.
+/// Adds this launcher to `declined_by`. The request fails once every registered pool has declined.
 pub fn decline(
     id: &RequestId,
     request: &Versioned<NodeRequest>,
     launcher: &LauncherId,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> RequestChange {
     request.change(id.clone(), |record| {
         if !record.declined_by.contains(launcher) {
             record.declined_by.push(launcher.clone());
         }
-        let is_over = all_pools_declined(record, world);
-        record.set_state(if is_over { RequestState::Failed } else { RequestState::Requested }, world.now);
+        let is_over = all_pools_declined(record, inputs);
+        record.set_state(if is_over { RequestState::Failed } else { RequestState::Requested }, inputs.now);
     })
 }

@@ -1,5 +1,5 @@
-//! Launch: one node from building to ready or failed. Attempts, timeouts, host keys, unwinding; and never two instances
-//! for one node: what an attempt left behind is gone before the next one begins.
+//! Launch: state machine of one node from `building` to `ready` or failed, with attempts, timeouts, host keys and
+//! unwinding. A node never has two instances: the instance of an attempt is deleted before the next attempt starts.
 
 use std::sync::Arc;
 
@@ -12,36 +12,36 @@ use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 
-/// A failed deletion is tried again after so long.
+/// A failed deletion is retried after this time.
 const UNWIND_RETRY_INTERVAL: Seconds = Seconds(5.0);
 
-/// What a launch hears.
+/// Event of a launch.
 #[derive(Debug)]
 pub enum LaunchEvent {
     JobUpdate(JobEvent),
-    /// The host keys of the attempt of this number, or why there are none.
+    /// The host keys that the scan of this attempt gathered, or its error.
     Scanned(u32, Result<Vec<String>, String>),
     /// Time has passed.
     Clock,
-    /// Nobody wants the node any more.
+    /// The node is no longer needed.
     Abandon,
 }
 
-/// What it asks for.
+/// Effect of a launch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LaunchEffect {
     Submit(Job),
-    /// The job that was submitted last shall end.
+    /// Cancels the job that was submitted last.
     Abandon,
     Scan(ScanTarget),
-    /// What the instance had to say, for the log.
+    /// The instance's console text, for the log.
     ShowConsole {
         external_id: ExternalId,
         text: String,
     },
-    /// To be recorded before anything can go wrong.
+    /// Written at once, so that a crash cannot lose the instance.
     SaveId(ExternalId),
-    /// An attempt has ended: under what it is counted, how long the launch has taken so far, and where its instance is.
+    /// An attempt finished: its statsd result, the duration of the launch so far, and the zone of its instance.
     Report {
         result: &'static str,
         took: Seconds,
@@ -50,7 +50,7 @@ pub enum LaunchEffect {
     Finished(LaunchOutcome),
 }
 
-/// Where to look for host keys.
+/// Where to gather host keys.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScanTarget {
     pub attempt: u32,
@@ -60,7 +60,7 @@ pub struct ScanTarget {
     pub timeout: Seconds,
 }
 
-/// How a launch ends, once.
+/// Result of a launch, reported once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LaunchOutcome {
     Ready {
@@ -68,11 +68,11 @@ pub enum LaunchOutcome {
         host_keys: Vec<String>,
     },
     Failed(CloudError),
-    /// Over the cloud's quota: not a failure, it is tried again when there is room.
+    /// Over the cloud's quota: not a failure, the launch is retried when capacity is available.
     Aborted(String),
-    /// The zone has gone: the same, in another zone.
+    /// The zone does not exist: the same, in another zone.
     NoZone(String),
-    /// After `Input::Abandon`.
+    /// After `LaunchEvent::Abandon`.
     Abandoned,
 }
 
@@ -96,7 +96,7 @@ pub struct Launch {
 struct Checks {
     timeout: Seconds,
     boot_timeout: Seconds,
-    /// `None` where the node is taken as it is.
+    /// `None` if the node is used without a check.
     port: Option<u16>,
     gathers_keys: bool,
     console_log: bool,
@@ -106,12 +106,12 @@ struct Checks {
 #[serde(rename_all = "snake_case")]
 enum Stage {
     Creating,
-    /// It took too long, or nobody wants it; the job has been told to end.
+    /// The attempt timed out, or the node is no longer needed; the job is cancelled.
     Abandoning(AbandonReason),
     Scanning(#[serde(skip)] Box<Instance>),
-    /// There are no host keys; the console may say why.
+    /// The scan failed; the console may show the reason.
     FetchingConsole(#[serde(skip)] CloudError),
-    /// What the failed attempt made is deleted.
+    /// The instance of the failed attempt is being deleted.
     Unwinding {
         #[serde(skip)]
         since: MonotonicTime,
@@ -121,7 +121,7 @@ enum Stage {
     Finished,
 }
 
-/// Why a job was told to end.
+/// Why a job was cancelled.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum AbandonReason {
@@ -130,7 +130,7 @@ enum AbandonReason {
 }
 
 impl Launch {
-    /// Begins; the first thing that it asks for comes along.
+    /// Starts a launch; returns it with its first effects.
     pub fn begin(
         order: LaunchOrder,
         label: &LaunchLabel,
@@ -163,7 +163,7 @@ impl Launch {
         self.external_id.as_ref()
     }
 
-    /// How long the attempt that is under way has taken so far.
+    /// Duration of the current attempt so far.
     pub fn attempt_duration(&self, now: MonotonicTime) -> Seconds {
         now - self.attempt_started_at
     }
@@ -172,7 +172,7 @@ impl Launch {
         matches!(self.stage, Stage::Finished)
     }
 
-    /// When `Input::Clock` is wanted at the latest.
+    /// When `LaunchEvent::Clock` is due at the latest.
     pub fn due(&self) -> Option<MonotonicTime> {
         match self.stage {
             Stage::Creating | Stage::Scanning(_) | Stage::FetchingConsole(_) => {
@@ -190,7 +190,7 @@ impl Launch {
         match event {
             LaunchEvent::JobUpdate(JobEvent::InstanceKnown(id)) => self.note_id(id),
             LaunchEvent::JobUpdate(JobEvent::Finished(result)) => self.job_ended(result, now),
-            // An attempt that was given up may have left a scan behind, of an address that is another server's now.
+            // A scan of an abandoned attempt may still run. Its address may belong to another server by now.
             LaunchEvent::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
             LaunchEvent::Scanned(..) => Vec::new(),
             LaunchEvent::Clock => self.clock(now),
@@ -225,7 +225,7 @@ impl Launch {
             }
             (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
             (Stage::Creating, Ok(other)) => {
-                let detail = format!("the driver ended a launch with {other:?}");
+                let detail = format!("the driver finished a launch with an unexpected outcome: {other:?}");
                 self.attempt_failed(CloudError::Failed { kind: FailureKind::Unknown, detail }, now)
             }
             (Stage::FetchingConsole(error), result) => {
@@ -237,13 +237,13 @@ impl Launch {
                 effects.extend(self.attempt_failed(error, now));
                 effects
             }
-            (Stage::Abandoning(why), result) => {
-                let why = why.clone();
+            (Stage::Abandoning(reason), result) => {
+                let reason = reason.clone();
                 let mut effects = match result {
                     Ok(Outcome::Launched(instance)) => self.note_id(instance.external_id.clone()),
                     _ => Vec::new(),
                 };
-                match why {
+                match reason {
                     AbandonReason::Unwanted => {
                         self.stage = Stage::Finished;
                         effects.push(LaunchEffect::Finished(LaunchOutcome::Abandoned));
@@ -319,7 +319,8 @@ impl Launch {
                 vec![LaunchEffect::Abandon]
             }
             Stage::Unwinding { since, retry_at } if now >= since + self.checks.timeout => {
-                let deletion = retry_at.is_none().then_some(LaunchEffect::Abandon); // It would wait for the server's end for ever.
+                // A running deletion would otherwise wait for the server forever.
+                let deletion = retry_at.is_none().then_some(LaunchEffect::Abandon);
                 let report = [self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now)];
                 deletion.into_iter().chain(report).chain(self.failed(timeout_error())).collect()
             }
@@ -337,7 +338,7 @@ impl Launch {
                 self.stage = Stage::Abandoning(AbandonReason::Unwanted);
                 vec![LaunchEffect::Abandon]
             }
-            // Whoever deletes the node deletes what belongs to it.
+            // The deletion of the node includes its instance.
             Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
                 self.stage = Stage::Finished;
                 vec![LaunchEffect::Finished(LaunchOutcome::Abandoned)]
@@ -370,7 +371,7 @@ impl Launch {
     fn next_attempt(&mut self, now: MonotonicTime) -> Vec<LaunchEffect> {
         self.attempt += 1;
         self.attempt_started_at = now;
-        // Of an attempt of an earlier life only the server that was known at its end has been looked for.
+        // For an attempt of a previous process, only the server whose id was recorded has been deleted so far.
         let may_exist = self.external_id.take().is_none() || self.order.prior_instance.is_some();
         let order = Arc::make_mut(&mut self.order);
         (order.may_exist, order.may_appear, order.prior_instance) = (may_exist, false, None);
@@ -388,7 +389,7 @@ fn timeout_error() -> CloudError {
     CloudError::Failed { kind: FailureKind::ServerCreateTimeout, detail: "launch-timeout passed".to_owned() }
 }
 
-/// Under what a failure is counted.
+/// The kind under which a failure is counted.
 pub fn failure_kind(error: &CloudError) -> FailureKind {
     match error {
         CloudError::Failed { kind, .. } => *kind,

@@ -1,4 +1,4 @@
-//! What is written into the record of a node while it is launched.
+//! Changes to a node's record during its launch.
 
 use super::handler::allocate;
 use crate::inputs::Inputs;
@@ -12,14 +12,14 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{NodeChange, Versioned};
 
-/// What a launch has found out about its node.
+/// Result of a launch: the instance and its host keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchedInstance {
     pub instance: Instance,
     pub host_keys: Vec<String>,
 }
 
-/// Of a request that is over. One that was not begun is nobody's from here on, and goes.
+/// For a finished request: deallocates its node. A node whose launch never started is deleted.
 pub(crate) fn deallocate_or_delete(record: &mut Node, now: Timestamp) {
     deallocate(record);
     if record.state == NodeState::Init {
@@ -48,7 +48,7 @@ pub(crate) fn new_node(
     node
 }
 
-/// The request in the words that properties may quote.
+/// The request's fields that node properties may reference.
 pub(crate) fn request_properties(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
     serde_json::json!({
         "id": id, "labels": request.node_types, "requestor": request.requestor,
@@ -61,8 +61,8 @@ pub(crate) fn id_value(id: &ExternalId) -> Json {
     serde_json::to_value(id).unwrap_or_default().into()
 }
 
-pub(crate) fn resources(amounts: &Resources) -> JsonMap {
-    let numbers = amounts
+pub(crate) fn resources(resources: &Resources) -> JsonMap {
+    let numbers = resources
         .recorded(true)
         .iter()
         .filter(|(_, amount)| amount.is_finite())
@@ -71,29 +71,29 @@ pub(crate) fn resources(amounts: &Resources) -> JsonMap {
     numbers.into()
 }
 
-/// Whole numbers without a point, as others write them.
+/// Whole numbers are written without a decimal point, as Nodepool 11 writes them.
 fn number(amount: f64) -> serde_json::Value {
     if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
 }
 
-/// Nothing where somebody who minds no locks has put the node into a state that is not ours to end.
-pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &Inputs<'_>) -> Option<NodeChange> {
-    let stored = world.snapshot.node(node)?;
-    // A node that never began cannot have failed.
+/// `None` if a writer that ignores locks changed the node to a state that the launcher may not end.
+pub(crate) fn state_change(node: &NodeId, state: NodeState, inputs: &Inputs<'_>) -> Option<NodeChange> {
+    let stored = inputs.snapshot.node(node)?;
+    // A node whose launch never started cannot have failed.
     let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
     stored.record.state.may_become(next, Writer::Launcher).then_some(())?;
-    Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
+    Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, inputs.now)))
 }
 
-/// A node that is still there, and not in a state of somebody who minds no locks.
-pub(crate) fn own_node<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Versioned<Node>> {
+/// The node, if it exists in a state that the launcher may change. A writer that ignores locks can set other states.
+pub(crate) fn own_node<'a>(node: &NodeId, inputs: &Inputs<'a>) -> Option<&'a Versioned<Node>> {
     let is_launcher_state =
         |stored: &&Versioned<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
-    world.snapshot.node(node).filter(is_launcher_state)
+    inputs.snapshot.node(node).filter(is_launcher_state)
 }
 
-pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, world: &Inputs<'_>) -> Option<NodeChange> {
-    let stored = own_node(node, world)?;
+pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, inputs: &Inputs<'_>) -> Option<NodeChange> {
+    let stored = own_node(node, inputs)?;
     Some(stored.change(node.clone(), |record| {
         let instance = &launched.instance;
         record.external_id = id_value(&instance.external_id);
@@ -111,6 +111,6 @@ pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, world: &I
         if !launched.host_keys.is_empty() {
             record.host_keys = launched.host_keys.clone();
         }
-        record.set_state(NodeState::Ready, Writer::Launcher, world.now);
+        record.set_state(NodeState::Ready, Writer::Launcher, inputs.now);
     }))
 }

@@ -1,4 +1,5 @@
-//! One node of a request that is being assembled: what becomes of it, what is written of it, and what it boots from.
+//! Requested node: one node of a request with launches, with its state, its pending writes and the image that it boots
+//! from.
 
 use std::sync::Arc;
 
@@ -11,33 +12,32 @@ use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::{ExternalId, ImageName, LabelName, NodeId, ProviderName};
 use nodepool_model::snapshot::NodeChange;
 
-/// One node of the request.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RequestedNode {
-    /// Known from the claim on.
+    /// Set once the claim has been written.
     pub(crate) node: Option<NodeId>,
     pub(crate) label: LabelName,
     pub(crate) state: RequestedNodeState,
     pub(crate) write: WriteState,
-    /// Where its image is the builder's.
+    /// Set if the builder makes its image.
     #[serde(skip)]
     pub(crate) image: Option<UploadRef>,
-    /// What an earlier life left of it.
+    /// The instance of a previous process.
     pub(crate) prior_instance: Option<PriorInstance>,
 }
 
-/// An image of the builder, and the upload of it that a node boots from.
+/// An image of the builder, and the upload that a node boots from.
 #[derive(Clone, Debug)]
 pub(crate) struct UploadRef {
     pub(crate) provider: ProviderName,
     pub(crate) image: ImageName,
-    /// `None` where it has not been uploaded, or no more.
+    /// `None` if the provider has no upload of it.
     pub(crate) upload: Option<(ExternalId, String)>,
 }
 
 impl UploadRef {
-    pub(crate) fn newest(provider: &ProviderName, image: &ImageName, world: &Inputs<'_>) -> Self {
-        let newest = world.snapshot.images.newest_upload(provider, image);
+    pub(crate) fn newest(provider: &ProviderName, image: &ImageName, inputs: &Inputs<'_>) -> Self {
+        let newest = inputs.snapshot.images.newest_upload(provider, image);
         let upload = newest.and_then(|(key, stored)| Some((stored.record.external_id.clone()?, key.image_id())));
         Self { provider: provider.clone(), image: image.clone(), upload }
     }
@@ -51,48 +51,49 @@ impl UploadRef {
     }
 }
 
-/// What there is of a node that somebody began.
+/// A node's instance from a previous process.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PriorInstance {
     pub(crate) external_id: Option<ExternalId>,
-    /// Its launch was begun, so there may be an instance without a known id.
+    /// Its launch started, so an instance without a known id may exist.
     pub(crate) launch_started: bool,
 }
 
-/// One write of a node at a time, or the later would be refused for the version that the earlier made.
+/// At most one write per node is in flight: the version made by the earlier write would make ZooKeeper reject the later
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WriteState {
     Idle,
     InFlight,
-    /// Under way, and what it wrote is old already.
+    /// In flight, and what it writes is already outdated.
     Dirty,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RequestedNodeState {
-    /// There is no node for it, because there is no room.
+    /// No node is assigned to it, because capacity is insufficient.
     Unassigned,
     Reused,
     New,
     Launching(Box<Launch>),
-    /// What it is to become; written, or to be written with the end of the request.
+    /// The launch succeeded; the result is written, or will be written when the request is finished.
     Ready {
         #[serde(skip)]
         launched: Box<LaunchedInstance>,
         is_saved: bool,
     },
-    /// With what may still be there of it.
+    /// With the id of an instance that may still exist.
     Failed(#[serde(skip)] Option<ExternalId>),
     Aborted,
 }
 
 impl RequestedNode {
-    /// The order for one more attempt: each boots from what is the newest upload by then.
-    pub(crate) fn prepare_order(&mut self, mut order: Arc<LaunchOrder>, world: &Inputs<'_>) -> Arc<LaunchOrder> {
+    /// The order for one more attempt: each attempt boots from the upload that is newest by then.
+    pub(crate) fn prepare_order(&mut self, mut order: Arc<LaunchOrder>, inputs: &Inputs<'_>) -> Arc<LaunchOrder> {
         if let Some(image) = &mut self.image {
-            *image = UploadRef::newest(&image.provider, &image.image, world);
+            *image = UploadRef::newest(&image.provider, &image.image, inputs);
             if order.image.as_ref() != image.external_id() {
                 Arc::make_mut(&mut order).image = image.external_id().cloned();
             }
@@ -107,8 +108,8 @@ impl RequestedNode {
         change
     }
 
-    /// Writes what is known of the node now, or after the write that is under way.
-    pub(crate) fn write_now(&mut self, node: &NodeId, world: &Inputs<'_>) -> Option<NodeChange> {
+    /// Writes what is known of the node now, or after the write in flight.
+    pub(crate) fn write_now(&mut self, node: &NodeId, inputs: &Inputs<'_>) -> Option<NodeChange> {
         if self.write != WriteState::Idle {
             self.write = WriteState::Dirty;
             return None;
@@ -116,11 +117,11 @@ impl RequestedNode {
         let change = match &mut self.state {
             RequestedNodeState::Launching(launch) => {
                 let id = launch.external_id()?;
-                world.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
+                inputs.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
             }
-            RequestedNodeState::Ready { launched: found, is_saved } => {
-                // While the picture does not show the node nothing is said yet, and the end of the request says it.
-                let change = ready_change(node, found, world)?;
+            RequestedNodeState::Ready { launched, is_saved } => {
+                // While the snapshot lacks the node, nothing is written; finishing the request writes it.
+                let change = ready_change(node, launched, inputs)?;
                 *is_saved = true;
                 change
             }

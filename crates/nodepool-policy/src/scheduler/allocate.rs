@@ -1,4 +1,4 @@
-//! One request, one pool: serve it, leave it to somebody better placed, wait, or decline.
+//! Allocation: one pool's verdict about one request. The pool accepts, yields, defers or declines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ use nodepool_model::snapshot::Versioned;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Not this pool's business.
+    /// The request is not for this pool.
     Ignore(Reason),
-    /// Somebody else is better placed to serve it.
+    /// Another pool or launcher shall serve it.
     Yield(Reason),
     /// This pool could serve it, but not now.
     Defer(Reason),
     /// This pool can never serve it.
     Decline(Vec<Reason>),
-    /// Serve it so, one choice per wanted label, in order.
+    /// Serve it with these placements, one per requested label, in order.
     Accept(Vec<Placement>),
 }
 
@@ -42,13 +42,13 @@ impl Verdict {
     }
 }
 
-/// Read top to bottom; the first rule that matches decides. The rule numbers are those of the reference's algorithm.
+/// Rules from top to bottom; the first that matches decides.
 pub fn verdict(
     id: &RequestId,
     request: &Versioned<NodeRequest>,
     ctx: &PoolContext<'_>,
     reservations: &Reservations,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> Verdict {
     let record = &*request.record;
     match record.state {
@@ -57,56 +57,57 @@ pub fn verdict(
         RequestState::Fulfilled | RequestState::Failed => return Verdict::Ignore(Reason::Ended),
     }
     if record.declined_by.contains(ctx.launcher) {
-        // Who could have served it may have gone since without a word, and then nobody else would ever end it.
-        if all_pools_declined(record, world) && !world.snapshot.is_request_locked(id) {
+        // A pool that could have served the request may have disappeared without declining. If every remaining pool has
+        // declined, this pool declines again, so that the request fails instead of waiting forever.
+        if all_pools_declined(record, inputs) && !inputs.snapshot.is_request_locked(id) {
             return Verdict::Decline(vec![Reason::DeclinedBefore]);
         }
         return Verdict::Ignore(Reason::DeclinedBefore);
     }
-    if let Some(reason) = yield_reason(record, ctx, world) {
+    if let Some(reason) = yield_reason(record, ctx, inputs) {
         return Verdict::Yield(reason);
     }
-    let declined = decline_reasons(record, ctx, world);
+    let declined = decline_reasons(record, ctx, inputs);
     if declined.is_empty() {
-        // Tenant limits, concurrency and idle nodes are looked at only by a pool that could serve in the end.
-        if let Some(reason) = over_tenant_limit(record, ctx, reservations, world) {
+        // Tenant limits, concurrency and idle nodes matter only to a pool that could serve the request.
+        if let Some(reason) = over_tenant_limit(record, ctx, reservations, inputs) {
             return Verdict::Defer(reason);
         }
     }
-    if world.snapshot.is_request_locked(id) {
+    if inputs.snapshot.is_request_locked(id) {
         return Verdict::Yield(Reason::Locked);
     }
     if !declined.is_empty() {
         return Verdict::Decline(declined);
     }
     let placed = match ctx.hosts.launches() {
-        true => place(record, ctx, reservations, None, world),
-        false => place_on_static_hosts(record, ctx, reservations, world)
+        true => place(record, ctx, reservations, None, inputs),
+        false => place_on_static_hosts(record, ctx, reservations, inputs)
             .map(|nodes| nodes.into_iter().map(Placement::ReuseIdle).collect()),
     };
     match placed {
         Ok(placements) => Verdict::Accept(placements),
-        // Who keeps nodes in store does not wait for room.
+        // A min-ready request does not wait for capacity.
         Err(reason @ Reason::InsufficientCapacity { .. }) if record.is_min_ready() => Verdict::Decline(vec![reason]),
         Err(reason) => Verdict::Defer(reason),
     }
 }
 
-/// R32: nobody who is online is left to ask.
-pub fn all_pools_declined(request: &NodeRequest, world: &Inputs<'_>) -> bool {
-    world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
+/// Whether every registered pool has declined.
+pub fn all_pools_declined(request: &NodeRequest, inputs: &Inputs<'_>) -> bool {
+    inputs.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
 }
 
-/// R21 to R24: another pool is preferred, as long as it is online and has not declined.
-fn yield_reason(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Option<Reason> {
+/// Another pool is preferred, as long as it is registered and has not declined.
+fn yield_reason(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Option<Reason> {
     let wanted = request.distinct_labels();
     if let Some(preferred) = &request.provider
         && *preferred != ctx.id.provider
-        && candidates(request, &wanted, world).any(|pool| pool.provider_name.as_ref() == Some(preferred))
+        && candidates(request, &wanted, inputs).any(|pool| pool.provider_name.as_ref() == Some(preferred))
     {
         return Some(Reason::PreferredProvider(preferred.clone()));
     }
-    let first = candidates(request, &wanted, world).next()?;
+    let first = candidates(request, &wanted, inputs).next()?;
     if first.priority < ctx.pool.priority && !first.paused {
         let launcher = first.id.clone().unwrap_or_else(|| LauncherId::from("another pool"));
         return Some(Reason::PreferredPool { launcher, priority: first.priority });
@@ -115,30 +116,30 @@ fn yield_reason(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>
     (!lacking.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
 }
 
-/// Pools that have the labels and have not declined, the preferred ones first and those that pause last.
+/// Pools that have the labels and have not declined: preferred ones first, paused ones last.
 fn candidates<'a>(
     request: &'a NodeRequest,
     wanted: &'a BTreeSet<&LabelName>,
-    world: &Inputs<'a>,
+    inputs: &Inputs<'a>,
 ) -> impl Iterator<Item = &'a PoolComponent> {
     let has_declined = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| request.declined_by.contains(id));
-    world.snapshot.pools.serving(wanted).filter(move |pool| !has_declined(pool))
+    inputs.snapshot.pools.serving(wanted).filter(move |pool| !has_declined(pool))
 }
 
-/// A pool besides this one has the labels, has not declined, and has room as far as it says.
-pub(crate) fn other_pools_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &Inputs<'_>) -> bool {
+/// Whether another pool has the labels, has not declined, and does not report a lack of capacity.
+pub(crate) fn other_pools_could_serve(request: &NodeRequest, launcher: &LauncherId, inputs: &Inputs<'_>) -> bool {
     let wanted = request.distinct_labels();
     let is_other = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| id != launcher);
-    candidates(request, &wanted, world).any(|pool| is_other(pool) && !pool.paused)
+    candidates(request, &wanted, inputs).any(|pool| is_other(pool) && !pool.paused)
 }
 
 fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<LabelName> {
     wanted.iter().filter(|label| !pool.labels.contains(**label)).map(|label| (*label).clone()).collect()
 }
 
-/// R31: why this pool can never serve the request; empty where it can.
-pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
-    if ctx.pool.max_servers.is_some_and(|most| most <= 0) {
+/// Why this pool can never serve the request; empty if it can.
+pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Reason> {
+    if ctx.pool.max_servers.is_some_and(|limit| limit <= 0) {
         return vec![Reason::Disabled];
     }
     let lacking = lacking_labels(&request.distinct_labels(), ctx.pool);
@@ -150,13 +151,13 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
         return vec![Reason::TooManyNodes { wanted }];
     }
     if ctx.hosts.launches() {
-        return launch_decline_reasons(request, ctx, world);
+        return launch_decline_reasons(request, ctx, inputs);
     }
     if !request.reuse || request.is_min_ready() {
         return vec![Reason::LaunchesNothing];
     }
     if ctx.hosts.facts.static_hosts.is_empty() {
-        return Vec::new(); // Not known yet.
+        return Vec::new(); // The hosts are not known yet.
     }
     match slot_shortage(request, StaticHostIndex::configured, |host| host.slots as usize, ctx) {
         Some((labels, wanted, slots)) => vec![Reason::ExceedsQuota { labels, wanted, slots }],
@@ -164,7 +165,7 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
     }
 }
 
-/// Labels of which more is wanted than there are slots, by one way of counting: those of a label, and those of a host.
+/// Labels with more requested nodes than slots, counting slots per label and per host as given.
 fn slot_shortage(
     request: &NodeRequest,
     of_label: impl Fn(&StaticHostIndex, &LabelName) -> usize,
@@ -178,7 +179,7 @@ fn slot_shortage(
     if counts.len() == 1 {
         return None;
     }
-    // A slot of a host with several of them counts for each, and serves one at a time.
+    // A slot of a host with several labels counts for each label, but serves one node at a time.
     let fitting = matching::assign(&request.node_types, |label, most| {
         let hosts = ctx.hosts.facts.static_hosts.iter().enumerate();
         let fitting = hosts.filter(|(_, host)| host.pool == ctx.id.pool && host.labels.contains(label));
@@ -192,7 +193,7 @@ fn label_shortage(short: Shortage<'_, LabelName>) -> (Vec<LabelName>, usize, usi
     (labels.into_iter().collect(), short.wanted, short.found)
 }
 
-/// How often each label is wanted.
+/// How many nodes of each label are requested.
 pub fn label_counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
     let mut counts = BTreeMap::new();
     for label in &request.node_types {
@@ -201,30 +202,30 @@ pub fn label_counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
     counts
 }
 
-/// R26: what the tenant of the request is short of. Labels that this pool does not know count nothing.
+/// The tenant limit that the request would exceed. Labels that this pool does not know count nothing.
 pub(crate) fn over_tenant_limit(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
     reservations: &Reservations,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> Option<Reason> {
     let tenant = request.tenant_name.as_ref()?;
-    let mut available = world.config.tenant_limits.get(tenant)?.clone();
-    available.subtract(&world.snapshot.usage_totals.used_by_tenant(tenant));
+    let mut available = inputs.config.tenant_limits.get(tenant)?.clone();
+    available.subtract(&inputs.snapshot.usage_totals.used_by_tenant(tenant));
     if let Some(committed) = reservations.tenants.committed(tenant) {
         available.subtract(committed);
     }
-    let (resource, wanted, left) = available.shortage(&tenant_need(request, ctx))?;
-    Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, available: left })
+    let (resource, wanted, free) = available.shortage(&tenant_need(request, ctx))?;
+    Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, available: free })
 }
 
-/// Could the request be served if its tenant used nothing else? What never fits keeps nothing from others.
-pub fn fits_tenant(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> bool {
-    let limit = request.tenant_name.as_ref().and_then(|tenant| world.config.tenant_limits.get(tenant));
+/// Whether the request fits its tenant's limits at all. A request that never fits reserves nothing.
+pub fn fits_tenant(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> bool {
+    let limit = request.tenant_name.as_ref().and_then(|tenant| inputs.config.tenant_limits.get(tenant));
     limit.is_none_or(|limit| limit.shortage(&tenant_need(request, ctx)).is_none())
 }
 
-/// What a request takes from its tenant's limits.
+/// Resources that a request takes from its tenant's limits.
 pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
     let mut need = Resources::none();
     for label in request.node_types.iter().filter(|label| ctx.pool.labels.contains(*label)) {
@@ -233,43 +234,43 @@ pub fn tenant_need(request: &NodeRequest, ctx: &PoolContext<'_>) -> Resources {
     need
 }
 
-/// Idle nodes for every wanted label, or the first thing that is short.
+/// Idle nodes for every requested label, or the first shortage.
 fn place_on_static_hosts(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
     reservations: &Reservations,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> Result<Vec<NodeId>, Reason> {
-    if world.facts.get(&ctx.id.provider).is_none_or(|facts| facts.static_hosts.is_empty()) {
+    if inputs.facts.get(&ctx.id.provider).is_none_or(|facts| facts.static_hosts.is_empty()) {
         return Err(Reason::NotRefreshed(None));
     }
     let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
     for (label, wanted) in label_counts(request) {
-        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
+        let idle = inputs.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
         let reserved = reservations.reserved(label);
         if idle < wanted + reserved {
-            return Err(usable_slot_shortage(request, ctx, world)
+            return Err(usable_slot_shortage(request, ctx, inputs)
                 .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, reserved }, unreachable));
         }
     }
     matching::assign(&request.node_types, |label, most| {
-        let rotated = world.snapshot.idle_nodes_after(ctx.id, label, reservations.last_assigned.get(label));
-        rotated.filter(|id| is_assignable(id, request, ctx, reservations, world)).take(most).cloned().collect()
+        let rotated = inputs.snapshot.idle_nodes_after(ctx.id, label, reservations.last_assigned.get(label));
+        rotated.filter(|id| is_assignable(id, request, ctx, reservations, inputs)).take(most).cloned().collect()
     })
     .map_err(|short| {
         let (labels, wanted, free) = label_shortage(short);
-        usable_slot_shortage(request, ctx, world)
+        usable_slot_shortage(request, ctx, inputs)
             .map_or_else(|| Reason::NoFreeNodes { labels, wanted, free }, unreachable)
     })
 }
 
-/// Labels that the hosts could not serve if nobody else wanted anything: too many of them are down, or their nodes held.
+/// Labels that the hosts could not serve even without other requests: too many hosts are down, or their nodes are held.
 fn usable_slot_shortage(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
-    let held: Vec<_> = world.snapshot.nodes_on_hold(&ctx.id.provider).map(|(_, node)| &node.record).collect();
+    let held: Vec<_> = inputs.snapshot.nodes_on_hold(&ctx.id.provider).map(|(_, node)| &node.record).collect();
     let mut held_on: BTreeMap<HostIdentity, usize> = BTreeMap::new();
     for identity in held.iter().filter_map(|node| ctx.hosts.identity(node)) {
         *held_on.entry(identity).or_insert(0) += 1;
@@ -290,16 +291,16 @@ fn is_assignable(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
     reservations: &Reservations,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> bool {
-    if reservations.is_assigned(id) || world.snapshot.is_node_locked(id) {
+    if reservations.is_assigned(id) || inputs.snapshot.is_node_locked(id) {
         return false;
     }
-    let node = &world.snapshot.node(id).expect("an index names only nodes that are there").record;
-    // A label kept for a request of higher rank is spared, unless enough idle nodes of it are left beside what this
-    // request may take: the wishes for the label, and those for other labels that this node carries as well.
+    let node = &inputs.snapshot.node(id).expect("an index names only existing nodes").record;
+    // Spares a label that is reserved for a request of higher rank, unless enough idle nodes remain beside those that
+    // this request may take: its demand for the label, and its demand for other labels that this node also has.
     let is_reserved = node.labels.iter().filter(|label| reservations.reserved(label) > 0).any(|label| {
-        let idle = world.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
+        let idle = inputs.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
         let taken = request.node_types.iter().filter(|label| node.labels.contains(label)).count();
         idle < reservations.reserved(label) + taken
     });

@@ -1,4 +1,4 @@
-//! Whether there is room for nodes that are launched: the limits of cloud and pool, and what is used and kept of them.
+//! Capacity for launched nodes: the limits of cloud and pool, minus what is used and reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 
-/// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
-pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, world: &Inputs<'_>) -> Vec<Reason> {
+/// Reasons to decline a request of a launching pool: unusable labels, missing images, and needs that never fit.
+pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Reason> {
     let facts = &ctx.hosts.facts;
     if let Some(Unavailable::Permanent(why)) = &facts.unavailable {
         return vec![Reason::OutOfService(why.clone())];
     }
-    let trouble = |name: &LabelName| {
+    let unavailable = |name: &LabelName| {
         let label = facts.launch_label(&ctx.id.pool, name)?;
-        label.unavailable.clone().or_else(|| lacks_upload(&label.image, &ctx.id.provider, world))
+        label.unavailable.clone().or_else(|| lacks_upload(&label.image, &ctx.id.provider, inputs))
     };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
     for label in request.distinct_labels() {
-        let (labels, why, text) = match trouble(label) {
+        let (labels, why, text) = match unavailable(label) {
             Some(Unavailable::Permanent(text)) => (&mut broken.0, &mut broken.1, text),
             Some(Unavailable::Temporary(text)) => (&mut missing.0, &mut missing.1, text),
             None => continue,
@@ -40,29 +40,29 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, worl
     let mut need = Resources::none();
     request.node_types.iter().for_each(|label| need.add(facts.need(&ctx.id.pool, label)));
     let of_cloud =
-        (!ctx.pool.ignore_provider_quota).then(|| facts.max_capacity()).and_then(|most| most.shortage(&need));
+        (!ctx.pool.ignore_provider_quota).then(|| facts.max_capacity()).and_then(|limits| limits.shortage(&need));
     match ctx.pool.limits.shortage(&need).or(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),
     }
 }
 
-/// An image of the builder that has not been uploaded to this provider.
-pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &Inputs<'_>) -> Option<Unavailable> {
+/// Reported if the builder's image has not been uploaded to this provider.
+pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, inputs: &Inputs<'_>) -> Option<Unavailable> {
     let LabelImage::Disk(name) = image else { return None };
-    let upload = world.snapshot.images.newest_upload(provider, name);
+    let upload = inputs.snapshot.images.newest_upload(provider, name);
     upload.is_none().then(|| Unavailable::Temporary(format!("image {name} has not been uploaded to this provider")))
 }
 
-/// How many idle nodes of each label a request takes, whether there is room for the others or not.
+/// How many idle nodes of each label the request can reuse, whether or not capacity suffices for the rest.
 pub fn reusable<'a>(
     request: &'a NodeRequest,
     ctx: &PoolContext<'_>,
     reservations: &Reservations,
     zone: Option<&str>,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> BTreeMap<&'a LabelName, usize> {
-    let mut idle = IdleNodeSelector { ctx, reservations, world, zone, selected: BTreeSet::new() };
+    let mut idle = IdleNodeSelector { ctx, reservations, inputs, zone, selected: BTreeSet::new() };
     let mut selected = BTreeMap::new();
     for label in request.node_types.iter().filter(|_| request.reuse) {
         if idle.select(label).is_some() {
@@ -72,18 +72,18 @@ pub fn reusable<'a>(
     selected
 }
 
-/// Idle nodes that go to one request, one after the other: all of one zone, that of the first.
+/// Selects idle nodes for one request, one after the other; all are in the zone of the first.
 struct IdleNodeSelector<'a> {
     ctx: &'a PoolContext<'a>,
     reservations: &'a Reservations,
-    world: &'a Inputs<'a>,
+    inputs: &'a Inputs<'a>,
     zone: Option<&'a str>,
     selected: BTreeSet<NodeId>,
 }
 
 impl IdleNodeSelector<'_> {
     fn select(&mut self, label: &LabelName) -> Option<NodeId> {
-        let snapshot = self.world.snapshot;
+        let snapshot = self.inputs.snapshot;
         let is_free = |id: &&NodeId| {
             !self.selected.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)
         };
@@ -96,29 +96,31 @@ impl IdleNodeSelector<'_> {
     }
 }
 
-/// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room. Where a zone is given
-/// the nodes are of that.
+/// Places a request: idle nodes if the request may reuse them, else new ones while capacity lasts. If a zone is given,
+/// idle nodes are of that zone.
 pub fn place(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
     reservations: &Reservations,
     zone: Option<&str>,
-    world: &Inputs<'_>,
+    inputs: &Inputs<'_>,
 ) -> Result<Vec<Placement>, Reason> {
     let facts = &ctx.hosts.facts;
     if facts.refreshed_at == Timestamp::default() {
-        return Err(Reason::NotRefreshed(facts.unavailable.as_ref().map(|trouble| trouble.reason().to_owned())));
+        return Err(Reason::NotRefreshed(
+            facts.unavailable.as_ref().map(|unavailable| unavailable.reason().to_owned()),
+        ));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut pool_capacity = ctx.pool.limits.clone();
-    pool_capacity.subtract(&world.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label)));
+    pool_capacity.subtract(&inputs.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label)));
     let mut cloud_capacity = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.capacity() };
-    cloud_capacity.subtract(&world.snapshot.usage_totals.used_by_provider(&ctx.id.provider, need));
+    cloud_capacity.subtract(&inputs.snapshot.usage_totals.used_by_provider(&ctx.id.provider, need));
     for capacity in [&mut pool_capacity, &mut cloud_capacity] {
         capacity.subtract(&reservations.pending_launches);
         capacity.subtract(&reservations.reserved_resources);
     }
-    let mut idle = IdleNodeSelector { ctx, reservations, world, zone, selected: BTreeSet::new() };
+    let mut idle = IdleNodeSelector { ctx, reservations, inputs, zone, selected: BTreeSet::new() };
     let mut placements = Vec::new();
     for label in &request.node_types {
         if let Some(node) = request.reuse.then(|| idle.select(label)).flatten() {
@@ -127,8 +129,8 @@ pub fn place(
         }
         let one = facts.need(&ctx.id.pool, label);
         for capacity in [&mut pool_capacity, &mut cloud_capacity] {
-            if let Some((resource, wanted, left)) = capacity.shortage(one) {
-                return Err(Reason::InsufficientCapacity { resource, wanted, available: left });
+            if let Some((resource, wanted, available)) = capacity.shortage(one) {
+                return Err(Reason::InsufficientCapacity { resource, wanted, available });
             }
             capacity.subtract(one);
         }

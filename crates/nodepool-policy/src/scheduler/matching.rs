@@ -1,12 +1,12 @@
-//! Which of several interchangeable things serves which wish: a maximum matching by augmenting paths.
+//! Assigns interchangeable candidates to demands: a maximum matching by augmenting paths.
 //!
-//! Kuhn's algorithm (H. W. Kuhn, "The Hungarian method for the assignment problem", 1955), after a greedy first
-//! round, on bipartite graphs where all wishes of one kind have the same candidates.
+//! Kuhn's algorithm (H. W. Kuhn, "The Hungarian method for the assignment problem", 1955), after a greedy first round,
+//! on bipartite graphs where all demands of one kind have the same candidates.
 
 use std::collections::BTreeMap;
 
-/// Kinds that are short together: fewer candidates have one of them than there are wishes for them (P. Hall, "On
-/// representatives of subsets", 1935).
+/// Kinds that are short together: their demands outnumber their candidates (P. Hall, "On representatives of subsets",
+/// 1935).
 #[derive(Debug, PartialEq)]
 pub struct Shortage<'a, K> {
     pub kinds: Vec<&'a K>,
@@ -14,9 +14,9 @@ pub struct Shortage<'a, K> {
     pub found: usize,
 }
 
-/// Gives each wish a candidate of its kind, each candidate once; or says why some wish must stay without.
+/// Assigns each demand a candidate of its kind, each candidate once; or returns a shortage.
 ///
-/// For `n` wishes the first `n` candidates of each kind suffice: whoever would need a later one could swap.
+/// For `n` demands the first `n` candidates of each kind suffice: a demand that needed a later one could swap.
 pub fn assign<K: Ord, T: Ord + Clone>(
     demands: &[K],
     candidates: impl Fn(&K, usize) -> Vec<T>,
@@ -43,11 +43,11 @@ pub fn assign<K: Ord, T: Ord + Clone>(
     for (candidate, demand) in taken_by {
         assigned[demand] = Some(candidate);
     }
-    Ok(assigned.into_iter().map(|candidate| candidate.expect("every wish has taken a candidate")).collect())
+    Ok(assigned.into_iter().map(|candidate| candidate.expect("every demand has a candidate")).collect())
 }
 
-/// Finds a chain of swaps that frees a candidate for `wish`; breadth first, so that depth is bounded. Where there is none, the
-/// kinds on the way share all their candidates, and each of those is taken.
+/// Finds a chain of swaps that frees a candidate for `demand`. Breadth first, so that depth is bounded. If no chain
+/// exists, the visited kinds share all their candidates, and each of those is taken.
 fn augment<'a, K: Ord, T: Ord + Clone>(
     demand: usize,
     demands: &'a [K],
@@ -59,7 +59,7 @@ fn augment<'a, K: Ord, T: Ord + Clone>(
     let mut visited_kinds: Vec<&'a K> = Vec::new();
     while let Some(seeker) = queue.pop_front() {
         let kind = &demands[seeker];
-        // Wishes of one kind reach the same candidates.
+        // Demands of one kind reach the same candidates.
         if visited_kinds.contains(&kind) {
             continue;
         }
@@ -130,7 +130,7 @@ mod tests {
         check(&["a b", "a b", "c", "c"], &["c", "a", "a", "b"], Err(("b a", 3, 2)));
     }
 
-    /// The obviously right and slow way: try every order.
+    /// The naive way: tries every order.
     fn possible(nodes: &[Vec<u8>], demands: &[u8], used: &mut Vec<bool>) -> bool {
         let Some((first, rest)) = demands.split_first() else { return true };
         (0..nodes.len()).any(|node| {
@@ -157,7 +157,7 @@ mod tests {
             prop_assert_eq!(found.is_ok(), expected);
             if let Err(short) = &found {
                 let fitting = nodes.iter().filter(|labels| labels.iter().any(|label| short.kinds.contains(&label))).count();
-                let wanted = demands.iter().filter(|wish| short.kinds.contains(wish)).count();
+                let wanted = demands.iter().filter(|kind| short.kinds.contains(kind)).count();
                 prop_assert_eq!((short.wanted, short.found), (wanted, fitting));
                 prop_assert!(fitting < wanted);
             }

@@ -1,4 +1,4 @@
-//! Who serves a request and with which nodes: verdicts, capacity, placement, reservations, min-ready.
+//! Scheduler: which pool serves a request and with which nodes. Verdicts, capacity, placement, reservations, min-ready.
 
 pub mod allocate;
 pub mod capacity;

@@ -1,4 +1,4 @@
-//! Who looks at requests, and with what in mind: the pool, its standing hosts, and what is spoken for.
+//! Inputs of a scheduling pass: the pool, its static hosts, and the capacity that is already reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::HostIdentity;
 
-/// How one wish of a request is served.
+/// How one node of a request is provided.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
     ReuseIdle(NodeId),
     LaunchNew(LabelName),
 }
 
-/// The pool that looks at requests.
+/// The pool that runs the pass.
 pub struct PoolContext<'a> {
     pub id: &'a PoolId,
     pub launcher: &'a LauncherId,
@@ -27,18 +27,18 @@ pub struct PoolContext<'a> {
     pub hosts: &'a StaticHostIndex,
 }
 
-/// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
+/// Reserved capacity: nodes of fulfilments in flight, and the reservations of requests of higher rank.
 #[derive(Clone, Debug, Default)]
 pub struct Reservations {
     nodes: BTreeMap<NodeId, Vec<LabelName>>,
     assigned: BTreeMap<LabelName, usize>,
     reserved: BTreeMap<LabelName, usize>,
     pub tenants: TenantUsage,
-    /// What waiting requests of higher rank keep of the provider's and the pool's limits.
+    /// Resources reserved by waiting requests of higher rank, of the limits of provider and pool.
     pub reserved_resources: Resources,
-    /// What nodes take that are about to be there, and in no picture yet.
+    /// Resources of nodes that are being created and are not in the snapshot yet.
     pub pending_launches: Resources,
-    /// Where the last hand-out of a label stopped, so that the hosts take turns.
+    /// The node of each label that was assigned last, so that the hosts are used in turn.
     pub last_assigned: BTreeMap<LabelName, NodeId>,
 }
 
@@ -64,7 +64,7 @@ impl Reservations {
         self.nodes.contains_key(id)
     }
 
-    /// A pass decides anew what is kept for whom.
+    /// A pass computes the reservations again.
     pub fn begin_pass(&mut self, pending_launches: Resources) {
         self.reserved.clear();
         self.tenants.clear();
@@ -72,17 +72,17 @@ impl Reservations {
         self.pending_launches = pending_launches;
     }
 
-    /// Requests of lower rank leave so much of the limits alone.
+    /// Reserves an amount of the limits against requests of lower rank.
     pub fn reserve_resource(&mut self, resource: &str, amount: f64) {
         self.reserved_resources.add(&Resources::none().with(resource, amount));
     }
 
-    /// A request was accepted whose new nodes take this.
+    /// Adds the need of an accepted request's new nodes.
     pub fn add_pending_launch(&mut self, need: &Resources) {
         self.pending_launches.add(need);
     }
 
-    /// Requests of lower rank leave so many idle nodes of a label alone.
+    /// Reserves idle nodes of a label against requests of lower rank.
     pub fn reserve(&mut self, label: &LabelName, count: usize) {
         *self.reserved.entry(label.clone()).or_insert(0) += count;
     }
@@ -96,15 +96,15 @@ impl Reservations {
     }
 }
 
-/// The standing hosts of one pool, indexed for decisions; made anew when the provider's facts change.
+/// The static hosts of one pool, indexed for decisions; built again when the provider facts change.
 #[derive(Clone, Debug)]
 pub struct StaticHostIndex {
     pub facts: Arc<ProviderFacts>,
-    /// Slots per label by configuration, and those on hosts that may serve.
+    /// Slots per label: configured, and on hosts that may serve.
     slots: BTreeMap<LabelName, (usize, usize)>,
-    /// Whether a host has to be found alive before each hand-out.
+    /// Whether a host needs a successful probe before each fulfilment.
     probed: BTreeMap<HostIdentity, bool>,
-    /// Of those that were found dead.
+    /// Hosts that failed their check.
     dead: BTreeSet<HostIdentity>,
 }
 
@@ -130,7 +130,7 @@ impl StaticHostIndex {
         Arc::ptr_eq(&self.facts, facts)
     }
 
-    /// Which standing host a node is, where its pool still has it.
+    /// The static host of a node, if the pool still has it.
     pub fn identity(&self, node: &Node) -> Option<HostIdentity> {
         let identity = HostIdentity {
             name: node.hostname.clone()?,
@@ -144,7 +144,7 @@ impl StaticHostIndex {
         self.probed.get(identity).copied().unwrap_or(true)
     }
 
-    /// Whether a probe would only find out what is known.
+    /// Whether the host is already known to be dead, so that a probe is pointless.
     pub fn is_dead(&self, identity: &HostIdentity) -> bool {
         self.dead.contains(identity)
     }

@@ -1,4 +1,4 @@
-//! Why a request is not served here, or not now: values that are computed, kept and shown.
+//! Reasons of a verdict: why a pool does not serve a request, or not now. Computed, recorded and displayed.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use nodepool_model::records::request::MAX_NODES;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    // Nothing to do here.
+    // Ignored.
     Ended,
     DeclinedBefore,
     BeingServed,
-    // Somebody else is better placed or busy with it.
+    // Yielded: another pool is preferred, or handles the request already.
     Locked,
     /// By another pool of this process.
     HandledByOtherPool,
@@ -21,10 +21,12 @@ pub enum Reason {
         priority: i64,
     },
     OthersHaveLabels(Vec<LabelName>),
-    // Not now.
+    // Deferred.
     NotConnected,
+    /// The pool is about to stop: its launcher shuts down, or a reload replaces or removes the pool.
+    Draining,
     NotRegistered,
-    /// Nothing is known of the provider yet; with the error of the last look.
+    /// The provider facts have not been refreshed yet; with the error of the last refresh.
     NotRefreshed(Option<String>),
     HandlesNothing,
     Concurrency {
@@ -36,7 +38,7 @@ pub enum Reason {
         idle: usize,
         reserved: usize,
     },
-    /// Of each label there are enough, of all of them together there are not: they are on the same nodes.
+    /// Each label alone has enough nodes, but all labels together do not, because they share nodes.
     NoFreeNodes {
         labels: Vec<LabelName>,
         wanted: usize,
@@ -53,28 +55,28 @@ pub enum Reason {
         wanted: f64,
         available: f64,
     },
-    /// Of the provider's limits or the pool's.
+    /// By the limits of the provider or of the pool.
     InsufficientCapacity {
         resource: String,
         wanted: f64,
         available: f64,
     },
-    /// The cloud itself refused for want of quota.
+    /// The cloud itself refused a node because its quota was exceeded.
     OverQuota,
-    /// The zone that was chosen has gone.
+    /// The chosen zone no longer exists.
     NoZone(String),
     WriteFailed(String),
     DeadHost(String),
-    // Never here.
+    // Declined.
     Disabled,
     OutOfService(String),
     LabelsNotAvailable(Vec<LabelName>),
-    /// More than one request may ask for.
+    /// The request has more nodes than allowed.
     TooManyNodes {
         wanted: usize,
     },
     LaunchesNothing,
-    /// They can never work here, and why the first of them cannot.
+    /// These labels can never work here; `why` is the reason of the first.
     LabelsBroken {
         labels: Vec<LabelName>,
         why: String,
@@ -88,14 +90,14 @@ pub enum Reason {
         wanted: f64,
         limit: f64,
     },
-    /// What the last attempt said.
+    /// Error of the last attempt.
     LaunchFailed(String),
     ExceedsQuota {
         labels: Vec<LabelName>,
         wanted: usize,
         slots: usize,
     },
-    // It is.
+    // Accepted.
     Checking {
         nodes: usize,
     },
@@ -114,7 +116,7 @@ fn for_labels(labels: &[LabelName]) -> String {
     }
 }
 
-/// Without blanks, as the reference writes them; of very many the first will do.
+/// Without spaces, as Nodepool 11 writes them; a long list is cut.
 fn join(labels: &[LabelName]) -> String {
     const MAX_LABELS_SHOWN: usize = 50;
     let shown = labels.iter().take(MAX_LABELS_SHOWN).map(LabelName::as_str).collect::<Vec<_>>().join(",");
@@ -130,8 +132,8 @@ impl fmt::Display for Reason {
             Reason::Ended => f.write_str("it has ended"),
             Reason::DeclinedBefore => f.write_str("this pool declined it before"),
             Reason::BeingServed => f.write_str("a launcher has accepted it"),
-            Reason::Locked => f.write_str("somebody holds its lock; it is looked at again when the lock is free"),
-            Reason::HandledByOtherPool => f.write_str("another pool of this launcher is about to take it"),
+            Reason::Locked => f.write_str("the request is locked; it is evaluated again when the lock is released"),
+            Reason::HandledByOtherPool => f.write_str("another pool of this launcher is handling it"),
             Reason::PreferredProvider(provider) => write!(f, "it prefers provider {provider}, which could serve it"),
             Reason::PreferredPool { launcher, priority } => {
                 write!(f, "{launcher} could serve it and has the better priority {priority}")
@@ -140,15 +142,16 @@ impl fmt::Display for Reason {
                 write!(f, "this pool lacks [{}], another pool has all labels", join(labels))
             }
             Reason::NotConnected => f.write_str("ZooKeeper does not answer"),
+            Reason::Draining => f.write_str("the pool is being shut down or replaced"),
             Reason::NotRegistered => f.write_str("the registrations of this launcher's pools are not visible yet"),
-            Reason::NotRefreshed(None) => f.write_str("the provider has not been looked at yet"),
-            Reason::NotRefreshed(Some(why)) => write!(f, "the provider could not be looked at yet: {why}"),
+            Reason::NotRefreshed(None) => f.write_str("the provider has not been refreshed yet"),
+            Reason::NotRefreshed(Some(why)) => write!(f, "the provider could not be refreshed yet: {why}"),
             Reason::OutOfService(why) => write!(f, "the provider is out of service: {why}"),
             Reason::HandlesNothing => f.write_str("max-concurrency is 0: this provider handles no requests"),
             Reason::Concurrency { limit } => write!(f, "max-concurrency: {limit} requests are being handled"),
-            Reason::NoIdleNode { label, wanted, idle, reserved: kept } => {
+            Reason::NoIdleNode { label, wanted, idle, reserved } => {
                 write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle")?;
-                if *kept > 0 { write!(f, ", {kept} kept for requests before it") } else { Ok(()) }
+                if *reserved > 0 { write!(f, ", {reserved} reserved for requests of higher rank") } else { Ok(()) }
             }
             Reason::NoFreeNodes { labels, wanted, free } => {
                 write!(f, "needs {wanted} idle node(s) {}, only {free} are free for it", for_labels(labels))
@@ -158,21 +161,24 @@ impl fmt::Display for Reason {
                 "needs {wanted} node(s) {}, but only {usable} are usable: hosts are down or nodes are held",
                 for_labels(labels)
             ),
-            Reason::OverTenantLimit { tenant, resource, wanted, available: left } => {
-                write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {left}")
+            Reason::OverTenantLimit { tenant, resource, wanted, available } => {
+                write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {available}")
             }
-            Reason::InsufficientCapacity { resource, wanted, available: left } => {
-                write!(f, "quota: the next node needs {resource} {wanted}, free {left}")
+            Reason::InsufficientCapacity { resource, wanted, available } => {
+                write!(f, "quota: the next node needs {resource} {wanted}, free {available}")
             }
-            Reason::OverQuota => f.write_str("quota: the cloud refused a node; it is tried again"),
-            Reason::NoZone(zone) => write!(f, "the cloud has no zone {zone} any more; another one is tried"),
-            Reason::WriteFailed(why) => write!(f, "writing to ZooKeeper failed: {why}; it is tried again"),
+            Reason::OverQuota => f.write_str("quota: the cloud refused a node; retrying"),
+            Reason::NoZone(zone) => write!(f, "zone {zone} no longer exists in the cloud; trying another zone"),
+            Reason::WriteFailed(why) => write!(f, "writing to ZooKeeper failed: {why}; retrying"),
             Reason::DeadHost(why) => write!(f, "a host failed its check: {why}"),
-            // The texts up to the colon are the reference's.
+            // The texts up to the colon are Nodepool 11's.
             Reason::Disabled => f.write_str("pool is disabled by max_servers"),
             Reason::LabelsNotAvailable(labels) => write!(f, "node type(s) [{}] not available", join(labels)),
             Reason::TooManyNodes { wanted } => {
-                write!(f, "it asks for {wanted} nodes, and a request can get {MAX_NODES} at most: ask with several")
+                write!(
+                    f,
+                    "it requests {wanted} nodes; a request can have at most {MAX_NODES}: split it into several requests"
+                )
             }
             Reason::LabelsBroken { labels, why } => write!(f, "node type(s) [{}] not available: {why}", join(labels)),
             Reason::ImagesNotAvailable { labels, why } => {
@@ -190,7 +196,7 @@ impl fmt::Display for Reason {
             }
             Reason::Checking { nodes } => write!(f, "checking that {nodes} node(s) are alive"),
             Reason::Launching { nodes } => write!(f, "launching {nodes} node(s)"),
-            Reason::Fulfilling { nodes } => write!(f, "handing out {nodes} node(s)"),
+            Reason::Fulfilling { nodes } => write!(f, "fulfilling with {nodes} idle node(s)"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the pools of one process show each other, because ZooKeeper does not show it, or not yet.
+//! State shared by the pools of one process, because ZooKeeper does not show it, or not yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::tenant_usage::{PendingTenantUsage, TenantReservations};
 use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
 use nodepool_model::records::resources::Resources;
 
-/// Requests that somebody is about to take, and who.
+/// Requests about which a pool is writing, and the pool that holds the lease.
 pub type RequestLeases = BTreeMap<RequestId, PoolId>;
 
 #[derive(Clone, Debug, Default)]
 pub struct SharedPoolState {
-    /// For tenants, by the pool that keeps it: of one that comes back while it ends there are two for a while.
+    /// Tenant reservations by pool. A pool that is re-added while it drains has two entries for a while.
     reservations: BTreeMap<LauncherId, Arc<TenantReservations>>,
     pending_usage: BTreeMap<LauncherId, Arc<PendingTenantUsage>>,
     started_pools: Arc<BTreeSet<LauncherId>>,
@@ -20,22 +20,22 @@ pub struct SharedPoolState {
 }
 
 impl SharedPoolState {
-    /// A pool is about to start.
+    /// Called before a pool starts.
     pub fn register(&mut self, pool: LauncherId) {
         Arc::make_mut(&mut self.started_pools).insert(pool);
     }
 
-    /// A pool is about to end.
+    /// Called before a pool stops.
     pub fn unregister(&mut self, pool: &LauncherId) {
         Arc::make_mut(&mut self.started_pools).remove(pool);
     }
 
-    /// All pools that work in this process, or will in a moment.
+    /// All pools that run in this process or are about to start.
     pub fn started_pools(&self) -> &Arc<BTreeSet<LauncherId>> {
         &self.started_pools
     }
 
-    /// A pool writes about a request: one of them is enough, the others would be refused.
+    /// A pool writes about a request. One writer is enough: ZooKeeper would reject the writes of the others.
     pub fn begin_lease(&mut self, pool: &PoolId, request: &RequestId) {
         Arc::make_mut(&mut self.leases).insert(request.clone(), pool.clone());
     }
@@ -50,7 +50,7 @@ impl SharedPoolState {
         &self.leases
     }
 
-    /// Puts up what a pool keeps now; returns whether that differs from before.
+    /// Publishes the tenant reservations of a pool; returns whether they changed.
     pub fn publish_reservations(&mut self, pool: &LauncherId, reservations: &TenantReservations) -> bool {
         if reservations.is_empty() {
             return self.reservations.remove(pool).is_some();
@@ -62,7 +62,7 @@ impl SharedPoolState {
         true
     }
 
-    /// Puts up what a pool is taking for tenants; returns whether anything of it has come free.
+    /// Publishes the pending tenant usage of a pool; returns whether any of it was released.
     pub fn publish_pending_usage(&mut self, pool: &LauncherId, pending_usage: &PendingTenantUsage) -> bool {
         let before = match pending_usage.is_empty() {
             true => self.pending_usage.remove(pool),
@@ -72,22 +72,24 @@ impl SharedPoolState {
         before.is_some_and(|before| before.keys().any(|request| !pending_usage.contains_key(request)))
     }
 
-    /// What all other pools are taking.
+    /// Pending tenant usage of all other pools.
     pub fn pending_usage_of_others(&self, pool: &LauncherId) -> Vec<Arc<PendingTenantUsage>> {
-        self.pending_usage.iter().filter(|(other, _)| *other != pool).map(|(_, taking)| taking.clone()).collect()
+        self.pending_usage.iter().filter(|(other, _)| *other != pool).map(|(_, usage)| usage.clone()).collect()
     }
 
-    /// What all other pools keep. A request that waits in several of them is served by one, so the most counts.
+    /// Tenant reservations of all other pools. A request that waits in several pools is served by one of them, so the
+    /// largest reservation counts.
     pub fn reservations_of_others(&self, pool: &LauncherId) -> Arc<TenantReservations> {
-        let mut others = self.reservations.iter().filter(|(other, _)| *other != pool).map(|(_, kept)| kept);
+        let mut others =
+            self.reservations.iter().filter(|(other, _)| *other != pool).map(|(_, reservations)| reservations);
         let Some(first) = others.next() else { return Arc::default() };
         let mut merged = first.clone();
-        for kept in others {
+        for reservations in others {
             let merged = Arc::make_mut(&mut merged);
-            for (rank, (tenant, amounts)) in &**kept {
-                let (_, most) = merged.entry(rank.clone()).or_insert_with(|| (tenant.clone(), Resources::none()));
-                for (name, amount) in amounts.iter() {
-                    most.set(name, amount.max(most.get(name)));
+            for (rank, (tenant, resources)) in &**reservations {
+                let (_, largest) = merged.entry(rank.clone()).or_insert_with(|| (tenant.clone(), Resources::none()));
+                for (name, amount) in resources.iter() {
+                    largest.set(name, amount.max(largest.get(name)));
                 }
             }
         }
@@ -111,13 +113,13 @@ mod tests {
         entries.iter().map(|(id, amount)| (rank(id), ("t".into(), amounts(amount)))).collect()
     }
 
-    // Two workers of one pool, one of which drains, took each other's entry away and woke each other by that without end.
+    // Two workers of one pool, one of them draining, once removed each other's entry and woke each other endlessly.
     #[test]
     fn a_pool_re_added_while_it_drains_has_its_own_entry() {
         let [old, new] = ["old", "new"].map(LauncherId::from);
         let mut shared = SharedPoolState::default();
         assert!(shared.publish_reservations(&new, &reservations(&[("100-1", 3.0)])));
-        assert!(!shared.publish_reservations(&old, &TenantReservations::new()), "nothing has changed");
+        assert!(!shared.publish_reservations(&old, &TenantReservations::new()), "the reservations are unchanged");
         assert!(!shared.publish_reservations(&new, &reservations(&[("100-1", 3.0)])));
     }
 
@@ -128,15 +130,15 @@ mod tests {
         assert!(shared.publish_reservations(&ours, &reservations(&[("100-1", 3.0)])));
         assert!(shared.publish_reservations(&one, &reservations(&[("100-1", 2.0), ("100-2", 4.0)])));
         assert!(shared.publish_reservations(&two, &reservations(&[("100-1", 5.0)])));
-        assert!(!shared.publish_reservations(&two, &reservations(&[("100-1", 5.0)])), "nothing has changed");
+        assert!(!shared.publish_reservations(&two, &reservations(&[("100-1", 5.0)])), "the reservations are unchanged");
         assert_eq!(*shared.reservations_of_others(&ours), reservations(&[("100-1", 5.0), ("100-2", 4.0)]));
 
-        let mut claims = TenantUsage::default();
-        claims.reserve(&rank("100-1"), &"t".into(), Resources::none().with("cores", 3.0));
+        let mut usage = TenantUsage::default();
+        usage.reserve(&rank("100-1"), &"t".into(), Resources::none().with("cores", 3.0));
         for (rank, (tenant, amounts)) in &*shared.reservations_of_others(&ours) {
-            claims.reserve_for_other_pool(rank, tenant, amounts);
+            usage.reserve_for_other_pool(rank, tenant, amounts);
         }
-        assert_eq!(claims.committed(&"t".into()).unwrap().get("cores"), 9.0);
+        assert_eq!(usage.committed(&"t".into()).unwrap().get("cores"), 9.0);
 
         assert!(
             shared.publish_reservations(&one, &TenantReservations::new())

@@ -1,6 +1,6 @@
-//! What requests that wait for their tenant's limits keep from requests of lower rank of that tenant, in whatever pool
-//! those would be served, and what requests take that are being taken up. A tenant's limits count over all providers, so both count
-//! over all pools too.
+//! Tenant usage of a scheduling pass. Waiting requests reserve a tenant's limits against requests of lower rank of that
+//! tenant. Requests that are being accepted count as pending usage. A tenant's limits apply over all providers, so both
+//! are counted over all pools.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use nodepool_model::records::request::Rank;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::{Snapshot, usage_totals};
 
-/// By rank of the request: the tenant whose limit it waits for, and what it keeps of it.
+/// By rank of the request: its tenant, and the resources that it reserves of the tenant's limits.
 pub type TenantReservations = BTreeMap<Rank, (TenantName, Resources)>;
 
-/// What requests of tenants with limits take in all, until a picture shows what they have.
+/// Resources of requests of tenants with limits, until a snapshot shows their nodes.
 pub type PendingTenantUsage = BTreeMap<RequestId, (TenantName, Resources)>;
 
-/// What one pass of a pool knows to be kept, up to the rank that it has come to.
+/// Reservations and pending usage known to one pass of a pool, up to the rank that it has reached.
 #[derive(Clone, Debug, Default)]
 pub struct TenantUsage {
-    /// By this pool's own verdicts.
+    /// Reservations by this pool's own verdicts.
     own: TenantReservations,
-    /// Kept and taken.
+    /// Reserved plus pending.
     totals: BTreeMap<TenantName, Resources>,
 }
 
@@ -30,24 +30,25 @@ impl TenantUsage {
         self.totals.clear();
     }
 
-    pub fn reserve(&mut self, rank: &Rank, tenant: &TenantName, amounts: Resources) {
-        self.total(tenant).add(&amounts);
-        self.own.insert(rank.clone(), (tenant.clone(), amounts));
+    pub fn reserve(&mut self, rank: &Rank, tenant: &TenantName, resources: Resources) {
+        self.total(tenant).add(&resources);
+        self.own.insert(rank.clone(), (tenant.clone(), resources));
     }
 
-    /// What another pool keeps for a request; only what exceeds our own share counts, as it will be served once.
-    pub fn reserve_for_other_pool(&mut self, rank: &Rank, tenant: &TenantName, amounts: &Resources) {
+    /// A reservation of another pool. Only the part beyond this pool's own reservation counts, because one pool serves
+    /// the request.
+    pub fn reserve_for_other_pool(&mut self, rank: &Rank, tenant: &TenantName, resources: &Resources) {
         let own = self.own.get(rank).map(|(_, own)| own);
-        let excess: Resources = amounts
+        let excess: Resources = resources
             .iter()
             .map(|(name, theirs)| (name.to_owned(), (theirs - own.map_or(0.0, |own| own.get(name))).max(0.0)))
             .collect();
         self.total(tenant).add(&excess);
     }
 
-    /// What a request takes besides what the picture shows.
+    /// Adds the usage of a request that the snapshot does not show yet.
     pub fn add_pending(&mut self, request: &RequestId, (tenant, need): &(TenantName, Resources), snapshot: &Snapshot) {
-        // Those of an earlier life of it go, and are none of what it takes now.
+        // Nodes of a previous attempt are being deleted and do not belong to the current usage.
         let nodes = snapshot.live_nodes_of(request).filter_map(|id| snapshot.node(id));
         let in_snapshot = usage_totals::tenant_usage(tenant, nodes.map(|stored| &*stored.record));
         let pending = need.iter().map(|(name, need)| (name.to_owned(), (need - in_snapshot.get(name)).max(0.0)));

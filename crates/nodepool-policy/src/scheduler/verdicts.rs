@@ -1,4 +1,4 @@
-//! What a pool last decided about each request, and why; kept for a while when the request has ended.
+//! Verdicts: a pool's last decision about each request, and its reason; retained for a while after the request ends.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,14 +7,14 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::status::VerdictKind;
 
-/// Ended requests whose last verdict is still known.
+/// Ended requests whose last verdict is retained.
 const MAX_ENDED: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
     pub kind: VerdictKind,
     pub reason: Reason,
-    /// When it was first decided so.
+    /// When this verdict was first reached.
     pub since: Timestamp,
 }
 
@@ -26,7 +26,8 @@ pub struct Verdicts {
 
 impl Verdicts {
     pub fn record(&mut self, id: &RequestId, kind: VerdictKind, reason: Reason, now: Timestamp) {
-        // That it declined before says less than why it did; and what is tried elsewhere is decided anew in a moment.
+        // "Declined before" says less than the recorded reason. A request that another pool handles is decided again
+        // soon.
         if matches!(reason, Reason::DeclinedBefore | Reason::HandledByOtherPool) && self.open.contains_key(id) {
             return;
         }
@@ -37,13 +38,13 @@ impl Verdicts {
         }
     }
 
-    /// What was last decided about a request, while it is open or not long ended.
+    /// The last verdict about a request, while the request is open or ended recently.
     pub fn last(&self, id: &RequestId) -> Option<&Recorded> {
         let ended = || self.ended.iter().rev().find(|(ended, _)| ended == id).map(|(_, recorded)| recorded);
         self.open.get(id).or_else(ended)
     }
 
-    /// The request has ended.
+    /// Call when the request has ended.
     pub fn end(&mut self, id: &RequestId) {
         if let Some(recorded) = self.open.remove(id) {
             self.ended.push_back((id.clone(), recorded));
@@ -62,7 +63,7 @@ impl Verdicts {
         self.open.iter().filter(|(_, recorded)| recorded.kind == VerdictKind::Defer)
     }
 
-    /// Those of them for which something does not hold.
+    /// Open requests for which `holds` is false.
     pub fn without(&self, holds: impl Fn(&RequestId) -> bool) -> Vec<RequestId> {
         self.open.keys().filter(|id| !holds(id)).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Formatters of a logging file: texts in one of Python's styles, or JSON.
+//! Formatters of a logging file: text in one of Python's styles, or JSON.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,9 @@ pub fn format(name: &str, section: &Section, notices: &mut Vec<String>) -> Resul
     }
     let lines = if last == "MultiLineFormatter" { Lines::Repeated } else { Lines::Verbatim };
     if !matches!(class, "" | "logging.Formatter" | "Formatter") && lines == Lines::Verbatim {
-        notices
-            .push(format!("formatter `{name}`: `{class}` cannot be run here; its format is used as Python's own does"));
+        notices.push(format!(
+            "formatter `{name}`: `{class}` is not supported; its format is used as by logging.Formatter"
+        ));
     }
     report_unknown_keys(name, section, &[], notices);
     let text = || -> Result<Format, FormatError> {
@@ -33,7 +34,7 @@ pub fn format(name: &str, section: &Section, notices: &mut Vec<String>) -> Resul
     text().map_err(|error| format!("formatter `{name}`: {error}"))
 }
 
-/// Without a format the keys are our own; with one they are those that python-json-logger makes of it.
+/// With a format the keys are those of python-json-logger for it; without one they are the default keys of [`Object`].
 fn json_format(name: &str, section: &Section, notices: &mut Vec<String>) -> Result<Format, String> {
     let to_text = |error: FormatError| error.to_string();
     report_unknown_keys(name, section, &["rename_fields", "static_fields", "timestamp"], notices);
@@ -63,7 +64,7 @@ fn report_unknown_keys(name: &str, section: &Section, extra_keys: &[&str], notic
     const KNOWN_KEYS: [&str; 8] = ["format", "fmt", "datefmt", "style", "class", "()", "validate", "defaults"];
     for (key, value) in section {
         if !KNOWN_KEYS.contains(&key.as_str()) && !extra_keys.contains(&key.as_str()) {
-            notices.push(format!("formatter `{name}`: `{key}: {value}` has no meaning here and is ignored"));
+            notices.push(format!("formatter `{name}`: `{key}: {value}` is not supported and ignored"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Handlers of a logging file: which of Python's classes write where, and with which of their arguments.
+//! Handlers of a logging file: Python's classes with their arguments, as sinks.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::sinks::sink::SinkPlan;
 use crate::sinks::syslog::{self, Address};
 use crate::{Filter, HandlerPlan, Level};
 
-/// What every handler may have.
+/// Keys of every handler.
 const COMMON_KEYS: [&str; 6] = ["class", "level", "formatter", "filters", "args", "kwargs"];
 const FILE_KEYS: [&str; 5] = ["filename", "mode", "encoding", "delay", "errors"];
 
@@ -34,7 +34,7 @@ pub fn handler(
     Ok(HandlerPlan { level, format, filters, sink })
 }
 
-/// One handler's, with its name for what has to be said.
+/// Arguments of one handler, with its name for errors and notices.
 struct Arguments<'a> {
     name: &'a str,
     section: &'a Section,
@@ -82,17 +82,17 @@ impl Arguments<'_> {
             "NullHandler" => (SinkPlan::Nothing, &[]),
             "" => return Err(self.invalid("`class` is missing")),
             _ => {
-                notices.push(self.invalid(&format!("the class `{class}` is not known here; it writes nothing")));
+                notices.push(self.invalid(&format!("the class `{class}` is not supported; it writes nothing")));
                 return Ok(SinkPlan::Nothing);
             }
         };
         let is_file = matches!(sink, SinkPlan::File(_));
         for (key, value) in self.section {
-            let is_of_files = is_file && FILE_KEYS.contains(&key.as_str());
+            let is_file_key = is_file && FILE_KEYS.contains(&key.as_str());
             let is_known =
-                COMMON_KEYS.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_of_files;
+                COMMON_KEYS.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_file_key;
             if !is_known && !value.is_empty() {
-                notices.push(self.invalid(&format!("`{key}: {value}` has no meaning here and is ignored")));
+                notices.push(self.invalid(&format!("`{key}: {value}` is not supported and ignored")));
             }
         }
         Ok(sink)
@@ -103,7 +103,7 @@ impl Arguments<'_> {
             "ext://sys.stdout" | "sys.stdout" => SinkPlan::Stdout,
             "ext://sys.stderr" | "sys.stderr" | "" => SinkPlan::Stderr,
             other => {
-                notices.push(self.invalid(&format!("the stream `{other}` is not known here; it is standard error")));
+                notices.push(self.invalid(&format!("the stream `{other}` is not supported; standard error is used")));
                 SinkPlan::Stderr
             }
         }
@@ -114,7 +114,7 @@ impl Arguments<'_> {
         let path = path.map(PathBuf::from).ok_or_else(|| self.invalid("`filename` is missing"))?;
         let write_mode = match self.get("mode").trim_end_matches(['b', 't', '+']) {
             "" | "a" => WriteMode::Append,
-            // Nothing is emptied that is rotated by size: Python overrules that too.
+            // A file that is rotated by size is never truncated; Python overrides the mode as well.
             "w" if matches!(rotation, Rotation::BySize { max_bytes: 1.., .. }) => WriteMode::Append,
             "w" => WriteMode::Truncate,
             other => return Err(self.invalid(&format!("`mode` must be `a` or `w`, not `{other}`"))),

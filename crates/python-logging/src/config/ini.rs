@@ -1,13 +1,13 @@
-//! Python's ini form of a logging configuration: sections by name, values that refer to each other, arguments in Python.
+//! The ini form of a logging file (`fileConfig`): named sections, values that refer to each other, arguments in Python.
 
 use std::collections::BTreeMap;
 
 use super::literals::Literal;
 use super::{Section, Sections};
 
-/// Values that Python takes as they are, because a percent sign means something else in them.
+/// Values that Python does not interpolate, because a percent sign has another meaning in them.
 const UNINTERPOLATED: [&str; 3] = ["format", "datefmt", "style"];
-/// Deeper than anybody nests references.
+/// Limits nested references; a deeper nesting is a circle.
 const MAX_DEPTH: usize = 10;
 
 type RawSections = BTreeMap<String, Section>;
@@ -38,7 +38,7 @@ fn listed(raw: &RawSections, kind: &str) -> Result<Vec<String>, String> {
     Ok(keys.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect())
 }
 
-/// One section with what `[DEFAULT]` adds.
+/// One section merged with `[DEFAULT]`.
 fn section_of(raw: &RawSections, kind: &str, name: &str) -> Result<Section, String> {
     let title = format!("{kind}_{name}");
     let own = raw.get(&title).ok_or_else(|| format!("there is no section [{title}]"))?;
@@ -59,7 +59,7 @@ fn section_of(raw: &RawSections, kind: &str, name: &str) -> Result<Section, Stri
 
 /// `%(key)s` becomes the value of that key, `%%` a percent sign.
 fn interpolate(value: &str, all: &Section, depth: usize) -> Result<String, String> {
-    let depth = depth.checked_sub(1).ok_or("values refer to each other in a circle")?;
+    let depth = depth.checked_sub(1).ok_or("circular reference")?;
     let mut text = String::new();
     let mut rest = value;
     while let Some(at) = rest.find('%') {
@@ -81,7 +81,7 @@ fn interpolate(value: &str, all: &Section, depth: usize) -> Result<String, Strin
     Ok(text)
 }
 
-/// A line that is indented more than its key continues the value; `#` and `;` start a comment line; keys are caseless.
+/// A line that is indented more than its key continues the value; `#` and `;` start a comment line; keys ignore case.
 fn raw_sections(text: &str) -> Result<RawSections, String> {
     let mut sections = RawSections::new();
     let mut current: Option<String> = None;
@@ -102,7 +102,7 @@ fn raw_sections(text: &str) -> Result<RawSections, String> {
         if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             let name = name.0.to_owned();
             if sections.contains_key(&name) && name != "DEFAULT" {
-                return Err(format!("{position}: the section [{name}] is there twice"));
+                return Err(format!("{position}: duplicate section [{name}]"));
             }
             sections.entry(name.clone()).or_default();
             current = Some(name);
@@ -115,14 +115,14 @@ fn raw_sections(text: &str) -> Result<RawSections, String> {
         let key = key.trim().to_lowercase();
         let before = sections.entry(section.clone()).or_default().insert(key.clone(), value.trim().to_owned());
         if before.is_some() {
-            return Err(format!("{position}: `{key}` is in [{section}] twice"));
+            return Err(format!("{position}: duplicate key `{key}` in [{section}]"));
         }
         last = Some((key, indent));
     }
     Ok(sections)
 }
 
-/// Gives the positions of a handler's arguments the names that the other form uses, and adds those that have names.
+/// Names a handler's positional arguments as in the mapping form, and adds the named ones.
 fn with_arguments(handler: &str, mut section: Section, notices: &mut Vec<String>) -> Result<Section, String> {
     let class = section.get("class").map_or("", String::as_str);
     let class = class.rsplit('.').next().unwrap_or(class);
@@ -140,7 +140,7 @@ fn with_arguments(handler: &str, mut section: Section, notices: &mut Vec<String>
         let Some(text) = section.remove(key).filter(|text| !text.is_empty()) else { continue };
         let position = format!("[handler_{handler}] {key}");
         match Literal::parse(&text).map_err(|error| format!("{position}: {error}"))? {
-            // Whose arguments nobody knows is named as unknown anyway.
+            // A class with unknown arguments is reported as not supported later.
             Literal::List(_) if names.is_empty() => {}
             Literal::List(items) => {
                 if items.len() > names.len() {
@@ -212,19 +212,19 @@ format=%(asctime)s %(message)s
     }
 
     #[test]
-    fn what_is_no_ini_file_is_refused_with_its_place() {
+    fn an_invalid_ini_file_is_refused_with_the_position() {
         let handler = |line: &str| format!("[formatters]\nkeys=\n[handlers]\nkeys=a\n[handler_a]\n{line}");
         let cases = [
             ("nonsense".to_owned(), "line 1: a section such as [loggers] is expected"),
             ("[loggers]\nnonsense".to_owned(), "line 2: `key = value` is expected"),
-            ("[a]\nb=1\nB=2".to_owned(), "line 3: `b` is in [a] twice"),
-            ("[a]\n[a]".to_owned(), "line 2: the section [a] is there twice"),
+            ("[a]\nb=1\nB=2".to_owned(), "line 3: duplicate key `b` in [a]"),
+            ("[a]\n[a]".to_owned(), "line 2: duplicate section [a]"),
             (String::new(), "there is no section [formatters]"),
             ("[formatters]\nkeys=a".to_owned(), "there is no section [formatter_a]"),
             (handler("class=%(x)s"), "[handler_a] class: there is no `x` to refer to"),
-            (handler("class=%(class)s"), "[handler_a] class: values refer to each other in a circle"),
+            (handler("class=%(class)s"), "[handler_a] class: circular reference"),
             (handler("args=5"), "[handler_a] args: `5` is neither a tuple nor a dict"),
-            (handler("class=FileHandler\nargs=('a"), "[handler_a] args: the text 'a has no end"),
+            (handler("class=FileHandler\nargs=('a"), "[handler_a] args: unterminated string 'a"),
         ];
         for (text, expected) in cases {
             assert_eq!(sections(&text).unwrap_err(), expected);

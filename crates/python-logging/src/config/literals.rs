@@ -1,8 +1,8 @@
-//! The bits of Python in an ini file: tuples and dicts of texts, numbers and names, as arguments of handlers.
+//! Python literals in an ini file: tuples and dicts of strings, numbers and names, as arguments of handlers.
 
 use std::collections::BTreeMap;
 
-/// A value as the other form of the file would have it: texts without quotes, `None` as nothing.
+/// A value as in the mapping form of the file: strings without quotes, `None` as the empty string.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
     Text(String),
@@ -11,17 +11,17 @@ pub enum Literal {
 }
 
 impl Literal {
-    /// Reads one expression; an error says what it is about.
+    /// Parses one expression; an error names the text at which parsing failed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parser = LiteralParser { rest: text.trim_start() };
         let literal = parser.value()?;
         match parser.rest {
             "" => Ok(literal),
-            rest => Err(format!("`{rest}` cannot be evaluated here: {EXPECTED_SYNTAX}")),
+            rest => Err(format!("unsupported expression at `{rest}`: {EXPECTED_SYNTAX}")),
         }
     }
 
-    /// In one line: the items of a list are joined by commas, as lists in ini files are.
+    /// The value on one line: items of a list are joined by commas, as lists are in ini files.
     pub fn text(&self) -> String {
         match self {
             Literal::Text(text) => text.clone(),
@@ -34,8 +34,8 @@ impl Literal {
     }
 }
 
-const EXPECTED_SYNTAX: &str = "texts in quotes, numbers, names such as sys.stdout, tuples and dicts are expected";
-/// Deeper than any argument of a handler.
+const EXPECTED_SYNTAX: &str = "expected quoted strings, numbers, names such as sys.stdout, tuples or dicts";
+/// Limits nesting; no argument of a handler needs as much.
 const MAX_DEPTH: usize = 16;
 
 struct LiteralParser<'a> {
@@ -48,7 +48,7 @@ impl<'a> LiteralParser<'a> {
     }
 
     fn nested(&mut self, depth: usize) -> Result<Literal, String> {
-        let depth = depth.checked_sub(1).ok_or("too many brackets within each other")?;
+        let depth = depth.checked_sub(1).ok_or("nested too deeply")?;
         let prefixed = self.rest.trim_start_matches(['u', 'U', 'r', 'R']);
         if prefixed.starts_with(['\'', '"']) {
             let raw = self.rest[..self.rest.len() - prefixed.len()].to_ascii_lowercase().contains('r');
@@ -62,7 +62,7 @@ impl<'a> LiteralParser<'a> {
             Some(first) if first.is_alphanumeric() || matches!(first, '_' | '-' | '+') => {
                 Ok(Literal::Text(self.name()))
             }
-            _ => Err(format!("`{}` cannot be evaluated here: {EXPECTED_SYNTAX}", self.rest)),
+            _ => Err(format!("unsupported expression at `{}`: {EXPECTED_SYNTAX}", self.rest)),
         }
     }
 
@@ -70,7 +70,7 @@ impl<'a> LiteralParser<'a> {
         self.rest = self.rest[length..].trim_start();
     }
 
-    /// A number, or a name of Python's such as `handlers.SysLogHandler.LOG_USER`.
+    /// A number, or a Python name such as `handlers.SysLogHandler.LOG_USER`.
     fn name(&mut self) -> String {
         let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '+');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
@@ -83,7 +83,7 @@ impl<'a> LiteralParser<'a> {
         }
     }
 
-    /// One text, or several that follow each other.
+    /// One string, or several adjacent ones, which are concatenated.
     fn texts(&mut self, raw: bool) -> Result<Literal, String> {
         let mut text = String::new();
         while let Some(quote) = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"')) {
@@ -97,10 +97,10 @@ impl<'a> LiteralParser<'a> {
                         Some((_, 't')) => text.push('\t'),
                         Some((_, other @ ('\\' | '\'' | '"'))) => text.push(other),
                         Some((_, other)) => text.extend(['\\', other]),
-                        None => return Err(format!("the text {quoted} has no end")),
+                        None => return Err(format!("unterminated string {quoted}")),
                     },
                     Some((_, character)) => text.push(character),
-                    None => return Err(format!("the text {quoted} has no end")),
+                    None => return Err(format!("unterminated string {quoted}")),
                 }
             };
             self.skip(end);
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_to_be_run_is_refused() {
+    fn expressions_that_need_evaluation_are_refused() {
         let cases = [
             ("(os.environ['HOME'],)", "`,` or `)` is expected at `['HOME'],)`"),
             ("('a' + 'b',)", "`,` or `)` is expected at `+ 'b',)`"),
-            ("('a", "the text 'a has no end"),
-            ("(*x)", "`*x)` cannot be evaluated here"),
-            ("() + ()", "`+ ()` cannot be evaluated here"),
-            ("((((((((((((((((((1))))))))))))))))))", "too many brackets within each other"),
+            ("('a", "unterminated string 'a"),
+            ("(*x)", "unsupported expression at `*x)`"),
+            ("() + ()", "unsupported expression at `+ ()`"),
+            ("((((((((((((((((((1))))))))))))))))))", "nested too deeply"),
         ];
         for (text, expected) in cases {
             let error = Literal::parse(text).unwrap_err();

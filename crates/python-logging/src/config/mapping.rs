@@ -1,4 +1,4 @@
-//! The mapping of Python's dictConfig, in YAML or JSON, as sections of texts.
+//! The mapping form of a logging file (`dictConfig`), in YAML or JSON, as sections of texts.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde_yaml::{Mapping, Value};
 use super::{Section, Sections};
 use python_yaml::parse;
 
-/// `None` where the text is no mapping.
+/// `None` if the text is not a mapping.
 pub fn sections(text: &str) -> Result<Option<Sections>, String> {
-    // By our own reader, which takes what Python's takes: merge keys, and keys that are there twice.
+    // python-yaml accepts what Python's reader accepts, such as merge keys and duplicate keys.
     let tree = parse::parse(text, &mut Vec::new()).map_err(|problem| problem.to_string())?;
     let value = serde_yaml::to_value(tree.to_json()).map_err(|error| error.to_string())?;
     let Value::Mapping(mapping) = &value else { return Ok(None) };
@@ -21,7 +21,7 @@ pub fn sections(text: &str) -> Result<Option<Sections>, String> {
             "version" => return Err(format!("`version` must be 1, not {}", scalar(value))),
             "disable_existing_loggers" => sections.disables_existing = is_true(value),
             "incremental" if is_true(value) => {
-                sections.notices.push("`incremental` leaves what is there, and at the start nothing is".to_owned());
+                sections.notices.push("`incremental` has no effect at start-up".to_owned());
             }
             "incremental" => {}
             "formatters" => sections.formatters = named_sections("formatters", value, root)?,
@@ -29,9 +29,9 @@ pub fn sections(text: &str) -> Result<Option<Sections>, String> {
             "handlers" => sections.handlers = named_sections("handlers", value, root)?,
             "loggers" => sections.loggers.extend(named_sections("loggers", value, root)?),
             "root" => drop(sections.loggers.insert(String::new(), section("root", value, root)?)),
-            // Others may be what `cfg://` refers to.
+            // A key that `cfg://` refers to.
             name if text.contains(&format!("cfg://{name}")) => {}
-            _ => sections.notices.push(format!("`{}` has no meaning here and is ignored", scalar(key))),
+            _ => sections.notices.push(format!("`{}` is not supported and ignored", scalar(key))),
         }
     }
     Ok(Some(sections))
@@ -67,7 +67,7 @@ fn section(location: &str, value: &Value, root: &Value) -> Result<Section, Strin
     Ok(section)
 }
 
-/// A list becomes its items joined by commas, as ini files write them; a mapping stays one, as JSON.
+/// A list becomes its items joined by commas, as in ini files; a mapping becomes JSON.
 fn text(location: &str, value: &Value, root: &Value) -> Result<String, String> {
     match value {
         Value::Sequence(items) => {
@@ -77,8 +77,8 @@ fn text(location: &str, value: &Value, root: &Value) -> Result<String, String> {
         Value::Mapping(entries) => mapping_text(location, entries, root),
         Value::String(path) if path.starts_with("cfg://") => {
             let target = resolve_reference(&path["cfg://".len()..], root);
-            // What refers to a reference would have no end where two of them refer to each other.
-            match target.ok_or_else(|| format!("{location}: `{path}` refers to nothing in this file"))? {
+            // References are not followed twice: two that refer to each other would never end.
+            match target.ok_or_else(|| format!("{location}: `{path}` does not exist in this file"))? {
                 Value::Mapping(_) | Value::Tagged(_) => Err(format!("{location}: `{path}` refers to a mapping")),
                 Value::Sequence(items) => Ok(items.iter().map(scalar).collect::<Vec<_>>().join(",")),
                 value => Ok(scalar(value)),

@@ -1,4 +1,4 @@
-//! The file of `-l`: Python's logging configuration, as a mapping in YAML or JSON or as an ini file.
+//! Python's logging files, as a mapping in YAML or JSON or as an ini file.
 
 pub(crate) mod formatters;
 pub(crate) mod handlers;
@@ -10,20 +10,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Filter, Level, LogPlan, LoggerPlan, Propagate, names};
+use crate::logger_names::LoggerNames;
+use crate::{Filter, Level, LogPlan, LoggerPlan, Propagate};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogConfigError {
     #[error("Unable to read logging config file at {}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("{}: {problem}", path.display())]
-    Invalid { path: PathBuf, problem: String },
+    #[error("{}: {reason}", path.display())]
+    Invalid { path: PathBuf, reason: String },
 }
 
-/// One section of the file: a formatter, a handler or a logger, its values as text wherever they came from.
+/// One section of the file: a formatter, a handler or a logger, its values as text in either form.
 pub type Section = BTreeMap<String, String>;
 
-/// The file, whichever form it had.
+/// The file, in either form.
 #[derive(Debug, Default, PartialEq)]
 pub struct Sections {
     pub formatters: BTreeMap<String, Section>,
@@ -31,35 +32,35 @@ pub struct Sections {
     pub handlers: BTreeMap<String, Section>,
     /// The root is the empty name.
     pub loggers: BTreeMap<String, Section>,
-    /// Python silences the loggers that are there already and that the file does not name, unless it is told not to.
+    /// Python disables existing loggers that the file does not name, unless this is false.
     pub disables_existing: bool,
     pub notices: Vec<String>,
 }
 
 impl LogPlan {
-    pub fn from_file(path: &Path) -> Result<Self, LogConfigError> {
+    pub fn from_file(path: &Path, names: &'static LoggerNames) -> Result<Self, LogConfigError> {
         let bytes = fs::read(path).map_err(|source| LogConfigError::Unreadable { path: path.to_owned(), source })?;
-        let invalid = |problem: String| LogConfigError::Invalid { path: path.to_owned(), problem };
+        let invalid = |reason: String| LogConfigError::Invalid { path: path.to_owned(), reason };
         let text = String::from_utf8(bytes).map_err(|error| invalid(format!("not UTF-8: {error}")))?;
         let suffix = path.extension().and_then(|suffix| suffix.to_str()).unwrap_or("");
-        Self::parse(&text, suffix).map_err(invalid)
+        Self::parse(&text, suffix, names).map_err(invalid)
     }
 
-    /// The text of a file whose name ends so.
-    pub fn parse(text: &str, suffix: &str) -> Result<Self, String> {
+    /// Parses the text of a file whose name has this suffix.
+    pub fn parse(text: &str, suffix: &str, names: &'static LoggerNames) -> Result<Self, String> {
         let mapping = match suffix {
             "yml" | "yaml" | "json" => mapping::sections(text)?,
             _ => None,
         };
         match mapping {
-            Some(sections) => plan(sections),
-            // Python reads what is no mapping as an ini file; what is neither is reported by that.
-            None => plan(ini::sections(text)?),
+            Some(sections) => plan(sections, names),
+            // Python reads any text that is not a mapping as an ini file, whose parser reports the error.
+            None => plan(ini::sections(text)?, names),
         }
     }
 }
 
-fn plan(sections: Sections) -> Result<LogPlan, String> {
+fn plan(sections: Sections, names: &'static LoggerNames) -> Result<LogPlan, String> {
     let mut notices = sections.notices;
     let mut formats = BTreeMap::new();
     for (name, section) in &sections.formatters {
@@ -77,56 +78,58 @@ fn plan(sections: Sections) -> Result<LogPlan, String> {
     let mut loggers = BTreeMap::new();
     for (name, section) in &sections.loggers {
         let logger = logger(name, section, &indexes, &filters, &mut notices)?;
-        // An entry for the library of the reference is one for ours, unless ours has its own.
-        for applied in names::applies_to(name) {
+        // An entry for a library of the original applies to the crate that does its work, unless the crate has an
+        // entry.
+        for applied in names.applies_to(name) {
             if applied == *name || !sections.loggers.contains_key(&applied) {
                 loggers.insert(applied, logger.clone());
             }
         }
     }
     if sections.disables_existing {
-        disable_others(&mut loggers, &mut notices);
+        disable_others(&mut loggers, names, &mut notices);
     }
-    Ok(LogPlan { handlers: plans, loggers, notices })
+    Ok(LogPlan { handlers: plans, loggers, notices, names })
 }
 
-/// What `disable_existing_loggers` does to the loggers that are there in the original when it reads this file.
-fn disable_others(loggers: &mut BTreeMap<String, LoggerPlan>, notices: &mut Vec<String>) {
+/// Applies `disable_existing_loggers` to the loggers that exist in the original when it reads this file.
+fn disable_others(loggers: &mut BTreeMap<String, LoggerPlan>, names: &LoggerNames, notices: &mut Vec<String>) {
     let is_named = |existing: &str| {
         let is_above = |name: &String| {
             !name.is_empty() && existing.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'))
         };
         loggers.contains_key(existing) || loggers.keys().any(is_above)
     };
-    let silenced: Vec<&str> = names::EXISTING_LOGGERS.into_iter().filter(|existing| !is_named(existing)).collect();
-    if silenced.is_empty() {
+    let disabled: Vec<&str> = names.existing_loggers.iter().copied().filter(|existing| !is_named(existing)).collect();
+    if disabled.is_empty() {
         return;
     }
-    for name in &silenced {
+    for name in &disabled {
         loggers.insert((*name).to_owned(), LoggerPlan::disabled());
     }
-    if let Some(library) = silenced.iter().find_map(|name| names::library_of(name)) {
-        // All of its modules, which are loggers below this one.
+    if let Some(library) = disabled.iter().find_map(|name| names.library_of(name)) {
+        // This also silences the loggers of its modules, which are below it.
         let quiet = LoggerPlan::new(Some(Level::NEVER), Vec::new());
         loggers.entry(library.to_owned()).or_insert(quiet);
     }
-    let names = silenced.join(", ");
+    let (disabled, root) = (disabled.join(", "), names.root);
     notices.push(format!(
-        "disable_existing_loggers, which is the default, silences {names}; an entry for them, or for one above them such as `nodepool`, brings them back"
+        "disable_existing_loggers, which is the default, disables {disabled}; \
+         an entry for them, or for one above them such as `{root}`, enables them"
     ));
 }
 
-/// Only filters by name are more than Python code.
+/// Supports filters by name; every other filter is Python code.
 fn filter(name: &str, section: &Section, notices: &mut Vec<String>) -> Filter {
     let class = section.get("()").or_else(|| section.get("class")).map_or("", String::as_str);
     if !matches!(class, "" | "logging.Filter") {
-        notices.push(format!("filter `{name}`: `{class}` cannot be run here; it lets everything through"));
+        notices.push(format!("filter `{name}`: `{class}` is not supported; every record passes"));
         return Filter::default();
     }
     Filter(section.get("name").cloned().unwrap_or_default())
 }
 
-/// What a list in a section names.
+/// The objects that a list in a section names.
 fn resolve_names<T: Clone>(
     section: &Section,
     key: &str,
@@ -151,7 +154,7 @@ fn logger(
     let context = if name.is_empty() { "the root logger".to_owned() } else { format!("logger `{name}`") };
     for key in section.keys() {
         if !matches!(key.as_str(), "level" | "handlers" | "filters" | "propagate") {
-            notices.push(format!("{context}: `{key}` has no meaning in Python's logging files and is ignored"));
+            notices.push(format!("{context}: `{key}` is not a key of Python's logging files and ignored"));
         }
     }
     let propagate = match section.get("propagate").map(|text| text.to_ascii_lowercase()).as_deref() {
@@ -160,7 +163,7 @@ fn logger(
     };
     let is_root_open = name.is_empty() && matches!(section.get("level").map(String::as_str), Some("NOTSET" | "0"));
     Ok(LoggerPlan {
-        // Nobody is above the root to take a level from.
+        // The root has no logger above it whose level could apply.
         level: if is_root_open { Some(Level::ALL) } else { level(section, &context)? },
         handlers: resolve_names(section, "handlers", handlers, &context, "handler")?,
         filters: resolve_names(section, "filters", filters, &context, "filter")?,
@@ -169,7 +172,7 @@ fn logger(
     })
 }
 
-/// Names in any case, or Python's numbers; `NOTSET` leaves the choice to the loggers above.
+/// Names in any case, or Python's numbers; with `NOTSET` the level of the loggers above applies.
 pub fn level(section: &Section, context: &str) -> Result<Option<Level>, String> {
     let Some(text) = section.get("level").filter(|text| !text.is_empty()) else { return Ok(None) };
     let level = match text.to_ascii_uppercase().as_str() {
@@ -187,6 +190,7 @@ pub fn level(section: &Section, context: &str) -> Result<Option<Level>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logger_names::EXAMPLE;
     use crate::sinks::file::{FilePlan, Rotation};
     use crate::sinks::sink::SinkPlan;
 
@@ -204,9 +208,13 @@ loggers:
 root: {handlers: [mail]}
 ";
 
+    fn parse(text: &str, suffix: &str) -> Result<LogPlan, String> {
+        LogPlan::parse(text, suffix, &EXAMPLE)
+    }
+
     #[test]
     fn a_mapping_gives_levels_handlers_and_notices() {
-        let plan = LogPlan::parse(YAML, "yaml").unwrap();
+        let plan = parse(YAML, "yaml").unwrap();
         let sinks: Vec<&SinkPlan> = plan.handlers.iter().map(|handler| &handler.sink).collect();
         let rotation = Rotation::BySize { max_bytes: 1000, backups: 3 };
         let rotated = SinkPlan::File(FilePlan { rotation, ..FilePlan::watched("/tmp/n.log") });
@@ -221,7 +229,7 @@ root: {handlers: [mail]}
     }
 
     #[test]
-    fn what_refers_to_nothing_is_refused_with_its_place() {
+    fn an_invalid_entry_is_refused_with_its_position() {
         let cases = [
             ("handlers: {a: {class: logging.FileHandler}}", "handler `a`: `filename` is missing"),
             ("handlers: {a: {class: StreamHandler, formatter: x}}", "handler `a`: there is no formatter `x`"),
@@ -239,41 +247,41 @@ root: {handlers: [mail]}
             ("root: {level: LOUD}", "the root logger: unknown level `LOUD`"),
             ("formatters: {f: {format: '%(x)s'}}", "formatter `f`: unknown field `x`"),
             ("formatters: {f: {format: '{x}', style: '{'}}", "formatter `f`: unknown field `x`"),
-            ("formatters: {f: {style: '?'}}", "formatter `f`: unknown style `?`; there are %, { and $"),
+            ("formatters: {f: {style: '?'}}", "formatter `f`: unknown style `?`, expected %, { or $"),
             ("handlers: [a]", "`handlers` must be a mapping of names"),
             ("version: 2", "`version` must be 1, not 2"),
-            ("root: {level: 'cfg://nothing.there'}", "root: `cfg://nothing.there` refers to nothing in this file"),
+            ("root: {level: 'cfg://nothing.there'}", "root: `cfg://nothing.there` does not exist in this file"),
         ];
         for (text, expected) in cases {
-            assert_eq!(LogPlan::parse(text, "yaml").unwrap_err(), expected);
+            assert_eq!(parse(text, "yaml").unwrap_err(), expected);
         }
-        let error = LogPlan::parse("handlers:\n  a: [", "yaml").unwrap_err();
+        let error = parse("handlers:\n  a: [", "yaml").unwrap_err();
         assert_eq!(error, "unclosed bracket '[' (line 2, column 6): not YAML at or before this place");
     }
 
     #[test]
-    fn loggers_that_exist_are_silenced_unless_they_are_named() {
+    fn existing_loggers_are_disabled_unless_they_are_named() {
         let disabled = |text: &str| {
-            let plan = LogPlan::parse(text, "yaml").unwrap();
+            let plan = parse(text, "yaml").unwrap();
             (plan.loggers.values().filter(|logger| logger.is_disabled).count(), plan.notices.len())
         };
         assert_eq!(disabled("loggers: {nodepool: {}, kazoo: {}}"), (0, 0));
         assert_eq!(disabled("disable_existing_loggers: false"), (0, 0));
-        assert_eq!(disabled("root: {}"), (names::EXISTING_LOGGERS.len(), 1));
-        assert_eq!(disabled("loggers: {nodepool.zk: {}, kazoo: {}}"), (names::EXISTING_LOGGERS.len() - 4, 1));
+        assert_eq!(disabled("root: {}"), (EXAMPLE.existing_loggers.len(), 1));
+        assert_eq!(disabled("loggers: {nodepool.zk: {}, kazoo: {}}"), (EXAMPLE.existing_loggers.len() - 4, 1));
     }
 
     #[test]
-    fn values_may_be_elsewhere_in_the_file() {
+    fn cfg_references_are_resolved() {
         let text = "{logs: {file: [/tmp/x.log]}, version: 1,
             handlers: {a: {class: logging.FileHandler, filename: 'cfg://logs.file[0]'}}}";
-        let plan = LogPlan::parse(text, "json").unwrap();
+        let plan = parse(text, "json").unwrap();
         assert_eq!(plan.handlers[0].sink, SinkPlan::File(FilePlan::watched("/tmp/x.log")));
     }
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = LogPlan::from_file(Path::new("/nowhere/logging.conf")).unwrap_err();
+        let error = LogPlan::from_file(Path::new("/nowhere/logging.conf"), &EXAMPLE).unwrap_err();
         assert_eq!(error.to_string(), "Unable to read logging config file at /nowhere/logging.conf");
     }
 }

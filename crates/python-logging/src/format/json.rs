@@ -1,4 +1,4 @@
-//! Log records as JSON: one object on one line, each known id under a key of its own.
+//! Log records as JSON: one object per line, each id under a key of its own.
 
 use std::fmt::Write as _;
 
@@ -7,25 +7,25 @@ use chrono::SecondsFormat;
 use super::pattern::{Field, FieldValue, Segment, Style};
 use super::{Date, Lines, Record, field_value};
 
-/// What a formatter makes of a record.
+/// Output of a formatter: text, or a JSON object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Layout {
     Text { segments: Vec<Segment>, lines: Lines },
     Object(Object),
 }
 
-/// Which keys an object has, beyond those of what the record is about.
+/// Keys of an object, in addition to those of the record's ids and fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
     keys: Vec<(String, KeySource)>,
     event: &'static str,
-    /// What is the same in every record.
+    /// Keys with the same value in every record.
     static_fields: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum KeySource {
-    /// The time with its offset, as RFC 3339 has it.
+    /// The time with its offset, in the format of RFC 3339.
     Instant,
     Field(Field),
 }
@@ -47,13 +47,13 @@ impl Default for Object {
 }
 
 impl Object {
-    /// As python-json-logger does it: the fields that a format string names are the keys, whatever stands between them.
+    /// As in python-json-logger: the fields that a format string names are the keys; literal text is ignored.
     pub fn with_keys_of(segments: &[Segment]) -> Self {
         let fields = segments.iter().filter_map(|segment| match segment {
             Segment::Value(field, _) => Some((name(*field).to_owned(), KeySource::Field(*field))),
             Segment::Text(_) => None,
         });
-        // The name that the original's records have for it.
+        // The original's records name the event so.
         Self { keys: fields.collect(), event: "event_id", static_fields: Vec::new() }
     }
 
@@ -61,7 +61,7 @@ impl Object {
         self.keys.iter_mut().filter(|(key, _)| key == from).for_each(|(key, _)| to.clone_into(key));
     }
 
-    /// A moment that machines can read, beside whatever the format has.
+    /// Adds a machine-readable time to the fields of the format.
     pub fn add_timestamp(&mut self) {
         self.keys.push(("timestamp".to_owned(), KeySource::Instant));
     }
@@ -101,7 +101,7 @@ impl Object {
     }
 }
 
-/// An object under construction. A key comes once: the second `name` is `name_`.
+/// An object under construction. Keys are unique: the second `name` is `name_`.
 struct ObjectWriter<'a> {
     text: &'a mut String,
     used_keys: Vec<String>,
@@ -109,7 +109,7 @@ struct ObjectWriter<'a> {
 
 impl ObjectWriter<'_> {
     fn string(&mut self, key: &str, value: &str) {
-        // A text always is JSON.
+        // Every string can be serialised.
         let value = serde_json::to_string(value).unwrap_or_default();
         self.unquoted(key, &value);
     }
@@ -175,7 +175,7 @@ mod tests {
             message: "[e: e1] [node: 7] two\n\"lines\" pool=lab-main",
             plain: "two\n\"lines\"",
             fields: RecordFields { event: Some("e1"), request: None, node: Some("7"), others: &others },
-            file: "src/actors/launcher.rs",
+            file: "src/launcher.rs",
             line: 12,
             thread: "main",
         };

@@ -1,4 +1,4 @@
-//! How one log record looks: a line by a format string of Python's, or a JSON object.
+//! Rendering of one log record: a line by a Python format string, or a JSON object.
 
 pub mod json;
 pub mod pattern;
@@ -12,14 +12,14 @@ use crate::Level;
 use crate::format::json::Layout;
 use crate::format::pattern::{Field, FieldValue, FormatError, Segment, Style};
 
-/// What is known about one record.
+/// One log record with its origin.
 pub struct Record<'a> {
     pub time: DateTime<Local>,
     pub level: Level,
     pub logger: &'a str,
-    /// With the ids before it and the other fields behind it, for lines of text.
+    /// The message with ids before and other fields after it, for lines of text.
     pub message: &'a str,
-    /// By itself, for JSON, where each of those has a key.
+    /// The message alone, for JSON, where each id and field has a key.
     pub plain: &'a str,
     pub fields: RecordFields<'a>,
     pub file: &'a str,
@@ -27,13 +27,13 @@ pub struct Record<'a> {
     pub thread: &'a str,
 }
 
-/// What a record is about.
+/// Ids and other fields of a record.
 #[derive(Clone, Copy, Default)]
 pub struct RecordFields<'a> {
     pub event: Option<&'a str>,
     pub request: Option<&'a str>,
     pub node: Option<&'a str>,
-    /// Names, values, and whether a value is a number or a truth.
+    /// Names, values, and whether a value is a number or a boolean.
     pub others: &'a [(&'static str, String, bool)],
 }
 
@@ -44,14 +44,14 @@ pub struct Format {
     date: Date,
 }
 
-/// How time is written. Without a format it is Python's own: date, time, a comma and milliseconds.
+/// Format of the time. The default is Python's: date, time, a comma and milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Date(Option<String>);
 
-/// What happens to a message of several lines.
+/// Treatment of a message of several lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
-    /// Every line gets what stands before the message; lines after the first are indented by two blanks.
+    /// Every line gets the prefix of the message; lines after the first are indented by two blanks.
     Repeated,
     /// Written as it is.
     Verbatim,
@@ -76,7 +76,7 @@ impl Date {
 
     pub fn text(&self, time: &DateTime<Local>) -> String {
         let mut text = String::new();
-        // What needs something that is not there was refused when the format was parsed.
+        // A format that cannot be rendered was refused when it was parsed.
         let _ = match &self.0 {
             Some(format) => write!(text, "{}", time.format(format)),
             None => write!(text, "{}", time.format("%Y-%m-%d %H:%M:%S,%3f")),
@@ -91,7 +91,7 @@ impl Format {
         Ok(Self { layout: Layout::Text { segments: style.segments(text)?, lines }, date })
     }
 
-    /// The message and nothing else.
+    /// The message alone.
     pub fn message() -> Self {
         Format::parse("%(message)s", Style::Percent, None, Lines::Verbatim).expect("a plain message is a format")
     }
@@ -104,7 +104,7 @@ impl Format {
     pub fn render(&self, record: &Record<'_>) -> String {
         let mut text = String::with_capacity(128 + record.message.len());
         match &self.layout {
-            Layout::Text { segments: pieces, lines } => self.render_text(pieces, *lines, record, &mut text),
+            Layout::Text { segments, lines } => self.render_text(segments, *lines, record, &mut text),
             Layout::Object(object) => object.render(record, &self.date, &mut text),
         }
         text.push('\n');
@@ -137,7 +137,7 @@ impl Format {
     }
 }
 
-/// Fractions of a second are none of strftime's, so Python shows the letter.
+/// Escapes `%f`: strftime has no directive for fractions of a second, and Python prints the letter.
 fn without_fractions(format: &str) -> String {
     let mut text = String::with_capacity(format.len() + 1);
     let mut characters = format.chars();
@@ -153,7 +153,7 @@ fn without_fractions(format: &str) -> String {
     text
 }
 
-/// A field of a record, as Python would have it.
+/// A field of a record, as Python formats it.
 pub fn field_value(field: Field, record: &Record<'_>, message: &str, date: &Date) -> FieldValue {
     let text = |text: &str| FieldValue::Text(text.to_owned());
     match field {
@@ -172,14 +172,14 @@ pub fn field_value(field: Field, record: &Record<'_>, message: &str, date: &Date
         Field::Process => FieldValue::Integer(i64::from(std::process::id())),
         Field::ProcessName => text("MainProcess"),
         Field::ThreadNumber => FieldValue::Integer(thread_number()),
-        // What Python calls it, where only one thread is meant.
+        // Python's name of the main thread.
         Field::ThreadName if record.thread == "main" => text("MainThread"),
         Field::ThreadName => text(record.thread),
         Field::TaskName => text("None"),
     }
 }
 
-/// Threads have numbers that can only be had as text.
+/// The number of the thread, which the standard library offers only as text.
 fn thread_number() -> i64 {
     let text = format!("{:?}", std::thread::current().id());
     text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
@@ -203,14 +203,14 @@ mod tests {
             message,
             plain: message,
             fields: RecordFields::default(),
-            file: "src/actors/launcher.rs",
+            file: "src/launcher.rs",
             line: 12,
             thread: "main",
         })
     }
 
     #[test]
-    fn the_default_looks_like_pythons() {
+    fn the_default_format_is_pythons() {
         assert_eq!(render(&Format::default(), "hello"), "2024-02-03 04:05:06,007 INFO nodepool.NodePool: hello\n");
     }
 

@@ -1,8 +1,8 @@
-//! Format strings in Python's three styles (`%(name)s`, `{name}`, `$name`), compiled into pieces.
+//! Format strings in Python's three styles (`%(name)s`, `{name}`, `$name`), compiled into segments.
 
 use std::fmt::Write as _;
 
-/// How a format string is written.
+/// Syntax of a format string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Percent,
@@ -16,7 +16,7 @@ pub enum Segment {
     Value(Field, FieldFormat),
 }
 
-/// What a record offers to a format string.
+/// Fields of a record that a format string may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Time,
@@ -35,7 +35,7 @@ pub enum Field {
     ProcessName,
     ThreadNumber,
     ThreadName,
-    /// What only Python has, such as the name of an asyncio task.
+    /// The name of an asyncio task, which only Python has.
     TaskName,
 }
 
@@ -46,7 +46,7 @@ pub enum FieldValue {
     Float(f64),
 }
 
-/// How a value is written.
+/// Format of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldFormat {
     pub kind: Kind,
@@ -54,13 +54,13 @@ pub struct FieldFormat {
     pub align: Align,
     pub width: usize,
     pub precision: Option<usize>,
-    /// Stands before what is not negative.
+    /// Written before values that are not negative.
     pub sign: Option<char>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As `str()` gives it.
+    /// As by `str()`.
     Text,
     Integer,
     Fixed,
@@ -79,17 +79,17 @@ pub enum Align {
 pub enum FormatError {
     #[error("unknown field `{0}`")]
     UnknownField(String),
-    #[error("`%` at character {0} starts no field such as %(message)s; a percent sign is written %%")]
+    #[error("`%` at character {0} does not start a field such as %(message)s; a percent sign is written %%")]
     Malformed(usize),
-    #[error("`{{` or `}}` at character {0} belongs to no field such as {{message}}; a brace is written twice")]
+    #[error("`{{` or `}}` at character {0} does not belong to a field such as {{message}}; a brace is written twice")]
     Brace(usize),
-    #[error("`$` at character {0} starts no field such as ${{message}}; a dollar sign is written $$")]
+    #[error("`$` at character {0} does not start a field such as ${{message}}; a dollar sign is written $$")]
     Dollar(usize),
-    #[error("`{0}` is no way to write the field `{1}`")]
+    #[error("conversion `{0}` is not valid for field `{1}`")]
     Conversion(String, String),
-    #[error("unknown style `{0}`; there are %, {{ and $")]
+    #[error("unknown style `{0}`, expected %, {{ or $")]
     Style(String),
-    #[error("`{0}` is no time format")]
+    #[error("invalid time format `{0}`")]
     Date(String),
 }
 
@@ -174,7 +174,7 @@ fn printf_spec(text: &str, letter: &str, field: Field) -> Option<FieldFormat> {
         "f" | "F" => Kind::Fixed,
         _ => Kind::Text,
     };
-    // Python pads texts with blanks even where zeros are asked for.
+    // Python pads texts with blanks even if the format requests zeros.
     let zeros = flags.contains('0') && !flags.contains('-') && kind != Kind::Text;
     let (width, precision) = match digits.split_once('.') {
         Some((width, precision)) => (width, Some(precision)),
@@ -195,7 +195,7 @@ fn printf_spec(text: &str, letter: &str, field: Field) -> Option<FieldFormat> {
     })
 }
 
-/// A width beyond any screen is a mistake, and would cost memory on every line.
+/// Limits widths to 1000: a larger one is a mistake and would cost memory on every line.
 fn number(text: &str) -> Option<usize> {
     if text.is_empty() { Some(0) } else { text.parse().ok().filter(|n| *n <= 1000) }
 }
@@ -217,7 +217,7 @@ fn brace(text: &str) -> Result<Vec<Segment>, FormatError> {
         let (name, conversion) = name.split_once('!').unwrap_or((name, "s"));
         let field = field(name)?;
         let invalid_conversion = || FormatError::Conversion(inner.to_owned(), name.to_owned());
-        // `!s` and `!a` of a number is a text; of a text nothing changes. `!r` would put quotes around it.
+        // `!s` and `!a` convert a number to text and leave a text as it is. `!r` would add quotes.
         let as_text = name.len() < inner.len() && inner[name.len()..].starts_with('!');
         if !matches!(conversion, "s" | "a") {
             return Err(invalid_conversion());
@@ -314,7 +314,7 @@ fn dollar(text: &str) -> Result<Vec<Segment>, FormatError> {
     Ok(segments.finish())
 }
 
-/// The number of the first character of a rest, from 1.
+/// Position of the remaining text in the whole, in characters from 1.
 fn position_of(text: &str, rest: &str) -> usize {
     text[..text.len() - rest.len()].chars().count() + 1
 }
@@ -331,7 +331,7 @@ fn field(name: &str) -> Result<Field, FormatError> {
         "message" => Field::Message,
         "pathname" => Field::File,
         "filename" => Field::FileName,
-        // The functions of a program in Rust have no names at run time.
+        // Rust functions have no names at run time, so the module stands in for them.
         "module" | "funcName" => Field::Module,
         "lineno" => Field::Line,
         "process" => Field::Process,
@@ -351,7 +351,7 @@ fn is_number(field: Field) -> bool {
     is_float(field) || matches!(field, Field::LevelNumber | Field::Line | Field::Process | Field::ThreadNumber)
 }
 
-/// Texts are no numbers, which Python finds out with every line.
+/// A numeric conversion of a text is refused here; Python fails at every line.
 fn is_compatible(kind: Kind, field: Field) -> bool {
     kind == Kind::Text || is_number(field)
 }
@@ -371,7 +371,7 @@ impl FieldFormat {
             (Kind::Fixed, FieldValue::Integer(value)) => format!("{:.*}", self.precision.unwrap_or(6), value as f64),
             (_, FieldValue::Integer(value)) => value.to_string(),
             (Kind::Integer, FieldValue::Float(value)) => format!("{:.0}", value.trunc()),
-            // Shortest and with a decimal point, as Python writes them.
+            // The shortest form with a decimal point, as in Python.
             (Kind::Text, FieldValue::Float(value)) => format!("{value:?}"),
         };
         let value = match self.sign {

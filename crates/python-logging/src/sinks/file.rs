@@ -1,4 +1,4 @@
-//! A log file: opened anew when others moved it away, and moved away by us when it is full or its time has come.
+//! A log file: reopened after another process moved it away, and rotated here by size or time.
 
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
@@ -9,12 +9,12 @@ use std::time::UNIX_EPOCH;
 
 use super::schedule::Schedule;
 
-/// What a file is called while its backups are numbered.
+/// Suffix of a file while its backups are renumbered.
 const ROTATING_SUFFIX: &str = "rotating";
-/// Seconds after which what failed at a file is tried again, and complained of again.
+/// Seconds after which a failed reopening or rotation is retried, and reported again.
 const RETRY_INTERVAL_S: i64 = 60;
 
-/// A file, which is opened anew when somebody moved it away.
+/// A log file as configured. It is reopened after another process moved it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePlan {
     pub path: PathBuf,
@@ -23,7 +23,7 @@ pub struct FilePlan {
     pub rotation: Rotation,
 }
 
-/// What becomes of what an earlier process wrote.
+/// Python's `mode`: whether the file of an earlier process is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
     Append,
@@ -33,17 +33,17 @@ pub enum WriteMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     Immediate,
-    /// Python's `delay`: there is no file before there is a line.
+    /// Python's `delay`: the file is created with the first line.
     Delayed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rotation {
-    /// That is others' business.
+    /// Rotated by other programs, if at all.
     Never,
-    /// Moved to `.1`, `.2` … when it would reach a size; nothing is moved where one of both is 0.
+    /// Renamed to `.1`, `.2` … before it would reach a size; never if either number is 0.
     BySize { max_bytes: u64, backups: u32 },
-    /// Moved to a name with the time; with 0 all of them are kept.
+    /// Renamed to a name with the time; 0 backups keeps all of them.
     ByTime { schedule: Schedule, backups: u32 },
 }
 
@@ -51,13 +51,13 @@ pub struct OpenFile {
     file: File,
     /// Device and inode.
     identity: (u64, u64),
-    /// Before the line that is written.
+    /// Size before the next line.
     size: u64,
-    /// The last line was written in part, and the next one is not to be glued to it.
+    /// The last line was written in part, so the next one starts with a line feed.
     has_partial_line: bool,
-    /// When it is to be rotated by time.
+    /// Time of the next rotation by time.
     rotate_at_s: Option<i64>,
-    /// Until when a rotation that failed is not tried again.
+    /// End of the back-off after a failed rotation.
     backoff_until_s: Option<i64>,
 }
 
@@ -73,7 +73,7 @@ impl FilePlan {
 }
 
 impl OpenFile {
-    /// What is said is what went wrong beside the line, which is written then as well.
+    /// Writes a line. Returns a problem with reopening or rotation, which does not prevent the write.
     pub fn write(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> io::Result<Option<String>> {
         let problem = self.prepare(plan, line, now);
         self.append(line)?;
@@ -97,16 +97,16 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Follows and rotates. Where that fails, the file that is open is good enough until it succeeds.
+    /// Reopens and rotates the file. If that fails, the open file is used until it succeeds.
     fn prepare(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> Option<String> {
         let path = plan.path.display();
         let is_backing_off = self.backoff_until_s.is_some_and(|end| (end - RETRY_INTERVAL_S..end).contains(&now()));
         let outcome = match self.reopen_if_moved(plan, &now) {
-            Err(error) => Err(format!("the log file {path} cannot be opened anew, the old one is used: {error}")),
+            Err(error) => Err(format!("cannot reopen log file {path}, continuing with the old one: {error}")),
             Ok(()) if is_backing_off => Ok(()),
             Ok(()) => {
                 let rotated = self.rotate(plan, line, &now);
-                rotated.map_err(|error| format!("the log file {path} cannot be rotated, it grows: {error}"))
+                rotated.map_err(|error| format!("cannot rotate log file {path}, it keeps growing: {error}"))
             }
         };
         let problem = outcome.err().filter(|_| !is_backing_off)?;
@@ -114,11 +114,11 @@ impl OpenFile {
         Some(problem)
     }
 
-    /// As Python's WatchedFileHandler: looked at before each line, so that logrotate needs to tell nobody.
+    /// As Python's WatchedFileHandler: checked before each line, so that logrotate need not signal this process.
     fn reopen_if_moved(&mut self, plan: &FilePlan, now: impl Fn() -> i64) -> io::Result<()> {
         match fs::metadata(&plan.path) {
             Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
-                // Others may write to it, and a line may have been written in part.
+                // Other processes may write to it, and a line may have been written in part.
                 self.size = metadata.len();
                 Ok(())
             }
@@ -148,7 +148,7 @@ impl OpenFile {
                 let Some(due) = self.rotate_at_s.filter(|due| now >= *due) else { return Ok(()) };
                 let next = Some(schedule.next(now));
                 let old = with_suffix(&plan.path, &schedule.suffix(due));
-                // Of a process that shares the file, or of the hour that there is twice in autumn.
+                // The name is taken by a process that shares the file, or by the hour that occurs twice in autumn.
                 if old.exists() || !self.file.metadata()?.is_file() {
                     self.rotate_at_s = next;
                     return Ok(());
@@ -164,13 +164,13 @@ impl OpenFile {
     }
 }
 
-/// The time of files and of their rotation; nothing else is decided by it.
+/// Wall-clock time, for the names and the rotation of files only.
 pub fn now() -> i64 {
     chrono::Local::now().timestamp()
 }
 
 pub fn open(plan: &FilePlan, write_mode: WriteMode, now: i64) -> io::Result<OpenFile> {
-    // What an earlier process wrote is due as if it were ours.
+    // A file of an earlier process is rotated when it would have been by that process.
     let modified = fs::metadata(&plan.path).and_then(|metadata| metadata.modified()).ok();
     let modified = modified.and_then(|time| i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok());
     let due = match &plan.rotation {
@@ -195,16 +195,16 @@ pub fn open(plan: &FilePlan, write_mode: WriteMode, now: i64) -> io::Result<Open
     })
 }
 
-/// It is moved aside first: what cannot be moved must not push the backups out, one with each attempt.
+/// The file is moved aside first. If it cannot be moved, no attempt may push out a backup.
 fn rotate_by_number(path: &Path, backups: u32) -> io::Result<()> {
     let rotating = with_suffix(path, ROTATING_SUFFIX);
     if rotating.is_file() {
-        // A process that was killed left it there.
+        // Left by a process that was killed.
         shift_backups(path, backups, &rotating)?;
     }
     fs::rename(path, &rotating)?;
     shift_backups(path, backups, &rotating).inspect_err(|_| {
-        // Back to where it is looked for. Where that fails, it is numbered with the next rotation.
+        // Restores the name that readers expect. If that fails, the next rotation numbers the file.
         if !path.exists() {
             let _ = fs::rename(&rotating, path);
         }
@@ -228,7 +228,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What cannot be removed stays, and the next rotation tries again.
+/// A file that cannot be deleted is retried at the next rotation.
 fn delete_oldest_backups(path: &Path, schedule: &Schedule, backups: u32) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else { return };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_moved_away_is_opened_anew() {
+    fn a_file_that_was_moved_away_is_reopened() {
         let mut log = Log::new(Rotation::Never);
         log.write("one\n");
         fs::rename(&log.plan.path, log.path("nodepool.log.1")).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_written_in_part_has_no_other_glued_to_it() {
+    fn a_partial_line_is_ended_before_the_next_one() {
         let mut log = Log::new(Rotation::Never);
         let (write_end, mut read_end) = UnixStream::pair().unwrap();
         write_end.set_nonblocking(true).unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_makes_a_file_full_too() {
+    fn lines_of_other_processes_count_for_the_size() {
         let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 1 });
         log.write("one\n");
         OpenOptions::new().append(true).open(&log.plan.path).unwrap().write_all(b"theirs\n").unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_is_rotated_and_the_oldest_forgotten() {
+    fn a_full_file_is_rotated_and_the_oldest_backup_deleted() {
         let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 2 });
         for line in ["one....\n", "two....\n", "three..\n", "four...\n"] {
             log.write(line);
@@ -351,24 +351,24 @@ mod tests {
             ("nodepool.log.1", "three..\n"),
             ("nodepool.log.2", "two....\n"),
         ]);
-        // Somebody else's hands in between lose nothing.
+        // A file that another process deleted in between loses nothing.
         fs::remove_file(&log.plan.path).unwrap();
         log.write("five...\n");
         assert_eq!(fs::read_to_string(&log.plan.path).unwrap(), "five...\n");
     }
 
     #[test]
-    fn a_full_file_that_cannot_be_rotated_takes_all_lines_and_no_backup_is_lost() {
+    fn a_failed_rotation_loses_neither_lines_nor_backups() {
         let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 3 });
         fs::write(log.path("nodepool.log.1"), "older\n").unwrap();
-        // In the way: of the backups, then of the file itself.
+        // Directories block the renaming of the backups, then of the file itself.
         for name in ["nodepool.log.2", "nodepool.log.rotating"] {
-            fs::create_dir_all(log.path(name).join("of others")).unwrap();
+            fs::create_dir_all(log.path(name).join("foreign")).unwrap();
         }
         fs::write(log.path("nodepool.log.3"), "oldest\n").unwrap();
         log.write("one....\n");
         let problem = log.problem_after(0, "two....\n").unwrap();
-        assert!(problem.contains("nodepool.log cannot be rotated, it grows: "), "{problem}");
+        assert!(problem.contains("nodepool.log, it keeps growing: "), "{problem}");
         log.write_after(59, "three..\n");
         fs::remove_dir_all(log.path("nodepool.log.rotating")).unwrap();
         assert!(log.problem_after(60, "four...\n").is_some());
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_moved_aside_is_numbered_with_the_next_rotation() {
+    fn a_file_that_a_killed_process_moved_aside_is_numbered_at_the_next_rotation() {
         let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 2 });
         fs::write(log.path("nodepool.log.rotating"), "older\n").unwrap();
         log.write("one....\n");
@@ -394,20 +394,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_anew_takes_all_lines() {
+    fn a_file_that_cannot_be_reopened_receives_all_lines() {
         let mut log = Log::new(every_minute());
         log.write("one\n");
         let moved = log.path("moved");
         fs::rename(&log.plan.path, &moved).unwrap();
         fs::create_dir(&log.plan.path).unwrap();
         let problem = log.problem_after(1, "two\n").unwrap();
-        assert!(problem.contains("cannot be opened anew, the old one is used: Is a directory"), "{problem}");
+        assert!(problem.contains("continuing with the old one: Is a directory"), "{problem}");
         log.write_after(2, "three\n");
         log.assert_files(&[("moved", "one\ntwo\nthree\n")]);
     }
 
     #[test]
-    fn a_file_is_rotated_by_time_and_bears_the_time_of_its_beginning() {
+    fn a_file_rotated_by_time_is_named_after_its_start() {
         let mut log = Log::new(every_minute());
         for (seconds, line) in [(0, "one\n"), (59, "two\n"), (60, "three\n"), (500, "four\n")] {
             log.write_after(seconds, line);
@@ -416,13 +416,13 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_is_not_written_over() {
+    fn an_old_file_is_not_overwritten() {
         let mut log = Log::new(every_minute());
-        fs::write(log.path("nodepool.log.2024-02-03_04-05"), "of another process\n").unwrap();
+        fs::write(log.path("nodepool.log.2024-02-03_04-05"), "from another process\n").unwrap();
         for (seconds, line) in [(0, "one\n"), (60, "two\n"), (61, "three\n")] {
             log.write_after(seconds, line);
         }
-        let old = ("nodepool.log.2024-02-03_04-05", "of another process\n");
+        let old = ("nodepool.log.2024-02-03_04-05", "from another process\n");
         log.assert_files(&[("nodepool.log", "one\ntwo\nthree\n"), old]);
         log.write_after(120, "four\n");
         log.assert_files(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "one\ntwo\nthree\n")]);

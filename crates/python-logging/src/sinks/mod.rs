@@ -1,4 +1,4 @@
-//! Where lines go: files with rotation, streams, syslog.
+//! Sinks of log lines: files with rotation, streams, syslog.
 
 pub mod file;
 pub mod schedule;

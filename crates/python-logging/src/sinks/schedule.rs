@@ -1,12 +1,12 @@
-//! When a log file is rotated by time and what the old one is called then, as Python's TimedRotatingFileHandler has it.
+//! Times at which a log file is rotated, and names of the rotated files, as in Python's TimedRotatingFileHandler.
 
 use chrono::{DateTime, Datelike, Days, Local, NaiveDateTime, NaiveTime, TimeDelta, TimeZone, Utc};
 
-/// The moments at which a file is put aside.
+/// The times at which a file is rotated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     unit: RotationInterval,
-    /// Seconds between two rotations, which the name of an old file reaches back by.
+    /// Seconds between two rotations. The name of a rotated file is its start: that much before the rotation.
     interval: i64,
     zone: ClockZone,
 }
@@ -29,7 +29,7 @@ pub enum ClockZone {
 }
 
 impl Schedule {
-    /// `when` and `interval` as in a logging file; `None` where Python knows no such `when`.
+    /// `when` and `interval` as in a logging file; `None` if Python has no such `when`.
     pub fn parse(when: &str, interval: u32, zone: ClockZone) -> Option<Self> {
         let when = if when.is_empty() { "H".to_owned() } else { when.to_ascii_uppercase() };
         let unit = match when.as_str() {
@@ -46,7 +46,7 @@ impl Schedule {
         Some(Self { unit, interval: unit.seconds() * i64::from(interval.max(1)), zone })
     }
 
-    /// The next rotation after a moment, in seconds since 1970.
+    /// The next rotation after a time, in seconds since 1970.
     pub fn next(&self, after: i64) -> i64 {
         match self.unit {
             RotationInterval::Second | RotationInterval::Minute | RotationInterval::Hour | RotationInterval::Day => {
@@ -67,7 +67,7 @@ impl Schedule {
         }
         match self.zone {
             ClockZone::Utc => midnight.and_utc().timestamp(),
-            // A midnight that the summer time skips is an hour later.
+            // A midnight that daylight saving time skips is an hour later.
             ClockZone::Local => Local
                 .from_local_datetime(&midnight)
                 .earliest()
@@ -76,7 +76,7 @@ impl Schedule {
         }
     }
 
-    /// What the clock of the schedule's zone shows.
+    /// The local time in the schedule's zone.
     fn civil_time(&self, time: i64) -> NaiveDateTime {
         let time = DateTime::<Utc>::from_timestamp(time, 0).unwrap_or_default();
         match self.zone {
@@ -85,15 +85,15 @@ impl Schedule {
         }
     }
 
-    /// What follows the name of the file that is put aside at a rotation: the beginning of its time.
+    /// Suffix of the file that is rotated at this time: the start of its interval.
     pub fn suffix(&self, rotation: i64) -> String {
         let rotation = self.civil_time(rotation);
-        // An interval of millions of years is as good as none.
+        // An interval of millions of years would overflow; the suffix is then the rotation itself.
         let begin = rotation.checked_sub_signed(TimeDelta::seconds(self.interval)).unwrap_or(rotation);
         begin.format(self.unit.suffix()).to_string()
     }
 
-    /// Whether this follows the name of a file that was put aside, perhaps compressed later.
+    /// Whether this is the suffix of a rotated file, possibly compressed later.
     pub fn is_suffix(&self, text: &str) -> bool {
         let (time, extension) = text.split_once('.').map_or((text, None), |(time, ending)| (time, Some(ending)));
         let pattern = self.unit.suffix();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn rotations_are_where_python_has_them() {
+    fn rotations_are_at_the_same_times_as_pythons() {
         let cases = [
             ("s", 5, SATURDAY + 5, "2024-02-03_04-05-06"),
             ("M", 2, SATURDAY + 120, "2024-02-03_04-05"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_are_known_by_their_names() {
+    fn rotated_files_are_recognised_by_their_suffix() {
         let hourly = schedule("H", 1);
         for (text, expected) in [
             ("2024-02-03_04", true),

@@ -1,4 +1,4 @@
-//! Where log lines go: the standard streams, files that are rotated under us or by us, the system log.
+//! Sinks of log lines: the standard streams, files with rotation by others or by this process, the system log.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,11 +36,11 @@ pub struct Sink {
 
 struct State {
     open: OpenSink,
-    /// Since a line was written.
+    /// Lines dropped since the last one that was written.
     dropped: Option<DroppedLines>,
 }
 
-/// Lines that could not be written, and why the first of them could not.
+/// Lines that could not be written, and the error of the first of them.
 struct DroppedLines {
     lines: u64,
     reason: String,
@@ -73,21 +73,20 @@ impl Sink {
             }
             SinkPlan::Syslog { address, .. } => {
                 let address_text = address.to_string();
-                OpenSink::Syslog(address.open().map_err(|source| LogError::Syslog { place: address_text, source })?)
+                OpenSink::Syslog(address.open().map_err(|source| LogError::Syslog { address: address_text, source })?)
             }
         };
         Ok(Self { plan, state: Mutex::new(State { open, dropped: None }) })
     }
 
-    /// A line that cannot be written is lost. That is said on standard error, once until it goes again, and then here, too, for
-    /// in the background nobody reads the former. `warning` makes a line of such a text.
-    pub fn write(&self, line: &str, level: Level, warning: impl Fn(&str) -> String) {
+    /// Writes a line. A line that cannot be written is lost.
+    ///
+    /// Returns a problem that the caller reports on standard error, once until a line is written again. The sink then
+    /// reports it in the log as well, because nothing reads the standard error of a process in the background.
+    /// `warning` formats the problem's text as a line.
+    pub fn write(&self, line: &str, level: Level, warning: impl Fn(&str) -> String) -> Option<String> {
         let problem = self.lock().write(&self.plan, line, level, warning);
-        if let Some(problem) = problem
-            && !matches!(self.plan, SinkPlan::Stdout | SinkPlan::Stderr)
-        {
-            let _ = io::stderr().write_all(format!("nodepool: {problem}\n").as_bytes());
-        }
+        problem.filter(|_| !matches!(self.plan, SinkPlan::Stdout | SinkPlan::Stderr))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -96,20 +95,20 @@ impl Sink {
 }
 
 impl State {
-    /// What is to be said of it elsewhere.
+    /// Returns a problem to report outside this sink.
     fn write(&mut self, plan: &SinkPlan, line: &str, level: Level, warning: impl Fn(&str) -> String) -> Option<String> {
         let was_broken = self.dropped.is_some();
         match self.try_write(plan, line, level, &warning) {
-            Ok(None) => was_broken.then(|| format!("the log is written to {plan} again")),
+            Ok(None) => was_broken.then(|| format!("logging to {plan} resumed")),
             Ok(Some(problem)) => {
-                // One more line that is lost makes no difference, for its text is not.
+                // If this line is lost, the caller still reports its text.
                 let _ = self.open.write(plan, &warning(&problem), Level::WARNING);
                 Some(problem)
             }
             Err(error) => {
                 let dropped = self.dropped.get_or_insert_with(|| DroppedLines { lines: 0, reason: error.to_string() });
                 dropped.lines += 1;
-                (!was_broken).then(|| format!("the log cannot be written to {plan}, lines are lost: {error}"))
+                (!was_broken).then(|| format!("cannot write to {plan}, log lines are dropped: {error}"))
             }
         }
     }
@@ -122,7 +121,7 @@ impl State {
         warning: impl Fn(&str) -> String,
     ) -> io::Result<Option<String>> {
         let mut problem = None;
-        // They came before this line.
+        // The report of dropped lines precedes the next line.
         if let Some(dropped) = &self.dropped {
             problem = self.open.write(plan, &warning(&dropped.to_string()), Level::WARNING)?;
             self.dropped = None;
@@ -132,7 +131,7 @@ impl State {
 }
 
 impl OpenSink {
-    /// What is said is what went wrong beside the line.
+    /// Writes the line. Returns a problem that did not prevent that, such as a failed rotation.
     fn write(&mut self, plan: &SinkPlan, line: &str, level: Level) -> io::Result<Option<String>> {
         match (plan, &mut *self) {
             (SinkPlan::Stdout, _) => io::stdout().write_all(line.as_bytes())?,
@@ -159,11 +158,11 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_file_is_emptied_once_and_with_its_first_line_if_it_is_to_be() {
+    fn mode_w_truncates_the_file_once_when_it_is_opened() {
         let folder = tempfile::tempdir().unwrap();
         for opened in [OpenMode::Immediate, OpenMode::Delayed] {
             let path = folder.path().join("nodepool.log");
-            fs::write(&path, "of yesterday\n").unwrap();
+            fs::write(&path, "from yesterday\n").unwrap();
             let plan = FilePlan { write_mode: WriteMode::Truncate, open_mode: opened, ..FilePlan::watched(&path) };
             let sink = Sink::open(SinkPlan::File(plan)).unwrap();
             let is_emptied = fs::read_to_string(&path).unwrap().is_empty();
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_were_lost_are_counted_and_told_of_where_they_would_be() {
+    fn dropped_lines_are_counted_and_reported_in_the_log_itself() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodepool.log");
         symlink("/dev/full", &path).unwrap();
@@ -194,16 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_rotated_says_so_itself() {
+    fn a_failed_rotation_is_reported_in_the_file_itself() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodepool.log");
-        fs::create_dir_all(folder.path().join("nodepool.log.1/of others")).unwrap();
+        fs::create_dir_all(folder.path().join("nodepool.log.1/foreign")).unwrap();
         let plan = FilePlan { rotation: Rotation::BySize { max_bytes: 4, backups: 1 }, ..FilePlan::watched(&path) };
         let sink = Sink::open(SinkPlan::File(plan)).unwrap();
         for line in ["one\n", "two\n", "three\n"] {
             sink.write(line, Level::INFO, |text| format!("{}\n", text.replace(path.to_str().unwrap(), "LOG")));
         }
-        let trouble = "the log file LOG cannot be rotated, it grows: Is a directory (os error 21)\n";
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("one\ntwo\n{trouble}three\n"));
+        let problem = "cannot rotate log file LOG, it keeps growing: Is a directory (os error 21)\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("one\ntwo\n{problem}three\n"));
     }
 }

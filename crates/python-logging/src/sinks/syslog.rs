@@ -1,4 +1,4 @@
-//! The system log: its local socket, or another machine's by UDP or TCP, in the words of Python's SysLogHandler.
+//! The system log: its local socket, or that of another machine by UDP or TCP, in the format of Python's SysLogHandler.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::Level;
 
-/// Facilities by their numbers.
+/// Facilities with their numbers.
 const FACILITIES: [(&str, u8); 24] = [
     ("kern", 0),
     ("user", 1),
@@ -40,9 +40,9 @@ const FACILITIES: [(&str, u8); 24] = [
     ("local7", 23),
 ];
 
-/// No actor waits longer for a daemon or a network that does not take a line.
+/// Bounds how long a thread waits for a daemon or a network that accepts no line.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// Before a server that was not there, or took its time, is asked again; what is logged meanwhile is lost for it.
+/// Back-off after a server was unreachable or slow. Lines logged meanwhile are lost for this server.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl std::fmt::Display for Address {
 }
 
 pub enum SyslogConnection {
-    /// Addressed with each line, so a daemon that starts anew is found again.
+    /// Each datagram is addressed, so a restarted daemon is found again.
     Local {
         datagrams: UnixDatagram,
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum SyslogConnection {
     },
 }
 
-/// Until when nobody is asked, so that all lines together do not wait long for one that is away.
+/// End of the pause after a failure, so that many lines together do not wait long for an unreachable server.
 #[derive(Default)]
 pub struct Backoff(Option<Instant>);
 
@@ -91,17 +91,17 @@ impl Backoff {
         self.0 = Some(Instant::now() + RETRY_INTERVAL);
     }
 
-    /// What failed without taking time may be tried again at once.
+    /// A failure that took no time may be retried at once.
     fn start_after(&mut self, error: &io::Error) {
         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
             self.start();
         }
     }
 
-    /// An error while it lasts, for a line that is not sent is lost.
+    /// Fails during the back-off: a line that is not sent is lost.
     fn check(&self) -> io::Result<()> {
         match self.0 {
-            Some(end) if Instant::now() < end => Err(io::Error::other("it did not take the lines before")),
+            Some(end) if Instant::now() < end => Err(io::Error::other("backing off after a failed write")),
             _ => Ok(()),
         }
     }
@@ -123,11 +123,11 @@ impl Address {
             Address::Socket(path) => {
                 let datagrams = UnixDatagram::unbound()?;
                 match datagrams.connect(path) {
-                    // It takes streams only.
+                    // The socket accepts streams only.
                     Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EPROTOTYPE as i32) => {
                         SyslogConnection::LocalStream { stream: None, path: path.clone(), backoff: Backoff::default() }
                     }
-                    // A daemon that is not there yet may come.
+                    // The daemon may start later.
                     _ => {
                         let datagrams = UnixDatagram::unbound()?;
                         datagrams.set_write_timeout(Some(SEND_TIMEOUT))?;
@@ -157,7 +157,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// With a limit before it connects: a daemon that takes nobody in keeps whoever comes waiting, too.
+/// Sets the timeout before connecting: a daemon that accepts no connection would block the connect as well.
 fn connect_local(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?);
     stream.set_write_timeout(Some(SEND_TIMEOUT))?;
@@ -223,18 +223,18 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc;
 
-    /// Which of a hundred long lines were sent; they have to be through within a few seconds.
+    /// Sends a hundred long lines, within a few seconds. Returns which of them were sent.
     fn send_with_deadline(mut open: SyslogConnection) -> Vec<bool> {
         let (outcome, outcomes) = mpsc::channel();
         std::thread::spawn(move || {
             let line = "x".repeat(4096);
             outcome.send((0..100).map(|_| open.send(3, Level::INFO, &line).is_ok()).collect()).unwrap();
         });
-        outcomes.recv_timeout(Duration::from_secs(5)).expect("nobody is kept waiting")
+        outcomes.recv_timeout(Duration::from_secs(5)).expect("no line waits long")
     }
 
     #[test]
-    fn a_local_daemon_that_reads_nothing_keeps_nobody_waiting() {
+    fn a_local_daemon_that_reads_nothing_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("datagrams");
         let _unread = UnixDatagram::bind(&path).unwrap();
@@ -247,36 +247,36 @@ mod tests {
     }
 
     #[test]
-    fn a_local_daemon_that_takes_nobody_in_keeps_nobody_waiting() {
+    fn a_local_daemon_that_accepts_no_connection_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let unread = UnixListener::bind(&path).unwrap();
         nix::sys::socket::listen(&unread, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
-        // The one who fits in.
+        // Fills the backlog.
         let _first = UnixStream::connect(&path).unwrap();
         let sent = send_with_deadline(Address::Socket(path).open().unwrap());
         assert!(sent.iter().all(|sent| !sent), "{sent:?}");
     }
 
     #[test]
-    fn lines_that_are_not_sent_are_lost_and_not_written() {
+    fn lines_that_cannot_be_sent_are_errors() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut open = Address::Tcp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();
         drop(server);
-        let mut lost = (0..1000).skip_while(|_| open.send(3, Level::INFO, "gone\n").is_ok());
+        let mut lost = (0..1000).skip_while(|_| open.send(3, Level::INFO, "lost\n").is_ok());
         assert!(lost.next().is_some());
-        // Refused by the machine, then not even asked for.
+        // Refused by the machine, then by the back-off.
         for _ in 0..2 {
-            assert!(open.send(3, Level::INFO, "gone\n").is_err());
+            assert!(open.send(3, Level::INFO, "lost\n").is_err());
         }
     }
 
     #[test]
-    fn a_local_socket_gets_facility_and_severity() {
+    fn a_local_socket_receives_facility_and_severity() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut open = Address::Socket(path.clone()).open().unwrap();
-        assert!(open.send(3, Level::ERROR, "nobody is there yet\n").is_err());
+        assert!(open.send(3, Level::ERROR, "no server yet\n").is_err());
         let server = UnixDatagram::bind(&path).unwrap();
         open.send(3, Level::ERROR, "hello\n").unwrap();
         let mut buffer = [0; 64];
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_get_the_same_by_udp_or_tcp() {
+    fn remote_machines_receive_the_same_by_udp_or_tcp() {
         let mut buffer = [0; 64];
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut open = Address::Udp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();

@@ -1,4 +1,4 @@
-//! Everything the cloud holds at a moment, and how it gets from one moment to the next.
+//! The state of the cloud at one time, and its advance to a later time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -17,10 +17,10 @@ use crate::services::network::{FloatingIp, Port};
 use crate::services::server::{Server, Stage, Status};
 use crate::services::volume::Volume;
 
-/// Time, as what has passed since the cloud was started.
+/// Time since the start of the cloud.
 pub type SimTime = Duration;
 
-/// What things of a kind have in front of their number, so that an id tells what it is of.
+/// Prefix of an id, which shows the kind of the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -60,7 +60,7 @@ pub struct Cloud {
     last_number: u64,
     pub tokens: HashMap<String, Token>,
     pub servers: BTreeMap<u64, Server>,
-    /// Servers that are gone but still in lists that are stale.
+    /// Deleted servers that stale lists still contain.
     pub deleted_servers: BTreeMap<u64, Server>,
     pub ports: BTreeMap<u64, Port>,
     pub floating_ips: BTreeMap<u64, FloatingIp>,
@@ -75,14 +75,14 @@ pub struct Cloud {
     pending_events: BinaryHeap<Reverse<(SimTime, u64, ServerEvent)>>,
 }
 
-/// Whom a token is for, and until when.
+/// User and expiry of a token.
 #[derive(Clone, Debug)]
 pub struct Token {
     pub user: String,
     pub expires: SimTime,
 }
 
-/// What the servers take of the quota.
+/// Quota usage of the servers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub servers: i64,
@@ -90,7 +90,7 @@ pub struct Usage {
     pub ram_mib: i64,
 }
 
-/// What happens to a server when its time has come.
+/// A scheduled event of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServerEvent {
     BootCompleted,
@@ -128,7 +128,7 @@ impl Cloud {
         cloud
     }
 
-    /// The cloud as it was started, at this moment; tokens stay good, and no id comes a second time.
+    /// Resets the cloud to its initial state at the current time. Tokens stay valid, and no id is reused.
     pub fn reset(&mut self) {
         let mut fresh = Self::new(self.options.clone(), std::mem::take(&mut self.base));
         fresh.now = self.now;
@@ -143,12 +143,12 @@ impl Cloud {
         self.last_number
     }
 
-    /// The time of day at a moment, as most services write it.
+    /// Wall-clock time in the format of most services.
     pub fn timestamp(&self, moment: SimTime) -> String {
         (self.started + moment).format("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    /// The same with the fraction of a second that other services write.
+    /// The same with microseconds, as other services write it.
     pub fn timestamp_micros(&self, moment: SimTime) -> String {
         (self.started + moment).format("%Y-%m-%dT%H:%M:%S.%6f").to_string()
     }
@@ -157,12 +157,12 @@ impl Cloud {
         self.pending_events.push(Reverse((self.now + Duration::from_secs_f64(after_s), server, event)));
     }
 
-    /// Lets happen what is due by now.
+    /// Executes the events that are due.
     pub fn advance(&mut self, now: SimTime) {
         while let Some(Reverse((at, _, _))) = self.pending_events.peek()
             && *at <= now
         {
-            let Reverse((at, server, due)) = self.pending_events.pop().expect("it was just looked at");
+            let Reverse((at, server, due)) = self.pending_events.pop().expect("the event was just peeked");
             self.now = self.now.max(at);
             match due {
                 ServerEvent::BootCompleted => self.on_booted(server),
@@ -210,7 +210,7 @@ impl Cloud {
         self.remove_server(number);
     }
 
-    /// The server is no more, and what belongs to it goes with it.
+    /// Removes a server, with its ports and volumes.
     pub fn remove_server(&mut self, number: u64) {
         let Some(mut server) = self.servers.remove(&number) else { return };
         server.deleted_at = Some(self.now);
@@ -219,11 +219,11 @@ impl Cloud {
         self.usage.servers -= 1;
         self.usage.cores -= flavor.vcpus;
         self.usage.ram_mib -= flavor.ram_mib;
-        assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was given back than taken");
+        assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was released than used");
         self.stats.server_deleted(server.node.as_deref());
-        let port_stays = crate::faults::knobs::is_nth(self.knobs.port_stays_every, self.stats.servers_left);
+        let port_leaks = crate::faults::knobs::is_nth(self.knobs.port_stays_every, self.stats.servers_left);
         for port in std::mem::take(&mut server.ports) {
-            if port_stays {
+            if port_leaks {
                 self.ports.get_mut(&port).expect("a server's ports exist").active = false;
             } else {
                 self.remove_port(port);
@@ -238,12 +238,13 @@ impl Cloud {
         }
         if self.knobs.stale_lists_s > 0.0 {
             let retention = Duration::from_secs_f64(self.knobs.stale_lists_s);
-            self.deleted_servers.retain(|_, server| server.deleted_at.is_some_and(|gone| gone + retention > self.now));
+            self.deleted_servers
+                .retain(|_, server| server.deleted_at.is_some_and(|deleted| deleted + retention > self.now));
             self.deleted_servers.insert(number, server);
         }
     }
 
-    /// Servers show the addresses of their ports, so what is rendered of a server goes with a change of a port.
+    /// Invalidates the rendered JSON of a server when a port changes, because it contains the addresses of the ports.
     pub fn invalidate_rendered(&mut self, server: Option<u64>) {
         if let Some(server) = server.and_then(|number| self.servers.get_mut(&number)) {
             server.rendered_json.clear();

@@ -1,4 +1,4 @@
-//! What is counted: calls by kind, servers by what became of them, creations for each node.
+//! Counters: calls by kind, created and deleted servers, creations per node.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::call::{Call, Service};
 
 #[derive(Default, Serialize)]
 pub struct RunStats {
-    /// All calls of services, refused and faulty ones included.
+    /// All calls to services, including rejected and faulty ones.
     pub calls: u64,
     calls_by_kind: BTreeMap<Service, BTreeMap<String, u64>>,
     pub throttled: u64,
-    /// How often each fault struck, in the order of the knob.
+    /// Number of hits of each fault, in the order of the knob.
     pub faults_struck: Vec<u64>,
-    /// How many calls each fault has been about.
+    /// Number of matching calls of each fault.
     #[serde(skip)]
     pub faults_concerned: Vec<u64>,
     pub servers_created: u64,
@@ -38,7 +38,7 @@ impl RunStats {
         *self.calls_by_kind.entry(service).or_default().entry(call.kind()).or_default() += 1;
     }
 
-    /// `at_once` servers exist now, this one included.
+    /// Counts a creation. `concurrent` is the number of existing servers, including this one.
     pub fn server_created(&mut self, node: Option<&str>, concurrent: u64) {
         self.servers_created += 1;
         self.servers_at_once_max = self.servers_at_once_max.max(concurrent);
@@ -54,7 +54,7 @@ impl RunStats {
     pub fn server_deleted(&mut self, node: Option<&str>) {
         self.servers_left += 1;
         let Some(node) = node else { return };
-        let present = self.present_by_node.get_mut(node).expect("a server that leaves has come");
+        let present = self.present_by_node.get_mut(node).expect("a deleted server was counted at its creation");
         *present -= 1;
         if *present == 0 {
             self.present_by_node.remove(node);

@@ -1,4 +1,4 @@
-//! What is in the cloud before anybody comes: flavors, networks, a router, a key, security groups.
+//! Initial resources of the cloud: flavors, networks, a router, a key, security groups.
 
 use serde_json::{Value, json};
 
@@ -12,14 +12,14 @@ pub struct Flavor {
     pub vcpus: i64,
     pub ram_mib: i64,
     pub disk_gb: i64,
-    /// What the servers of this flavor do, as their metadata can say too.
+    /// Knobs of this flavor's servers; their metadata can contain the same keys.
     pub extra: &'static [(&'static str, &'static str)],
 }
 
 pub struct Network {
     pub id: String,
     pub name: String,
-    /// Its subnets: the first has IPv4, the second, if any, IPv6.
+    /// Its subnets: the first is IPv4, the second, if any, is IPv6.
     pub subnets: Vec<String>,
     pub external: bool,
 }
@@ -31,7 +31,7 @@ pub struct SecurityGroup {
 
 pub struct Fixtures {
     pub flavors: Vec<Flavor>,
-    /// The networks of the project in the order of the command line; then the external one, if there is one.
+    /// The networks of the project in the order of the command line, then the external one if there is one.
     pub networks: Vec<Network>,
     pub security_groups: Vec<SecurityGroup>,
     pub keys: Vec<&'static str>,
@@ -70,7 +70,7 @@ impl Network {
         Self { id: id(Kind::Network, number), name: name.to_owned(), subnets, external }
     }
 
-    /// Its subnets as the network service shows them, except for times; the network is the n-th.
+    /// JSON of its subnets without times; `index` is the position of the network.
     pub fn subnets_json(&self, index: usize) -> Vec<Value> {
         let octet = if self.external { 90 } else { 80 + index as u8 };
         let shown = |(family, subnet): (usize, &String)| {

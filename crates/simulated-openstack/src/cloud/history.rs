@@ -1,5 +1,5 @@
-//! When each server and each image came, was first of use, was to be deleted and was gone, and who asked when for a change; for whoever
-//! measures or judges a launcher or a builder.
+//! History of the cloud: when each server and image was created, usable and deleted, and every mutating call with its
+//! user. Tests and benchmarks check and measure launchers and builders by it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, SimTime, id};
 use crate::services::server::Server;
 
-/// Of all that ever was, by its number.
+/// All servers and images since the start, by number.
 #[derive(Default)]
 pub struct History {
     servers: BTreeMap<u64, ServerLifetime>,
@@ -18,7 +18,7 @@ pub struct History {
     changes: Vec<Change>,
 }
 
-/// A call that makes, changes or deletes something, whatever came of it.
+/// A mutating call, whether it succeeded or not.
 struct Change {
     by: String,
     at: SimTime,
@@ -29,22 +29,22 @@ struct Change {
 struct ServerLifetime {
     id: String,
     name: String,
-    /// What its metadata says of the provider and the node that it is for.
+    /// Provider and node in its metadata.
     provider: Value,
     node: Value,
     created: SimTime,
-    /// In the first answer that said so.
+    /// Time of the first response that showed it as ACTIVE.
     shown_active: Option<SimTime>,
     delete_requested: Option<SimTime>,
     deleted: Option<SimTime>,
 }
 
-/// Of an image.
+/// Lifetime of an image.
 struct ImageLifetime {
-    /// What its properties say of the provider that it is for.
+    /// Provider in its properties.
     provider: Value,
     created: SimTime,
-    /// Its content was there.
+    /// Time at which the content was complete.
     uploaded: Option<SimTime>,
     deleted: Option<SimTime>,
 }
@@ -64,15 +64,15 @@ impl History {
     }
 
     pub fn record_shown_active(&mut self, number: u64, now: SimTime) {
-        self.update(number, |life| life.shown_active = life.shown_active.or(Some(now)));
+        self.update(number, |lifetime| lifetime.shown_active = lifetime.shown_active.or(Some(now)));
     }
 
     pub fn record_delete_requested(&mut self, number: u64, now: SimTime) {
-        self.update(number, |life| life.delete_requested = life.delete_requested.or(Some(now)));
+        self.update(number, |lifetime| lifetime.delete_requested = lifetime.delete_requested.or(Some(now)));
     }
 
     pub fn record_deleted(&mut self, number: u64, now: SimTime) {
-        self.update(number, |life| life.deleted = Some(now));
+        self.update(number, |lifetime| lifetime.deleted = Some(now));
     }
 
     pub fn record_image_created(&mut self, number: u64, properties: &Map<String, Value>, now: SimTime) {
@@ -81,22 +81,22 @@ impl History {
     }
 
     pub fn record_image_uploaded(&mut self, number: u64, now: SimTime) {
-        self.images.entry(number).and_modify(|life| life.uploaded = Some(now));
+        self.images.entry(number).and_modify(|lifetime| lifetime.uploaded = Some(now));
     }
 
     pub fn record_image_deleted(&mut self, number: u64, now: SimTime) {
-        self.images.entry(number).and_modify(|life| life.deleted = Some(now));
+        self.images.entry(number).and_modify(|lifetime| lifetime.deleted = Some(now));
     }
 
     fn update(&mut self, number: u64, change: impl FnOnce(&mut ServerLifetime)) {
-        if let Some(life) = self.servers.get_mut(&number) {
-            change(life);
+        if let Some(lifetime) = self.servers.get_mut(&number) {
+            change(lifetime);
         }
     }
 }
 
 impl Cloud {
-    /// A call as it comes in, before it is carried out or refused.
+    /// Records a mutating call when it is received, before it is executed or rejected.
     pub fn note_change(&mut self, service: Service, call: &Call) {
         if service == Service::Identity || matches!(&*call.method, "GET" | "HEAD") {
             return;
@@ -107,20 +107,21 @@ impl Cloud {
         }
     }
 
-    /// What `GET /sim/history` shows, in seconds since the Unix epoch.
+    /// The JSON of `GET /sim/history`; times are seconds since the Unix epoch.
     pub fn history_json(&self) -> Value {
         let started = self.started.timestamp_micros() as f64 / 1e6;
         let at = |moment: Duration| started + moment.as_secs_f64();
-        let servers = self.history.servers.values().map(|life| {
+        let servers = self.history.servers.values().map(|lifetime| {
             json!({
-                "id": life.id, "name": life.name, "provider": life.provider, "node": life.node, "created": at(life.created), "shown_active": life.shown_active.map(at),
-                "delete_asked": life.delete_requested.map(at), "gone": life.deleted.map(at),
+                "id": lifetime.id, "name": lifetime.name, "provider": lifetime.provider, "node": lifetime.node,
+                "created": at(lifetime.created), "shown_active": lifetime.shown_active.map(at),
+                "delete_asked": lifetime.delete_requested.map(at), "gone": lifetime.deleted.map(at),
             })
         });
-        let images = self.history.images.iter().map(|(number, life)| {
+        let images = self.history.images.iter().map(|(number, lifetime)| {
             json!({
-                "id": id(Kind::Image, *number), "provider": life.provider, "created": at(life.created), "filled": life.uploaded.map(at),
-                "gone": life.deleted.map(at),
+                "id": id(Kind::Image, *number), "provider": lifetime.provider, "created": at(lifetime.created),
+                "filled": lifetime.uploaded.map(at), "gone": lifetime.deleted.map(at),
             })
         });
         let changes = self

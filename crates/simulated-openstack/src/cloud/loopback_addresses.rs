@@ -1,4 +1,4 @@
-//! Addresses of loopback, given one after another, so that any process of this machine can answer for a server.
+//! Loopback addresses, allocated sequentially, so that any process of this machine can serve as a simulated server.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -23,7 +23,7 @@ impl AddressPool {
         Self { second_octet: 90, next: FIRST, allocated: HashSet::new() }
     }
 
-    /// The next address that is free; None when all are taken.
+    /// Allocates the next free address; `None` if all are allocated.
     pub fn allocate(&mut self) -> Option<u16> {
         if self.allocated.len() > usize::from(LAST - FIRST) {
             return None;
@@ -38,7 +38,7 @@ impl AddressPool {
     }
 
     pub fn release(&mut self, host: u16) {
-        assert!(self.allocated.remove(&host), "address {host} was not taken");
+        assert!(self.allocated.remove(&host), "address {host} was not allocated");
     }
 
     pub fn ipv4(&self, host: u16) -> String {

@@ -1,4 +1,4 @@
-//! The state of the cloud: its resources, their history, and what has been counted.
+//! The state of the cloud: its resources, their history, and counters.
 
 pub mod cloud;
 pub mod counters;

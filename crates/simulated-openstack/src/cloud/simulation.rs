@@ -1,4 +1,4 @@
-//! The cloud with its knobs: what happens to a call before, instead of and after being answered.
+//! The cloud with its knobs: throttling and faults that apply before, instead of and after the execution of a call.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::services::image::ImageContent;
 pub struct Simulation {
     cloud: Cloud,
     start: Instant,
-    /// The second that calls are counted in, and how many were let through in it.
+    /// The current second, and the number of calls accepted in it.
     throttle_window: (u64, u64),
 }
 
-/// What becomes of a call that came in.
+/// Outcome of a received call.
 pub enum CallOutcome {
-    /// It is carried out, and its answer spoilt by these faults.
+    /// The call is executed, and these faults are applied to its response.
     Execute(Vec<Fault>),
     Respond(Response),
     /// The connection is closed after this time.
@@ -39,7 +39,7 @@ impl Simulation {
         self.cloud.advance(self.start.elapsed());
     }
 
-    /// Counts a call, and says how long it takes and what becomes of it.
+    /// Counts a call, and returns its latency and outcome.
     pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome) {
         self.advance();
         let Some(service) = call.service else { return (Duration::ZERO, CallOutcome::Execute(Vec::new())) };
@@ -56,7 +56,7 @@ impl Simulation {
         for fault in self.matching_faults(call) {
             let outcome = match fault.kind {
                 FaultKind::Status(status) => {
-                    let answer = Response::error(service, status, "The simulated cloud was told to fail.");
+                    let answer = Response::error(service, status, "Injected fault.");
                     CallOutcome::Respond(match status {
                         429 => answer.with("Retry-After", self.cloud.knobs.retry_after_s.to_string()),
                         _ => answer,
@@ -111,14 +111,14 @@ impl Simulation {
 
     /// The faults that hit this call.
     fn matching_faults(&mut self, call: &Call) -> Vec<Fault> {
-        let (faults, tally) = (&self.cloud.knobs.faults, &mut self.cloud.stats);
-        tally.faults_concerned.resize(faults.len(), 0);
-        tally.faults_struck.resize(faults.len(), 0);
+        let (faults, stats) = (&self.cloud.knobs.faults, &mut self.cloud.stats);
+        stats.faults_concerned.resize(faults.len(), 0);
+        stats.faults_struck.resize(faults.len(), 0);
         let mut matching = Vec::new();
         for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(call)) {
-            tally.faults_concerned[index] += 1;
-            if fault.hits_call(tally.faults_concerned[index]) {
-                tally.faults_struck[index] += 1;
+            stats.faults_concerned[index] += 1;
+            if fault.hits_call(stats.faults_concerned[index]) {
+                stats.faults_struck[index] += 1;
                 matching.push(fault.clone());
             }
         }
@@ -130,7 +130,7 @@ impl Simulation {
         Response::empty(307).with("Location", format!("{}{REDIRECT_PREFIX}{}{query}", self.cloud.base, call.path))
     }
 
-    /// Carries a call out. None is an answer that gets lost on its way.
+    /// Executes a call. `None` means that the response is lost.
     pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Response> {
         self.advance();
         let answer = match call.service {
@@ -140,7 +140,7 @@ impl Simulation {
         self.finish(answer, call, faults)
     }
 
-    /// The number of the image that a call uploads; None for other calls and those that will be refused.
+    /// The number of the image that a call uploads; `None` for other calls and for rejected uploads.
     pub fn uploadable_image(&mut self, call: &Call) -> Option<u64> {
         self.advance();
         let upload = uploaded_image_id(call)?;
@@ -195,7 +195,7 @@ impl Simulation {
             Service::Identity => Response::not_found(service),
             Service::Compute => cloud.compute(call, body),
             Service::Image => match uploaded_image_id(call) {
-                // What comes here is refused: uploads that are allowed are taken in before.
+                // Allowed uploads were received before, so this one is rejected.
                 Some(image) => cloud.check_upload(image).err().unwrap_or_else(|| Response::not_found(service)),
                 None => cloud.image_service(call, body),
             },
@@ -241,7 +241,7 @@ impl Simulation {
     }
 }
 
-/// The id of the image that a call would upload.
+/// The id in the path of an upload.
 fn uploaded_image_id(call: &Call) -> Option<&str> {
     match (call.method.as_str(), call.service, &call.parts[..]) {
         ("PUT", Some(Service::Image), [_, images, id, file]) if images == "images" && file == "file" => Some(id),

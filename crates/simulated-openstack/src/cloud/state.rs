@@ -1,4 +1,4 @@
-//! What `GET /sim/state` shows: what there is, and what has been counted.
+//! The JSON of `GET /sim/state`: the current resources and the counters.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Answers that went wrong after the call was carried out.
+//! Response faults, which apply after the call was executed.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::faults::fault::{Fault, FaultKind};
 use crate::response::Response;
 use crate::services::listing::next_page;
 
-/// The answer as the fault leaves it; None when the fault loses it. An answer that has nothing to spoil stays as it is.
+/// Applies a fault to a response; `None` if the response is lost. A response without affected fields stays unchanged.
 pub fn apply_response_fault(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Option<Response> {
     if fault.kind == FaultKind::LostAnswer {
         return None;
@@ -61,7 +61,7 @@ fn replace_status(value: &mut Value) {
     }
 }
 
-/// The list in an answer, and what it is called.
+/// The list in a response, and its key.
 fn list(value: &mut Value) -> Option<(String, &mut Vec<Value>)> {
     let object = value.as_object_mut()?;
     let lists = object.iter_mut().filter(|(key, _)| !key.ends_with("_links"));
@@ -82,7 +82,7 @@ fn repeat_marker(value: &mut Value, base: &str, call: &Call) {
     let last = items.last().and_then(|last| last["id"].as_str()).unwrap_or_default().to_owned();
     let marker = call.parameter("marker").map_or(last, str::to_owned);
     match value.get("first") {
-        // Glance's links begin at its own root.
+        // Glance's links are relative to its own root.
         Some(_) => value["next"] = json!(next_page("", call, &marker).trim_start_matches("/image")),
         None => value[format!("{name}_links")] = json!([{"rel": "next", "href": next_page(base, call, &marker)}]),
     }

@@ -1,4 +1,4 @@
-//! A fault of calls: what goes wrong, and which calls it hits.
+//! A fault of calls: its kind, and the calls that it hits.
 
 use std::str::FromStr;
 
@@ -12,23 +12,23 @@ use crate::faults::knobs::is_nth;
 pub enum FaultKind {
     /// An error of this status in the service's own form; the call has no effect.
     Status(u16),
-    /// 502 with a page of HTML, as a proxy in front of the cloud answers; the call has no effect.
+    /// 502 with an HTML page, as a proxy in front of the cloud responds; the call has no effect.
     Html,
-    /// 307 to another address of the same cloud that answers the call.
+    /// 307 to another address of the same cloud, which accepts the call.
     Redirect,
-    /// The connection is closed without an answer; the call has no effect.
+    /// The connection is closed without a response; the call has no effect.
     Closed,
-    /// No answer for `hang_s`, then the connection is closed; the call has no effect.
+    /// No response for `hang_s`, then the connection is closed; the call has no effect.
     Hang,
-    /// The call is carried out, and the connection is closed without an answer.
+    /// The call is executed, and the connection is closed without a response.
     LostAnswer,
-    /// The answer ends in the middle of its JSON.
+    /// The response ends in the middle of its JSON.
     Truncated,
-    /// The answer lacks these fields, wherever they are.
+    /// The response lacks these fields at every level.
     MissingFields,
-    /// Everything with a status has one that nobody has heard of.
+    /// Every status is replaced by an unknown one.
     UnknownState,
-    /// A list ends early, and says that there is no more.
+    /// A list ends early, without a link to the next page.
     PartialList,
     /// The link to the next page of a list leads to the same page again.
     RepeatedMarker,
@@ -40,11 +40,11 @@ pub enum FaultKind {
 pub struct Fault {
     text: String,
     pub kind: FaultKind,
-    /// Of the calls it is about, every n-th is hit, …
+    /// Every n-th matching call is hit, …
     every: u64,
-    /// … the first so many are spared, …
+    /// … except for the first so many, …
     after: u64,
-    /// … and so many are hit at most.
+    /// … and at most so many.
     times: u64,
     service: Option<Service>,
     method: Option<String>,
@@ -52,18 +52,18 @@ pub struct Fault {
     pub fields: Vec<String>,
 }
 
-/// The fields that a driver cannot do without, unless the fault names its own.
+/// Default fields of `MissingFields`: those that a driver needs.
 const FIELDS: &str = "status,addresses,metadata,flavor,floating_ip_address,fixed_ips,limits,links";
 
 impl Fault {
-    /// Whether the fault is about calls like this one.
+    /// Whether the fault applies to this kind of call.
     pub fn matches(&self, call: &Call) -> bool {
         self.service.is_none_or(|service| call.service == Some(service))
             && self.method.as_ref().is_none_or(|method| *method == call.method)
             && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
     }
 
-    /// Whether it hits the n-th call that it is about, counted from 1.
+    /// Whether it hits the n-th matching call, counted from 1.
     pub fn hits_call(&self, number: u64) -> bool {
         let number = number.saturating_sub(self.after);
         number > 0 && is_nth(self.every, number) && number / self.every <= self.times

@@ -1,4 +1,4 @@
-//! What can be turned while the cloud runs: times, limits, throttling and faults.
+//! Knobs, adjustable while the cloud runs: times, limits, throttling and faults.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -15,16 +15,16 @@ pub struct Knobs {
     /// Seconds from the creation of a server until it is ACTIVE.
     #[arg(long, default_value_t = 1.0, value_name = "S")]
     pub boot_time_s: f64,
-    /// Seconds from the deletion of a server until it is gone.
+    /// Seconds from the deletion of a server until it no longer exists.
     #[arg(long, default_value_t = 0.5, value_name = "S")]
     pub delete_time_s: f64,
-    /// Seconds for which a token is good.
+    /// Seconds for which a token is valid.
     #[arg(long, default_value_t = 86400.0, value_name = "S")]
     pub token_lifetime_s: f64,
     /// Milliseconds until a call is answered: `20`, `20-50`, `compute=20-50,network=5`.
     #[arg(long, default_value = "0", value_name = "MS")]
     pub latency_ms: Latency,
-    /// Where in a range of latency a call falls depends on this number and the number of the call only.
+    /// Seed of latencies: the latency of a call within its range depends only on the seed and the number of the call.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
@@ -38,10 +38,10 @@ pub struct Knobs {
     /// Refuse calls above this many per second; 0 refuses none.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub throttle_above_per_s: u64,
-    /// What a refused call is told to wait.
+    /// Retry-After of a refused call.
     #[arg(long, default_value_t = 1, value_name = "S")]
     pub retry_after_s: u64,
-    /// How refusals look: 429, or 413 with Nova's old `overLimit`.
+    /// Status of refusals: 429, or 413 with Nova's old `overLimit`.
     #[arg(long, default_value_t = 429, value_name = "STATUS", value_parser = clap::value_parser!(u16).range(400..500))]
     pub throttle_status: u16,
 
@@ -72,25 +72,25 @@ pub struct Knobs {
     /// Every n-th deletion of a server never ends.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub delete_sticks_every: u64,
-    /// Every n-th server disappears by itself …
+    /// Every n-th server disappears without a deletion …
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub vanish_every: u64,
     /// … so many seconds after its creation.
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     pub vanish_after_s: f64,
-    /// The port of every n-th server stays behind, DOWN, when the server is deleted.
+    /// The port of every n-th server leaks, DOWN, when the server is deleted.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub port_stays_every: u64,
     /// Lists of servers show the cloud as it was so many seconds ago.
     #[arg(long, default_value_t = 0.0, value_name = "S")]
     pub stale_lists_s: f64,
-    /// The longest page of a list; more is on the next one.
+    /// Maximum number of entries on a page of a list.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub page_size: u64,
-    /// The connection of an upload breaks after so many bytes of its image; 0: it does not.
+    /// The connection of an upload breaks after so many bytes of its image; 0 means never.
     #[arg(long, default_value_t = 0, value_name = "BYTES")]
     pub uploads_break_at: u64,
-    /// How long a call hangs that is hit by the fault `hang`.
+    /// Duration of the fault `hang`.
     #[arg(long, default_value_t = 600.0, value_name = "S")]
     pub hang_s: f64,
     /// A fault of calls: a kind and what it is limited to, as in `503 every=5 method=POST path=/servers$`; may be given
@@ -100,7 +100,7 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// These knobs with some of them turned.
+    /// These knobs with some of them changed.
     pub fn updated(&self, change: Value) -> Result<Self, String> {
         let Value::Object(change) = change else { return Err("the knobs are a JSON object".to_owned()) };
         let mut all = serde_json::to_value(self).expect("knobs are plain data");

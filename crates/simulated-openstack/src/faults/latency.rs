@@ -1,4 +1,4 @@
-//! How long a call takes: a fixed time or a range, for all services or each its own.
+//! Latency of calls: a fixed time or a range, for all services or per service.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::Service;
 
-/// Milliseconds per service; `None` is every service that has no line of its own.
+/// Milliseconds per service; `None` is the default of all other services.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Latency(BTreeMap<Option<Service>, (u64, u64)>);
@@ -23,7 +23,7 @@ impl Latency {
     }
 }
 
-/// A well spread number for each pair (SplitMix64).
+/// A uniformly distributed number for each pair (SplitMix64).
 fn splitmix64(seed: u64, number: u64) -> u64 {
     let mut value = seed.wrapping_mul(0xA24B_AED4_963E_E407).wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

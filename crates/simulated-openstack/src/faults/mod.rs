@@ -1,4 +1,4 @@
-//! What can be made to go wrong, and the knobs that do it.
+//! Fault injection: the faults, and the knobs that control them.
 
 pub mod corrupt;
 pub mod fault;

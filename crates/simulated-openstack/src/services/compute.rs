@@ -1,4 +1,4 @@
-//! Nova's other calls: servers shown and deleted, consoles, flavors, zones, limits, keys.
+//! Nova's other calls: get and delete servers, consoles, flavors, zones, limits, keys.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::{Stage, Status};
 
-/// From here on a server shows its flavor, and not only the id of it.
+/// From this microversion on, a server contains its flavor instead of the flavor's id.
 const FLAVOR_EMBEDDED: u32 = 47;
 
 impl Cloud {
@@ -91,7 +91,7 @@ impl Cloud {
             return Response::empty(204);
         }
         if on_no_host {
-            // Nobody has to be asked to take it down.
+            // No host has to delete it, so it is removed at once.
             self.remove_server(number);
         } else {
             self.schedule(time, number, ServerEvent::Deleted);
@@ -232,7 +232,7 @@ impl Flavor {
         shown
     }
 
-    /// The flavor as a server shows it.
+    /// The flavor as a part of a server's JSON.
     pub fn embedded_json(&self, base: &str, minor: u32) -> Value {
         if minor >= FLAVOR_EMBEDDED {
             return json!({

@@ -1,4 +1,4 @@
-//! `POST /servers`: what Nova checks, in its order and words, and how a server comes to be.
+//! `POST /servers`: Nova's checks, in its order and with its messages, and the creation of a server.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::faults::knobs::is_nth;
 use crate::response::Response;
 use crate::services::server::{Server, ServerOrder, VolumeOrder, seconds};
 
-/// What Nova's schema lets a server have when it is created.
+/// Keys that Nova's schema allows in a creation.
 const SERVER_KEYS: [&str; 24] = [
     "name",
     "imageRef",
@@ -39,7 +39,7 @@ const SERVER_KEYS: [&str; 24] = [
 /// From here on `networks` is required, and may be `auto` or `none`.
 const NETWORKS_REQUIRED: u32 = 37;
 
-/// One thing that servers take from the quota.
+/// One resource of the quota that servers use.
 struct QuotaRow {
     name: &'static str,
     each: i64,
@@ -48,7 +48,7 @@ struct QuotaRow {
 }
 
 impl QuotaRow {
-    /// How many servers it lets through.
+    /// Number of servers that this row allows.
     fn capacity(&self) -> i64 {
         if self.limit < 0 { i64::MAX } else { (self.limit - self.used).max(0) / self.each }
     }
@@ -77,7 +77,7 @@ impl Cloud {
         }
     }
 
-    /// What is ordered, and how many at least and at most.
+    /// The order, with its minimum and maximum number of servers.
     fn parse_order(&self, call: &Call, body: &[u8]) -> Result<(ServerOrder, i64, i64), Response> {
         let body: Value = serde_json::from_slice(body).map_err(|_| bad_request("Malformed request body"))?;
         let Some(server) = body["server"].as_object() else {
@@ -115,7 +115,7 @@ impl Cloud {
         Ok((order, min_count, max_count))
     }
 
-    /// The image, or else the volume that a mapping makes of an image.
+    /// The image, or the volume that a block device mapping creates from an image.
     fn boot_source(&self, server: &Map<String, Value>) -> Result<(Option<String>, Option<VolumeOrder>), Response> {
         let image = server.get("imageRef").and_then(Value::as_str).unwrap_or_default();
         let mapping = server.get("block_device_mapping_v2").and_then(|mappings| mappings.get(0));
@@ -198,7 +198,7 @@ impl Cloud {
         Ok(wanted)
     }
 
-    /// How many the quota lets through; Nova makes fewer than the most before it refuses.
+    /// Number of servers within the quota. Nova creates fewer than the maximum before it rejects the request.
     fn count_within_quota(&self, order: &ServerOrder, min_count: i64, max_count: i64) -> Result<i64, Response> {
         let flavor = &self.fixtures.flavors[order.flavor];
         let row = |name, each, used, limit| QuotaRow { name, each, used, limit };
@@ -292,7 +292,7 @@ impl Cloud {
     }
 }
 
-/// A number that may be written as text.
+/// A number, which may be written as a string.
 fn count(value: Option<&Value>) -> Option<i64> {
     let value = value?;
     let number = value.as_i64().or_else(|| value.as_str()?.parse().ok())?;

@@ -1,4 +1,4 @@
-//! Which versions a service has: the documents at its root and below, which need no token or a token, as with the real ones.
+//! Version documents of each service, at its root and below. They need a token only where the real services need one.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::cloud::cloud::Cloud;
 use crate::response::Response;
 
 impl Cloud {
-    /// The answer to a call for a version document; None for every other call.
+    /// The response to a call for a version document; `None` for every other call.
     pub fn version_document(&self, service: Service, call: &Call) -> Option<Response> {
         if call.method != "GET" && call.method != "HEAD" || call.parts.len() > 1 {
             return None;

@@ -1,4 +1,4 @@
-//! Keystone: tokens for a password, an application credential or another token, and the catalogue.
+//! Keystone: tokens by password, application credential or another token, and the service catalogue.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Cloud {
         self.user(token).is_some()
     }
 
-    /// Whom a token is for that is good.
+    /// The user of a valid token.
     pub fn user(&self, token: &str) -> Option<&str> {
         self.tokens.get(token).filter(|token| token.expires > self.now).map(|token| &*token.user)
     }
@@ -84,7 +84,7 @@ impl Cloud {
                 }
                 Some("token") => {
                     let other = identity["token"]["id"].as_str().unwrap_or_default();
-                    // A token for a token lives no longer than that.
+                    // A token that was issued for another token expires no later than that token.
                     token.expires = self.tokens.get(other).map_or(token.expires, |of| token.expires.min(of.expires));
                     self.user(other).map(str::to_owned)
                 }
@@ -153,7 +153,7 @@ impl Cloud {
     }
 }
 
-/// The user, or one of its namesakes (`nodepool-1`), which the history tells apart.
+/// The user, or one of its aliases (`nodepool-1`), which the history distinguishes.
 fn named_user(user: &Value) -> Option<&str> {
     if user["password"] != PASSWORD {
         return None;

@@ -1,4 +1,4 @@
-//! Glance: images, whose contents are counted and hashed but not kept.
+//! Glance: images, whose contents are counted and hashed but not stored.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
@@ -8,7 +8,7 @@ use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, SimTime, id, number_of};
 use crate::response::Response;
 use crate::services::listing;
 
-/// Properties that an owner does not write: Glance says what they are.
+/// Read-only properties, which Glance sets.
 const READ_ONLY: [&str; 12] = [
     "status",
     "size",
@@ -26,7 +26,7 @@ const READ_ONLY: [&str; 12] = [
 const FORMATS: [&str; 11] = ["ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "iso", "ploop"];
 
 pub struct Image {
-    /// What its owner said of it.
+    /// Properties that the owner has set.
     properties: Map<String, Value>,
     content: Option<ImageContent>,
     created: SimTime,
@@ -46,7 +46,7 @@ pub struct ImageContent {
     sha512: String,
 }
 
-/// Takes in the content of an image, piece by piece.
+/// Counts and hashes the content of an image chunk by chunk.
 pub struct ContentHasher {
     size: u64,
     md5: md5::Context,
@@ -149,7 +149,7 @@ impl Cloud {
         };
         let mut shown = json!({"images": page.items, "first": first, "schema": "/v2/schemas/images"});
         if let Some(marker) = page.next {
-            // Glance's links begin at its own root.
+            // Glance's links are relative to its own root.
             let next = listing::next_page("", call, &marker);
             shown["next"] = json!(next.trim_start_matches(crate::call::REDIRECT_PREFIX).trim_start_matches("/image"));
         }
@@ -181,7 +181,7 @@ impl Cloud {
         Response::json(201, &self.image_json(number, &self.images[&number])).with("Location", location)
     }
 
-    /// Whether an image awaits its content; asked before the content is taken in.
+    /// Returns the number of an image that awaits its content; called before the content is received.
     pub fn check_upload(&self, id: &str) -> Result<u64, Response> {
         let number = number_of(Kind::Image, id).unwrap_or_default();
         match self.images.get(&number) {

@@ -1,4 +1,4 @@
-//! Lists: what is on a page, and how the next one is found.
+//! Paginated lists: the items of a page, and the link to the next page.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use crate::cloud::cloud::{Cloud, Kind, number_of};
 use crate::response::Response;
 use crate::services::server::{Server, Stage};
 
-/// A page, and what the next one begins after if there is one.
+/// A page, and the marker of the next page if there is one.
 pub struct Page {
     pub items: Vec<Value>,
     pub next: Option<String>,
 }
 
-/// The page that a call asks for by `limit` and `marker`; an unknown marker is the error.
+/// The page that `limit` and `marker` of a call select; the error is an unknown marker.
 pub fn page(call: &Call, mut items: Vec<Value>, max_size: u64) -> Result<Page, String> {
     if let Some(marker) = call.parameter("marker") {
         let index = items.iter().position(|item| item["id"] == marker).ok_or(marker)?;
         items.drain(..=index);
     }
     let limit = limit(call, max_size);
-    // A page that is full has a next one if the call or the cloud limits it, even if that will be empty.
+    // A full page has a next page if the call or the cloud limits it, even if the next page is empty.
     let full = items.len() >= limit && limit > 0 && (call.parameter("limit").is_some() || items.len() > limit);
     items.truncate(limit);
     let next = if full { items.last().and_then(|last| last["id"].as_str()).map(str::to_owned) } else { None };
@@ -33,11 +33,11 @@ pub fn page(call: &Call, mut items: Vec<Value>, max_size: u64) -> Result<Page, S
 }
 
 fn limit(call: &Call, max_size: u64) -> usize {
-    let asked = call.parameter("limit").and_then(|limit| limit.parse::<u64>().ok()).filter(|limit| *limit > 0);
-    usize::try_from(asked.unwrap_or(max_size).min(max_size)).unwrap_or(usize::MAX)
+    let requested = call.parameter("limit").and_then(|limit| limit.parse::<u64>().ok()).filter(|limit| *limit > 0);
+    usize::try_from(requested.unwrap_or(max_size).min(max_size)).unwrap_or(usize::MAX)
 }
 
-/// Whether a value is what a filter of a query wants.
+/// Whether a value matches a filter of a query.
 pub fn matches(found: &Value, wanted: &str) -> bool {
     match found {
         Value::String(text) => text == wanted,
@@ -48,7 +48,7 @@ pub fn matches(found: &Value, wanted: &str) -> bool {
     }
 }
 
-/// The address of the same list from another place on.
+/// The URL of the same list after another marker.
 pub fn next_page(base: &str, call: &Call, marker: &str) -> String {
     let kept = call.query_string.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("marker="));
     let query: Vec<String> = kept.map(str::to_owned).chain([format!("marker={marker}")]).collect();
@@ -56,7 +56,7 @@ pub fn next_page(base: &str, call: &Call, marker: &str) -> String {
 }
 
 impl Page {
-    /// As Nova, Neutron and Cinder write it: `things` and `things_links`.
+    /// The format of Nova, Neutron and Cinder: `things` and `things_links`.
     pub fn linked(self, name: &str, base: &str, call: &Call) -> Value {
         let mut shown = json!({name: self.items});
         if let Some(marker) = self.next {
@@ -66,7 +66,7 @@ impl Page {
     }
 }
 
-/// Which servers a list is about.
+/// Filter of a server list.
 struct Filter {
     name: Option<Regex>,
     status: Option<String>,
@@ -134,7 +134,7 @@ impl Cloud {
         Response::rendered(200, body)
     }
 
-    /// Servers below a number that pass the filter, in their stages: the present ones, or those of a while ago.
+    /// Matching servers below a number with their stages, as of now or as of `stale_lists_s` ago.
     fn visible(&self, filter: &Filter, before: u64, max_count: usize) -> Vec<(u64, Stage)> {
         let passing = |(number, stage): (&u64, Option<Stage>), server: &Server| {
             stage.filter(|stage| filter.matches(server, *stage)).map(|stage| (*number, stage))
@@ -155,13 +155,13 @@ impl Cloud {
 
     fn server_entry(&mut self, number: u64, stage: Stage, detailed: bool, minor: u32) -> Bytes {
         let present = self.servers.get(&number);
-        let server = present.or_else(|| self.deleted_servers.get(&number)).expect("what is listed is known");
+        let server = present.or_else(|| self.deleted_servers.get(&number)).expect("listed servers exist");
         if !detailed {
             let entry = json!({"id": server.id, "name": server.name, "links": server.links(&self.base)});
             return entry.to_string().into();
         }
         if present.is_some_and(|present| present.stage() == stage) {
-            return self.rendered_json(number, minor).expect("it is present");
+            return self.rendered_json(number, minor).expect("the server exists");
         }
         self.server_json(server, stage, minor).to_string().into()
     }

@@ -1,4 +1,4 @@
-//! The API of each service: what it checks, in its order and words.
+//! The API of each service, with its checks in its order and with its messages.
 
 pub mod compute;
 pub mod create_server;

@@ -1,4 +1,4 @@
-//! Neutron: networks, ports that come and go with servers, floating IPs.
+//! Neutron: networks, ports that are created and deleted with servers, floating IPs.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::services::server::Server;
 pub struct Port {
     pub network: usize,
     pub server: u64,
-    /// Its place among the addresses of the network.
+    /// Its index among the addresses of the network.
     host: u16,
     zone: String,
     pub active: bool,
@@ -73,7 +73,7 @@ impl Cloud {
         }
     }
 
-    /// What passes the filters of the query, on pages.
+    /// A page of the items that match the filters of the query.
     fn list(&self, call: &Call, name: &str, items: Vec<Value>) -> Response {
         let matches = |item: &Value| {
             let filters = call.query.iter().filter(|(key, _)| !NON_FILTER_PARAMETERS.contains(&key.as_str()));
@@ -112,7 +112,7 @@ impl Cloud {
         }
     }
 
-    /// A port for a server; None when the network has no address left.
+    /// Creates a port for a server; `None` if the network has no free address.
     pub fn add_port(&mut self, network: usize, server: u64, zone: &str) -> Option<u64> {
         let host = self.pools[network].allocate()?;
         let number = self.next_number();
@@ -121,7 +121,7 @@ impl Cloud {
         Some(number)
     }
 
-    /// Takes a port away, and from its server as well.
+    /// Deletes a port, and removes it from its server.
     pub fn remove_port(&mut self, number: u64) {
         let Some(port) = self.ports.remove(&number) else { return };
         self.pools[port.network].release(port.host);
@@ -192,7 +192,7 @@ impl Cloud {
         subnets.map(|(subnet, address)| json!({"subnet_id": subnet, "ip_address": address})).collect()
     }
 
-    /// The addresses of a server by network, as Nova shows them.
+    /// The addresses of a server by network, in Nova's format.
     pub fn addresses(&self, server: &Server) -> Value {
         let mut addresses = json!({});
         for number in &server.ports {
@@ -276,7 +276,7 @@ impl Cloud {
         })
     }
 
-    /// A port as Nova shows it.
+    /// A port in Nova's format.
     pub fn interface_json(&self, number: u64) -> Value {
         let port = &self.ports[&number];
         json!({
@@ -325,7 +325,7 @@ impl Cloud {
     }
 }
 
-/// Parameters of a query that are no filters.
+/// Query parameters that are not filters.
 const NON_FILTER_PARAMETERS: [&str; 6] = ["limit", "marker", "fields", "sort_key", "sort_dir", "page_reverse"];
 const EXTENSIONS: [&str; 5] = ["router", "security-group", "external-net", "quotas", "quota_details"];
 

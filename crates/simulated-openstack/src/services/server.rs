@@ -1,4 +1,4 @@
-//! One server: the stages of its life, and how each microversion shows it.
+//! One server: its lifecycle stages, and its JSON in each microversion.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Status {
     }
 }
 
-/// A server that is being deleted keeps its status, as Nova shows it.
+/// A server that is being deleted keeps its status, as in Nova.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage {
     pub status: Status,
@@ -34,9 +34,9 @@ pub struct Stage {
 pub struct Server {
     pub id: String,
     pub name: String,
-    /// Its place in the list of flavors.
+    /// Index in the list of flavors.
     pub flavor: usize,
-    /// None when it was booted from a volume.
+    /// `None` if it was booted from a volume.
     pub image: Option<String>,
     pub key_name: Option<String>,
     pub metadata: Map<String, Value>,
@@ -44,26 +44,26 @@ pub struct Server {
     pub zone: String,
     pub security_groups: Vec<String>,
     pub ports: Vec<u64>,
-    /// Volumes, and whether they go with the server.
+    /// Volumes, and whether they are deleted with the server.
     pub volumes: Vec<(u64, bool)>,
     pub created_at: SimTime,
     pub launched_at: Option<SimTime>,
     pub deleted_at: Option<SimTime>,
-    /// What the boot will end with, unless it succeeds.
+    /// The fault with which the boot will fail.
     pub boot_failure: Option<String>,
-    /// How many deletions will fail.
+    /// Number of deletions that will fail.
     pub delete_failures: u64,
     /// `nodepool_node_id` of the metadata.
     pub node: Option<String>,
-    /// What went wrong last, and when.
+    /// Time and text of the last fault.
     fault: Option<(SimTime, String)>,
-    /// When it entered each stage; never empty.
+    /// The stages with their start times; never empty.
     stages: Vec<(SimTime, Stage)>,
-    /// The present stage as JSON, by what the microversion shows.
+    /// JSON of the current stage, by shape of the microversion.
     pub rendered_json: Vec<(usize, Bytes)>,
 }
 
-/// What is asked of a server that is to be.
+/// Specification of a new server.
 pub struct ServerOrder {
     pub name: String,
     pub flavor: usize,
@@ -73,7 +73,7 @@ pub struct ServerOrder {
     pub config_drive: bool,
     pub zone: Option<String>,
     pub security_groups: Vec<String>,
-    /// Their places in the list of networks.
+    /// Indexes in the list of networks.
     pub networks: Vec<usize>,
     pub volume: Option<VolumeOrder>,
 }
@@ -84,10 +84,10 @@ pub struct VolumeOrder {
     pub delete_on_termination: bool,
 }
 
-/// The microversions that show more of a server than those before.
+/// The microversions that add fields to a server.
 const SHAPE_MICROVERSIONS: [u32; 7] = [9, 19, 26, 47, 63, 73, 90];
 
-/// Equal for microversions that show the same.
+/// Equal for microversions with the same fields.
 pub fn shape(minor: u32) -> usize {
     SHAPE_MICROVERSIONS.iter().filter(|since| minor >= **since).count()
 }
@@ -123,16 +123,16 @@ impl Server {
         self.stages.last().expect("a server is always in a stage").1
     }
 
-    /// The stage it was in; None before it was created and after it was gone.
+    /// The stage at a time; `None` before the creation and after the deletion.
     pub fn stage_at(&self, moment: SimTime) -> Option<Stage> {
-        if self.deleted_at.is_some_and(|gone| gone <= moment) {
+        if self.deleted_at.is_some_and(|deleted| deleted <= moment) {
             return None;
         }
         self.stages.iter().rev().find(|(since, _)| *since <= moment).map(|(_, stage)| *stage)
     }
 
     pub fn enter(&mut self, now: SimTime, stage: Stage) {
-        assert!(self.deleted_at.is_none(), "a server that is gone does not change");
+        assert!(self.deleted_at.is_none(), "a deleted server does not change");
         self.stages.push((now, stage));
         self.rendered_json.clear();
     }
@@ -142,7 +142,7 @@ impl Server {
         self.enter(now, Stage { status: Status::Error, deleting: false });
     }
 
-    /// A knob of the server: its metadata, or else the flavor's.
+    /// A knob of the server: a metadata value in seconds, which the flavor may provide.
     pub fn seconds(&self, key: &str) -> Option<f64> {
         seconds(self.metadata.get(key)?.as_str()?)
     }
@@ -155,13 +155,13 @@ impl Server {
     }
 }
 
-/// Seconds of a metadata value; what is no time that can pass is none.
+/// Seconds of a metadata value; `None` if it is no valid duration.
 pub fn seconds(text: &str) -> Option<f64> {
     text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0 && *seconds < Duration::from_secs(1 << 30).as_secs_f64())
 }
 
 impl Cloud {
-    /// The present server as JSON, rendered once for each stage and shape.
+    /// The current server as JSON, rendered once for each stage and shape.
     pub fn rendered_json(&mut self, number: u64, minor: u32) -> Option<Bytes> {
         let server = self.servers.get(&number)?;
         let wanted = shape(minor);
@@ -172,12 +172,12 @@ impl Cloud {
             return Some(bytes.clone());
         }
         let bytes = Bytes::from(self.server_json(server, server.stage(), minor).to_string());
-        let server = self.servers.get_mut(&number).expect("it was just shown");
+        let server = self.servers.get_mut(&number).expect("the server was just found");
         server.rendered_json.push((wanted, bytes.clone()));
         Some(bytes)
     }
 
-    /// A server as it is in a stage.
+    /// A server's JSON in a stage.
     pub fn server_json(&self, server: &Server, stage: Stage, minor: u32) -> Value {
         let (base, id) = (&self.base, &server.id);
         let flavor = self.flavor(server);
@@ -224,7 +224,7 @@ impl Cloud {
             (90, "OS-EXT-SRV-ATTR:hostname", json!(server.name)),
         ];
         for (since, key, value) in later.into_iter().filter(|(since, _, _)| minor >= *since) {
-            assert!(SHAPE_MICROVERSIONS.contains(&since), "{key} makes a shape of its own");
+            assert!(SHAPE_MICROVERSIONS.contains(&since), "{key} requires a separate shape");
             shown[key] = value;
         }
         shown

@@ -21,7 +21,7 @@ pub fn id_of(number: u64) -> String {
 
 impl Cloud {
     pub fn volume(&mut self, call: &Call, body: &[u8]) -> Response {
-        // The project comes after the version, in whatever spelling.
+        // The project id follows the version; its value is not checked.
         let parts = call.below_version();
         let rest = match &parts[..] {
             [project, rest @ ..] if *project == PROJECT_ID => rest,
@@ -60,7 +60,7 @@ impl Cloud {
         self.volumes.values().map(|volume| volume.size_gb).sum()
     }
 
-    /// A volume for a server, or why there is none.
+    /// Creates a volume for a server, or returns the reason of the failure.
     pub fn add_volume(&mut self, order: VolumeOrder, server: u64) -> Result<u64, String> {
         self.check_volume_quota(order.size_gb).map_err(|error| format!("{error} (HTTP 413)"))?;
         let number = self.next_number();

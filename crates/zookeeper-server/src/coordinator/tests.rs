@@ -1,4 +1,4 @@
-//! Time, and input that no client would send.
+//! Session expiry, and input that no client would send.
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -43,7 +43,7 @@ fn an_idle_session_expires_after_its_timeout() {
     }
     coordinator.take_outputs();
     assert_eq!(tick(&mut coordinator, 3_500), 0);
-    assert_eq!(coordinator.take_outputs(), [Output { link: LINK, action: Action::Disconnect("its session expired") }]);
+    assert_eq!(coordinator.take_outputs(), [Output { link: LINK, action: Action::Disconnect("session expired") }]);
     coordinator.handle(ping(), at(3_600));
     assert_eq!(coordinator.take_outputs(), [], "what arrives later is not answered");
 }
@@ -63,11 +63,7 @@ fn a_server_stall_does_not_expire_sessions() {
 fn a_disconnected_session_expires_even_if_the_server_stalls_repeatedly() {
     let mut coordinator = connected_coordinator();
     coordinator.handle(Input::Disconnected { link: LINK }, at(100));
-    assert_eq!(
-        tick(&mut coordinator, 3_000),
-        1,
-        "a disk that takes three seconds: the client may be about to come back"
-    );
+    assert_eq!(tick(&mut coordinator, 3_000), 1, "a disk stall of three seconds: the client may be reconnecting");
     assert_eq!(tick(&mut coordinator, 6_000), 0);
 }
 
@@ -75,7 +71,7 @@ fn a_disconnected_session_expires_even_if_the_server_stalls_repeatedly() {
 fn a_silent_connected_session_expires_too() {
     let mut coordinator = connected_coordinator();
     for passed_ms in [3_000, 6_000, 9_000] {
-        assert_eq!(tick(&mut coordinator, passed_ms), 1, "it may have said something");
+        assert_eq!(tick(&mut coordinator, passed_ms), 1, "it may have sent a message");
     }
     assert_eq!(tick(&mut coordinator, 12_000), 0);
 }
@@ -83,12 +79,12 @@ fn a_silent_connected_session_expires_too() {
 #[test]
 fn a_restart_gives_sessions_their_full_timeout() {
     let tree = connected_coordinator().tree().clone();
-    let mut again = Coordinator::new(tree, at(0));
-    assert_eq!(tick(&mut again, 1_999), 1);
-    assert_eq!(tick(&mut again, 2_000), 0);
+    let mut restarted = Coordinator::new(tree, at(0));
+    assert_eq!(tick(&mut restarted, 1_999), 1);
+    assert_eq!(tick(&mut restarted, 2_000), 0);
 }
 
-/// The body of a valid request, to be spoiled.
+/// The body of a valid request, to be corrupted.
 fn body(random: &mut StdRng) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.int(random.gen_range(0..100)).int(*OPERATIONS.choose(random).unwrap());
@@ -139,6 +135,6 @@ fn no_bytes_make_the_server_panic_or_leave_the_tree_inconsistent() {
     assert!(understood > 5_000, "only {understood} frames were understood");
     let tree = coordinator.tree();
     let records = tree.records().map(|(path, record)| (path.clone(), record.clone()));
-    let again = Tree::restore(tree.last_zxid(), tree.last_session(), records, tree.sessions().cloned());
-    assert_eq!(again.map(|again| again.len()), Ok(tree.len()));
+    let restored = Tree::restore(tree.last_zxid(), tree.last_session(), records, tree.sessions().cloned());
+    assert_eq!(restored.map(|restored| restored.len()), Ok(tree.len()));
 }

@@ -1,4 +1,4 @@
-//! Writing: one transaction at a time, all of it or nothing.
+//! Writes: one transaction at a time, all or nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::path::{self, split, validate};
 use super::{Acl, Applied, DATA_LIMIT, DirtyKey, Failure, Record, Session, Tree, Write, WriteResult, Znode};
 use crate::types::{CreateMode, EventKind};
 
-/// One transaction under way: what it is stamped with, how to take it back, and what it will have done.
+/// A transaction in progress: its stamps, how to roll it back, and its effects.
 struct Transaction {
     zxid: i64,
     session: i64,
@@ -19,21 +19,21 @@ struct Transaction {
     dirty_keys: Vec<DirtyKey>,
 }
 
-/// The way back from one step. Steps are taken back newest first.
+/// Reverts one step. Steps are rolled back newest first.
 enum Undo {
     Create { path: Arc<str>, parent: Counters },
     Delete { path: Arc<str>, znode: Box<Znode>, parent: Counters },
     Replace { path: Arc<str>, record: Box<Record> },
 }
 
-/// What a change of its children changes in a parent.
+/// The fields of a parent that change with its children.
 struct Counters {
     pzxid: i64,
     creations: i32,
 }
 
 impl Tree {
-    /// Carries out one change in the name of a session, stamped with the given time.
+    /// Applies one write on behalf of a session, stamped with the given time.
     pub fn apply(&mut self, session: i64, now_ms: i64, write: Write) -> Applied {
         let mut transaction = self.begin(session, now_ms);
         let result = if self.sessions.contains_key(&session) {
@@ -53,11 +53,11 @@ impl Tree {
         transaction.dirty_keys.push(DirtyKey::Session(session.id));
         self.last_session = self.last_session.max(session.id);
         let former = self.sessions.insert(session.id, session);
-        assert!(former.is_none(), "session id given out twice");
+        assert!(former.is_none(), "session id assigned twice");
         self.end(transaction, Ok(WriteResult::Multi(Vec::new())))
     }
 
-    /// Ends a session: its ephemeral znodes and its watches go, in one transaction.
+    /// Ends a session: its ephemeral znodes and its watches are deleted, in one transaction.
     pub fn close_session(&mut self, id: i64) -> Applied {
         let mut transaction = self.begin(id, 0);
         if self.sessions.remove(&id).is_none() {
@@ -114,7 +114,7 @@ impl Tree {
             Write::Create { path, data, acl, mode } => self.create(transaction, &path, data, acl, mode),
             Write::Set { path, data, version } => self.set(transaction, &path, data, version),
             Write::Delete { path, version } => {
-                // The tree's own corner stays.
+                // ZooKeeper's own znodes are permanent.
                 if matches!(path.as_str(), "/" | "/zookeeper" | "/zookeeper/config" | "/zookeeper/quota") {
                     return Err(Failure::BadArguments(format!("{path} cannot be deleted")));
                 }
@@ -239,21 +239,21 @@ impl Tree {
         Ok(WriteResult::Deleted)
     }
 
-    /// Puts a znode in its place, with its entries in the indexes. Returns the parent's counters, which are unchanged.
+    /// Inserts a znode and its entries in the indexes. Returns the parent's counters, which are unchanged.
     fn attach(&mut self, path: &str, znode: Znode) -> Counters {
         let owner = znode.record.ephemeral_owner;
         if owner != 0 {
             self.ephemerals.entry(owner).or_default().insert(path.to_owned());
         }
         let (parent, name) = self.parent_of(path);
-        assert!(parent.children.insert(name.to_owned()), "{path} is there already");
+        assert!(parent.children.insert(name.to_owned()), "{path} already exists");
         let counters = parent.record.counters();
-        assert!(self.znodes.insert(path.to_owned(), znode).is_none(), "{path} is there already");
+        assert!(self.znodes.insert(path.to_owned(), znode).is_none(), "{path} already exists");
         counters
     }
 
     fn detach(&mut self, path: &str) -> (Znode, Counters) {
-        let znode = self.znodes.remove(path).expect("only present znodes are taken out");
+        let znode = self.znodes.remove(path).expect("only existing znodes are removed");
         let owner = znode.record.ephemeral_owner;
         if let Some(paths) = self.ephemerals.get_mut(&owner) {
             assert!(paths.remove(path), "{path} is missing among its session's ephemerals");
@@ -284,7 +284,7 @@ impl Tree {
                     self.parent_of(&path).0.record.restore_counters(parent);
                 }
                 Undo::Replace { path, record } => {
-                    self.znodes.get_mut(&*path).expect("a replaced znode is there").record = *record;
+                    self.znodes.get_mut(&*path).expect("a replaced znode exists").record = *record;
                 }
             }
         }
@@ -292,7 +292,7 @@ impl Tree {
 }
 
 impl Transaction {
-    /// A child came or went. Returns its path, to be shared.
+    /// Records the creation or deletion of a child. Returns its path, to be shared.
     fn record_child_change(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
         let (path, parent): (Arc<str>, Arc<str>) = (path.into(), parent.into());
         self.dirty_keys.extend([&path, &parent].map(|path| DirtyKey::Znode(path.clone())));
@@ -320,7 +320,7 @@ fn fits(data: &Bytes) -> Result<(), Failure> {
     if data.len() > DATA_LIMIT { Err(Failure::TooLarge { size: data.len() }) } else { Ok(()) }
 }
 
-/// ZooKeeper's check of an access list; the scheme `auth` must have been resolved by whoever knows the credentials.
+/// ZooKeeper's check of an access list; the caller must have resolved the scheme `auth`, which needs the credentials.
 fn valid_acl(acl: Arc<[Acl]>) -> Result<Arc<[Acl]>, Failure> {
     let good = |entry: &Acl| match entry.scheme.as_str() {
         "world" => entry.id == "anyone",

@@ -1,4 +1,4 @@
-//! A znode tree as ZooKeeper defines it. Pure: no clock, no I/O; every write says what it touched and who hears of it.
+//! A znode tree by ZooKeeper's rules. Pure: no clock, no I/O; every write returns its changed keys and its events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub use restore::Inconsistent;
 use watches::Watches;
 pub use watches::{Fired, WatchFilter, WatchKind};
 
-/// The most data a znode takes. (A request over the wire has a little less room, as with ZooKeeper.)
+/// Maximum size of a znode's data. (A request over the wire has slightly less space, as with ZooKeeper.)
 pub const DATA_LIMIT: usize = 1024 * 1024;
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ struct Znode {
     children: BTreeSet<String>,
 }
 
-/// One change that a session asks for.
+/// One write of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     Create { path: String, data: Bytes, acl: Arc<[Acl]>, mode: CreateMode },
@@ -69,13 +69,13 @@ pub enum WriteResult {
     Multi(Vec<WriteResult>),
 }
 
-/// What a write did. A failed one takes a transaction id too, as in ZooKeeper, and changes nothing else.
+/// Result of a write. A failed one takes a transaction id too, as in ZooKeeper, and changes nothing else.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Applied {
     pub zxid: i64,
     pub result: Result<WriteResult, Failure>,
-    /// The change for durable storage: what is here now is in the tree, what is not is gone.
+    /// The changed keys for durable storage: a key that is not in the tree is deleted.
     pub dirty_keys: Vec<DirtyKey>,
     /// In the order in which they happened.
     pub events: Vec<Fired>,
@@ -87,14 +87,14 @@ pub enum DirtyKey {
     Session(i64),
 }
 
-/// Why ZooKeeper would say no.
+/// Why ZooKeeper would refuse a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     #[error("no such znode")]
     NoNode,
-    #[error("znode exists already")]
+    #[error("znode already exists")]
     NodeExists,
-    #[error("znode has another version")]
+    #[error("znode version does not match")]
     BadVersion,
     #[error("znode has children")]
     NotEmpty,
@@ -102,7 +102,7 @@ pub enum Failure {
     NoChildrenForEphemerals,
     #[error("{0}")]
     BadArguments(String),
-    #[error("data of {size} bytes, at most {DATA_LIMIT} are taken")]
+    #[error("data of {size} bytes, limit {DATA_LIMIT}")]
     TooLarge { size: usize },
     #[error("access list is not valid")]
     InvalidAcl,
@@ -131,7 +131,7 @@ impl From<Failure> for ZkError {
     }
 }
 
-/// The watches a client brings along after a reconnect.
+/// The watches that a client sets again after a reconnect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchList {
     /// The newest transaction the client has seen: what changed later fires at once.
@@ -150,7 +150,7 @@ impl Tree {
         self.zxid
     }
 
-    /// The highest session id ever given out here.
+    /// The highest session id ever assigned here.
     pub fn last_session(&self) -> i64 {
         self.last_session
     }
@@ -160,7 +160,7 @@ impl Tree {
     }
 
     pub fn is_empty(&self) -> bool {
-        false // the root is always there
+        false // the root always exists
     }
 
     pub fn watch_count(&self) -> usize {
@@ -181,7 +181,7 @@ impl Tree {
         Ok((znode.record.data.clone(), znode.stat()))
     }
 
-    /// The one look that refuses an impossible path instead of not finding it.
+    /// The only read that refuses an invalid path instead of not finding it.
     pub fn stat(&self, path: &str) -> Result<Stat, Failure> {
         if path.contains('\0') {
             return Err(Failure::BadArguments(format!("path {path:?}: has the character U+0000")));
@@ -199,7 +199,7 @@ impl Tree {
         Ok((znode.record.acl.clone(), znode.stat()))
     }
 
-    /// The znode as it must be stored, or `None` when it is gone.
+    /// The znode as it must be stored, or `None` if it is deleted.
     pub fn record(&self, path: &str) -> Option<&Record> {
         self.znodes.get(path).map(|znode| &znode.record)
     }
@@ -232,13 +232,13 @@ impl Tree {
         if self.watches.remove(session, path, filter) { Ok(()) } else { Err(Failure::NoWatcher) }
     }
 
-    /// All watches of a session: its connection is gone, and the next one brings its own list.
+    /// Removes all watches of a session: its connection has ended, and the next one sets its own list.
     pub fn forget_watches(&mut self, session: i64) {
         self.watches.remove_all_of(session);
     }
 
-    /// Puts a client's watches back. One-shot watches that would have fired meanwhile fire now; what persistent ones
-    /// missed is not told, as in ZooKeeper.
+    /// Restores a client's watches. One-shot watches that would have fired meanwhile fire now; events that persistent
+    /// ones missed are not sent, as in ZooKeeper.
     pub fn set_watches(&mut self, session: i64, list: WatchList) -> Vec<Fired> {
         let mut fired = Vec::new();
         let mut fire = |kind, path: String| fired.push(Fired { session, event: WatchEvent { kind, path } });

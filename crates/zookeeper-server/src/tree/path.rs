@@ -1,4 +1,4 @@
-//! Which znode paths ZooKeeper takes, and how a path falls into parent and name.
+//! Validation of znode paths by ZooKeeper's rules, and their split into parent and name.
 
 use super::Failure;
 
@@ -34,7 +34,7 @@ pub fn validate(path: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nothing in it that others need a second look for. Without ends in the middle, so that the compiler takes many bytes at once.
+/// Whether a path needs no closer check. The loop has no early exit, so that the compiler can vectorise it.
 fn is_plain(path: &[u8]) -> bool {
     let has_plain_bytes = path.iter().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~'));
     let is_odd = |pair: &[u8]| (pair[0] == b'/') & ((pair[1] == b'/') | (pair[1] == b'.'));
@@ -45,7 +45,7 @@ fn is_refused(character: char) -> bool {
     matches!(character as u32, 0..=0x1f | 0x7f..=0x9f | 0xd800..=0xf8ff | 0xfff0..)
 }
 
-/// Parent and name, split at the last slash. The parent of a top-level path is the empty text, which ZooKeeper takes
+/// Parent and name, split at the last slash. The parent of a top-level path is the empty text, which ZooKeeper treats
 /// as the root.
 pub fn split(path: &str) -> Result<(&str, &str), Failure> {
     if path.contains('\0') {

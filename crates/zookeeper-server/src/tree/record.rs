@@ -1,4 +1,4 @@
-//! What a znode and a session are made of, as far as it must survive a restart.
+//! The parts of a znode and of a session that survive a restart.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::types::Stat;
 
-/// One entry of an access list. Lists are kept and answered; nothing here enforces them.
+/// One entry of an access list. Lists are stored and returned, but not enforced.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Acl {
     pub permissions: i32,
@@ -15,13 +15,13 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// Everybody may do everything: what Nodepool and Zuul use.
+    /// All permissions for all clients, which Nodepool and Zuul use.
     pub fn open() -> Arc<[Acl]> {
         Arc::from([Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }])
     }
 }
 
-/// A znode without its children, which its children's paths tell.
+/// A znode without its children, which follow from the children's paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub data: Bytes,
@@ -33,14 +33,14 @@ pub struct Record {
     pub mtime: i64,
     pub version: i32,
     pub aversion: i32,
-    /// Children ever created here: the next sequence number. Never goes back while the znode exists.
+    /// Children ever created here: the next sequence number. Never reset while the znode exists.
     pub creations: i32,
     /// 0 for a persistent znode.
     pub ephemeral_owner: i64,
 }
 
 impl Record {
-    /// ZooKeeper shows a `cversion` that counts creations and removals, and derives it from what it keeps.
+    /// ZooKeeper's `cversion` counts creations and deletions, and is derived from the creations.
     pub(super) fn stat(&self, children: usize) -> Stat {
         let children = i32::try_from(children).unwrap_or(i32::MAX);
         Stat {
@@ -59,7 +59,7 @@ impl Record {
     }
 }
 
-/// A client's session: whoever shows id and password may resume it.
+/// A client's session: a client that presents id and password may resume it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
     pub id: i64,

@@ -1,4 +1,4 @@
-//! A new tree, and a tree from what durable storage kept.
+//! Construction of a new tree, and of a tree from durable storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::path::split;
 use super::watches::Watches;
 use super::{Acl, Record, Session, Tree, Znode};
 
-/// The stored parts do not make a tree.
+/// The stored records do not form a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistent {
     #[error("the root is missing")]
@@ -26,7 +26,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// What a fresh ZooKeeper serves: the root and its own corner, with the stats it gives them.
+    /// The tree of a fresh ZooKeeper: the root and `/zookeeper`, with ZooKeeper's stats.
     pub fn new() -> Self {
         let mut tree = Tree {
             znodes: BTreeMap::new(),
@@ -48,7 +48,7 @@ impl Tree {
         tree
     }
 
-    /// Rebuilds a tree. Watches are not kept: they belong to connections.
+    /// Rebuilds a tree. Watches are not stored: they belong to connections.
     pub fn restore(
         zxid: i64,
         last_session: i64,

@@ -1,6 +1,6 @@
 //! The tree's rules, one small case each.
 
-#![allow(unused_must_use)] // most cases care for a part of what a write did
+#![allow(unused_must_use)] // most cases check only a part of a write's result
 
 use super::*;
 use crate::types::EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
@@ -20,7 +20,7 @@ fn create(path: &str, mode: CreateMode) -> Write {
     Op::create(path, "x", mode).into()
 }
 
-/// Carries out a change that must work, as session 1.
+/// Applies a write that must succeed, as session 1.
 fn must(tree: &mut Tree, write: Write) -> Applied {
     let applied = tree.apply(1, NOW, write);
     assert!(applied.result.is_ok(), "{:?}", applied.result);
@@ -45,7 +45,7 @@ fn fails(tree: &mut Tree, write: Write) -> Failure {
     tree.apply(1, NOW, write).result.expect_err("must fail")
 }
 
-/// Everything that a restart would find, to see that a failed write left no trace.
+/// The state that a restart would find, to check that a failed write left no trace.
 fn dump(tree: &Tree) -> String {
     let znodes: Vec<_> = tree.records().map(|(path, record)| (path, record, tree.stat(path))).collect();
     format!("{znodes:?} {:?}", tree.ephemerals)
@@ -203,7 +203,8 @@ fn summarize(fired: &[Fired]) -> Vec<(i64, EventKind, &str)> {
 #[test]
 fn each_kind_of_watch_receives_the_events_zookeeper_sends() {
     use WatchKind::{Children, Data, Persistent, Recursive};
-    // What session 2 hears of create, set, child create, child set, child delete, delete; it watches /a in one way.
+    // The events of session 2 for create, set, child create, child set, child delete, delete; it watches /a with one
+    // kind.
     let all: [(WatchKind, Vec<(EventKind, &str)>); 4] = [
         (Data, vec![(Created, "/a")]),
         (Children, vec![(ChildrenChanged, "/a")]),
@@ -258,7 +259,7 @@ fn a_session_receives_each_event_once_whatever_it_watches() {
     tree.add_watch(2, "/", WatchKind::Recursive);
     let applied = must(&mut tree, Op::delete("/a", -1).into());
     assert_eq!(summarize(&applied.events), [(2, Deleted, "/a")]);
-    assert_eq!(tree.watch_count(), 3, "the two persistent ones at the path and the one above stay");
+    assert_eq!(tree.watch_count(), 3, "the two persistent ones at the path and the one above remain");
 }
 
 #[test]
@@ -324,10 +325,10 @@ fn a_tree_is_rebuilt_from_its_records() {
     must(&mut tree, create("/a/e", CreateMode::Ephemeral));
     let records: Vec<_> = tree.records().map(|(path, record)| (path.clone(), record.clone())).collect();
     let sessions: Vec<_> = tree.sessions().cloned().collect();
-    let again = Tree::restore(tree.last_zxid(), tree.last_session(), records.clone(), sessions).unwrap();
-    assert_eq!(dump(&again), dump(&tree));
-    assert_eq!((again.last_zxid(), again.last_session()), (tree.last_zxid(), 3));
-    let without = |gone: &str| records.iter().filter(|(path, _)| path != gone).cloned().collect::<Vec<_>>();
+    let restored = Tree::restore(tree.last_zxid(), tree.last_session(), records.clone(), sessions).unwrap();
+    assert_eq!(dump(&restored), dump(&tree));
+    assert_eq!((restored.last_zxid(), restored.last_session()), (tree.last_zxid(), 3));
+    let without = |missing: &str| records.iter().filter(|(path, _)| path != missing).cloned().collect::<Vec<_>>();
     assert_eq!(Tree::restore(9, 3, without("/"), vec![]).unwrap_err(), Inconsistent::NoRoot);
     assert!(matches!(Tree::restore(9, 3, without("/a"), vec![]).unwrap_err(), Inconsistent::NoParent(_)));
     assert!(matches!(Tree::restore(9, 3, records, vec![]).unwrap_err(), Inconsistent::NoOwner { session: 1, .. }));

@@ -1,24 +1,24 @@
-//! Who watches what: one-shot and persistent watches per session, and which sessions an event reaches.
+//! One-shot and persistent watches per session, and which sessions receive an event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::path::upwards;
 use crate::types::{EventKind, WatchEvent};
 
-/// The ways in which a session can watch a path. They exist side by side.
+/// The kinds of watch on a path. A session may have all of them at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WatchKind {
     /// One-shot: the znode's data, its creation and its removal.
     Data,
     /// One-shot: the set of children, and the znode's removal.
     Children,
-    /// Both of the above, and stays.
+    /// Both of the above; persistent.
     Persistent,
-    /// Everything at and below the path except changes of child sets, and stays.
+    /// Everything at and below the path except changes of child sets; persistent.
     Recursive,
 }
 
-/// Which watches to remove or to look for.
+/// Which watches to remove or to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFilter {
     Only(WatchKind),
@@ -45,7 +45,7 @@ pub struct Fired {
 pub(super) struct Watches {
     by_path: BTreeMap<String, BTreeSet<(WatchKind, i64)>>,
     by_session: BTreeMap<i64, BTreeSet<(String, WatchKind)>>,
-    /// Who has recursive watches where. They are few, and each event asks for those of all its ancestors.
+    /// Sessions with recursive watches, by path. They are few, and each event checks all its ancestors.
     recursive: BTreeMap<String, BTreeSet<i64>>,
 }
 
@@ -74,7 +74,7 @@ impl Watches {
             .is_some_and(|set| set.iter().any(|&(kind, owner)| owner == session && filter.admits(kind)))
     }
 
-    /// Whether there was anything to remove.
+    /// Returns whether there was a watch to remove.
     pub fn remove(&mut self, session: i64, path: &str, filter: WatchFilter) -> bool {
         let found: Vec<WatchKind> = self
             .by_path
@@ -98,7 +98,7 @@ impl Watches {
     }
 
     fn remove_one(&mut self, session: i64, path: &str, kind: WatchKind) {
-        let set = self.by_path.get_mut(path).expect("only known watches are taken");
+        let set = self.by_path.get_mut(path).expect("only known watches are removed");
         assert!(set.remove(&(kind, session)), "no such watch at {path}");
         if set.is_empty() {
             self.by_path.remove(path);
@@ -118,8 +118,8 @@ impl Watches {
         }
     }
 
-    /// One thing happened at a path. Each session hears of it at most once, whatever number of watches it has there;
-    /// one-shot watches are used up.
+    /// Fires one event at a path. Each session receives it at most once, regardless of its number of watches there;
+    /// one-shot watches are removed.
     pub fn fire(&mut self, kind: EventKind, path: &str, fired: &mut Vec<Fired>) {
         let mut sessions = BTreeSet::new();
         let mut used_up = Vec::new();

@@ -1,4 +1,4 @@
-//! What can be typed after `nodepool-builder`.
+//! Command line of `nodepool-builder`.
 
 use clap::Parser;
 
@@ -20,25 +20,25 @@ pub struct BuilderFlags {
     /// number of upload workers
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=1000), allow_negative_numbers = true, default_value = "4")]
     pub upload_workers: u16,
-    /// make small files instead of images
+    /// create small files instead of images
     #[arg(long)]
     pub fake: bool,
     /// seconds before an image whose build has failed is built again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     pub build_interval: Seconds,
-    /// seconds between looks whether a build that is under way is still wanted
+    /// seconds between checks whether a running build is still needed
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "30")]
     pub build_poll_timeout: Seconds,
-    /// seconds before an upload that has failed is tried again
+    /// seconds before a failed upload is retried
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     pub upload_interval: Seconds,
-    /// seconds from one upload of a worker to its next
+    /// seconds between two uploads of a worker
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "0")]
     pub image_upload_sleep: Seconds,
-    /// seconds that a post-upload-hook may take
+    /// time limit of a post-upload-hook in seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "3600")]
     pub hook_timeout: Seconds,
-    /// seconds between looks for builds, uploads and files that are not needed any more; 0: none
+    /// seconds between clean-ups of builds, uploads and files; 0: never
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "60")]
     pub cleanup_interval: Seconds,
 }

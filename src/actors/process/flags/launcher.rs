@@ -1,4 +1,4 @@
-//! What can be typed after `nodepool-launcher`.
+//! Command line of `nodepool-launcher`.
 
 use clap::Parser;
 
@@ -17,22 +17,22 @@ pub struct LauncherFlags {
     /// do not serve HTTP
     #[arg(long)]
     pub no_webapp: bool,
-    /// seconds between two looks at what no event has told about
+    /// seconds between two periodic checks
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     pub watermark_sleep: Seconds,
     /// seconds between two cleanups
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "60")]
     pub cleanup_interval: Seconds,
-    /// seconds between two looks for nodes to delete
+    /// seconds between two checks for nodes to delete
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "5")]
     pub delete_interval: Seconds,
-    /// age in seconds at which the lock of a request that is gone is removed
+    /// age in seconds at which the lock of a deleted request is removed
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "28800")]
     pub lock_cleanup: Seconds,
-    /// calls of one provider's API that may be under way at once
+    /// concurrent API calls per provider
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), allow_negative_numbers = true, default_value = "10")]
     pub api_concurrency: u16,
-    /// seconds between two looks for a cloud image that is missing
+    /// seconds between two checks for a missing cloud image
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "300")]
     pub image_check_timeout: Seconds,
 }

@@ -1,4 +1,4 @@
-//! What both daemons' flags have in common, and the values of all.
+//! Command line flags that both daemons share, and parsers of flag values.
 
 pub mod builder;
 pub mod launcher;
@@ -13,7 +13,7 @@ use super::process::{DaemonOptions, Mode};
 use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
 
-/// How a daemon is started, whichever it is.
+/// Flags of both daemons.
 #[derive(clap::Args)]
 pub struct CommonFlags {
     /// path to config file
@@ -43,10 +43,10 @@ pub struct CommonFlags {
 }
 
 impl CommonFlags {
-    /// Says what there is to say before anything is begun; a status, if that was all.
+    /// Handles `--version` and `--repl`; returns an exit status if the process has nothing else to do.
     pub fn early_exit(&self) -> Option<ExitCode> {
         if self.version {
-            // Nobody may be reading.
+            // Standard output may be closed.
             let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
             return Some(ExitCode::SUCCESS);
         }
@@ -69,7 +69,7 @@ impl CommonFlags {
     }
 }
 
-/// Decimals are welcome; a timer needs a span above zero that a clock can count.
+/// A duration in seconds, with decimals; above zero and within the range of a timer.
 pub fn seconds(text: &str) -> Result<Seconds, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds.is_finite() && (0.001..=1e9).contains(&seconds) => Ok(Seconds(seconds)),
@@ -77,7 +77,7 @@ pub fn seconds(text: &str) -> Result<Seconds, String> {
     }
 }
 
-/// The same, with 0 for none at all.
+/// As `seconds`, or 0 for never.
 pub fn seconds_or_none(text: &str) -> Result<Seconds, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(Seconds::ZERO),
@@ -85,7 +85,7 @@ pub fn seconds_or_none(text: &str) -> Result<Seconds, String> {
     }
 }
 
-/// What lines of the log look like.
+/// Format of log lines.
 pub fn line_format(text: &str) -> Result<LineFormat, String> {
     match text {
         "text" => Ok(LineFormat::Text),
@@ -94,9 +94,9 @@ pub fn line_format(text: &str) -> Result<LineFormat, String> {
     }
 }
 
-/// With `~` replaced, and independent of the folder, which changes in the background.
+/// Absolute path with `~` expanded, because the working directory of a daemon is `/`.
 pub fn absolute(path: &str) -> PathBuf {
     let expanded = tilde::expand_tilde(path);
-    // Without a current folder there is nothing to make it absolute with; opening it will say so.
+    // Fails without a current directory; opening the path then reports an error.
     std::path::absolute(&expanded).unwrap_or(expanded)
 }

@@ -1,8 +1,8 @@
-//! Paths as people write them: `~` is the home directory.
+//! Expansion of `~` in paths to the home directory.
 
 use std::path::PathBuf;
 
-/// With a leading `~` replaced, where there is a home directory.
+/// Replaces a leading `~` if `HOME` is set.
 pub fn expand_tilde(path: &str) -> PathBuf {
     match path.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => match std::env::var("HOME") {

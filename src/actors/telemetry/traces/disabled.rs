@@ -1,4 +1,4 @@
-//! No traces: what `otlp.rs` offers, without effect.
+//! Tracing without the feature `otel`: the interface of `otlp.rs` without any effect.
 
 use tokio::runtime::Handle;
 

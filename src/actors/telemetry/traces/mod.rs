@@ -1,4 +1,4 @@
-//! One trace per node request, with the feature `otel`; without it these calls do nothing and cost nothing.
+//! Traces: one per node request, with the feature `otel`. Without it, the calls do nothing and cost nothing.
 
 #[cfg(feature = "otel")]
 #[path = "otlp.rs"]

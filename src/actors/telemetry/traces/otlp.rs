@@ -1,4 +1,5 @@
-//! One trace per node request, sent by OTLP over HTTP: the request, the launch of each node, its boots and its key scans.
+//! OTLP export of traces over HTTP. Each node request has one trace: the request, the launch of each node, its boots
+//! and its key scans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use nodepool_model::records::ids::{NodeId, PoolId, ProviderName, RequestId};
 use nodepool_model::records::request::{NodeRequest, SpanInfo};
 use nodepool_model::records::time::Timestamp;
 
-/// For what is still to be sent when the process ends.
+/// Time limit for sending the remaining spans at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Of a request to the collector, where nothing else is said.
+/// Default timeout of a request to the collector.
 const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where spans go: to a collector, or nowhere.
+/// Trace export; `None` without a collector.
 #[derive(Clone, Default)]
 pub struct Tracer(Option<Arc<ExportPipeline>>);
 
@@ -39,8 +40,8 @@ struct ExportPipeline {
 }
 
 impl Tracer {
-    /// Reads the variables that OpenTelemetry has for it. Without an endpoint nothing is sent, for a collector that is
-    /// not there would be asked all the time. `runtime` carries the requests.
+    /// Reads the environment variables of OpenTelemetry. Without an endpoint nothing is sent: the default endpoint
+    /// would fail all the time without a local collector. `runtime` runs the requests.
     pub fn from_environment(runtime: &Handle) -> Self {
         let given = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -50,11 +51,11 @@ impl Tracer {
         let Some((variable, endpoint)) = endpoint.filter(|_| !is_off) else { return Self(None) };
         let timeout = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));
         let timeout = timeout.and_then(|text| text.parse().ok()).map_or(DEFAULT_EXPORT_TIMEOUT, Duration::from_millis);
-        let checked = if is_address(&endpoint) { Ok(()) } else { Err(format!("{variable} holds no address")) };
+        let checked = if is_address(&endpoint) { Ok(()) } else { Err(format!("{variable} is not a valid URL")) };
         let exporter = match checked.and_then(|()| exporter(runtime, timeout)) {
             Ok(exporter) => exporter,
             Err(error) => {
-                warn!(target: "nodepool.NodePool", %error, "no traces are sent");
+                warn!(target: "nodepool.NodePool", %error, "tracing export disabled");
                 return Self(None);
             }
         };
@@ -71,21 +72,21 @@ impl Tracer {
         Traces { pipeline: self.0.clone(), requests: BTreeMap::new(), nodes: BTreeMap::new() }
     }
 
-    /// Sends the spans that are still open. Blocks for a moment, at most.
+    /// Sends the remaining spans. Blocks for at most `SHUTDOWN_TIMEOUT`.
     pub fn shutdown(&self) {
         if let Some(pipeline) = &self.0
             && let Err(error) = pipeline.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT)
         {
-            warn!(target: "nodepool.NodePool", %error, "the last traces are lost");
+            warn!(target: "nodepool.NodePool", %error, "failed to export the last traces");
         }
     }
 }
 
-/// The error is for the log.
+/// The error is a text for the log.
 fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String> {
     let mut builder = reqwest::Client::builder().timeout(timeout);
     if let Some((path, pem)) = file_named("CERTIFICATE")? {
-        let unusable = |error| format!("{path} holds no certificates: {error}");
+        let unusable = |error| format!("{path} contains no certificates: {error}");
         let authorities = Certificate::from_pem_bundle(&pem).map_err(unusable)?;
         builder = builder.tls_built_in_root_certs(false);
         builder = authorities.into_iter().fold(builder, |builder, one| builder.add_root_certificate(one));
@@ -101,16 +102,16 @@ fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String>
     SpanExporter::builder().with_http().with_http_client(client).build().map_err(|error| error.to_string())
 }
 
-/// The path that a variable names, for traces or for all, and what is there.
-fn file_named(what: &str) -> Result<Option<(String, Vec<u8>)>, String> {
+/// Path and contents of the file that a variable names; the variable for traces precedes the general one.
+fn file_named(suffix: &str) -> Result<Option<(String, Vec<u8>)>, String> {
     let given = |name: String| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let own = given(format!("OTEL_EXPORTER_OTLP_TRACES_{what}"));
-    let Some(path) = own.or_else(|| given(format!("OTEL_EXPORTER_OTLP_{what}"))) else { return Ok(None) };
+    let own = given(format!("OTEL_EXPORTER_OTLP_TRACES_{suffix}"));
+    let Some(path) = own.or_else(|| given(format!("OTEL_EXPORTER_OTLP_{suffix}"))) else { return Ok(None) };
     let bytes = std::fs::read(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
     Ok(Some((path, bytes)))
 }
 
-/// What happened and why, without the address.
+/// Text of an error with its causes.
 fn with_causes(error: &reqwest::Error) -> String {
     let first: &dyn std::error::Error = error;
     let causes: Vec<String> =
@@ -118,13 +119,13 @@ fn with_causes(error: &reqwest::Error) -> String {
     causes.join(": ")
 }
 
-/// What is none is not shown, for it may hold a password all the same; the exporter would.
+/// Checked here, because the exporter would quote an invalid URL, which may contain a password.
 fn is_address(endpoint: &str) -> bool {
     let has_host = reqwest::Url::parse(endpoint).is_ok_and(|url| url.has_host());
     has_host && HttpRequest::builder().uri(endpoint).body(()).is_ok()
 }
 
-/// An address may have a password before its host.
+/// The endpoint without user name, password and query.
 fn without_secrets(endpoint: &str) -> String {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -132,29 +133,29 @@ fn without_secrets(endpoint: &str) -> String {
     format!("{scheme}://{host}/{}", path.split('?').next().unwrap_or_default())
 }
 
-/// The HTTP client that the drivers use too, on a runtime of ours: the SDK sends from a thread without one.
+/// HTTP client of the exporter, with a runtime: the SDK sends from a thread without one.
 #[derive(Clone, Debug)]
 struct Client {
     client: reqwest::Client,
     runtime: Handle,
-    /// The collector did not take what was sent last.
+    /// Whether the last export failed.
     is_unavailable: Arc<AtomicBool>,
 }
 
 impl Client {
-    /// Once for each time that it is away: the SDK tells nobody.
+    /// Logs each change between failure and success once, because the SDK does not log them.
     fn log_outcome(&self, outcome: Result<StatusCode, String>) {
-        let trouble = match outcome {
+        let failure = match outcome {
             Ok(status) if status.is_success() => None,
-            Ok(status) => Some(format!("it answers {status}")),
+            Ok(status) => Some(format!("status {status}")),
             Err(error) => Some(error),
         };
-        let was_unavailable = self.is_unavailable.swap(trouble.is_some(), Ordering::Relaxed);
-        match trouble {
-            Some(trouble) if !was_unavailable => {
-                warn!(target: "nodepool.NodePool", "traces are lost while the collector does not take them: {trouble}");
+        let was_unavailable = self.is_unavailable.swap(failure.is_some(), Ordering::Relaxed);
+        match failure {
+            Some(failure) if !was_unavailable => {
+                warn!(target: "nodepool.NodePool", "trace export failing, spans are dropped: {failure}");
             }
-            None if was_unavailable => info!(target: "nodepool.NodePool", "the collector takes traces again"),
+            None if was_unavailable => info!(target: "nodepool.NodePool", "trace export resumed"),
             _ => {}
         }
     }
@@ -165,16 +166,16 @@ impl HttpClient for Client {
     async fn send_bytes(&self, request: HttpRequest<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.clone();
         let send = async move {
-            let answer = client.client.execute(request.try_into()?).await;
-            // Its address may hold a password.
-            let answer = answer.map_err(reqwest::Error::without_url);
-            client.log_outcome(answer.as_ref().map(reqwest::Response::status).map_err(with_causes));
-            let mut answer = answer?;
-            let mut response = Response::builder().status(answer.status());
+            let result = client.client.execute(request.try_into()?).await;
+            // The URL may contain a password.
+            let result = result.map_err(reqwest::Error::without_url);
+            client.log_outcome(result.as_ref().map(reqwest::Response::status).map_err(with_causes));
+            let mut reply = result?;
+            let mut response = Response::builder().status(reply.status());
             if let Some(headers) = response.headers_mut() {
-                headers.extend(std::mem::take(answer.headers_mut()));
+                headers.extend(std::mem::take(reply.headers_mut()));
             }
-            Ok::<_, HttpError>(response.body(answer.bytes().await?)?)
+            Ok::<_, HttpError>(response.body(reply.bytes().await?)?)
         };
         self.runtime.spawn(send).await?
     }
@@ -190,18 +191,18 @@ pub struct Traces {
 struct Launch {
     request: RequestId,
     span: Span,
-    /// Of the attempt that is under way.
+    /// Boot of the current attempt.
     boot: Option<Span>,
     scan: Option<Span>,
 }
 
 impl Traces {
-    /// For when it is known what became of it; where nothing is sent there is nothing to be copied.
+    /// A copy for a later call with the result; `None` without trace export.
     pub fn clone_if_traced(&self, record: &NodeRequest) -> Option<NodeRequest> {
         self.pipeline.as_ref().map(|_| record.clone())
     }
 
-    /// From its creation on, so that a trace shows how long a request has waited.
+    /// The span starts at the creation of the request, so that a trace shows how long it waited.
     pub fn request_accepted(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) {
         let Some(span) = self.begin_request(id, record, pool) else { return };
         self.requests.insert(id.clone(), span);
@@ -219,7 +220,7 @@ impl Traces {
         span.set_attribute(KeyValue::new("reason", reasons.join("; ")));
     }
 
-    /// What is still open of its launches ends with it.
+    /// Ends the span of the request, and the open spans of its launches.
     pub fn request_ended(&mut self, id: &RequestId, result: &str) {
         let open_launches: Vec<NodeId> =
             self.nodes.iter().filter(|(_, launch)| launch.request == *id).map(|(node, _)| node.clone()).collect();
@@ -259,7 +260,7 @@ impl Traces {
         end_span(self.nodes.get_mut(node).and_then(|launch| launch.scan.take()), error);
     }
 
-    /// Another attempt may follow, unless the node is ready.
+    /// Ends the launch if the node is ready; otherwise another attempt may follow.
     pub fn attempt_ended(&mut self, node: &NodeId, result: &str) {
         if let Some(launch) = self.nodes.get_mut(node) {
             launch.span.add_event("attempt ended", vec![KeyValue::new("result", result.to_owned())]);
@@ -294,9 +295,9 @@ impl Traces {
             ("tenant", record.tenant_name.as_ref().map(ToString::to_string)),
         ];
         attributes.extend(more.into_iter().filter_map(|(key, value)| Some(KeyValue::new(key, value?))));
-        let began = record.created_time.unwrap_or(record.state_time);
+        let created = record.created_time.unwrap_or(record.state_time);
         let builder = pipeline.tracer.span_builder("request").with_kind(SpanKind::Consumer).with_attributes(attributes);
-        let builder = match system_time(began) {
+        let builder = match system_time(created) {
             Some(time) => builder.with_start_time(time),
             None => builder,
         };
@@ -325,14 +326,14 @@ fn end_span(span: Option<Span>, error: Option<&str>) {
     span.end();
 }
 
-/// The requestor's span, in whose trace ours are.
+/// Span context of the requestor, which becomes the parent.
 fn parent_context(span: SpanInfo) -> SpanContext {
     let (trace, id) =
         (TraceId::from_bytes(span.trace_id.to_be_bytes()), SpanId::from_bytes(span.span_id.to_be_bytes()));
     SpanContext::new(trace, id, TraceFlags::new(span.trace_flags), true, TraceState::NONE)
 }
 
-/// Records come from others, and their times with them.
+/// `None` for a time out of range: records come from other programs.
 fn system_time(time: Timestamp) -> Option<SystemTime> {
     let since = Duration::try_from_secs_f64(time.0).ok().filter(|since| !since.is_zero())?;
     SystemTime::UNIX_EPOCH.checked_add(since)

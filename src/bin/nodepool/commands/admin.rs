@@ -1,4 +1,4 @@
-//! Commands about requests and about what ZooKeeper holds of a provider: `request-list`, `info`, `erase`.
+//! Commands about requests and the ZooKeeper data of a provider: `request-list`, `info`, `erase`.
 
 use std::io::BufRead;
 
@@ -53,7 +53,7 @@ pub async fn info(
     Ok(output.outcome(shown)?)
 }
 
-/// Whether `erase` may go on without an answer.
+/// Whether `erase` asks for confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
     Prompt,
@@ -73,7 +73,7 @@ pub async fn erase(
         output.prompt(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
         let mut answer = String::new();
         if answers.read_line(&mut answer).context("cannot read the answer")? == 0 {
-            // The question stands on its line without an end.
+            // Ends the line of the question.
             output.prompt("\n")?;
             bail!("no answer on standard input, no data erased; --force erases without asking");
         }
@@ -145,7 +145,6 @@ mod tests {
         .await
     }
 
-    // operations.md check 18
     #[tokio::test]
     async fn requests_are_listed_with_their_relative_priority() {
         let store = TestStore::new();
@@ -161,9 +160,8 @@ mod tests {
         assert!(captured.notes.contains("200-0000000008 is skipped"), "{}", captured.notes);
     }
 
-    // operations.md check 19
     #[tokio::test]
-    async fn exactly_what_is_shown_of_a_provider_is_erased() {
+    async fn erase_removes_exactly_the_data_that_info_shows() {
         let store = store().await;
         let config = crate::testing::config("{labels: [], providers: [{name: p, driver: static, pools: []}]}").await;
         let captured =
@@ -199,9 +197,8 @@ Nodes:
         assert_eq!(captured.json()["outcome"], "not found");
     }
 
-    // operations.md check 20
     #[tokio::test]
-    async fn without_a_yes_nothing_is_erased() {
+    async fn erase_without_confirmation_removes_nothing() {
         let store = store().await;
         let question = "\nWARNING! This action is not reversible!\nErase ZooKeeper data for provider p? [N/y] ";
         for answer in ["n\n", "\n", "yes\n", " y\n"] {

@@ -1,4 +1,4 @@
-//! Commands that ask a provider's cloud: what it has and leaves, instances that are nobody's, deletions here and now.
+//! Commands that query a provider's cloud: its resources, its unused instances, and deletions in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use tokio::time::timeout;
 
 use crate::output::Output;
 
-/// A command is not worth a longer wait for a cloud that does not answer.
+/// Timeout for a cloud that does not respond.
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(60);
-/// As long as a launcher gives a deletion.
+/// The same timeout as that of a launcher's deletion.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Opens a provider's driver.
@@ -37,27 +37,27 @@ pub async fn open(section: &Arc<ProviderConfig>) -> anyhow::Result<OneShotProvid
 
 async fn with_timeout<T>(call: impl Future<Output = Result<T, CloudError>>, limit: Duration) -> anyhow::Result<T> {
     match timeout(limit, call).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(anyhow!("no answer within {} s", limit.as_secs())),
+        Ok(reply) => Ok(reply?),
+        Err(_) => Err(anyhow!("no reply within {} s", limit.as_secs())),
     }
 }
 
-/// Deletes an instance, and waits until it is gone.
+/// Deletes an instance, and waits until it does not exist.
 pub async fn delete(section: &Arc<ProviderConfig>, id: ExternalId) -> anyhow::Result<()> {
     let provider = open(section).await?;
     match timeout(DELETION_TIMEOUT, provider.run(Job::Delete(id.clone()))).await {
         Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
         Ok(Err(error)) => Err(anyhow!("cannot delete instance {id} of provider {}: {error}", section.name)),
         Err(_) => Err(anyhow!(
-            "instance {id} of provider {} is still there after {} s",
+            "instance {id} of provider {} still exists after {} s",
             section.name,
             DELETION_TIMEOUT.as_secs()
         )),
     }
 }
 
-/// What a provider's cloud has, and which labels cannot be launched there. Nothing where it launches none; a remark where the
-/// cloud cannot be asked.
+/// Shows the resources of a provider's cloud and its unavailable labels. Shows nothing for a provider that launches no
+/// nodes, and a note if the cloud cannot be queried.
 pub async fn resources(
     config: &Config,
     output: &mut Output<'_>,
@@ -76,7 +76,7 @@ pub async fn resources(
     let facts = match refresh(section).await {
         Ok(facts) => facts,
         Err(error) => {
-            output.note(format_args!("the cloud of provider {provider} cannot be asked: {error:#}"))?;
+            output.note(format_args!("cannot query the cloud of provider {provider}: {error:#}"))?;
             return Ok(Some(json!({"error": format!("{error:#}")})));
         }
     };
@@ -116,25 +116,25 @@ fn show(output: &mut Output<'_>, facts: &ProviderFacts, own: &Resources) -> anyh
     }
     output.print("\nResources:")?;
     output.print(table)?;
-    let mut table = Table::new(["Pool", "Label", "Trouble"]);
+    let mut table = Table::new(["Pool", "Label", "Reason"]);
     let mut unavailable_labels = Vec::new();
-    for (pool, labels) in facts.launch_config.iter().flat_map(|launching| &launching.labels) {
+    for (pool, labels) in facts.launch_config.iter().flat_map(|config| &config.labels) {
         for (label, known) in labels {
             if let Some(unavailable) = &known.unavailable {
                 table.push([pool.to_string(), label.to_string(), unavailable.reason().to_owned()]);
-                unavailable_labels.push(json!({"pool": pool, "label": label, "trouble": unavailable.reason()}));
+                unavailable_labels.push(json!({"pool": pool, "label": label, "reason": unavailable.reason()}));
             }
         }
     }
     if !unavailable_labels.is_empty() {
-        output.print("\nLabels out of service:")?;
+        output.print("\nUnavailable labels:")?;
         output.print(table)?;
     }
-    Ok(Some(json!({"resources": resources, "labels_out_of_service": unavailable_labels})))
+    Ok(Some(json!({"resources": resources, "unavailable_labels": unavailable_labels})))
 }
 
-/// Shows what a launcher would delete because nobody uses it, and why: instances of ours that belong to no node, and what bears
-/// no mark. Deletes nothing.
+/// Shows unused resources that a launcher would delete, with the reason: instances with our metadata that belong to no
+/// node, and floating IPs and ports, which have no metadata. Deletes nothing.
 pub async fn alien_list(
     zk: &dyn Connection,
     config: &Config,
@@ -145,10 +145,10 @@ pub async fn alien_list(
         && !config.providers.contains_key(name)
     {
         let reason = config.out_of_service.get(name).map_or("it is not configured", String::as_str);
-        return Err(anyhow!("provider {name} cannot be asked: {reason}"));
+        return Err(anyhow!("cannot query the cloud of provider {name}: {reason}"));
     }
-    let mut instances = Table::new(["Provider", "Server ID", "Node ID", "Why"]);
-    let mut others = Table::new(["Provider", "What", "ID", "Why"]);
+    let mut instances = Table::new(["Provider", "Server ID", "Node ID", "Reason"]);
+    let mut others = Table::new(["Provider", "Kind", "ID", "Reason"]);
     let mut found = Vec::new();
     for (name, section) in &config.providers {
         if section.driver == "static" || only.is_some_and(|wanted| wanted != name) {
@@ -158,7 +158,7 @@ pub async fn alien_list(
             output.note(format_args!("the cloud of provider {name} is in the memory of its launcher"))?;
             continue;
         }
-        // As in the list of alien images: one cloud that does not answer hides no other.
+        // As in the list of alien images: a cloud that does not respond hides no other.
         let (candidates, unused) = match find_aliens(zk, section).await {
             Ok(found) => found,
             Err(error) => {
@@ -166,32 +166,32 @@ pub async fn alien_list(
                 continue;
             }
         };
-        for LeakCandidate { external_id, node, reason: why } in candidates {
-            instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
-            found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
+        for LeakCandidate { external_id, node, reason } in candidates {
+            instances.push([name.to_string(), external_id.to_string(), node.to_string(), reason.text().to_owned()]);
+            found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "reason": reason}));
         }
         let mut unused = unused.unwrap_or_else(|error| CleanReport {
             failed: BTreeMap::from([("all", format!("{error:#}"))]),
             ..CleanReport::default()
         });
-        for (what, error) in std::mem::take(&mut unused.failed) {
-            output.note(format_args!("WARNING: cannot look for what nobody uses in {name} ({what}): {error}"))?;
+        for (kind, error) in std::mem::take(&mut unused.failed) {
+            output.note(format_args!("WARNING: cannot list unused resources of {name} ({kind}): {error}"))?;
         }
-        for (what, id) in unused.unused.into_iter().flat_map(|(what, ids)| ids.into_iter().map(move |id| (what, id))) {
-            let why = why_unused(what);
-            others.push([name.to_string(), what.to_owned(), id.clone(), why.to_owned()]);
-            found.push(json!({"provider": name, "what": what, "id": id, "why": why}));
+        for (kind, id) in unused.unused.into_iter().flat_map(|(kind, ids)| ids.into_iter().map(move |id| (kind, id))) {
+            let reason = unused_reason(kind);
+            others.push([name.to_string(), kind.to_owned(), id.clone(), reason.to_owned()]);
+            found.push(json!({"provider": name, "kind": kind, "id": id, "reason": reason}));
         }
     }
     output.print(instances)?;
-    if found.iter().any(|one| one.get("what").is_some()) {
-        output.print("\nIn use by nobody:")?;
+    if found.iter().any(|entry| entry.get("kind").is_some()) {
+        output.print("\nUnused resources:")?;
         output.print(others)?;
     }
     Ok(output.outcome(json!(found))?)
 }
 
-/// Instances that are nobody's, and what bears no mark and nobody uses.
+/// Leaked instances, and unused resources without metadata.
 type Aliens = (Vec<LeakCandidate>, anyhow::Result<CleanReport>);
 
 async fn find_aliens(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Aliens> {
@@ -200,21 +200,21 @@ async fn find_aliens(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyh
     Ok((candidates, unused(&provider).await))
 }
 
-fn why_unused(what: &str) -> &'static str {
-    match what {
-        "floatingips" => "it leads nowhere",
-        "ports" => "it is down, and its server is gone",
-        _ => "nobody uses it",
+fn unused_reason(kind: &str) -> &'static str {
+    match kind {
+        "floatingips" => "not attached",
+        "ports" => "down and without a server",
+        _ => "unused",
     }
 }
 
-/// What the provider's launcher is told to tidy up, as far as it does.
+/// Unused resources of the kinds that the configuration allows the provider's launcher to delete.
 async fn unused(provider: &OneShotProvider) -> anyhow::Result<CleanReport> {
     let facts = with_timeout(provider.refresh(), CLOUD_TIMEOUT).await?;
-    let clean_unused = facts.launch_config.as_ref().map(|launching| launching.unused_resources).unwrap_or_default();
+    let clean_unused = facts.launch_config.as_ref().map(|config| config.unused_resources).unwrap_or_default();
     let mut unused = CleanReport::default();
     if clean_unused.floating_ips || clean_unused.ports.is_some() {
-        // Unused is what was so at the look before as well.
+        // A resource counts as unused if the previous job found it unused, too.
         for _ in 0..2 {
             let job = Job::CleanUnused { ports: clean_unused.ports.is_some(), mode: CleanMode::DryRun };
             if let Outcome::CleanedUnused(result) = with_timeout(provider.run(job), CLOUD_TIMEOUT).await? {
@@ -231,14 +231,14 @@ async fn leak_candidates(
     provider: &OneShotProvider,
 ) -> anyhow::Result<Vec<LeakCandidate>> {
     let Outcome::Listed(inventory) = with_timeout(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
-        return Err(anyhow!("its driver lists nothing"));
+        return Err(anyhow!("the driver does not list instances"));
     };
-    // After the listing: whatever it shows had its record before.
+    // After the listing: the record of every listed instance was written before.
     zk.sync(nodepool_zk::paths::NODES).await.context("cannot read nodes")?;
     let scan = scan::nodes(zk).await?;
     let mut nodes: BTreeMap<NodeId, Arc<Node>> =
         scan.found.into_iter().map(|entry| (entry.id, entry.stored.record)).collect();
-    // What cannot be read is there.
+    // A record that cannot be read exists.
     for unreadable in &scan.unreadable {
         if let Some(id) = unreadable.path.rsplit('/').next() {
             let placeholder = Node::new(nodepool_model::records::node::NodeState::Init, Default::default());

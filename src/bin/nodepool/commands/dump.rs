@@ -1,4 +1,4 @@
-//! `dump`: the state of every actor of the launcher on this machine, by its web port.
+//! `dump`: the state of every actor of the launcher on this machine, read from its web port.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::output::Output;
 
-/// Beside the time of a profile.
+/// In addition to the time of a profile.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
@@ -17,15 +17,15 @@ pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Dura
     let limit = REQUEST_TIMEOUT + profile.unwrap_or_default();
     let client = reqwest::Client::builder().timeout(limit).tls_built_in_root_certs(false).no_proxy().build()?;
     let response = client.get(&url).send().await;
-    let response = response.with_context(|| format!("no launcher on this machine answers {url}"))?;
+    let response = response.with_context(|| format!("no launcher on this machine responds at {url}"))?;
     let status = response.status();
     let document: Value = match response.json().await {
         Ok(document) => document,
-        Err(_) if status.as_u16() == 404 => bail!("{url} is not there; what answers may be a Nodepool 11"),
-        Err(error) => bail!("{url} answers {status} and something that is no dump: {error}"),
+        Err(_) if status.as_u16() == 404 => bail!("{url} not found; the launcher may run Nodepool 11"),
+        Err(error) => bail!("{url} returned {status} and an invalid dump: {error}"),
     };
     if !status.is_success() {
-        bail!("{url} answers {status}: {}", document["error"].as_str().unwrap_or("without a reason"));
+        bail!("{url} returned {status}: {}", document["error"].as_str().unwrap_or("no reason given"));
     }
     for actor in document["actors"].as_array().into_iter().flatten() {
         output.print(actor)?;
@@ -36,7 +36,7 @@ pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Dura
     Ok(output.outcome(document)?)
 }
 
-/// By loopback, or by the one address that it listens on: the launcher tells whoever comes from this machine.
+/// The loopback address, or the only address that the launcher listens on: it allows dumps from this machine.
 fn address(config: &Config, profile: Option<Duration>) -> String {
     let listening = config.webapp.listen_address.trim_matches(['[', ']']);
     let host = match listening.parse::<IpAddr>() {

@@ -1,4 +1,4 @@
-//! What packages contain beside the programs, made of what the programs parse: completions, manual pages, the schema.
+//! Generated files of the packages: completions, manual pages and the configuration schema.
 
 use anyhow::Context;
 use clap::CommandFactory;
@@ -20,7 +20,7 @@ impl Program {
         }
     }
 
-    /// Daemons are for administrators.
+    /// Manual section: 8 for daemons, which administrators run.
     pub fn section(self) -> &'static str {
         match self {
             Program::Nodepool => "1",
@@ -30,7 +30,7 @@ impl Program {
 
     pub fn command(self) -> clap::Command {
         match self {
-            // Its display name is a text for `--version`.
+            // Its own display name is the text of `--version`.
             Program::Nodepool => Arguments::command().display_name("nodepool"),
             Program::NodepoolLauncher => LauncherFlags::command().version(env!("CARGO_PKG_VERSION")),
             Program::NodepoolBuilder => BuilderFlags::command().version(env!("CARGO_PKG_VERSION")),
@@ -38,13 +38,13 @@ impl Program {
     }
 }
 
-/// The schema is JSON for people as well; the others are texts, which programs get as parts of an object.
+/// The schema is JSON in both formats; the others are texts, which JSON output wraps in an object.
 pub fn run(command: &GenerateCommand, output: &mut Output<'_>) -> anyhow::Result<()> {
     match command {
         GenerateCommand::Completions { shell, program } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut program.command(), program.name(), &mut script);
-            let script = String::from_utf8(script).context("a script for a shell is not text")?;
+            let script = String::from_utf8(script).context("the completion script is not UTF-8")?;
             output.print_raw(&script)?;
             output.outcome(json!({"shell": shell.to_string(), "program": program.name(), "script": script}))?;
         }

@@ -22,9 +22,9 @@ use zookeeper_server::types::{Op, ZkError};
 use crate::commands::clouds;
 use crate::output::{Output, TablePrinter};
 
-/// How long an operator waits for somebody else's lock.
+/// Timeout for locking a node whose lock another client holds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// How often a record may be changed under our lock, by writers that take none, before we give up.
+/// Attempts to write a record that other clients change without taking its lock.
 const WRITE_ATTEMPTS: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub async fn delete(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Re
     change_state(zk, output, id, NodeState::Deleting, "deleting").await
 }
 
-/// Deletes a node without its launcher. What a driver has to do for that is done here; a static host needs nothing.
+/// Deletes a node with its instance in this process instead of its launcher; a static node has no instance.
 pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
     let Some((node, lock)) = find_and_lock(zk, output, id).await? else { return Ok(()) };
     let done = match deleter(config, node.stored.record.provider.as_ref()) {
@@ -67,12 +67,12 @@ pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &
         Deleter::Unknown(provider) => {
             Ok(Deletion::ProviderUndefined(format!("Provider {provider} for node {id} not defined on this launcher")))
         }
-        Deleter::OtherProcess(why) => {
-            Err(anyhow!("cannot delete node {id} here: {why}; delete it without --now, then its launcher does it"))
+        Deleter::OtherProcess(reason) => {
+            Err(anyhow!("cannot delete node {id} here: {reason}; delete it without --now, so that its launcher does"))
         }
     };
     match &done {
-        // The lock went with the node.
+        // The lock was deleted with the node.
         Ok(Deletion::Done) => lock.mark_released(),
         _ => release(lock, output).await?,
     }
@@ -86,23 +86,23 @@ pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &
     }
 }
 
-/// What became of a deletion here and now.
+/// Result of a deletion in this process.
 enum Deletion {
     Done,
-    /// Somebody else had removed the record.
+    /// Another client had removed the record.
     AlreadyDeleted,
-    /// Nobody here knows its provider; in words.
+    /// The configuration has no such provider; the message.
     ProviderUndefined(String),
 }
 
-/// Who can delete the nodes of a provider.
+/// How the nodes of a provider are deleted.
 enum Deleter {
     Locally,
-    /// With its instance first.
+    /// The instance is deleted first.
     Cloud(Arc<ProviderConfig>),
-    /// Another program could; why this one cannot.
+    /// Only another process can delete them; the reason.
     OtherProcess(String),
-    /// The configuration has no such provider; its name as the reference shows it.
+    /// The configuration has no such provider; its name as Nodepool 11 shows it.
     Unknown(String),
 }
 
@@ -119,8 +119,8 @@ fn deleter(config: &Config, provider: Option<&ProviderName>) -> Deleter {
     }
 }
 
-/// The record says first that it is being deleted: where we do not come to the end, nobody is handed a node whose instance has gone,
-/// and its launcher goes on.
+/// Marks the record as `deleting` first: if this process fails later, the node is not assigned without its instance,
+/// and its launcher continues the deletion.
 async fn remove_with_instance(
     zk: &dyn Connection,
     section: &Arc<ProviderConfig>,
@@ -131,7 +131,7 @@ async fn remove_with_instance(
     if let UpdateResult::AlreadyDeleted = write_state(zk, node, NodeState::Deleting, lock).await? {
         return Ok(Deletion::AlreadyDeleted);
     }
-    // Without one, nothing was made of it.
+    // Without an external id no instance was created.
     if let Some(external_id) = external_id {
         clouds::delete(section, external_id).await?;
     }
@@ -181,16 +181,16 @@ async fn write_state(
                 if read(zk, &entry.id).await?.is_none() {
                     return Ok(UpdateResult::AlreadyDeleted);
                 }
-                bail!("the lock {} was taken away from us", lock.directory());
+                bail!("the lock {} was removed by another client", lock.directory());
             }
             Err(error) => return Err(error).with_context(|| format!("cannot write {path}")),
         }
     }
-    bail!("{path} is being changed all the time by somebody who ignores its lock")
+    bail!("{path} keeps changing: another client ignores its lock")
 }
 
-/// Marks the node as deleted and removes it with its lock, in one transaction. Nobody can see the last state, but the
-/// write's version check proves that what was decided on is what is removed.
+/// Marks the node as deleted and removes it with its lock, in one transaction. The last state is never visible, but the
+/// version check of its write proves that the removed record is the one that the decision was based on.
 async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result<()> {
     let path = paths::node(id);
     for _ in 0..WRITE_ATTEMPTS {
@@ -204,12 +204,12 @@ async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result
             Err(error) => return Err(error).with_context(|| format!("cannot remove {path}")),
         }
     }
-    bail!("{path} is being changed all the time by somebody who ignores its lock")
+    bail!("{path} keeps changing: another client ignores its lock")
 }
 
-/// The node as it is under the lock; or the answer that there is none has been given.
+/// Locks a node and reads it. `None` if there is no such node, which is reported.
 async fn find_and_lock(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<Option<(NodeEntry, Lock)>> {
-    // Locking first would recreate the znode of a node that is gone.
+    // Locking first would recreate the znode of a deleted node.
     if !is_path_element(id.as_str()) || read(zk.as_ref(), id).await?.is_none() {
         not_found(output, id)?;
         return Ok(None);
@@ -238,16 +238,16 @@ async fn find_and_lock(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow:
     }
 }
 
-/// A lock that cannot be given back goes with our session, and what was done under it stays done.
+/// Releases a lock. If that fails, the lock is released when the session ends, and writes made under it remain.
 async fn release(lock: Lock, output: &mut Output<'_>) -> anyhow::Result<()> {
     let directory = lock.directory().to_owned();
     if let Err(error) = lock.release().await {
-        output.note(format_args!("WARNING the lock {directory} is given back only with the session: {error}"))?;
+        output.note(format_args!("WARNING lock {directory} will be released when the session ends: {error}"))?;
     }
     Ok(())
 }
 
-/// An id is one element of a path; anything else would be looked for in the wrong place.
+/// Whether a text is one path element, as an id must be; any other text would address another znode.
 pub fn is_path_element(text: &str) -> bool {
     !text.is_empty() && text != "." && text != ".." && !text.contains(|c: char| c == '/' || c.is_control())
 }
@@ -260,7 +260,7 @@ async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEnt
     }
 }
 
-/// The list with this one node, or without any if it is gone.
+/// Prints the list with this node only, or an empty one if the node is deleted.
 async fn show(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
     let rows: Vec<NodeRow> = read(zk, id).await?.into_iter().map(|entry| row(entry, clock::now())).collect();
     let columns = Detail::Brief.columns();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_sorted_creates_nothing_and_tells_what_it_skips() {
+    async fn a_list_is_sorted_creates_nothing_and_reports_skipped_records() {
         let store = TestStore::new();
         store.put_node("0000000002", READY).await;
         store.put_node("0000000001", READY).await;
@@ -308,9 +308,8 @@ mod tests {
         assert!(captured.result.is_none() && store.server.last_zxid() == before);
     }
 
-    // operations.md check 15, zookeeper.md check 85
     #[tokio::test]
-    async fn a_held_node_keeps_everything_else_and_is_shown_unlocked() {
+    async fn hold_changes_the_state_only_and_shows_the_node_unlocked() {
         let store = TestStore::new();
         store.put_node("0000000001", READY).await;
         let captured = run_hold(&store, "0000000001").await;
@@ -320,9 +319,8 @@ mod tests {
         assert!(node.state_time.0 > 1e9 && node.extra.contains_key("later"));
     }
 
-    // operations.md check 16
     #[tokio::test(start_paused = true)]
-    async fn a_node_in_use_cannot_be_held_and_is_left_as_it_was() {
+    async fn a_node_in_use_cannot_be_held_and_stays_unchanged() {
         let store = TestStore::new();
         store.put_node("0000000001", r#"{"state": "in-use"}"#).await;
         let (zk, directory) = (store.connect_other(), "/nodepool/nodes/0000000001/lock");
@@ -335,7 +333,6 @@ mod tests {
         assert_eq!(store.zk.children(directory).await.unwrap().0.len(), 1);
     }
 
-    // operations.md check 14
     #[tokio::test]
     async fn a_deleted_node_is_marked_and_left_to_its_launcher() {
         let store = TestStore::new();
@@ -348,9 +345,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ids_of_nothing_are_not_found_and_nothing_is_created() {
+    async fn unknown_ids_are_not_found_and_nothing_is_created() {
         let store = TestStore::new();
-        // What the lock of a node that went has left behind.
+        // A znode that the lock of a deleted node left behind.
         store.put("/nodepool/nodes/0000000001", b"").await;
         let before = store.server.last_zxid();
         for id in ["0000000001", "0000000009", "", ".", "../requests", "a/b", "0000000009/lock", "\u{7}"] {
@@ -368,9 +365,8 @@ mod tests {
         capture(OutputFormat::Json, async |output| delete_now(&store.zk, config, output, &id).await).await
     }
 
-    // operations.md check 14
     #[tokio::test]
-    async fn a_static_node_deleted_now_is_gone_with_its_lock_in_one_transaction() {
+    async fn delete_now_removes_a_static_node_and_its_lock_in_one_transaction() {
         let store = TestStore::new();
         store.put_node("0000000001", READY).await;
         store.put("/nodepool/nodes/0000000001/lock", "").await;
@@ -380,25 +376,25 @@ mod tests {
         assert!(captured.result.is_none(), "{}", captured.error());
         assert_eq!((&captured.json()["outcome"], &captured.json()["nodes"]), (&json!("deleted"), &json!([])));
         assert!(!store.exists("/nodepool/nodes/0000000001").await);
-        // The contender, and then everything at once.
+        // One write for the contender, one for the deletion.
         assert_eq!(store.server.last_zxid(), before + 2);
     }
 
     #[tokio::test]
-    async fn a_node_whose_instance_cannot_be_deleted_now_is_left_to_its_launcher() {
+    async fn a_node_whose_instance_cannot_be_deleted_is_left_to_its_launcher() {
         let store = TestStore::new();
         store.put_node("0000000001", &READY.replace("1.0", r#"1.0, "external_id": "server-1""#)).await;
         let text = "{labels: [], providers: [{name: p, driver: openstack, cloud: no-such-cloud, pools: []}]}";
         let captured = run_delete_now(&store, &*config(text).await).await;
         assert!(captured.error().contains("provider p"), "{}", captured.error());
         let node = store.node("0000000001").await;
-        let kept = ExternalId::of(&node.external_id).map(|id| id.to_string());
-        assert_eq!((node.state, kept.as_deref()), (NodeState::Deleting, Some("server-1")));
+        let external_id = ExternalId::of(&node.external_id).map(|id| id.to_string());
+        assert_eq!((node.state, external_id.as_deref()), (NodeState::Deleting, Some("server-1")));
         assert_eq!(store.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
     }
 
     #[tokio::test]
-    async fn what_cannot_be_deleted_now_is_left_unlocked() {
+    async fn a_node_that_cannot_be_deleted_now_is_left_unlocked() {
         let store = TestStore::new();
         store.put_node("0000000001", READY).await;
         let captured = run_delete_now(&store, &*config("{labels: [], providers: []}").await).await;

@@ -1,16 +1,16 @@
-//! `nodepool standalone`: from the options to the life of the process.
+//! `nodepool standalone`: parses its options and runs the process.
 
 use std::io::Write;
 
 use nodepool::actors::process::flags::tilde;
+use nodepool::actors::process::logger_names::NODEPOOL;
 use nodepool::actors::process::standalone::{self, StandaloneOptions};
 use python_logging::{LineFormat, LogPlan, Verbosity};
-
 use serde_json::json;
 
 use crate::args::{Global, OutputFormat, StandaloneArguments};
 
-/// Options may stand before the command, where they are for all commands, or after it; the latter win.
+/// Options before the command apply to all commands; those after it override them.
 pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
     let log_format = arguments.log_format.unwrap_or(match global.output {
         OutputFormat::Table => LineFormat::Text,
@@ -20,7 +20,7 @@ pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
         Ok(log) => log,
         Err(error) => {
             if global.output == OutputFormat::Json {
-                // Nobody may be reading.
+                // The reader may have closed the output.
                 let _ = writeln!(std::io::stdout(), "{}", json!({"outcome": "failed", "message": error}));
             }
             eprintln!("nodepool: error: {error}");
@@ -42,8 +42,8 @@ pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
 
 fn log_plan(global: &Global) -> Result<LogPlan, String> {
     match &global.logconfig {
-        _ if global.debug => Ok(LogPlan::to_stdout(Verbosity::Debug)),
-        Some(path) => LogPlan::from_file(&tilde::expand_tilde(path)).map_err(|error| error.to_string()),
-        None => Ok(LogPlan::to_stdout(Verbosity::Normal)),
+        _ if global.debug => Ok(LogPlan::to_stdout(Verbosity::Debug, &NODEPOOL)),
+        Some(path) => LogPlan::from_file(&tilde::expand_tilde(path), &NODEPOOL).map_err(|error| error.to_string()),
+        None => Ok(LogPlan::to_stdout(Verbosity::Normal, &NODEPOOL)),
     }
 }

@@ -1,4 +1,4 @@
-//! `config-validate`: everything that is wrong with a configuration file, and whether it can be used.
+//! `config-validate`: all diagnostics of a configuration file, and whether it can be used.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use crate::output::Output;
 
-/// Scripts look for this logger's lines.
+/// Scripts search for this logger's lines.
 const LOGGER: &str = "nodepool.cmd.config_validator";
 
 pub async fn config_validate(path: &Path, output: &mut Output<'_>) -> anyhow::Result<()> {

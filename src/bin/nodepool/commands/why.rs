@@ -1,4 +1,4 @@
-//! `why`: what every launcher last decided about a request, and what the records say, in words.
+//! `why`: the last decision of every launcher about a request, and the state of its records, in sentences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::output::Output;
 
-/// A launcher that needs longer is as good as none.
+/// Timeout for a launcher's reply, which is short; a slow launcher is reported.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Verdicts are sentences; this is a hundred times what a busy launcher answers.
+/// A hundred times the reply of a busy launcher.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
@@ -47,23 +47,23 @@ pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Re
     }
 }
 
-/// Everything that is known about why a request is where it is.
+/// The records and verdicts that explain the state of a request.
 pub struct Explanation {
     id: RequestId,
     request: NodeRequest,
     now: Timestamp,
     pools: Vec<PoolComponent>,
     verdicts: Vec<PoolVerdict>,
-    /// Launchers that did not say anything: who, and what happened.
+    /// Launchers without a reply: name and reason.
     unanswered: Vec<(String, String)>,
 }
 
-/// Asks all launchers that can be asked.
+/// Queries all launchers that have a web port.
 pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::Result<Explanation> {
     let pools: Vec<PoolComponent> =
         scan::pools(zk.as_ref()).await?.found.into_iter().map(|stored| (*stored.record).clone()).collect();
     let (launchers, mut unanswered) = launchers(zk.as_ref(), &pools).await?;
-    // Launchers are asked by plain HTTP and directly, so neither certificates nor proxies matter.
+    // Launchers are queried directly by plain HTTP, so neither certificates nor proxies matter.
     let client = reqwest::Client::builder()
         .timeout(REQUEST_TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
@@ -71,14 +71,14 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
         .no_proxy()
         .build()?;
     let requests = stream::iter(launchers).map(|(address, name)| {
-        let answer = fetch_verdicts(client.clone(), address.clone(), id.clone());
-        async move { (format!("{name} ({address})"), answer.await) }
+        let reply = fetch_verdicts(client.clone(), address.clone(), id.clone());
+        async move { (format!("{name} ({address})"), reply.await) }
     });
-    let answers: Vec<_> = requests.buffered(MAX_CONCURRENT_REQUESTS).collect().await;
+    let replies: Vec<_> = requests.buffered(MAX_CONCURRENT_REQUESTS).collect().await;
     let mut verdicts = Vec::new();
-    for (name, answer) in answers {
-        match answer {
-            Ok(given) => verdicts.extend(given),
+    for (name, reply) in replies {
+        match reply {
+            Ok(received) => verdicts.extend(received),
             Err(reason) => unanswered.push((name, reason)),
         }
     }
@@ -86,10 +86,10 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
     Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, unanswered })
 }
 
-/// Web addresses with the host behind each, and launchers that have none.
+/// Web addresses with their hosts, and launchers that have none.
 type LauncherAddresses = (BTreeMap<String, String>, Vec<(String, String)>);
 
-/// The first version whose launchers explain themselves.
+/// The first version whose launchers report verdicts.
 const FIRST_VERSION_WITH_VERDICTS: u64 = 12;
 
 async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Result<LauncherAddresses> {
@@ -104,8 +104,8 @@ async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Resu
                 let is_ours =
                     version.split('.').next().and_then(|major| major.parse().ok()) >= Some(FIRST_VERSION_WITH_VERDICTS);
                 let reason = match is_ours {
-                    true => "it runs without a web port, where such questions are answered".to_owned(),
-                    false => format!("version {version} does not answer such questions"),
+                    true => "it has no web port to query".to_owned(),
+                    false => format!("version {version} does not report verdicts"),
                 };
                 unanswered.push((launcher.record.hostname.clone(), reason));
             }
@@ -126,28 +126,28 @@ async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId)
     let response = client.get(format!("http://{address}/why/{id}")).send().await;
     let mut response = response.map_err(|error| describe(&error))?;
     if !response.status().is_success() {
-        return Err(format!("answers with status {}", response.status()));
+        return Err(format!("returned status {}", response.status()));
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| describe(&error))? {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_REPLY_BYTES {
-            return Err("its answer does not end".to_owned());
+            return Err("reply too large".to_owned());
         }
     }
-    serde_json::from_slice(&body).map_err(|error| format!("its answer cannot be understood: {error}"))
+    serde_json::from_slice(&body).map_err(|error| format!("invalid reply: {error}"))
 }
 
-/// The innermost reason, which is the one that helps.
+/// The innermost cause, which is the most specific one.
 fn describe(error: &reqwest::Error) -> String {
     if error.is_timeout() {
-        return "does not answer in time".to_owned();
+        return "does not respond in time".to_owned();
     }
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    format!("does not answer: {innermost}")
+    format!("does not respond: {innermost}")
 }
 
 impl Explanation {
@@ -172,18 +172,18 @@ impl Explanation {
         let Self { id, request, now, .. } = self;
         let labels = summarize_labels(&request.node_types);
         let since = age(request.state_time, *now);
-        let requestor = request.requestor.as_deref().unwrap_or("somebody");
+        let requestor = request.requestor.as_deref().unwrap_or("an unknown requestor");
         let outcome = match request.state {
-            RequestState::Requested => "waits for a launcher to take it",
-            RequestState::Pending => "was taken by a launcher, which gets its nodes",
-            RequestState::Fulfilled => "has its nodes, and waits for its requestor to use them",
-            RequestState::Failed => "failed, because nobody could serve it",
+            RequestState::Requested => "waits for a launcher to accept it",
+            RequestState::Pending => "is accepted by a launcher, which provides its nodes",
+            RequestState::Fulfilled => "is fulfilled, and waits for its requestor to lock its nodes",
+            RequestState::Failed => "failed, because no pool could serve it",
         };
         let state = request.state.as_str();
         format!("{id} of {requestor} for {labels} {outcome} ({state} for {since})")
     }
 
-    /// Who could still serve the request, or what nobody offers.
+    /// Pools that could still serve the request, or labels that no launcher offers.
     fn candidates(&self) -> Option<String> {
         if !matches!(self.request.state, RequestState::Requested) {
             return None;
@@ -206,24 +206,24 @@ impl Explanation {
         })
     }
 
-    fn verdict(&self, why: &PoolVerdict) -> String {
-        let phrase = match why.verdict {
-            VerdictKind::Ignore => "has no part in it",
-            VerdictKind::Yield => "leaves it to another",
+    fn verdict(&self, verdict: &PoolVerdict) -> String {
+        let phrase = match verdict.verdict {
+            VerdictKind::Ignore => "ignores it",
+            VerdictKind::Yield => "yields to another pool",
             VerdictKind::Defer => "cannot serve it yet",
             VerdictKind::Decline => "cannot serve it",
             VerdictKind::Accept => "serves it",
         };
-        let reason = if why.reason.is_empty() { String::new() } else { format!(": {}", why.reason) };
-        let since = age(why.since, self.now);
-        format!("{}-{} {phrase}{reason} (for {since})", why.provider, why.pool)
+        let reason = if verdict.reason.is_empty() { String::new() } else { format!(": {}", verdict.reason) };
+        let since = age(verdict.since, self.now);
+        format!("{}-{} {phrase}{reason} (for {since})", verdict.provider, verdict.pool)
     }
 
-    /// The pool behind the id of a pool worker.
+    /// Name of the pool with this launcher id.
     fn name(&self, launcher: &LauncherId) -> String {
         match self.pools.iter().find(|pool| pool.id.as_ref() == Some(launcher)) {
             Some(pool) => pool_name(pool),
-            None => format!("{launcher}, which is not online any more,"),
+            None => format!("{launcher}, which is offline,"),
         }
     }
 
@@ -271,25 +271,26 @@ mod tests {
         capture(format, async |output| why(&store.zk, output, &id.into()).await).await
     }
 
-    /// A launcher's web port that answers every question with the same, and the first line of the first question.
+    /// A web port that sends the same reply to every request; returns its address and the first line of the first
+    /// request.
     async fn launcher(status: &'static str, body: String) -> (String, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let serve = async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut question = vec![0; 4096];
-            let length = stream.read(&mut question).await.unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-            // Who was told enough closes the connection.
+            // A client that has read enough closes the connection.
             let _ = stream.write_all((head + &body).as_bytes()).await;
-            let question = String::from_utf8_lossy(&question[..length]).into_owned();
-            question.lines().next().unwrap().to_owned()
+            let request = String::from_utf8_lossy(&request[..length]).into_owned();
+            request.lines().next().unwrap().to_owned()
         };
         (address, tokio::spawn(serve))
     }
 
     #[tokio::test]
-    async fn the_verdicts_of_all_launchers_are_told_with_their_reasons() {
+    async fn the_verdicts_of_all_launchers_are_shown_with_their_reasons() {
         let store = store(r#"{"state": "requested", "state_time": 1.0, "node_types": ["a"], "requestor": "z"}"#).await;
         let verdict = PoolVerdict {
             launcher: "l".into(),
@@ -312,16 +313,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn launchers_that_do_not_answer_are_named_with_the_reason() {
+    async fn launchers_without_a_valid_reply_are_named_with_the_reason() {
         let endless = "[".repeat(MAX_REPLY_BYTES + 2);
         let cases = [
-            ("500 Internal Server Error", String::new(), "answers with status 500"),
-            ("200 OK", "nonsense".to_owned(), "its answer cannot be understood"),
-            ("200 OK", endless, "its answer does not end"),
+            ("500 Internal Server Error", String::new(), "returned status 500"),
+            ("200 OK", "nonsense".to_owned(), "invalid reply"),
+            ("200 OK", endless, "reply too large"),
         ];
         for (status, body, reason) in cases {
             let store = store(r#"{"state": "requested", "node_types": ["a"]}"#).await;
-            let (address, _question) = launcher(status, body).await;
+            let (address, _request_line) = launcher(status, body).await;
             store.register_pool(&["a"], Some(&address)).await;
             let document = run_why(&store, OutputFormat::Json, ID).await.json();
             let reported = document["unanswered"][0]["reason"].as_str().unwrap();
@@ -330,9 +331,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_lead_nowhere_and_peers_without_one_are_named() {
-        let store = store(r#"{"state": "requested", "node_types": ["a", "b"], "declined_by": ["gone"]}"#).await;
-        // Bound and dropped: nobody listens there.
+    async fn unreachable_launchers_and_launchers_without_address_are_named() {
+        let store = store(r#"{"state": "requested", "node_types": ["a", "b"], "declined_by": ["nl09"]}"#).await;
+        // Bound and dropped: no process listens there.
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
         store.register_pool(&["a"], Some(&free)).await;
         let python = r#"{"kind": "launcher", "hostname": "nl02", "version": "11.0.0", "state": "running"}"#;
@@ -343,9 +344,9 @@ mod tests {
         let out = run_why(&store, OutputFormat::Table, ID).await.out;
         for expected in [
             "no launcher offers b",
-            "gone, which is not online any more, declined it",
-            "launcher nl02: version 11.0.0 does not answer such questions",
-            &format!("launcher nl01 ({free}): does not answer: "),
+            "nl09, which is offline, declined it",
+            "launcher nl02: version 11.0.0 does not report verdicts",
+            &format!("launcher nl01 ({free}): does not respond: "),
             "launcher nl03 (u@h:1/x?): its record names no usable web address",
         ] {
             assert!(out.contains(expected), "{expected} is not in {out}");
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_do_not_exist_or_cannot_be_read_are_told_apart() {
+    async fn missing_and_unreadable_requests_are_distinguished() {
         let store = store("nonsense").await;
         for id in ["200-0000000008", "", "../nodes", "x/y"] {
             let captured = run_why(&store, OutputFormat::Json, id).await;

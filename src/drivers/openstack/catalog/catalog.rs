@@ -1,4 +1,4 @@
-//! What a cloud has to offer, as the last survey found it: flavors, images, networks, zones.
+//! Catalog of a cloud as of the last refresh: flavors, images, networks, zones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,33 +15,33 @@ use openstack_clouds::{CloudSettings, FloatingIps, NetworkRole};
 #[derive(Clone, Debug, Default)]
 pub struct CloudCatalog {
     pub services: Services,
-    /// By ram, then by name.
+    /// Sorted by ram, then by name.
     flavors: Vec<Flavor>,
     by_id: HashMap<String, usize>,
-    /// The id of each cloud image that labels name, or why there is none.
+    /// The id of each cloud image that labels name, or why it has none.
     pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
-    /// Labels whose servers have been seen with a floating address: whether one needs it shows when it runs.
+    /// Labels whose servers have had a floating address. Only a running server shows whether it needs one.
     pub floating_ip_labels: BTreeSet<(PoolName, LabelName)>,
-    /// Why no pool that heeds the limits can be used.
+    /// Why the pools that respect the cloud's limits are unavailable.
     pub limits_unavailable: Option<Unavailable>,
     pub fallback: FallbackData,
 }
 
-/// What a survey goes on with where the cloud does not answer: what it said the last time. `None`: it never said it.
+/// Results of earlier refreshes, used when the cloud does not respond to a query. `None`: it has never responded.
 #[derive(Clone, Debug, Default)]
 pub struct FallbackData {
     pub subnets: Option<Vec<Subnet>>,
     pub routers: Option<Vec<Router>>,
     pub volumes: Option<Vec<Volume>>,
-    /// Of Nova and of Cinder.
+    /// Limits of Nova; the next field has those of Cinder.
     pub limits: Option<Resources>,
     pub volume_limits: Option<Resources>,
     pub network: Option<NetworkQuota>,
 }
 
-/// What a project may have of the network's resources, as far as that is limited, and what it has.
+/// Limits and usage of a project's network resources; unlimited ones are left out.
 #[derive(Clone, Debug)]
 pub struct NetworkQuota {
     pub limits: Resources,
@@ -49,7 +49,7 @@ pub struct NetworkQuota {
 }
 
 impl NetworkQuota {
-    /// From Neutron's details of a quota.
+    /// Parses Neutron's quota details.
     pub fn from_json(answer: &Value) -> Self {
         let (mut limits, mut used) = (Resources::unlimited(), Resources::none());
         for (theirs, ours) in [("port", PORTS), ("floatingip", FLOATING_IPS)] {
@@ -63,27 +63,27 @@ impl NetworkQuota {
     }
 }
 
-/// Networks and what they are good for.
+/// Networks and their roles.
 #[derive(Clone, Debug, Default)]
 pub struct Networks {
     all: Vec<Network>,
-    /// Names of networks whose addresses can be reached from outside, and of those whose cannot.
+    /// Names of networks whose addresses are reachable from outside; the next field has the other networks.
     pub external: BTreeSet<String>,
     pub internal: BTreeSet<String>,
     pub floating_ip_source: FloatingIpSource,
-    /// Networks that floating addresses can lead to, by id; `None` while nobody has told.
+    /// Ids of networks that floating addresses can lead to; `None` while unknown.
     pub floating_ip_destinations: Option<BTreeSet<String>>,
-    /// The network whose addresses are used, where the cloud's settings name one.
+    /// The network whose addresses are used, if the cloud's settings name one.
     pub default_interface: Option<String>,
 }
 
-/// Where floating addresses come from.
+/// The network that floating addresses are allocated from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FloatingIpSource {
     /// From the network with this id.
     Network(String),
     Absent,
-    /// The cloud has not said it yet.
+    /// The cloud has not reported it yet.
     #[default]
     Unknown,
 }
@@ -108,8 +108,8 @@ impl CloudCatalog {
         self.by_id.get(id).map(|index| &self.flavors[*index])
     }
 
-    /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor of
-    /// exactly that name or id.
+    /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor
+    /// of exactly that name or id.
     pub fn flavor(&self, spec: &ServerSpec) -> Result<&Flavor, Unavailable> {
         let name = spec.flavor.as_deref().unwrap_or_default();
         let found = match spec.min_ram {
@@ -133,7 +133,7 @@ impl CloudCatalog {
             ImageRef::Name(name) => match self.images.get(name) {
                 Some(Ok(id)) => Ok(id),
                 Some(Err(why)) => Err(Unavailable::Temporary(why.clone())),
-                None => Err(Unavailable::Temporary(format!("image {name} has not been looked for yet"))),
+                None => Err(Unavailable::Temporary(format!("image {name} has not been looked up yet"))),
             },
             ImageRef::Uploaded => {
                 let name = &spec.image_name;
@@ -157,7 +157,7 @@ impl CloudCatalog {
         self.default_interface().map(|network| network.id.as_str())
     }
 
-    /// Its name, by which Nova shows its addresses. Without Neutron nobody knows more than what is written.
+    /// Its name, which is Nova's key for its addresses. Without Neutron, the configured value is used.
     pub fn default_network_name(&self) -> Option<&str> {
         let written = self.networks.default_interface.as_deref()?;
         Some(self.default_interface().map_or(written, |network| network.name.as_str()))
@@ -168,12 +168,12 @@ impl CloudCatalog {
         self.networks.all.iter().find(|network| network.name == *written || network.id == *written)
     }
 
-    /// What the project may have of everything; infinite where the cloud has said nothing.
+    /// Limits of the project; infinite if the cloud reports none.
     pub fn limits(&self) -> Resources {
         let mut limits = self.fallback.limits.clone().unwrap_or_else(Resources::unlimited);
         match &self.fallback.volume_limits {
             Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
-            // What cannot be had at all.
+            // Without Cinder there are no volumes.
             None if !self.services.block_storage => {
                 ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
             }
@@ -185,7 +185,7 @@ impl CloudCatalog {
         limits
     }
 
-    /// What a server of a label takes of what is limited in the network.
+    /// Limited network resources that a server of a label uses.
     fn network_need(&self, pool: &PoolName, spec: &ServerSpec) -> Resources {
         let has_floating_ip = self.floating_ip_labels.contains(&(pool.clone(), spec.label.clone()));
         let need = [(PORTS, spec.networks.len().max(1)), (FLOATING_IPS, usize::from(has_floating_ip))];
@@ -194,16 +194,16 @@ impl CloudCatalog {
         limited.map(|name| (name.to_owned(), need(name) as f64)).collect()
     }
 
-    /// What the project has of the network's resources beside what servers of ours take.
+    /// Network resources that the project uses, without those of our servers.
     pub fn network_usage_by_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a ServerSpec)>) -> Resources {
         let Some(network) = &self.fallback.network else { return Resources::none() };
         let mut others = network.used.clone();
         ours.for_each(|(pool, spec)| others.subtract(&self.network_need(pool, spec)));
-        // Servers that are just being made have no ports yet.
+        // Servers that are being created have no ports yet, so the difference may be negative.
         others.iter().map(|(name, amount)| (name.to_owned(), amount.max(0.0))).collect()
     }
 
-    /// What one server of a label takes, or why there can be none.
+    /// Resources of one server of a label, or why it cannot be launched.
     pub fn need(&self, pool: &PoolName, spec: &ServerSpec) -> Result<Resources, Unavailable> {
         let flavor = self.flavor(spec)?;
         self.network_ids(spec)?;
@@ -220,13 +220,13 @@ impl CloudCatalog {
     }
 }
 
-/// Of a server: MiB of ram.
+/// Resources of one server, with its ram in MiB.
 pub fn amounts(vcpus: f64, ram: f64) -> Resources {
     Resources::none().with("cores", vcpus).with("instances", 1.0).with("ram", ram)
 }
 
 impl Networks {
-    /// Sorts networks by what clouds.yaml says about them, and else by what they look like.
+    /// Classifies networks by their roles in clouds.yaml, else by their attributes.
     pub fn new(
         all: Vec<Network>,
         subnets: Option<&[Subnet]>,
@@ -289,7 +289,7 @@ mod tests {
     use crate::openstack::test_settings::cloud_with;
     use serde_json::json;
 
-    /// Networks `a` and `b`, and whatever else is given; a subnet with a gateway on `a` (id `1`) and on what is external.
+    /// Networks `a`, `b` and `more`. Network `a` (id `1`) and the external network have a subnet with a gateway.
     fn networks(keys: &str, more: serde_json::Value, routers: Option<serde_json::Value>) -> Networks {
         let mut all = vec![json!({"id": "1", "name": "a"}), json!({"id": "2", "name": "b"})];
         all.extend(more.as_array().unwrap().clone());
@@ -315,9 +315,8 @@ mod tests {
         FloatingIpSource::Network(id.to_owned())
     }
 
-    // drivers.md 2.1.4
     #[test]
-    fn floating_addresses_come_from_the_nat_source_else_the_external_network_else_a_routers_gateway() {
+    fn the_floating_ip_source_is_the_nat_source_else_the_external_network_else_a_routers_gateway() {
         let gateway = |up: bool| {
             let up = json!({"admin_state_up": up, "external_gateway_info": {"network_id": "9"}});
             json!([{"admin_state_up": true, "external_gateway_info": null}, up])
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_only_a_router_could_tell_is_unknown_while_routers_are() {
+    fn the_floating_ip_source_is_unknown_while_the_routers_that_determine_it_are() {
         assert_eq!(networks("", json!([]), None).floating_ip_source, FloatingIpSource::Unknown);
         assert_eq!(networks("", outside(), None).floating_ip_source, from("3"));
         assert_eq!(networks("floating_ip_source: None", json!([]), None).floating_ip_source, FloatingIpSource::Absent);
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_network_is_known_by_name_and_id_and_by_what_is_written_where_there_is_no_other_knowledge() {
+    fn the_default_network_is_found_by_name_and_by_id_and_an_unknown_one_keeps_its_configured_name() {
         let default = |keys: &str| {
             let catalog = CloudCatalog::default().with_networks(networks(keys, json!([]), None));
             (catalog.default_network().map(str::to_owned), catalog.default_network_name().map(str::to_owned))

@@ -1,4 +1,4 @@
-//! What is known of one cloud between jobs: flavors, images, networks, and the timings of its API.
+//! State of one cloud that is kept between jobs: flavors, images, networks, and the timings of its API.
 
 pub(crate) mod catalog;
 pub(crate) mod shared;

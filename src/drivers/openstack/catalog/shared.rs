@@ -1,4 +1,4 @@
-//! What the machines of one provider share: its settings, and what they last saw of the cloud.
+//! State that the state machines of one provider share: its settings, and the last observations of its cloud.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,24 +22,24 @@ pub struct ProviderContext {
     cache: Mutex<ProviderCache>,
 }
 
-/// What is remembered from one job to the next.
+/// State kept from one job to the next.
 #[derive(Default)]
 struct ProviderCache {
     catalog: Arc<CloudCatalog>,
-    /// Servers of the last listing, and those made since.
+    /// Servers of the last listing, and those created since.
     servers: HashSet<String>,
-    /// Ports and floating addresses that nobody used at the last look.
+    /// Ports and floating addresses that were unused in the previous listing.
     previously_unused: HashMap<&'static str, HashSet<String>>,
-    /// Floating addresses by server: those that Nova showed, and those that we made since.
+    /// Floating addresses by server: those that Nova listed, and those that we created since.
     floating_ips: HashMap<String, Vec<String>>,
-    /// Names of servers that were refused for what the stock says of images, flavors and networks, until there is another stock, and the
-    /// uploads that they were to boot from.
+    /// Names of servers whose creation was rejected, perhaps because the catalog is outdated, and the uploads to boot
+    /// from. Cleared when the catalog is replaced.
     refused_servers: HashMap<String, Option<ExternalId>>,
-    /// Ports by server for which a floating address was asked, until it is among those above.
+    /// Ports by server for which a floating address was requested, until it is confirmed.
     pending_floating_ips: HashMap<String, String>,
 }
 
-/// What a listing has shown so far. Thousands of servers are much to keep as Nova writes them.
+/// Pages of a listing received so far. Servers are converted per page: thousands of Nova's records use much memory.
 #[derive(Default)]
 pub struct ListingAccumulator {
     instances: Vec<Instance>,
@@ -51,12 +51,12 @@ impl ListingAccumulator {
     pub fn add(&mut self, servers: Vec<Server>, mapper: &InstanceMapper<'_>, sizes: &HashMap<String, f64>) {
         for server in servers {
             let addresses = floating_addresses(&server);
-            // What we have just made, Nova shows a little later.
+            // Nova lists a new floating address a little later, so an empty list does not replace it.
             if !addresses.is_empty() {
                 self.floating_ips.insert(server.id.clone(), addresses);
             }
             self.ids.insert(server.id.clone());
-            // Administrators see servers that are gone for a while.
+            // Administrators see deleted servers for a while.
             if !matches!(server.status.as_str(), "DELETED" | "SOFT_DELETED") {
                 self.instances.push(mapper.instance(server, sizes));
             }
@@ -85,12 +85,12 @@ impl ProviderContext {
         cache.refused_servers.clear();
     }
 
-    /// The cloud found something wrong with what was asked for: what is known of it may be outdated.
+    /// The cloud rejected a creation as invalid: the catalog may be outdated.
     pub fn record_refused_server(&self, order: &LaunchOrder) {
         self.cache().refused_servers.insert(order.hostname.clone(), order.image.clone());
     }
 
-    /// Whether the same would be asked for again; another upload may be what it takes.
+    /// Whether the cloud has rejected this order with the same image. A new upload may be accepted.
     pub fn was_refused(&self, order: &LaunchOrder) -> bool {
         self.cache().refused_servers.get(&order.hostname) == Some(&order.image)
     }
@@ -99,7 +99,7 @@ impl ProviderContext {
         self.settings.servers.get(&order.pool)?.get(&order.label).cloned()
     }
 
-    /// Of which pool and label a server of this provider is, by its metadata.
+    /// Pool and label of a server of this provider, by its metadata.
     pub fn label_of(&self, metadata: &BTreeMap<String, String>) -> Option<(&PoolName, &ServerSpec)> {
         let metadata_value = |key: &str| metadata.get(key).map(String::as_str);
         let (pool, label) = (metadata_value("nodepool_pool_name")?, metadata_value("nodepool_node_label")?);
@@ -112,7 +112,7 @@ impl ProviderContext {
         InstanceMapper { cloud: &self.cloud, region: self.region(), has_ipv6: self.has_ipv6, catalog }
     }
 
-    /// A complete listing as an inventory; what it shows of floating addresses is remembered.
+    /// Converts a complete listing to an inventory, and caches its floating addresses.
     pub fn inventory(&self, listing: ListingAccumulator) -> Inventory {
         let mut cache = self.cache();
         cache.servers = listing.ids;
@@ -126,7 +126,7 @@ impl ProviderContext {
         self.cache().servers.insert(id.to_owned());
     }
 
-    /// To be said before the request goes out: its answer may be lost, or nobody may be there any more to hear it.
+    /// Called before the request is sent: the response may be lost, or the job may have been cancelled by then.
     pub fn record_floating_ip_request(&self, server: &str, port: &str) {
         self.cache().pending_floating_ips.insert(server.to_owned(), port.to_owned());
     }
@@ -137,7 +137,7 @@ impl ProviderContext {
         cache.floating_ips.entry(server.to_owned()).or_default().push(address.to_owned());
     }
 
-    /// The port at which there may be a floating address that nobody has heard of.
+    /// The port whose requested floating address has not been confirmed.
     pub fn port_with_unconfirmed_floating_ip(&self, server: &str) -> Option<String> {
         self.cache().pending_floating_ips.get(server).cloned()
     }
@@ -146,14 +146,14 @@ impl ProviderContext {
         self.cache().pending_floating_ips.remove(id);
     }
 
-    /// The floating addresses of a server; `None` for one that was not seen since the start.
+    /// The floating addresses of a server; `None` if the server has not been listed since the start.
     pub fn floating_addresses_of(&self, server: &str) -> Option<Vec<String>> {
         let cache = self.cache();
         let known = cache.servers.contains(server) || cache.floating_ips.contains_key(server);
         known.then(|| cache.floating_ips.get(server).cloned().unwrap_or_default())
     }
 
-    /// Takes down what nobody uses now; comes back with what nobody used at the look before as well.
+    /// Records the ids that are unused now; returns those that were unused in the previous listing as well.
     pub fn unused_since_previous_listing(&self, kind: &'static str, now: Vec<String>) -> Vec<String> {
         let now: HashSet<String> = now.into_iter().collect();
         let previous = self.cache().previously_unused.insert(kind, now.clone()).unwrap_or_default();
@@ -171,7 +171,7 @@ impl ProviderContext {
     }
 
     fn cache(&self) -> MutexGuard<'_, ProviderCache> {
-        // Nothing in here is ever half changed.
+        // No update can panic halfway, so the value is consistent even if the lock is poisoned.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

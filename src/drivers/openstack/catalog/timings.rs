@@ -1,4 +1,4 @@
-//! How long requests took, under the names that openstacksdk gives them in statsd.
+//! Durations of requests, under the statsd names of openstacksdk.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use nodepool_model::metrics::statsd_metrics::Sample;
 use openstack_clouds::CloudSettings;
 
-/// Slower requests are counted apart.
+/// Slower requests have a separate counter.
 const SLOW_MS: f64 = 1000.0;
 
 pub struct Timings {
-    /// `None` where no statsd is named: nobody wants to know.
+    /// `None` if no statsd server is configured; nothing is recorded then.
     prefix: Option<String>,
     samples: Mutex<Vec<Sample>>,
 }
@@ -20,7 +20,7 @@ impl Timings {
         Self { prefix: cloud.statsd.as_ref().map(|statsd| statsd.prefix.clone()), samples: Mutex::default() }
     }
 
-    /// A request has ended: with the status of its answer, or without one.
+    /// Records a finished request, with the status of its response if there is one.
     pub fn record(&self, key: &str, status: Option<u16>, took: Duration) {
         let Some(prefix) = &self.prefix else { return };
         let key = format!("{prefix}.{}", sdk_key(key));
@@ -63,9 +63,8 @@ mod tests {
         timings.take().into_iter().map(|sample| sample.name).collect()
     }
 
-    // operations.md 4.4
     #[test]
-    fn an_answer_is_timed_and_counted_by_its_status() {
+    fn a_response_is_timed_and_counted_by_its_status() {
         let timings = timings();
         timings.record("compute.GET.servers.detail", Some(200), Duration::from_millis(5));
         let key = "openstack.api.compute.GET.servers_detail";
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_and_failed_requests_are_counted_apart() {
+    fn slow_and_failed_requests_have_their_own_counters() {
         let timings = timings();
         timings.record("image.GET.images", Some(200), Duration::from_millis(1500));
         timings.record("image.GET.images", None, Duration::ZERO);

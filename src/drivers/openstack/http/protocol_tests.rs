@@ -1,4 +1,4 @@
-//! A connection to a small cloud that goes wrong in one way, case by case.
+//! Tests of the connection against a scripted cloud with one fault per case.
 
 use std::sync::Mutex;
 
@@ -9,21 +9,21 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::openstack::calls::{self, CallKind};
 
-/// An answer: its status, further lines of its head, its body.
+/// A response: its status, further header lines, its body.
 struct ScriptedReply(u16, &'static str, String);
 
-/// In place of a status: there is no answer.
+/// Instead of a status: the cloud sends no response.
 const NO_RESPONSE: u16 = 0;
 
-/// What a call such as `GET /compute/` is answered, where that is not the usual.
+/// Replaces the usual reply to a call such as `GET /compute/`.
 type ReplyOverride = dyn Fn(&str) -> Option<ScriptedReply> + Send + Sync;
 
 struct ScriptedCloud {
     base: String,
     received: Mutex<Vec<String>>,
-    /// What the catalogue has.
+    /// Services in the catalogue.
     services: Mutex<Vec<&'static str>>,
-    /// The version of Nova, in its path.
+    /// The version in Nova's path.
     nova: Mutex<&'static str>,
     reply_override: Box<ReplyOverride>,
 }
@@ -55,9 +55,9 @@ impl ScriptedCloud {
         Connection::new(Arc::new(settings), timings).unwrap()
     }
 
-    /// How often calls of this beginning came.
+    /// Number of received calls with this prefix.
     fn count(&self, call: &str) -> usize {
-        self.received.lock().unwrap().iter().filter(|asked| asked.starts_with(call)).count()
+        self.received.lock().unwrap().iter().filter(|received| received.starts_with(call)).count()
     }
 
     async fn serve(self: Arc<Self>, mut stream: TcpStream) {
@@ -123,7 +123,7 @@ fn text_of(failure: &Failure) -> String {
 }
 
 #[tokio::test]
-async fn a_version_document_whose_link_is_no_url_is_a_failure_of_this_cloud_alone() {
+async fn an_invalid_link_in_a_version_document_fails_only_this_cloud() {
     let cloud = ScriptedCloud::start(|call| {
         let links = json!([{"rel": "self", "href": "cloud.example.com:8774/v2.1/"}]);
         let versions = json!({"versions": [{"id": "v2.1", "status": "CURRENT", "links": links}]});
@@ -137,22 +137,24 @@ async fn a_version_document_whose_link_is_no_url_is_a_failure_of_this_cloud_alon
         assert!(matches!(failure.error, CloudError::Failed { .. }) && !failure.may_have_worked, "{text}");
         assert!(text.contains("cloud c:") && text.contains("Compute service"), "{text}");
     }
-    // What is known of other services is of use all the same.
+    // Calls to other services still work.
     connection.send(&Request::new(Api::Network, Method::GET, &["ports"]), &CallGuard::none()).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_creation_that_is_answered_by_a_busy_gateway_may_have_worked() {
+async fn a_creation_that_a_busy_gateway_rejects_may_have_worked() {
     let cloud = ScriptedCloud::start(|call| {
         (call == "POST /compute/v2.1/servers").then(|| ScriptedReply(503, "retry-after: 7\r\n", String::new()))
     })
     .await;
-    let CallKind::Send(request, _) = calls::create_server(json!({}), None).kind else { panic!("it is sent") };
+    let CallKind::Send(request, _) = calls::create_server(json!({}), None).kind else {
+        panic!("the call is a request")
+    };
     let failure = cloud.connection().send(&request, &CallGuard::none()).await.unwrap_err();
     assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
 }
 
-/// Waits on real time until so many calls of this beginning have come; from then on time goes by itself.
+/// Waits in real time until so many calls with this prefix were received; then resumes virtual time.
 async fn wait_until_received(cloud: &ScriptedCloud, call: &str, times: usize) {
     while cloud.count(call) < times {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -173,7 +175,7 @@ async fn a_missing_token_or_version_document_fails_within_a_minute() {
             tokio::time::Instant::now()
         };
         let (ended, began) = tokio::join!(sending, received);
-        let failure = ended.expect("it ends").unwrap_err();
+        let failure = ended.expect("the call ends").unwrap_err();
         assert!(!failure.may_have_worked && text_of(&failure).starts_with("cloud c: "), "{failure:?}");
         assert!(began.elapsed() <= PREPARE_TIMEOUT + Duration::from_secs(1), "{silent}: {:?}", began.elapsed());
         tokio::time::resume();
@@ -193,7 +195,7 @@ async fn a_silent_keystone_does_not_block_the_next_call() {
     };
     tokio::select! {
         answer = asking => assert_eq!(answer.unwrap_err().kind(), ErrorKind::ProtocolError),
-        () = ended => panic!("the lock of the token is held for ever"),
+        () = ended => panic!("the token lock is held forever"),
     }
 }
 
@@ -213,7 +215,7 @@ async fn only_temporary_errors_of_a_version_document_are_retried() {
 }
 
 #[tokio::test]
-async fn each_discovery_sees_where_services_are_now() {
+async fn each_discovery_reads_the_current_endpoints() {
     let cloud = ScriptedCloud::start(|_| None).await;
     let connection = cloud.connection();
     for path in ["v2.1", "v2.9"] {
@@ -240,7 +242,7 @@ async fn a_service_added_to_the_catalog_is_discovered() {
     cloud.services.lock().unwrap().push("image");
     connection.send(&images, &CallGuard::none()).await.unwrap();
 
-    // Nothing is missing any more, so the token is kept.
+    // No service is missing, so the token is kept.
     let tokens = cloud.count("POST");
     connection.discover().await.unwrap();
     connection.discover().await.unwrap();
@@ -261,7 +263,7 @@ async fn a_token_is_used_until_it_is_replaced() {
     *is_down.lock().unwrap() = true;
     let tokens = cloud.count("POST");
     assert!(!connection.discover().await.unwrap().network);
-    assert_eq!(cloud.count("POST"), tokens + 1, "it was asked for what had been missing");
+    assert_eq!(cloud.count("POST"), tokens + 1, "a new token was requested because a service was missing");
     connection.send(&servers(), &CallGuard::none()).await.unwrap();
 }
 
@@ -275,7 +277,7 @@ async fn an_unavailable_optional_service_keeps_its_previous_state() {
     let cloud = ScriptedCloud::start(neutron).await;
     let connection = cloud.connection();
     *cloud.services.lock().unwrap() = vec!["compute", "network", "volume"];
-    connection.discover().await.expect_err("nobody knows yet");
+    connection.discover().await.expect_err("the state of the network service is unknown");
     *is_down.lock().unwrap() = false;
     let services = connection.discover().await.unwrap();
     *is_down.lock().unwrap() = true;
@@ -284,7 +286,7 @@ async fn an_unavailable_optional_service_keeps_its_previous_state() {
 }
 
 #[tokio::test]
-async fn a_service_that_speaks_other_versions_than_it_did_is_asked_which() {
+async fn a_service_that_changed_its_versions_is_discovered_again() {
     let cloud = ScriptedCloud::start(|call| {
         (call == "GET /compute/v2.1/servers").then(|| ScriptedReply(406, "", String::new()))
     })
@@ -296,7 +298,7 @@ async fn a_service_that_speaks_other_versions_than_it_did_is_asked_which() {
 }
 
 #[tokio::test]
-async fn a_token_that_a_version_document_does_not_take_is_replaced() {
+async fn a_token_that_a_version_document_rejects_is_replaced() {
     let refusals = Arc::new(Mutex::new(1));
     let remaining = refusals.clone();
     let cloud = ScriptedCloud::start(move |call| {
@@ -313,7 +315,7 @@ async fn a_token_that_a_version_document_does_not_take_is_replaced() {
     assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
 }
 
-/// Lets this time pass.
+/// Advances virtual time.
 async fn advance_time(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -332,7 +334,7 @@ async fn a_refused_login_is_retried_after_a_backoff() {
         })
         .await;
         let connection = cloud.connection();
-        // One may be a mistake.
+        // A single rejection may be an error of Keystone.
         connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
         advance_time(1).await;
         let mut tries = 1;
@@ -378,14 +380,14 @@ async fn a_repeated_change_waits_for_the_call_guard_with_its_new_token() {
     .await;
     let connection = cloud.connection();
     let counts = Arc::new(Mutex::new(Vec::new()));
-    let (seen, asked) = (counts.clone(), cloud.clone());
+    let (recorded, scripted) = (counts.clone(), cloud.clone());
     let guard = CallGuard::new(move || {
-        seen.lock().unwrap().push((asked.count("POST"), asked.count("DELETE")));
+        recorded.lock().unwrap().push((scripted.count("POST"), scripted.count("DELETE")));
         futures::future::ready(()).boxed()
     });
     let deletion = Request::new(Api::Compute, Method::DELETE, &["servers", "s"]);
     connection.prepare(&deletion).await.unwrap();
     connection.send(&deletion, &guard).await.unwrap();
-    assert_eq!(*counts.lock().unwrap(), [(2, 1)], "there is another token, and it has been refused once");
+    assert_eq!(*counts.lock().unwrap(), [(2, 1)], "there is a new token, and the old one was rejected once");
     assert_eq!(cloud.count("DELETE"), 2);
 }

@@ -1,4 +1,4 @@
-//! Deletes a server: its floating addresses first, then itself, and then it is waited until it is gone.
+//! Deletes a server: first its floating addresses, then the server itself; ends when the server no longer exists.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 
-/// A server that is in an error in so many listings after it was to go is not on its way.
+/// If so many listings after the deletion show a server in state ERROR, the deletion has failed.
 const MAX_ERROR_LISTINGS: u32 = 3;
 
 pub struct DeleteServer {
     context: Arc<ProviderContext>,
     id: ExternalId,
-    /// Floating addresses that are still to be looked up, and those found.
+    /// Floating addresses that are still to be looked up; the next field has the ids of those found.
     addresses: VecDeque<String>,
     floating_ips: VecDeque<String>,
     step: Step,
@@ -33,7 +33,7 @@ enum Step {
     FindingFloatingIps,
     DeletingFloatingIp,
     Deleting,
-    /// With the number of listings that showed it in an error.
+    /// The number of listings that showed the server in state ERROR.
     AwaitingDeletion(u32),
     Finished,
 }
@@ -69,7 +69,7 @@ impl DeleteServer {
                 self.floating_ips.extend(found.into_iter().map(|floating| floating.id));
                 self.next_call()
             }
-            // Not about the server: who hears of it would take the server for deleted.
+            // `NotFound` would mean that the server is deleted, but here only the list is missing.
             (Step::FindingFloatingIps, Input::Reply(Err(CloudError::NotFound))) => {
                 Next::Failed(failed("the list of floating addresses was not found".to_owned()))
             }
@@ -77,7 +77,7 @@ impl DeleteServer {
             (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::AwaitingDeletion(0)),
             (Step::AwaitingDeletion(seen), Input::Observed(inventory)) => self.check_deleted(seen, inventory),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
-            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
     }
 

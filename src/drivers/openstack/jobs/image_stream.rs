@@ -1,4 +1,4 @@
-//! The content of a request that is a file of many gigabytes: read piece by piece while it is sent, and watched for standing still.
+//! Request body of many gigabytes: read from a file in chunks while it is sent, and aborted if the transfer stalls.
 
 use std::io::SeekFrom;
 use std::path::PathBuf;
@@ -14,35 +14,35 @@ use tokio::time::Instant;
 
 use nodepool_model::config::upload_config::Progress;
 
-/// Read and sent at a time.
+/// Bytes per chunk.
 const CHUNK_SIZE: usize = 256 * 1024;
-/// Without a byte that moves, nothing will.
+/// A transfer without progress for so long has stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// The cloud has all of it and puts it where it belongs.
+/// Time for the cloud to store the content after the last byte.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// In place of the limit of other requests.
+/// Replaces the timeout of other requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 7);
 
-/// A part of a file, all of it as a rule.
+/// A range of a file, usually the whole file.
 #[derive(Clone, Debug)]
 pub struct Content {
     pub file: PathBuf,
     pub from: u64,
     pub size: u64,
-    /// Counted from the beginning of the file.
+    /// Position in the file, counted from its beginning.
     pub progress: Progress,
 }
 
 pub enum ContentError {
     Http(reqwest::Error),
-    /// On our side, before anything was sent.
+    /// The file could not be read; nothing was sent.
     Local(String),
     Stalled(String),
 }
 
 impl Content {
-    /// Sends a request with this content. Waits for as long as it takes, and bytes move.
+    /// Sends a request with this content. Waits as long as the transfer makes progress.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, ContentError> {
         let unreadable =
             |error: std::io::Error| ContentError::Local(format!("cannot read {}: {error}", self.file.display()));
@@ -69,7 +69,7 @@ impl Content {
                 let mut limited = (&mut file).take(left.min(CHUNK_SIZE as u64));
                 let read = limited.read_buf(&mut buffer).await?;
                 if read == 0 {
-                    return Err(std::io::Error::other("the file has become shorter while it was sent"));
+                    return Err(std::io::Error::other("the file was truncated while it was sent"));
                 }
                 progress.set(progress.get() + read as u64);
                 Ok(Some((buffer.split().freeze(), (file, left - read as u64, buffer))))
@@ -77,7 +77,7 @@ impl Content {
         })
     }
 
-    /// Resolves when nothing has moved for too long.
+    /// Resolves when the transfer has stalled.
     async fn stalled(&self) -> String {
         let (mut last_position, mut last_progress) = (self.progress.get(), Instant::now());
         let end = self.from + self.size;
@@ -88,11 +88,11 @@ impl Content {
                 (last_position, last_progress) = (now, Instant::now());
             }
             let (limit, what) = match last_position >= end {
-                true => (STORE_TIMEOUT, "all of it was sent, and no answer came"),
-                false => (STALL_TIMEOUT, "no byte has moved"),
+                true => (STORE_TIMEOUT, "all bytes were sent, but no response arrived"),
+                false => (STALL_TIMEOUT, "no progress"),
             };
             if last_progress.elapsed() >= limit {
-                return format!("the upload stands still: {what} for {} s, at byte {last_position}", limit.as_secs());
+                return format!("the upload stalled: {what} for {} s, at byte {last_position}", limit.as_secs());
             }
         }
     }

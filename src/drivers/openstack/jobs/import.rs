@@ -1,7 +1,8 @@
-//! Brings an image to a cloud that wants tasks for that (`image_api_use_tasks`): its content goes to the object store, and a task of
-//! Glance makes an image of it.
+//! Uploads an image to a cloud that requires import tasks (`image_api_use_tasks`): the content is stored as an object,
+//! and a task of Glance creates an image from it.
 //!
-//! As openstacksdk does it: container `images`, an object of the image's name that expires after a day, properties afterwards.
+//! Like openstacksdk: container `images`, an object named like the image that expires after a day, properties
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
 const CONTAINER: &str = "images";
-/// Object stores take five gigabytes in one piece.
+/// Object stores accept at most five gigabytes per object.
 const SEGMENT_SIZE: u64 = 4 << 30;
-/// Between looks at a task, growing.
+/// Interval between polls of a task; it grows.
 const MIN_POLL_INTERVAL_S: f64 = 1.0;
 const MAX_POLL_INTERVAL_S: f64 = 15.0;
 
 pub struct ImportImage {
     order: Arc<UploadOrder>,
-    /// For the task.
+    /// Timeout of the task.
     timeout: Seconds,
-    /// What all images of this cloud bear.
+    /// Properties of all images of this cloud.
     cloud_properties: BTreeMap<String, String>,
     segment_size: u64,
     id: Option<ExternalId>,
@@ -40,21 +41,21 @@ pub struct ImportImage {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// For what an earlier attempt has left.
+    /// Searches images of an earlier attempt.
     SearchingExisting,
     DeletingExisting(Vec<String>),
     CreatingContainer,
-    /// With the number of the segment.
+    /// The number of the segment.
     Sending(u64),
     WritingManifest,
     CreatingTask,
-    /// For a task, for so long already.
+    /// The task's id, and the seconds waited so far.
     AwaitingTask(String, f64),
     SettingProperties,
-    /// The object, which nobody needs any more.
+    /// Deletes the object after the import.
     DeletingObject,
     CheckingImage,
-    /// The object goes first.
+    /// Deletes the object before the job fails with this error.
     DeletingObjectAfterFailure(CloudError),
     Finished,
 }
@@ -70,12 +71,12 @@ impl ImportImage {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::SearchingExisting => "looking for the image",
-            Step::DeletingExisting(_) => "removing what an earlier attempt left",
+            Step::Begin | Step::SearchingExisting => "searching for the image",
+            Step::DeletingExisting(_) => "deleting images of an earlier attempt",
             Step::CreatingContainer | Step::Sending(_) | Step::WritingManifest => "sending to the object store",
             Step::CreatingTask | Step::AwaitingTask(..) => "waiting for the import",
-            Step::SettingProperties | Step::DeletingObject | Step::CheckingImage => "describing the image",
-            Step::DeletingObjectAfterFailure(_) => "removing the object",
+            Step::SettingProperties | Step::DeletingObject | Step::CheckingImage => "setting image properties",
+            Step::DeletingObjectAfterFailure(_) => "deleting the object",
             Step::Finished => "ended",
         }
     }
@@ -86,7 +87,8 @@ impl ImportImage {
                 self.call(Step::SearchingExisting, calls::images_with(&self.order.marks, Seconds::ZERO))
             }
             (Step::Begin, Input::Start) => self.call(Step::CreatingContainer, calls::put_container(CONTAINER)),
-            // Its size and sum may be others than those of the file, so none is taken as it is.
+            // The task may convert the image, so its size and checksum may differ from the file's. No existing image is
+            // reused.
             (Step::SearchingExisting, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let images = answer.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
                 let ours =
@@ -101,13 +103,13 @@ impl ImportImage {
             (Step::WritingManifest, Input::Reply(Ok(_))) => self.create_task(),
             (Step::CreatingTask, Input::Reply(Ok(Reply::Json(task)))) => match task.get("id").and_then(Value::as_str) {
                 Some(id) => self.poll_task(id.to_owned(), 0.0),
-                None => Next::Failed(failed("the answer to a new task has no id".to_owned())),
+                None => Next::Failed(failed("the response to the task creation has no id".to_owned())),
             },
             (Step::CreatingTask, Input::Reply(Ok(Reply::ResponseLost(error)) | Err(error))) => self.fail(error),
             (Step::AwaitingTask(task, waited), Input::Reply(Ok(Reply::Json(answer)))) => {
                 self.on_task_status(task, waited, &answer)
             }
-            // One look that fails says nothing about the import.
+            // A failed poll does not mean that the import failed.
             (Step::AwaitingTask(task, waited), Input::Reply(Err(error))) if waited < self.timeout.0 => match error {
                 CloudError::Failed { .. } | CloudError::Deadline => self.poll_task(task, waited),
                 error => self.fail(error),
@@ -117,7 +119,7 @@ impl ImportImage {
                 let call = self.delete_object_call();
                 self.call(Step::DeletingObject, call)
             }
-            // It expires by itself.
+            // A failed deletion is ignored: the object expires.
             (Step::DeletingObject, Input::Reply(_)) => match &self.id {
                 Some(ExternalId::Text(id)) => {
                     let call = calls::image(id);
@@ -127,7 +129,7 @@ impl ImportImage {
             },
             (Step::CheckingImage, Input::Reply(Ok(Reply::Json(image)))) => self.check_image(&image),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
-            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
     }
 
@@ -181,7 +183,7 @@ impl ImportImage {
 
     fn create_task(&mut self) -> Next<Call> {
         let name = &self.order.name;
-        // The marks from the beginning: should nobody hear of the end, the image is found by them.
+        // The marks are set at creation, so that the image can be found if the result of the task is lost.
         let mut properties = json!({"name": name});
         self.order.marks.iter().for_each(|(mark, value)| properties[mark] = value.as_str().into());
         let from = format!("{CONTAINER}/{name}");
@@ -204,15 +206,15 @@ impl ImportImage {
                     let call = calls::update_image(id, self.properties());
                     self.call(Step::SettingProperties, call)
                 }
-                None => Next::Failed(failed("the import has succeeded without an image".to_owned())),
+                None => Next::Failed(failed("the import task succeeded without an image".to_owned())),
             },
             "pending" | "processing" if waited < limit => self.poll_task(task, waited),
             "pending" | "processing" => {
-                self.fail(failed(format!("the import has not ended after image-upload-timeout, {limit} s")))
+                self.fail(failed(format!("the import task did not end within image-upload-timeout, {limit} s")))
             }
             _ => {
-                let why = answer.get("message").and_then(Value::as_str).unwrap_or("no reason is given");
-                self.fail(failed(format!("the import has failed: {why}")))
+                let reason = answer.get("message").and_then(Value::as_str).unwrap_or("no reason given");
+                self.fail(failed(format!("the import task failed: {reason}")))
             }
         }
     }
@@ -226,7 +228,7 @@ impl ImportImage {
         self.call(Step::DeletingObjectAfterFailure(error), call)
     }
 
-    /// As changes of a document, which is how Glance takes them.
+    /// The properties as a JSON patch, which is the format that Glance accepts.
     fn properties(&self) -> Value {
         let record = upload::image_record(&self.order, &self.cloud_properties);
         let fixed_properties = ["name", "disk_format", "container_format", "visibility"];
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_image_goes_in_segments_and_a_list_of_them() {
+    fn a_large_image_is_sent_in_segments_and_a_manifest() {
         let mut machine =
             ImportImage { segment_size: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
         assert_eq!(path(&machine.step(Input::Start)), "PUT images");

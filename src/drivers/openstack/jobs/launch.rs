@@ -1,4 +1,4 @@
-//! Makes a server: created once and once only, waited for, and given a floating address where it needs one.
+//! Launches a server: creates it exactly once, waits for it, and creates a floating address if it needs one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +20,17 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 use openstack_clouds::FloatingIps;
 
-/// A server whose creation may have worked is looked for in so many listings, a second apart: a cloud that answers late may also
-/// make it late.
+/// Number of listings, a second apart, in which a server is searched whose creation may have worked. A slow cloud may
+/// create it late.
 const MAX_SEARCH_LISTINGS: u32 = 10;
-/// The same where an earlier life asked for it: its session has had to end since, and what appears later still is found among the leaks.
+/// The same if a previous process requested it. That process' session has ended meanwhile, so less time is needed; leak
+/// detection finds a server that appears even later.
 const MAX_SEARCH_LISTINGS_AFTER_RESTART: u32 = 4;
-/// A server that is missing in so many listings is asked for itself.
+/// After so many listings without the server, the server itself is queried.
 const MAX_MISSED_LISTINGS: u32 = 3;
-/// A server that was refused is asked for again with what the next survey finds, or without it after so many looks.
+/// A rejected server is requested again after the next refresh, or without one after so many listings.
 const MAX_REFRESH_WAIT_LISTINGS: u32 = 30;
-/// A floating address that is not active after so many looks is given up.
+/// The launch fails if a floating address is not active after so many polls.
 const MAX_FLOATING_IP_CHECKS: u32 = 60;
 
 pub struct LaunchServer {
@@ -44,21 +45,21 @@ pub struct LaunchServer {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// For another survey, for so many looks.
+    /// Waits for another refresh, for so many listings.
     AwaitingRefresh(u32),
-    /// An earlier attempt may have made it.
+    /// An earlier attempt may have created the server.
     FindingExisting,
-    /// An earlier life may have asked for it a moment ago; with the looks that are left.
+    /// A previous process may have requested the server a moment ago; the number of remaining listings.
     AwaitingLateCreation(u32),
     Creating,
-    /// The answer was lost; with the error and the looks that are left.
+    /// The response was lost; the error and the number of remaining listings.
     SearchingAfterLostResponse(CloudError, u32),
-    /// With the number of listings that lacked it.
+    /// The number of listings that lacked the server.
     Booting(u32),
     CheckingServer,
     ListingPorts(Box<Instance>),
     CreatingFloatingIp(Box<Instance>, Port),
-    /// Its floating address may have been made though nobody heard of it.
+    /// The floating address may exist although its response was lost.
     FindingFloatingIp(Box<Instance>, CloudError),
     AwaitingFloatingIp(Box<Instance>, FloatingIp, u32),
     CheckingFloatingIp(Box<Instance>, FloatingIp, u32),
@@ -125,7 +126,7 @@ impl LaunchServer {
             (Step::Booting(missed), Input::Observed(inventory)) => self.check_boot(missed, inventory),
             (Step::CheckingServer, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
             (Step::CheckingServer, Input::Reply(Err(CloudError::NotFound))) => {
-                status_failure("the server has gone".to_owned())
+                status_failure("the server no longer exists".to_owned())
             }
             (Step::ListingPorts(instance), Input::Reply(Ok(Reply::Json(answer)))) => {
                 self.choose_port(instance, &answer)
@@ -133,7 +134,8 @@ impl LaunchServer {
             (Step::CreatingFloatingIp(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => {
                 self.on_floating_ip_created(instance, &answer)
             }
-            // Its answer was lost, or Neutron refuses a second one: an earlier life may have made it a moment ago.
+            // The response was lost, or Neutron rejects a second address because a previous process has just created
+            // one.
             (
                 Step::CreatingFloatingIp(instance, port),
                 Input::Reply(
@@ -147,16 +149,16 @@ impl LaunchServer {
                     None => Next::Failed(error),
                 }
             }
-            (Step::AwaitingFloatingIp(instance, made, left), Input::Observed(_)) => {
-                let call = calls::floating_ip(&made.id);
-                self.call(Step::CheckingFloatingIp(instance, made, left), call)
+            (Step::AwaitingFloatingIp(instance, floating_ip, remaining), Input::Observed(_)) => {
+                let call = calls::floating_ip(&floating_ip.id);
+                self.call(Step::CheckingFloatingIp(instance, floating_ip, remaining), call)
             }
-            (Step::CheckingFloatingIp(instance, made, left), Input::Reply(Ok(Reply::Json(answer)))) => {
-                let now = floating_ip_of(&answer).unwrap_or(made);
-                self.await_floating_ip(instance, now, left)
+            (Step::CheckingFloatingIp(instance, floating_ip, remaining), Input::Reply(Ok(Reply::Json(answer)))) => {
+                let current = floating_ip_of(&answer).unwrap_or(floating_ip);
+                self.await_floating_ip(instance, current, remaining)
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
-            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
     }
 
@@ -164,7 +166,8 @@ impl LaunchServer {
         self.await_refresh(MAX_REFRESH_WAIT_LISTINGS)
     }
 
-    /// An image, say, that was replaced by another one of its name is known by its new id after the next survey.
+    /// A rejected order waits for a new catalog: an image that was replaced under its name has its new id after the
+    /// next refresh.
     fn await_refresh(&mut self, left: u32) -> Next<Call> {
         if self.context.was_refused(&self.order) {
             return self.observe(Step::AwaitingRefresh(left));
@@ -182,8 +185,8 @@ impl LaunchServer {
                 let microversion = self.catalog.services.microversion;
                 self.call(Step::Creating, calls::create_server(server, microversion))
             }
-            Err(Unavailable::Permanent(why) | Unavailable::Temporary(why)) => {
-                Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: why })
+            Err(Unavailable::Permanent(reason) | Unavailable::Temporary(reason)) => {
+                Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: reason })
             }
         }
     }
@@ -199,12 +202,13 @@ impl LaunchServer {
         error
     }
 
-    /// The zone that is refused was there at the last survey. Where there is no other, it is a failure like any other.
+    /// The error of a zone that is rejected although the last refresh listed it. If it is the only zone, the error is
+    /// an ordinary failure.
     fn zone_error(&self, error: &CloudError) -> Option<CloudError> {
         let CloudError::Failed { detail, .. } = error else { return None };
         let zone = self.order.zone.as_ref().filter(|zone| self.catalog.zones.contains(*zone))?;
-        let is_meant = self.catalog.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
-        is_meant.then(|| CloudError::NoZone(zone.clone()))
+        let is_zone_error = self.catalog.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
+        is_zone_error.then(|| CloudError::NoZone(zone.clone()))
     }
 
     fn on_created(&mut self, answer: &Value) -> Next<Call> {
@@ -213,9 +217,9 @@ impl LaunchServer {
                 self.set_id(id.to_owned());
                 self.observe(Step::Booting(0))
             }
-            // Something was made, and the answer does not say what.
+            // A server was created, but the response has no id.
             None => self.find(Step::SearchingAfterLostResponse(
-                failed("the answer to a creation names no server".to_owned()),
+                failed("the response to the server creation has no id".to_owned()),
                 MAX_SEARCH_LISTINGS,
             )),
         }
@@ -226,7 +230,7 @@ impl LaunchServer {
         self.call(step, call)
     }
 
-    /// Takes a server of this node from an answer, if there is one.
+    /// Adopts a server of this node from a reply, if there is one.
     fn adopt_from_reply(&mut self, reply: &Reply) -> bool {
         let Reply::Servers(page) = reply else { return false };
         let found =
@@ -234,7 +238,7 @@ impl LaunchServer {
         found.map(|id| self.set_id(id)).is_some()
     }
 
-    /// Does this metadata have all that was ordered? It names the node, so no other server has it.
+    /// Whether the metadata contains all ordered keys. It names the node, so no other server matches.
     fn matches_order(&self, metadata: &BTreeMap<String, String>) -> bool {
         self.order.metadata.iter().all(|(key, value)| metadata.get(key) == Some(value))
     }
@@ -244,7 +248,7 @@ impl LaunchServer {
         self.id = Some(ExternalId::Text(id));
     }
 
-    /// Takes a server of this node from an inventory, if there is one.
+    /// Adopts a server of this node from an inventory, if there is one.
     fn adopt_from_inventory(&mut self, inventory: &Inventory) -> bool {
         let found = inventory.instances().iter().find(|instance| self.matches_order(&instance.metadata));
         found.map(|found| self.set_id(found.external_id.to_string())).is_some()
@@ -285,7 +289,7 @@ impl LaunchServer {
         }
     }
 
-    /// A listing does not say how large volumes are.
+    /// Adds the volume's size, which a listing lacks.
     fn with_volume_size(&self, instance: &Instance) -> Instance {
         let mut instance = instance.clone();
         if let Some(size) = self.spec.as_ref().and_then(|wanted| wanted.volume) {
@@ -316,7 +320,8 @@ impl LaunchServer {
         }
     }
 
-    /// What the cloud has left open is asked for again soon; without it nobody can tell whether the server is reachable.
+    /// Waits for the next refresh, which repeats failed queries. Until then it is unknown whether the server is
+    /// reachable.
     fn recheck_after_refresh(&mut self) -> Next<Call> {
         self.catalog = self.context.catalog();
         self.observe(Step::Booting(0))
@@ -351,12 +356,12 @@ impl LaunchServer {
 
     fn on_floating_ip_created(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
         match floating_ip_of(answer) {
-            Some(made) => self.await_floating_ip(instance, made, MAX_FLOATING_IP_CHECKS),
-            None => Next::Failed(failed("the answer to a creation names no floating address".to_owned())),
+            Some(created) => self.await_floating_ip(instance, created, MAX_FLOATING_IP_CHECKS),
+            None => Next::Failed(failed("the response to the floating address creation has no address".to_owned())),
         }
     }
 
-    /// The server is reachable as soon as its address is active; Nova shows it a little later.
+    /// The server is reachable as soon as its address is active; Nova lists the address a little later.
     fn await_floating_ip(&mut self, mut instance: Box<Instance>, floating_ip: FloatingIp, left: u32) -> Next<Call> {
         let address = floating_ip.floating_ip_address.clone();
         if left == MAX_FLOATING_IP_CHECKS {
@@ -393,7 +398,7 @@ fn floating_ip_of(answer: &Value) -> Option<FloatingIp> {
     serde_json::from_value(answer.get("floatingip")?.clone()).ok()
 }
 
-/// Whether a server failed for want of room in the project: Nova and its neighbours say so in words and cases of their own.
+/// Whether a fault means that the project's quota is exceeded. Each OpenStack service words this differently.
 fn is_quota(fault: &str) -> bool {
     let fault = fault.to_lowercase();
     ["quota", "number of ports exceeded"].iter().any(|words| fault.contains(words))
@@ -407,9 +412,8 @@ fn status_failure(detail: String) -> Next<Call> {
 mod tests {
     use super::*;
 
-    // drivers.md 2.1.4
     #[test]
-    fn a_fault_that_speaks_of_a_quota_is_one_of_quota_in_every_case_and_wording() {
+    fn faults_that_mention_a_quota_are_quota_errors_in_every_wording() {
         let quota = [
             "Quota exceeded for cores: Requested 4, but already used 398 of 400 cores",
             "VolumeSizeExceedsAvailableQuota: Requested volume exceeds allowed gigabytes quota.",

@@ -1,4 +1,4 @@
-//! The listing of all servers, for machines that wait for theirs; that of their ids alone; and that of images.
+//! Listings: all servers, for state machines that observe theirs; server ids only; images.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl ListServers {
                     Next::Done(Outcome::Listed(Arc::new(inventory)))
                 }
             },
-            (input, _) => Next::Failed(failed(format!("{input:?} does not answer a listing"))),
+            (input, _) => Next::Failed(failed(format!("unexpected {input:?} while listing servers"))),
         }
     }
 
@@ -56,7 +56,7 @@ impl ListServers {
     }
 }
 
-/// The ids of all servers. Nova tells them in a fifth of the bytes of the whole listing.
+/// Lists the ids of all servers, which takes a fifth of the bytes of the detailed listing.
 pub struct ListServerIds {
     pages: Option<Pages<IdOnly>>,
 }
@@ -84,12 +84,12 @@ impl ListServerIds {
                     Next::Done(Outcome::ServerIds(servers.into_iter().map(|server| server.id).collect()))
                 }
             },
-            (input, _) => Next::Failed(failed(format!("{input:?} does not answer a roll call"))),
+            (input, _) => Next::Failed(failed(format!("unexpected {input:?} while listing server ids"))),
         }
     }
 }
 
-/// All images that the project may see.
+/// Lists all images that are visible to the project.
 pub struct ListImages {
     pages: Option<Pages<Value>>,
 }
@@ -117,7 +117,7 @@ impl ListImages {
                     Next::Done(Outcome::Images(images.iter().filter_map(upload::stored_image).collect()))
                 }
             },
-            (input, _) => Next::Failed(failed(format!("{input:?} does not answer a listing of images"))),
+            (input, _) => Next::Failed(failed(format!("unexpected {input:?} while listing images"))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The survey of a cloud, one request after the other: services, flavors, networks, images, zones, limits, servers.
+//! Refreshes the catalog of a cloud sequentially: services, flavors, networks, images, zones, limits, servers.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,16 +29,16 @@ pub struct RefreshProvider {
     pending: VecDeque<PendingQuery>,
     in_flight: Option<InFlightQuery>,
     results: RefreshResults,
-    /// What the survey before found.
+    /// The catalog of the previous refresh.
     previous: Arc<CloudCatalog>,
 }
 
-/// What is still to be looked at.
+/// A query that has not been sent yet.
 #[derive(Clone, Debug)]
 enum PendingQuery {
     Services,
     List(ListKind),
-    /// Active images of a name, which may be an id.
+    /// Active images with a name; the name may be an id.
     ImageNamed(String),
     ImageWithId(String),
     Zones,
@@ -48,7 +48,7 @@ enum PendingQuery {
     Servers,
 }
 
-/// The request that is under way.
+/// The query in flight.
 enum InFlightQuery {
     Single(PendingQuery),
     Pages(ListKind, Pages<Value>),
@@ -84,14 +84,14 @@ impl RefreshProvider {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         let result = match (input, self.in_flight.take()) {
             (Input::Start, _) => Ok(None),
-            (Input::Reply(Ok(reply)), Some(asked)) => self.on_reply(asked, reply),
-            (Input::Reply(Err(error)), Some(asked)) => self.on_failure(asked, error),
-            (input, _) => unreachable!("a survey asks before it hears {input:?}"),
+            (Input::Reply(Ok(reply)), Some(query)) => self.on_reply(query, reply),
+            (Input::Reply(Err(error)), Some(query)) => self.on_failure(query, error),
+            (input, _) => unreachable!("unexpected {input:?} before the first query"),
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => match self.pending.pop_front() {
-                Some(todo) => Next::Call(self.send_query(todo)),
+                Some(query) => Next::Call(self.send_query(query)),
                 None => match self.build_facts() {
                     Ok((facts, inventory)) => Next::Done(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory))),
                     Err(error) => Next::Failed(error),
@@ -147,13 +147,13 @@ impl RefreshProvider {
                 }
                 PageResult::Complete(servers) => self.on_servers(servers),
             },
-            (InFlightQuery::Single(todo), Reply::Json(answer)) => self.on_single_reply(todo, &answer)?,
-            (_, reply) => return Err(failed(format!("{reply:?} does not answer a survey"))),
+            (InFlightQuery::Single(query), Reply::Json(answer)) => self.on_single_reply(query, &answer)?,
+            (_, reply) => return Err(failed(format!("unexpected reply in a refresh: {reply:?}"))),
         }
         Ok(None)
     }
 
-    /// What is to be looked at depends on what the cloud has and the configuration wants.
+    /// Adds the queries that the services of the cloud and the configuration require.
     fn plan_queries(&mut self, services: &Services) {
         let settings = &self.context.settings;
         self.pending.push_back(PendingQuery::List(calls::FLAVORS));
@@ -194,7 +194,7 @@ impl RefreshProvider {
         match query {
             PendingQuery::ImageNamed(name) => {
                 let images: Vec<api_types::GlanceImage> = api_types::list(answer, "images").map_err(failed)?;
-                // The newest comes first.
+                // The newest image is the first.
                 match images.into_iter().find(|image| image.status == "active") {
                     Some(image) => self.results.images.push((name, Ok(image.id))),
                     None => self.pending.push_front(PendingQuery::ImageWithId(name)),
@@ -215,13 +215,13 @@ impl RefreshProvider {
             PendingQuery::VolumeLimits => self.results.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
             PendingQuery::NetworkQuota => self.results.network = Some(NetworkQuota::from_json(answer)),
             PendingQuery::Services | PendingQuery::List(_) | PendingQuery::Servers => {
-                return Err(failed("an answer of another kind than asked for".to_owned()));
+                return Err(failed("the response has an unexpected type".to_owned()));
             }
         }
         Ok(())
     }
 
-    /// What a cloud may refuse and still be used.
+    /// Handles failures that leave the provider usable; other errors fail the refresh.
     fn on_failure(&mut self, query: InFlightQuery, error: CloudError) -> Result<Option<Call>, CloudError> {
         match (&query, &error) {
             (
@@ -230,13 +230,14 @@ impl RefreshProvider {
             ) => {
                 self.results.images.push((name.clone(), Err(no_image(name))));
             }
-            // There is no Glance, or none for us: that is about labels whose image has to be looked up, and no others.
+            // Glance does not exist or denies access: only labels whose image has to be looked up become unavailable.
             (
                 InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)),
                 CloudError::NotFound | CloudError::Denied(_),
             ) => {
-                let why = format!("image {name} cannot be looked up ({error}); an image-id does without a look");
-                self.results.images.push((name.clone(), Err(why)));
+                let reason =
+                    format!("image {name} cannot be looked up ({error}); configure image-id to skip the lookup");
+                self.results.images.push((name.clone(), Err(reason)));
             }
             (InFlightQuery::Single(PendingQuery::Zones), _) => {}
             (InFlightQuery::Single(PendingQuery::ComputeLimits), _) => self.on_limits_failure(&error)?,
@@ -246,14 +247,14 @@ impl RefreshProvider {
                     self.results.unanswered.push("volume limits");
                 }
             }
-            // A Neutron that does not tell them refuses what is too much all the same.
+            // Neutron enforces its limits even if it does not report them.
             (InFlightQuery::Single(PendingQuery::NetworkQuota), _) => {
                 self.results.network = self.previous.fallback.network.clone();
                 if !is_permanent(&error) {
                     self.results.unanswered.push("network limits");
                 }
             }
-            // What is refused will be refused tomorrow; what has failed is asked for again soon.
+            // A rejection is permanent; a failed query is repeated soon.
             (InFlightQuery::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
                 match is_permanent(&error) {
                     true => drop(self.results.lists.insert(listing.list, Vec::new())),
@@ -268,14 +269,15 @@ impl RefreshProvider {
                     .extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
                 self.results.unanswered.push("images");
             }
-            // The message of a refused listing is about that listing, not about the provider.
+            // The message of a rejected listing describes that listing, not the provider.
             (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
             _ => return Err(error),
         }
         Ok(None)
     }
 
-    /// They do not matter to pools with `ignore-provider-quota`; others go by what they were, and without that wait or decline.
+    /// Pools with `ignore-provider-quota` need no limits. Others use the previous limits; without these, they wait or
+    /// decline.
     fn on_limits_failure(&mut self, error: &CloudError) -> Result<(), CloudError> {
         let settings = &self.context.settings;
         if settings.ignores_quota() {
@@ -286,13 +288,13 @@ impl RefreshProvider {
             self.results.limits = self.previous.fallback.limits.clone();
             return Ok(());
         }
-        let why =
-            format!("the cloud does not tell its limits ({error}); ignore-provider-quota: true does without them");
+        let reason =
+            format!("cannot read the cloud's limits ({error}); set ignore-provider-quota: true to launch without them");
         if settings.quota_pools.len() < settings.servers.len() {
-            self.results.limits_unavailable = Some(Unavailable::Permanent(why));
+            self.results.limits_unavailable = Some(Unavailable::Permanent(reason));
             return Ok(());
         }
-        Err(if is_permanent(error) { CloudError::Denied(why) } else { failed(why) })
+        Err(if is_permanent(error) { CloudError::Denied(reason) } else { failed(reason) })
     }
 
     fn had_image(&self, name: &str) -> bool {
@@ -343,7 +345,7 @@ impl RefreshProvider {
         Ok((facts, inventory))
     }
 
-    /// A listing, or where the cloud did not answer what it said the last time. Nothing where nobody asked.
+    /// The listing, or the previous one if the query failed; empty if there was no query.
     fn listing_or_previous<T: for<'de> Deserialize<'de> + Clone>(
         &mut self,
         list: &'static str,
@@ -357,16 +359,16 @@ impl RefreshProvider {
     }
 }
 
-/// What the cloud refuses today it will refuse tomorrow; what has failed may work in a moment.
+/// A rejection is permanent; another failure may be temporary.
 fn is_permanent(error: &CloudError) -> bool {
     matches!(error, CloudError::Denied(_) | CloudError::NotFound)
 }
 
 fn no_image(name: &str) -> String {
-    format!("the cloud has no active image {name}; it is looked for again")
+    format!("the cloud has no active image {name}; the lookup is repeated at the next refresh")
 }
 
-/// How the provider launches, as far as this stock goes.
+/// The launch configuration, as far as this catalog determines it.
 pub fn launching(context: &ProviderContext, catalog: &CloudCatalog) -> LaunchConfig {
     let settings = &context.settings;
     let need = |pool: &PoolName, label: &LabelName, _: &Label| {
@@ -389,7 +391,7 @@ const COMPUTE_LIMITS: [(&str, &str); 3] =
     [("maxTotalInstances", "instances"), ("maxTotalCores", "cores"), ("maxTotalRAMSize", "ram")];
 const VOLUME_LIMITS: [(&str, &str); 2] = [("maxTotalVolumes", "volumes"), ("maxTotalVolumeGigabytes", "volume-gb")];
 
-/// A negative limit is none, and so is one that is not named.
+/// A negative or missing limit means unlimited.
 fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudError> {
     let absolute = answer.pointer("/limits/absolute").ok_or_else(|| failed("limits without `absolute`".to_owned()))?;
     let mut limits = Resources::unlimited();
@@ -401,7 +403,7 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudErro
     Ok(limits)
 }
 
-/// How it launches before anything has been seen: nothing is known to be missing.
+/// The launch configuration before the first refresh: no label counts as unavailable.
 pub fn initial_launching(settings: &Settings) -> LaunchConfig {
     let launching = settings.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)));
     LaunchConfig { unused_resources: settings.unused_resources(), ..launching }

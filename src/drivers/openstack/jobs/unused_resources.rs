@@ -1,7 +1,7 @@
-//! Deletes what bears no mark and nobody uses: ports that carry nothing, floating addresses that lead nowhere.
+//! Deletes unused resources without metadata: ports that are down, and floating addresses without a port.
 //!
-//! Each must have been so at the look before as well, and the server of a port must be gone. More of a kind than the budget
-//! allows are left alone: they are shared with everybody in the project.
+//! A resource must have been unused in the previous listing as well, and the server of a port must no longer exist. If
+//! more of a kind are unused than the budget allows, none is deleted: other users of the project may own them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,14 +29,14 @@ pub struct CleanUnusedResources {
 
 enum Unused {
     FloatingIp(String),
-    /// With the server that it was made for, if any.
+    /// The port's id, and its server if it has one.
     Port(String, Option<String>),
 }
 
 enum Step {
     Idle,
     Listing(ListKind, Pages<Value>),
-    /// Whether the server of a port is still there.
+    /// Checks whether the server of this port still exists.
     CheckingServer(String),
     Deleting(&'static str),
 }
@@ -59,7 +59,7 @@ impl CleanUnusedResources {
                 (listing.list, self.on_page(listing, pages, &answer))
             }
             (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
-            // The port of a server that is being built, or has been stopped, is down as well.
+            // The port of a server that is being built or is stopped is down as well.
             (Step::CheckingServer(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
             (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound))) => {
                 ("ports", Ok(self.delete("ports", port)))
@@ -69,19 +69,20 @@ impl CleanUnusedResources {
                 *self.done.deleted.entry(what).or_default() += 1;
                 (what, Ok(None))
             }
-            // Somebody was faster, or uses it after all: either way it is not ours to worry about.
+            // The resource was deleted by another client, or is in use again. Neither is an error.
             (Step::Deleting(what), Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. }))) => {
                 (what, Ok(None))
             }
             (Step::Deleting(what), Input::Reply(Err(error))) => (what, Err(error)),
             (_, input) => {
-                return Next::Failed(failed(format!("{input:?} does not answer a look for what nobody uses")));
+                return Next::Failed(failed(format!("unexpected {input:?} while cleaning unused resources")));
             }
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => self.next_call(),
-            // What cannot be tidied keeps nothing else from being tidied; the first error of a kind is told in the end.
+            // A failure does not stop the clean-up of other resources; the first error of each kind is reported at the
+            // end.
             Err(error) => {
                 self.done.failed.entry(kind).or_insert_with(|| error.to_string());
                 self.next_call()
@@ -118,7 +119,7 @@ impl CleanUnusedResources {
         Ok(None)
     }
 
-    /// Those that were unused at the look before as well, unless they are more than may go.
+    /// Resources that were unused in the previous listing as well; none if they exceed the budget.
     fn select_for_deletion(&mut self, kind: &'static str, unused: Vec<String>) -> Vec<String> {
         let unused = self.context.unused_since_previous_listing(kind, unused);
         match self.mode {
@@ -153,7 +154,7 @@ impl CleanUnusedResources {
         Next::Done(Outcome::CleanedUnused(std::mem::take(&mut self.done)))
     }
 
-    /// Nobody uses it. A mere look notes that.
+    /// Deletes an unused resource; a dry run only reports it.
     fn delete(&mut self, kind: &'static str, id: String) -> Option<Call> {
         if self.mode == CleanMode::DryRun {
             self.done.unused.entry(kind).or_default().push(id);

@@ -1,6 +1,7 @@
-//! Brings an image to Glance: its record, its content, and a look whether all of it has arrived.
+//! Uploads an image to Glance: creates the record, sends the content, and verifies the stored image.
 //!
-//! What a failed upload leaves is not removed here: who ordered it knows its id and has to record whether that worked.
+//! This job does not delete the image of a failed upload: the caller knows its id, and records whether the deletion
+//! worked.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use nodepool_model::config::upload_config::{MARKS, StoredImage, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
-/// A creation whose answer was lost may take effect a little later.
+/// A creation whose response was lost may take effect a little later.
 const SEARCH_DELAYS: [Seconds; 3] = [Seconds(1.0), Seconds(3.0), Seconds(6.0)];
-/// Between looks at an image that is being stored, growing.
+/// Interval between polls of an image that is being stored; it grows.
 const MIN_POLL_INTERVAL: Seconds = Seconds(1.0);
 const MAX_POLL_INTERVAL: Seconds = Seconds(10.0);
-/// Longest time from the last byte to an image that can be used.
+/// Longest time from the last byte to an active image.
 const STORE_TIMEOUT_S: f64 = 3600.0;
-/// The same for looks that fail.
+/// Longest time of failing polls.
 const POLL_FAILURE_TIMEOUT_S: f64 = 300.0;
-/// Properties of Glance that are numbers.
+/// Glance's numeric properties.
 const NUMERIC_PROPERTIES: [&str; 2] = ["min_disk", "min_ram"];
 
 pub struct UploadImage {
@@ -36,20 +37,21 @@ pub struct UploadImage {
     order: Arc<UploadOrder>,
     id: Option<ExternalId>,
     step: Step,
-    /// How long looks have failed since the last one that did not.
+    /// Time since the last successful poll, if polls fail.
     failing_poll_s: f64,
 }
 
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// For what an earlier attempt has left; after a creation whose answer was lost, with that error and the number of searches.
+    /// Searches images of an earlier attempt. After a creation whose response was lost: that error and the number of
+    /// searches.
     SearchingExisting(Option<(CloudError, usize)>),
-    /// And then this one is taken, if there is one that is whole.
+    /// Images to delete, and the complete image to reuse afterwards, if there is one.
     DeletingExisting(VecDeque<String>, Option<String>),
     Creating,
     Sending,
-    /// With how long it has been waited, and why the sending failed if it did.
+    /// The seconds waited so far, and the error if sending failed.
     AwaitingStorage(f64, Option<CloudError>),
     Finished,
 }
@@ -65,11 +67,11 @@ impl UploadImage {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::SearchingExisting(_) => "looking for the image",
-            Step::DeletingExisting(..) => "removing what an earlier attempt left",
+            Step::Begin | Step::SearchingExisting(_) => "searching for the image",
+            Step::DeletingExisting(..) => "deleting images of an earlier attempt",
             Step::Creating => "creating image",
             Step::Sending => "sending",
-            Step::AwaitingStorage(..) => "waiting until it is stored",
+            Step::AwaitingStorage(..) => "waiting for the image to be stored",
             Step::Finished => "ended",
         }
     }
@@ -88,13 +90,13 @@ impl UploadImage {
             }
             (Step::Creating, Input::Reply(Ok(Reply::Json(image)))) => match image.get("id").and_then(Value::as_str) {
                 Some(id) => self.send(id),
-                None => Next::Failed(failed("the answer to a new image has no id".to_owned())),
+                None => Next::Failed(failed("the response to the image creation has no id".to_owned())),
             },
             (Step::Creating, Input::Reply(Ok(Reply::ResponseLost(error)) | Err(error @ CloudError::Deadline))) => {
                 self.search(error, 0)
             }
             (Step::Sending, Input::Reply(Ok(_))) => self.poll(Seconds::ZERO, 0.0, None),
-            // Who denies it will not have taken it.
+            // Other errors mean that the cloud has rejected the content.
             (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
                 self.poll(Seconds::ZERO, 0.0, Some(error))
             }
@@ -103,7 +105,7 @@ impl UploadImage {
                 self.on_status(waited, lost, &image)
             }
             (Step::AwaitingStorage(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
-            // All of it is there: one look that fails is no reason to send it again.
+            // All bytes were sent, so a failed poll is no reason to send them again.
             (
                 Step::AwaitingStorage(waited, None),
                 Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)),
@@ -112,7 +114,7 @@ impl UploadImage {
                 self.poll(MAX_POLL_INTERVAL, waited + MAX_POLL_INTERVAL.0, None)
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
-            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
     }
 
@@ -131,7 +133,7 @@ impl UploadImage {
             Ok(images) => images,
             Err(error) => return Next::Failed(failed(error)),
         };
-        // A cloud that does not know these filters shows everything.
+        // A cloud that does not know these filters lists all images.
         let ours: Vec<(Value, StoredImage)> = images
             .into_iter()
             .filter_map(|image| stored_image(&image).map(|known| (image, known)))
@@ -183,7 +185,7 @@ impl UploadImage {
 
     fn poll(&mut self, delay: Seconds, waited: f64, lost: Option<CloudError>) -> Next<Call> {
         let Some(ExternalId::Text(id)) = &self.id else {
-            return Next::Failed(failed("there is no image to look at".to_owned()));
+            return Next::Failed(failed("no image id".to_owned()));
         };
         let call = if delay > Seconds::ZERO { calls::image_after(id, delay) } else { calls::image(id) };
         self.call(Step::AwaitingStorage(waited, lost), call)
@@ -196,7 +198,7 @@ impl UploadImage {
                 Ok(()) => self.done(),
                 Err(error) => Next::Failed(failed(error)),
             },
-            // What was sent in part is of no use.
+            // A partial image is useless.
             (_, Some(lost)) => Next::Failed(lost),
             ("queued" | "saving" | "uploading" | "importing", None) if waited < STORE_TIMEOUT_S => {
                 let delay = (waited / 2.0).clamp(MIN_POLL_INTERVAL.0, MAX_POLL_INTERVAL.0);
@@ -206,10 +208,10 @@ impl UploadImage {
         }
     }
 
-    /// Whether the cloud has what was meant, as far as it tells.
+    /// Whether status, size and checksum match, as far as the cloud reports them.
     fn is_complete(&self, image: &Value) -> Result<(), String> {
         if image.get("status").and_then(Value::as_str) != Some("active") {
-            return Err("the image cannot be used".to_owned());
+            return Err("the image is not active".to_owned());
         }
         if let Some(size) = image.get("size").and_then(Value::as_u64)
             && size != self.order.size
@@ -217,9 +219,9 @@ impl UploadImage {
             return Err(format!("the cloud has {size} bytes of the image, the file has {}", self.order.size));
         }
         match (image.get("checksum").and_then(Value::as_str), &self.order.md5) {
-            (Some(there), Some(here)) if there != here => {
-                Err(format!("the image was damaged on its way: its md5 is {there} there and {here} here"))
-            }
+            (Some(there), Some(here)) if there != here => Err(format!(
+                "the image was corrupted in transit: its md5 is {there} in the cloud and {here} in the file"
+            )),
             _ => Ok(()),
         }
     }
@@ -237,7 +239,7 @@ impl UploadImage {
     }
 }
 
-/// What is said of an image, as openstacksdk writes it.
+/// The record of an image, as openstacksdk writes it.
 pub fn image_record(order: &UploadOrder, cloud_properties: &BTreeMap<String, String>) -> Map<String, Value> {
     let mut record = Map::new();
     record.insert("name".to_owned(), order.name.as_str().into());
@@ -254,7 +256,7 @@ pub fn image_record(order: &UploadOrder, cloud_properties: &BTreeMap<String, Str
     record
 }
 
-/// Properties are texts, but for a few that Glance counts with.
+/// Properties are strings, except for the numeric ones.
 fn property_value(key: &str, value: &Value) -> Value {
     let number = || value.as_i64().or_else(|| value.as_str()?.trim().parse().ok());
     match value {
@@ -270,7 +272,8 @@ fn id_of(image: &Value) -> Option<String> {
     image.get("id").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// An entry of Glance's listing. A snapshot of a server inherits what its image had; it is somebody's own, so it bears no mark.
+/// An entry of Glance's listing. A snapshot of a server inherits our properties but belongs to a user, so it has no
+/// marks.
 pub fn stored_image(image: &Value) -> Option<StoredImage> {
     let is_snapshot = image.get("base_image_ref").is_some()
         || image.get("instance_uuid").is_some()

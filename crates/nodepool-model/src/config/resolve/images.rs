@@ -1,4 +1,4 @@
-//! Top-level diskimages: inheritance from parents, abstract ones left out, secure variables merged in.
+//! Top-level diskimages: inheritance from parents, without abstract ones, with the secure file's variables merged in.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(crate) fn resolve(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMa
     images
 }
 
-/// Adds the variables of a secure file. They are not inherited: that was settled before.
+/// Adds the variables of a secure file. They are not inherited, because inheritance is resolved before.
 pub(crate) fn apply_secure(
     secure: Source<'_>,
     images: &mut BTreeMap<ImageName, DiskImage>,
@@ -73,16 +73,16 @@ fn lineage<'a>(
         let Some(parent) = diagnostics.or_default(current.text("parent")) else { break };
         let Some(found) = sections.get(&parent) else {
             let close = nearest(&parent, sections.keys().map(String::as_str));
-            let meant = close.map(|close| format!(", did you mean {close}?")).unwrap_or_default();
+            let suggestion = close.map(|close| format!(", did you mean {close}?")).unwrap_or_default();
             diagnostics.missing_key(
                 node.at,
                 &parent,
-                format!("diskimage {name} has a parent that does not exist{meant}"),
+                format!("diskimage {name} has a parent that does not exist{suggestion}"),
             );
             break;
         };
         if !visited.insert(parent.clone()) {
-            let help = format!("going from parent to parent comes back to {parent}");
+            let help = format!("the chain of parents contains {parent} twice");
             diagnostics.error(node.at, format!("diskimage {name} is its own ancestor"), help);
             break;
         }
@@ -92,7 +92,7 @@ fn lineage<'a>(
     line
 }
 
-/// One section over what was inherited. Most keys count only with a truthy value: no child can unset `pause`.
+/// Applies one section over inherited values. Most keys count only with a truthy value: no child can unset `pause`.
 fn apply(image: &mut DiskImage, section: &YamlNode, diagnostics: &mut Diagnostics) {
     let truthy = |key: &str| section.get(key).is_some_and(YamlNode::is_truthy);
     let mut text = |key: &str| if truthy(key) { diagnostics.or_default(section.text(key)) } else { None };
@@ -129,7 +129,7 @@ fn apply(image: &mut DiskImage, section: &YamlNode, diagnostics: &mut Diagnostic
     image.metadata = metadata.iter().map(|(key, value)| (key.text.clone(), value.to_json())).collect();
 }
 
-/// Environment variables. Their values never show up in a message.
+/// Environment variables. No message contains their values.
 fn variables(section: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     for (key, node) in diagnostics.or_default(section.map("env-vars").map(<[_]>::to_vec)) {

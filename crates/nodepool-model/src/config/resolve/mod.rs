@@ -1,4 +1,4 @@
-//! A YAML tree to a `Config`: defaults, inheritance, references; what Nodepool 11 loads still loads.
+//! Conversion of a YAML tree to a `Config`: defaults, inheritance, references. Files that Nodepool 11 loads still load.
 
 pub mod images;
 pub mod providers;
@@ -24,14 +24,14 @@ pub struct Resolved {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Loads a configuration the way the daemons do. `built` names the drivers of this program.
+/// Loads a configuration as the daemons do. `available_drivers` are the drivers of this program.
 pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: &[&str]) -> Resolved {
-    // What the validator alone rejects is no reason not to run.
+    // Errors of the validator alone do not prevent a start.
     let rejected = check::check(main.root, available_drivers).into_iter().chain(references::check(main.root));
     let mut problems: Vec<Diagnostic> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
     let (config, diagnostics) = load(main, secure, available_drivers);
     let found: Vec<Diagnostic> = diagnostics.items.into_iter().chain(diagnostics.loader_only).collect();
-    // An error says it better than the warning about the same place of the same file.
+    // An error replaces the warning at the same position of the same file.
     let errors: BTreeSet<Position> = found
         .iter()
         .filter(|problem| problem.is_error() && problem.file.is_empty())
@@ -47,7 +47,11 @@ pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: 
 }
 
 /// The loader without the schema. The configuration is only meaningful if no error was found.
-pub(crate) fn load(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> (Option<Config>, Diagnostics) {
+pub(crate) fn load(
+    main: Source<'_>,
+    secure: Option<Source<'_>>,
+    available_drivers: &[&str],
+) -> (Option<Config>, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
     let root = main.root;
     if !matches!(root.value, YamlValue::Map(_)) {
@@ -59,14 +63,14 @@ pub(crate) fn load(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str])
     let mut diskimages = images::resolve(root, &mut diagnostics);
     let labels = labels(root, &mut diagnostics);
     if let Some(secure) = secure {
-        // The secure file is applied last but names images of the main file only, so its place in the order is free.
+        // The secure file is applied last, but it names only images of the main file, so the order does not matter.
         with_secure_file(secure, &mut diagnostics, |root, diagnostics| {
             check_secure(root, diagnostics);
             images::apply_secure(secure, &mut diskimages, diagnostics);
         });
     }
     let Providers { providers, out_of_service } =
-        providers::resolve(root, &labels, &mut diskimages, built, &mut diagnostics);
+        providers::resolve(root, &labels, &mut diskimages, available_drivers, &mut diagnostics);
     let config = Config {
         zookeeper: zookeeper(root, secure, &mut diagnostics),
         webapp: webapp(root, &mut diagnostics),
@@ -84,7 +88,7 @@ pub(crate) fn load(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str])
     (Some(config), diagnostics)
 }
 
-/// Only three keys of a secure file have an effect; that the others have none should not go unsaid.
+/// Only three keys of a secure file have an effect; every other key causes a warning.
 fn check_secure(root: &YamlNode, diagnostics: &mut Diagnostics) {
     const KNOWN: [&str; 3] = ["diskimages", "zookeeper-servers", "zookeeper-tls"];
     if !matches!(root.value, YamlValue::Map(_)) {
@@ -121,7 +125,7 @@ fn port(section: &YamlNode, lowest: u16, diagnostics: &mut Diagnostics) -> Optio
 }
 
 fn zookeeper(root: &YamlNode, secure: Option<Source<'_>>, diagnostics: &mut Diagnostics) -> ZooKeeperConfig {
-    // What the secure file sets, it sets completely: the main file is not even looked at.
+    // A key of the secure file replaces the main file's completely; the main file's value is not even checked.
     let deciding = |key: &str| secure.filter(|secure| secure.root.get(key).is_some_and(YamlNode::is_truthy));
     let servers = match deciding("zookeeper-servers") {
         Some(secure) => with_secure_file(secure, diagnostics, servers),
@@ -136,7 +140,7 @@ fn zookeeper(root: &YamlNode, secure: Option<Source<'_>>, diagnostics: &mut Diag
     ZooKeeperConfig { servers, tls, host_names, session_timeout: session_timeout(root, diagnostics) }
 }
 
-/// Does work on the secure file whose problems name that file.
+/// Runs `work` on the secure file; its diagnostics name that file.
 fn with_secure_file<T>(
     secure: Source<'_>,
     diagnostics: &mut Diagnostics,
@@ -168,9 +172,9 @@ fn servers(root: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<ZooKeeperServe
     let mut servers = Vec::new();
     let sections = diagnostics.mappings(root, "zookeeper-servers", "a ZooKeeper server");
     for section in &sections {
-        let blank = section.get("host").is_some_and(YamlNode::is_null) && section.given("chroot").is_none();
-        if blank {
-            let help = "`host` is empty, so this server is left out";
+        let is_empty = section.get("host").is_some_and(YamlNode::is_null) && section.given("chroot").is_none();
+        if is_empty {
+            let help = "`host` is empty; the server is ignored";
             diagnostics.warning(section.at, "ZooKeeper server without a host", help);
             continue;
         }
@@ -186,7 +190,7 @@ fn servers(root: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<ZooKeeperServe
         check_chroot(&server.chroot, section, diagnostics);
         servers.push(server);
     }
-    // One path counts for the session. Every other way to write it means something else to somebody.
+    // A session has one chroot. Clients disagree about the meaning of any other combination.
     let last = servers.last().map_or("", |server| server.chroot.trim_end_matches('/'));
     let same = |server: &ZooKeeperServer| server.chroot.trim_end_matches('/') == last;
     let only_last = servers.iter().rev().skip(1).all(|server| server.chroot.trim_end_matches('/').is_empty());

@@ -1,4 +1,4 @@
-//! Providers and their pools: which driver, which labels, which limits, and who is out of service.
+//! Providers and their pools: driver, labels, limits, and whether a provider is out of service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::records::resources::Resources;
 use python_yaml::diagnostics::nearest;
 use python_yaml::tree::{Position, YamlKey, YamlNode, YamlValue};
 
-/// What the section `providers` comes to.
+/// The resolved section `providers`.
 #[derive(Debug, Default)]
 pub(crate) struct Providers {
     pub providers: BTreeMap<ProviderName, Arc<ProviderConfig>>,
     pub out_of_service: BTreeMap<ProviderName, String>,
 }
 
-/// What a provider section may refer to.
+/// Objects that a provider section may refer to.
 struct Context<'a> {
     labels: &'a BTreeMap<LabelName, Label>,
     diskimages: &'a BTreeMap<ImageName, DiskImage>,
@@ -74,7 +74,7 @@ fn driver_of(
     facts
 }
 
-/// Each provider that takes an image adds the format it wants, paused or not.
+/// Each provider that uploads an image adds its format, also while paused.
 fn add_formats(
     section: &YamlNode,
     facts: &DriverFacts,
@@ -85,7 +85,7 @@ fn add_formats(
         return;
     }
     let format = match facts.image_format {
-        // The cloud's entry in clouds.yaml names it; the driver that reads that file adds it.
+        // The cloud's entry in clouds.yaml names the format; the driver reads that file and adds it.
         None => None,
         Some(default) => diagnostics.or_default(section.text("image-format")).or(Some(default.to_owned())),
     };
@@ -106,8 +106,8 @@ fn unknown_image(
 ) {
     let at = entry.get("name").map_or(entry.at, |node| node.at);
     let close = nearest(name, diskimages.keys().map(ImageName::as_str));
-    let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-    diagnostics.unknown_name(at, name, format!("no top-level diskimage that can be built has this name{meant}"));
+    let suggestion = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
+    diagnostics.unknown_name(at, name, format!("no top-level diskimage that can be built has this name{suggestion}"));
 }
 
 fn provider(
@@ -135,14 +135,14 @@ fn provider(
         }
     }
     let max_concurrency = diagnostics.or_default(section.integer("max-concurrency")).unwrap_or(-1);
-    // Each pool has its own; with thousands of static nodes they are most of the file.
+    // Each pool keeps its own section; with thousands of static nodes they are most of the file.
     if let YamlValue::Map(entries) = &mut section.value {
         entries.retain(|(key, _)| key.text != "pools");
     }
     ProviderConfig { name: name.into(), driver: driver_name(&section), max_concurrency, pools, label_images, section }
 }
 
-/// A change of the image that a label boots replaces the provider, except for what only the builder looks at.
+/// A change of the image that a label boots replaces the provider, except for fields that only the builder uses.
 fn label_image(
     label: &YamlNode,
     context: &Context<'_>,
@@ -214,7 +214,7 @@ fn limits(
     diagnostics: &mut Diagnostics,
 ) -> Resources {
     let mut limits = Resources::unlimited();
-    // The pool comes last and wins.
+    // The pool is last, so that its limits take precedence.
     for section in [Some(provider).filter(|_| facts.pools_inherit_limits), Some(pool)].into_iter().flatten() {
         for (key, resource) in facts.limit_keys {
             if let Some(limit) = diagnostics.or_default(section.number(key)) {
@@ -246,8 +246,8 @@ fn labels(
     for (label, at) in named_labels(pool, facts, diagnostics) {
         if !context.labels.contains_key(label.as_str()) {
             let close = nearest(&label, context.labels.keys().map(LabelName::as_str));
-            let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-            diagnostics.unknown_name(at, &label, format!("this label is not among the top-level labels{meant}"));
+            let suggestion = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
+            diagnostics.unknown_name(at, &label, format!("this label is not among the top-level labels{suggestion}"));
         }
         labels.insert(LabelName::from(label));
     }
@@ -302,7 +302,7 @@ fn label_text(item: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(String,
     name.map(|name| (name, item.at))
 }
 
-/// The section with the defaults that the reference writes into it before it compares.
+/// The section with the defaults that Nodepool 11 writes into it before it compares.
 fn normalised(section: &YamlNode, facts: &DriverFacts) -> YamlNode {
     let mut section = section.clone();
     let driver = driver_name(&section);

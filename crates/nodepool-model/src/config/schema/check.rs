@@ -1,4 +1,4 @@
-//! The validator: is every key known and every value of its type, in the words of Nodepool 11's own.
+//! Schema validator: every key must be known and every value must have its type. Messages are those of Nodepool 11.
 
 use super::dsl::{Key, RequiredKeys, Section, Shape};
 use super::tables::azure::{AZURE, IBMVPC};
@@ -9,8 +9,8 @@ use crate::config::driver_limits::{self, driver_name};
 use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::{KeyKind, YamlKey, YamlNode, YamlValue, python_quoted};
 
-/// Everything in a file that the schema does not allow, as errors. A driver of `program` that Nodepool 11 does not know says
-/// itself what it wants.
+/// An error for everything that the schema does not allow. A driver of this program that Nodepool 11 does not know
+/// checks its own section.
 pub fn check(root: &YamlNode, available_drivers: &[&str]) -> Vec<Diagnostic> {
     let mut check = Checker::default();
     check.value(&Shape::Map(&TOP_LEVEL), root, ValuePosition::Root);
@@ -65,7 +65,7 @@ fn check_provider(index: usize, provider: &YamlNode, available_drivers: &[&str],
     }));
 }
 
-/// Where a value stands, because the texts differ.
+/// Position of a value; the texts depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValuePosition {
     Root,
@@ -75,10 +75,10 @@ enum ValuePosition {
 
 #[derive(Default)]
 struct Checker {
-    /// Of the value at hand: `['pools']`, `[0]`, `['name']`.
+    /// Path of the current value: `['pools']`, `[0]`, `['name']`.
     path: Vec<String>,
     problems: Vec<Diagnostic>,
-    /// How deep in the file each problem is, for the choice between alternatives.
+    /// Depth of the deepest problem, for the choice between alternatives.
     deepest: usize,
 }
 
@@ -114,7 +114,7 @@ impl Checker {
             | (Shape::AnyList, List(_))
             | (Shape::OneOfOrNull(_), Null) => {}
             (Shape::Convertible, _) if node.scalar_number().is_some() => {}
-            // Not a number is a number here.
+            // Python's `float()` accepts NaN.
             (Shape::Convertible, Float(_)) => {}
             (Shape::List(inner), List(items)) => {
                 for (index, item) in items.iter().enumerate() {
@@ -131,8 +131,8 @@ impl Checker {
             (Shape::OneOf(words) | Shape::OneOfOrNull(words), Text(word)) if words.contains(&word.as_str()) => {}
             (Shape::OneOf(words) | Shape::OneOfOrNull(words), _) => {
                 let close = node.as_text().and_then(|word| nearest(word, words.iter().copied()));
-                let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-                self.report(node, "not a valid value", position, format!("expected {}{meant}", shape.meaning()));
+                let suggestion = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
+                self.report(node, "not a valid value", position, format!("expected {}{suggestion}", shape.meaning()));
             }
             (Shape::Pattern(pattern), Text(text)) if (pattern.matches)(text) => {}
             (Shape::Pattern(pattern), Text(_)) => {
@@ -170,7 +170,7 @@ impl Checker {
             }
         }
         let Some(mut best) = best else { return };
-        // A plain mismatch of the value itself: name all the types it could have had.
+        // The type of the value itself is wrong: name all accepted types.
         if best.deepest == self.path.len()
             && let [problem] = &mut best.problems[..]
         {
@@ -200,12 +200,12 @@ impl Checker {
 
     fn extra_key(&mut self, section: &Section, key: &YamlKey) {
         let names = || section.all_keys().map(|key| key.name);
-        let about = match nearest(&key.text, names()) {
+        let hint = match nearest(&key.text, names()) {
             Some(close) => format!("did you mean {close}?"),
             None => format!("the keys are {}", names().collect::<Vec<_>>().join(", ")),
         };
         let at = YamlNode::new(key.at, YamlValue::Null);
-        let help = format!("{} has no key {}; {about}", section.title, key.in_path());
+        let help = format!("{} has no key {}; {hint}", section.title, key.in_path());
         self.report(&at, "extra keys not allowed", ValuePosition::Item, help);
     }
 

@@ -1,14 +1,14 @@
-//! What the keys of the configuration are for and what counts where they are absent, for editors that show it while one types.
+//! Descriptions and defaults of configuration keys, for editors that show them during typing.
 //!
-//! The tables of the drivers that this version serves; `doc/` says the same at greater length.
+//! The tables cover the drivers of this version; `doc/` has the same in more detail.
 
 use serde_json::Value;
 
-/// What an editor shows of a key.
+/// Help for one key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyDescription {
     pub key: &'static str,
-    /// As JSON; empty where nothing in particular counts.
+    /// As JSON; empty if there is no fixed default.
     default: &'static str,
     pub text: &'static str,
 }
@@ -23,10 +23,10 @@ const fn describe(key: &'static str, default: &'static str, text: &'static str) 
     KeyDescription { key, default, text }
 }
 
-/// What a key of a section is for: what only this section says of it, else what is said of it everywhere.
+/// Description of a key: the section's own, else the common one.
 pub fn find(section: &str, key: &str) -> Option<&'static KeyDescription> {
     let own = SECTION_KEYS.iter().filter(|(sections, _)| sections.contains(&section)).map(|(_, keys)| *keys);
-    own.chain([COMMON_KEYS]).flatten().find(|about| about.key == key)
+    own.chain([COMMON_KEYS]).flatten().find(|description| description.key == key)
 }
 
 const COMMON_KEYS: &[KeyDescription] = &[
@@ -37,18 +37,18 @@ const COMMON_KEYS: &[KeyDescription] = &[
     describe("max-volumes", "", "Volumes at once"),
     describe("max-volume-gb", "", "Size of all volumes together, in GB"),
     describe("node-attributes", "", "Copied to each node, for Zuul"),
-    describe("connection-type", "\"ssh\"", "How Ansible reaches the nodes; handed to Zuul"),
-    describe("connection-port", "22", "Port that the nodes are reached at; 5986 where the connection is by winrm"),
-    describe("python-path", "\"auto\"", "Python interpreter on the nodes; handed to Ansible"),
-    describe("shell-type", "", "Shell of the nodes; handed to Ansible"),
-    describe("boot-timeout", "60", "Seconds until a server that runs has shown its host keys"),
+    describe("connection-type", "\"ssh\"", "How Ansible connects to the nodes; passed to Zuul"),
+    describe("connection-port", "22", "Port of the nodes for this connection; 5986 with winrm"),
+    describe("python-path", "\"auto\"", "Python interpreter on the nodes; passed to Ansible"),
+    describe("shell-type", "", "Shell of the nodes; passed to Ansible"),
+    describe("boot-timeout", "60", "Seconds for a running server to send its host keys"),
     describe(
         "launch-timeout",
         "3600",
-        "Seconds for one attempt to launch a node, from its beginning until it is ready",
+        "Seconds for one attempt to launch a node, from its start until the node is ready",
     ),
     describe("launch-retries", "3", "Attempts for one node"),
-    describe("host-key-checking", "true", "Gather the host keys of the nodes over ssh before they are handed out"),
+    describe("host-key-checking", "true", "Scan the host keys of the nodes over SSH before they are assigned"),
 ];
 
 const SECTION_KEYS: &[(&[&str], &[KeyDescription])] = &[
@@ -64,12 +64,8 @@ const SECTION_KEYS: &[(&[&str], &[KeyDescription])] = &[
         &["a ZooKeeper server"],
         &[
             describe("host", "", "Name or address; an IPv6 address without brackets, in quotes"),
-            describe("port", "2281", "Port; without TLS ZooKeeper's usual one is 2181"),
-            describe(
-                "chroot",
-                "",
-                "Path under which everything is kept, like /ci; the same at every server, and for Zuul",
-            ),
+            describe("port", "2281", "Port; ZooKeeper's default without TLS is 2181"),
+            describe("chroot", "", "Path prefix of all data, like /ci; the same for every server and for Zuul"),
         ],
     ),
     (
@@ -77,20 +73,16 @@ const SECTION_KEYS: &[(&[&str], &[KeyDescription])] = &[
         &[
             describe("cert", "", "PEM file of the client's certificate"),
             describe("key", "", "PEM file of the certificate's key"),
-            describe("ca", "", "PEM file of the authority that the server's certificate is from"),
-            describe("check-hostname", "false", "The server's certificate must name the host that it was called by"),
+            describe("ca", "", "PEM file of the authority that signed the server's certificate"),
+            describe("check-hostname", "false", "The server's certificate must contain the configured host name"),
         ],
     ),
     (
         &["a label"],
         &[
-            describe("name", "", "What consumers ask for"),
-            describe("min-ready", "0", "Nodes that are kept ready without anybody asking"),
-            describe(
-                "max-ready-age",
-                "",
-                "Age in seconds at which a ready node that nobody uses is deleted; 0 is never",
-            ),
+            describe("name", "", "Name that consumers request"),
+            describe("min-ready", "0", "Number of idle nodes to keep ready"),
+            describe("max-ready-age", "", "Age in seconds at which an unused ready node is deleted; 0 means never"),
         ],
     ),
     (&["a diskimage"], DISKIMAGE),
@@ -104,7 +96,7 @@ const SECTION_KEYS: &[(&[&str], &[KeyDescription])] = &[
     (PROVIDERS, PROVIDER),
     (POOLS, POOL),
     (&["a static node"], STATIC_NODE),
-    (&["an openstack provider", "a fake provider"], OF_A_CLOUD),
+    (&["an openstack provider", "a fake provider"], CLOUD_PROVIDER),
     (&["an openstack pool"], CLOUD_POOL),
     (&["a label of an openstack pool", "a label of an example pool"], CLOUD_LABEL),
     (&["an openstack cloud image", "an example cloud image"], CLOUD_IMAGE),
@@ -113,46 +105,54 @@ const SECTION_KEYS: &[(&[&str], &[KeyDescription])] = &[
     (
         &["an example provider"],
         &[
-            describe("region", "", "Shown by the nodes as theirs"),
+            describe("region", "", "Region of the nodes"),
             describe("project", "", "Project of the cloud"),
             describe("rate-limit", "1", "API calls per second"),
-            describe("cloud-images", "", "Images that the cloud has"),
+            describe("cloud-images", "", "Images that exist in the cloud"),
         ],
     ),
-    (&["an example pool"], &[describe("use-internal-ip", "false", "Reach nodes at their private address")]),
+    (&["an example pool"], &[describe("use-internal-ip", "false", "Connect to nodes at their private address")]),
 ];
 
 const TOP_LEVEL: &[KeyDescription] = &[
-    describe("webapp", "", "Where the launcher serves its web interface"),
-    describe("elements-dir", "", "Directories with elements for image builds, divided by colons"),
-    describe("images-dir", "", "Where the builder keeps images; no blanks in it"),
-    describe("build-log-dir", "\"/var/log/nodepool/builds\"", "Where the logs of image builds go"),
+    describe("webapp", "", "Address and port of the launcher's web interface"),
+    describe("elements-dir", "", "Directories with elements for image builds, separated by colons"),
+    describe("images-dir", "", "Directory of the builder's images; must not contain spaces"),
+    describe("build-log-dir", "\"/var/log/nodepool/builds\"", "Directory of the logs of image builds"),
     describe("build-log-retention", "7", "Logs kept for each image; negative keeps all"),
     describe("zookeeper-servers", "", "The ZooKeeper that the launchers, builders and Zuul share"),
-    describe("zookeeper-tls", "", "Certificates for connections to ZooKeeper by TLS; without them they are plain TCP"),
-    describe("zookeeper-timeout", "10.0", "Seconds of silence after which ZooKeeper takes a launcher's locks away"),
-    describe("providers", "", "Where nodes come from"),
-    describe("labels", "", "Kinds of nodes that can be asked for"),
-    describe("diskimages", "", "Images that the builder makes, and what their nodes are like"),
-    describe("max-hold-age", "", "Age in seconds at which a held node is deleted; 0 and less are never"),
-    describe("tenant-resource-limits", "", "What all nodes of a tenant together may use"),
+    describe(
+        "zookeeper-tls",
+        "",
+        "Certificates for TLS connections to ZooKeeper; without them, connections are plain TCP",
+    ),
+    describe(
+        "zookeeper-timeout",
+        "10.0",
+        "Session timeout: seconds without contact after which ZooKeeper releases a launcher's locks",
+    ),
+    describe("providers", "", "Clouds and hosts that provide nodes"),
+    describe("labels", "", "Kinds of nodes that can be requested"),
+    describe("diskimages", "", "Images that the builder builds, with settings of their nodes"),
+    describe("max-hold-age", "", "Age in seconds at which a held node is deleted; 0 and less mean never"),
+    describe("tenant-resource-limits", "", "Limits for all nodes of a tenant together"),
 ];
 
 const DISKIMAGE: &[KeyDescription] = &[
-    describe("name", "", "What labels and other images call it"),
+    describe("name", "", "Name of the image in labels and other images"),
     describe("abstract", "false", "Only a parent for other images; not built"),
     describe("parent", "", "The image that this one inherits from"),
     describe("elements", "", "Elements for diskimage-builder; those of the parents come first"),
     describe("formats", "", "Formats to build besides those that providers need"),
-    describe("keep-formats", "", "Formats that delete-after-upload spares"),
+    describe("keep-formats", "", "Formats that delete-after-upload keeps"),
     describe("delete-after-upload", "false", "Delete the local files when all providers have the image"),
-    describe("env-vars", "", "Environment of the build; secrets belong into the secure file"),
+    describe("env-vars", "", "Environment of the build; secrets belong in the secure file"),
     describe("release", "", "Exported to the build as DIB_RELEASE"),
     describe("rebuild-age", "86400", "Age in seconds at which the image is built again"),
     describe("build-timeout", "28800", "Seconds that a build may take"),
     describe("dib-cmd", "\"disk-image-create\"", "Command that builds the image; may have arguments"),
-    describe("pause", "false", "Begin no builds"),
-    describe("username", "\"zuul\"", "Who logs in to the nodes"),
+    describe("pause", "false", "Start no builds"),
+    describe("username", "\"zuul\"", "User name for logins to the nodes"),
     describe("metadata", "", "Properties of the uploaded images"),
 ];
 
@@ -160,14 +160,10 @@ const PROVIDERS: &[&str] =
     &["an openstack provider", "a fake provider", "a static provider", "an example provider", "a test provider"];
 
 const PROVIDER: &[KeyDescription] = &[
-    describe("name", "", "What nodes, logs and statistics call it; unique"),
-    describe(
-        "driver",
-        "",
-        "Which kind it is. Without it, a name that begins with fake means fake and any other openstack",
-    ),
-    describe("max-concurrency", "-1", "Requests that the provider's pools work on at once; negative is no limit"),
-    describe("priority", "100", "Lower is preferred; that of a pool wins"),
+    describe("name", "", "Unique name in nodes, logs and statistics"),
+    describe("driver", "", "Driver. Without it, a name that begins with fake selects fake, and any other openstack"),
+    describe("max-concurrency", "-1", "Requests that the provider's pools handle at once; negative means no limit"),
+    describe("priority", "100", "Lower is preferred; a pool's own priority takes precedence"),
     describe("pools", "", "Parts of the provider with limits and labels of their own"),
 ];
 
@@ -175,38 +171,38 @@ const POOLS: &[&str] = &["an openstack pool", "a static pool", "an example pool"
 
 const POOL: &[KeyDescription] = &[
     describe("name", "", "Unique in its provider"),
-    describe("priority", "", "Lower is preferred; without it the provider's counts"),
-    describe("labels", "", "What the pool provides; each is among the labels at the top"),
-    describe("nodes", "", "Hosts that exist"),
+    describe("priority", "", "Lower is preferred; the default is the provider's priority"),
+    describe("labels", "", "Labels that the pool serves; each must be a top-level label"),
+    describe("nodes", "", "Static hosts"),
 ];
 
 const STATIC_NODE: &[KeyDescription] = &[
     describe("name", "", "Host name or address"),
-    describe("labels", "", "What the host is handed out as; a text is divided at its blanks"),
-    describe("username", "\"zuul\"", "Who logs in"),
+    describe("labels", "", "Labels of the host; text is split at whitespace"),
+    describe("username", "\"zuul\"", "User name for logins"),
     describe("timeout", "5", "Seconds for the connection that checks whether the host is alive"),
-    describe("host-key", "", "Keys that the host must show; without any, those it shows are taken"),
-    describe("max-parallel-jobs", "1", "Nodes that the host counts as"),
-    describe("connection-port", "22", "Port that the host is reached at"),
+    describe("host-key", "", "Host keys to expect; if empty, the scanned keys are used"),
+    describe("max-parallel-jobs", "1", "Number of nodes that the host provides at once"),
+    describe("connection-port", "22", "Port for connections to the host"),
 ];
 
-const OF_A_CLOUD: &[KeyDescription] = &[
+const CLOUD_PROVIDER: &[KeyDescription] = &[
     describe("cloud", "", "The cloud's name in clouds.yaml"),
-    describe("region-name", "", "Region of the cloud; without it that of clouds.yaml"),
-    describe("rate", "", "Least seconds between the starts of two API calls"),
-    describe("nodepool-id", "", "Has no effect any more"),
+    describe("region-name", "", "Region of the cloud; the default is that of clouds.yaml"),
+    describe("rate", "", "Minimum seconds between the starts of two API calls"),
+    describe("nodepool-id", "", "No longer has an effect"),
     describe("image-name-format", "\"{image_name}-{timestamp}\"", "Name of an uploaded image in the cloud"),
     describe("image-upload-timeout", "3600", "Seconds for an import by a task"),
-    describe("post-upload-hook", "", "Command that is called for each image that has arrived"),
-    describe("clean-floating-ips", "false", "Delete floating IPs that lead nowhere in two looks a minute apart"),
+    describe("post-upload-hook", "", "Command that runs after the upload of each image"),
+    describe("clean-floating-ips", "false", "Delete floating IPs that are unassigned in two checks a minute apart"),
     describe(
         "port-cleanup-interval",
         "600",
-        "Seconds between two looks for ports that are down and left over; 0 is never",
+        "Seconds between two checks for unused ports that are down; 0 means never",
     ),
     describe("diskimages", "", "Images of the builder that are uploaded to this provider"),
-    describe("cloud-images", "", "Images that the cloud has"),
-    describe("fake", "", "What the cloud that is not there does"),
+    describe("cloud-images", "", "Images that exist in the cloud"),
+    describe("fake", "", "Settings of the fake cloud"),
 ];
 
 const CLOUD_POOL: &[KeyDescription] = &[
@@ -214,79 +210,83 @@ const CLOUD_POOL: &[KeyDescription] = &[
     describe(
         "auto-floating-ip",
         "true",
-        "A server without a public address gets a floating IP, where the cloud has some",
+        "Assign floating IPs to servers without a public address, if the cloud has floating IPs",
     ),
     describe("ignore-provider-quota", "false", "Only the pool's own limits count"),
     describe(
         "availability-zones",
         "",
-        "Used in turn; all new nodes of a request share one. Without them all of the cloud's",
+        "Used in turn; all new nodes of a request share one. The default is all zones of the cloud",
     ),
     describe("security-groups", "", "Names or ids; without them the project's default"),
 ];
 
 const CLOUD_LABEL: &[KeyDescription] = &[
-    describe("name", "", "One of the labels at the top"),
+    describe("name", "", "Name of a top-level label"),
     describe("diskimage", "", "Image of the builder: the newest upload to this provider is booted"),
     describe("cloud-image", "", "Name of one of the provider's cloud-images"),
     describe("min-ram", "", "The smallest flavor with so many MiB whose name contains flavor-name"),
     describe("flavor-name", "", "Name or id of the flavor; with min-ram a part of the name"),
     describe("instance-type", "", "Type of the instance"),
     describe("key-name", "", "Key pair of the cloud for the first login"),
-    describe("console-log", "false", "Log the server's console when its host keys cannot be had"),
-    describe("boot-from-volume", "false", "Boot from a volume, which goes with the server"),
+    describe("console-log", "false", "Log the server's console if its host keys cannot be scanned"),
+    describe("boot-from-volume", "false", "Boot from a volume that is deleted with the server"),
     describe("volume-size", "50", "Size of that volume, in GB"),
     describe("instance-properties", "", "Metadata of the server"),
-    describe("dynamic-instance-properties", "", "The same, with parts of the request filled in: {request.tenant_name}"),
+    describe(
+        "dynamic-instance-properties",
+        "",
+        "Metadata of the server with parts of the request: {request.tenant_name}",
+    ),
     describe("userdata", "", "User data of the server, for cloud-init"),
     describe("networks", "", "Names or ids, instead of the pool's"),
     describe("host-key-checking", "", "As for the pool, for this label only"),
 ];
 
 const CLOUD_IMAGE: &[KeyDescription] = &[
-    describe("name", "", "What labels call it, and without image-id and image-name also the cloud"),
-    describe("image-id", "", "Id of the image in the cloud, taken as it is"),
+    describe("name", "", "Name of the image in labels; without image-id and image-name also its name in the cloud"),
+    describe("image-id", "", "Id of the image in the cloud, used without a lookup"),
     describe("image-name", "", "Name or id of the image in the cloud"),
-    describe("config-drive", "", "Give servers a drive with their metadata"),
-    describe("username", "", "Who logs in to the nodes"),
+    describe("config-drive", "", "Attach a drive with the metadata to servers"),
+    describe("username", "", "User name for logins to the nodes"),
     describe("key", "", "Public key for the first login"),
 ];
 
 const CLOUD_DISKIMAGE: &[KeyDescription] = &[
-    describe("name", "", "One of the diskimages at the top"),
-    describe("pause", "false", "Begin no uploads to this provider"),
-    describe("meta", "", "Properties of the image in the cloud, over the metadata of the diskimage"),
-    describe("config-drive", "", "Give servers a drive with their metadata"),
+    describe("name", "", "Name of a top-level diskimage"),
+    describe("pause", "false", "Start no uploads to this provider"),
+    describe("meta", "", "Properties of the image in the cloud; they override the metadata of the diskimage"),
+    describe("config-drive", "", "Attach a drive with the metadata to servers"),
 ];
 
 const FAKE_CLOUD: &[KeyDescription] = &[
     describe("boot-time", "0.1", "Seconds until a server runs"),
-    describe("delete-time", "0", "Seconds until a deleted server has gone"),
-    describe("latency", "0", "Seconds of every call"),
-    describe("create-fails-every", "0", "Every so many creations are refused; 0 is never"),
+    describe("delete-time", "0", "Seconds until a deleted server no longer exists"),
+    describe("latency", "0", "Duration of every call, in seconds"),
+    describe("create-fails-every", "0", "Reject one in this many creations; 0 means never"),
     describe(
         "create-answer-lost-every",
         "0",
-        "Every so many creations make a server and fail nevertheless; 0 is never",
+        "Lose the response to one in this many creations that succeed; 0 means never",
     ),
-    describe("boot-fails-every", "0", "Every so many servers end in an error; 0 is never"),
-    describe("boot-quota-every", "0", "Every so many servers end in an error that speaks of a quota; 0 is never"),
-    describe("boot-hangs-every", "0", "Every so many servers boot for ever; 0 is never"),
-    describe("delete-fails-every", "0", "Every so many deletions are refused; 0 is never"),
-    describe("upload-time", "0", "Seconds of every upload"),
-    describe("upload-fails-every", "0", "Every so many uploads are refused; 0 is never"),
-    describe("image-delete-fails-every", "0", "Every so many deletions of images are refused; 0 is never"),
-    describe("image-format", "\"qcow2\"", "Format of the images that the cloud takes"),
-    describe("throttle-every", "0", "Every so many calls are told to come again later; 0 is never"),
-    describe("retry-after", "1", "Seconds after which such a call may come again"),
+    describe("boot-fails-every", "0", "Fail the boot of one in this many servers; 0 means never"),
+    describe("boot-quota-every", "0", "Fail the boot of one in this many servers with a quota error; 0 means never"),
+    describe("boot-hangs-every", "0", "Never finish the boot of one in this many servers; 0 means never"),
+    describe("delete-fails-every", "0", "Reject one in this many deletions; 0 means never"),
+    describe("upload-time", "0", "Duration of every upload, in seconds"),
+    describe("upload-fails-every", "0", "Reject one in this many uploads; 0 means never"),
+    describe("image-delete-fails-every", "0", "Reject one in this many deletions of images; 0 means never"),
+    describe("image-format", "\"qcow2\"", "Format of the images that the cloud accepts"),
+    describe("throttle-every", "0", "Throttle one in this many calls; 0 means never"),
+    describe("retry-after", "1", "Seconds after which a throttled call may be retried"),
     describe("zones", "[\"az1\", \"az2\"]", "Availability zones"),
-    describe("images", "[\"Fake Precise\", \"fake-image-id\"]", "Images that the cloud has"),
+    describe("images", "[\"Fake Precise\", \"fake-image-id\"]", "Images that exist in the cloud"),
     describe("address", "\"fake\"", "Address of every server; host keys are scanned there unless it contains fake"),
     describe("console", "", "What every server writes to its console"),
-    describe("max-instances", "20", "Servers that the cloud has room for"),
-    describe("max-cores", "100", "Cores that the cloud has"),
-    describe("max-ram", "1000000", "Memory that the cloud has, in MiB"),
-    describe("max-volumes", "100", "Volumes that the cloud has room for"),
+    describe("max-instances", "20", "Quota of servers"),
+    describe("max-cores", "100", "Quota of cores"),
+    describe("max-ram", "1000000", "Quota of memory, in MiB"),
+    describe("max-volumes", "100", "Quota of volumes"),
     describe("max-volume-gb", "1000000", "Size of all volumes together, in GB"),
 ];
 
@@ -297,7 +297,7 @@ mod tests {
     use crate::config::schema::dsl::{Section, Shape};
     use crate::config::schema::tables::common::TOP_LEVEL;
 
-    /// All sections from this one on.
+    /// Collects this section and all sections in it.
     fn sections(section: &'static Section, found: &mut Vec<&'static Section>) {
         found.push(section);
         for key in section.all_keys() {
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    fn of_served_drivers() -> Vec<&'static Section> {
+    fn sections_of_supported_drivers() -> Vec<&'static Section> {
         let mut found = Vec::new();
         sections(&TOP_LEVEL, &mut found);
         for driver in ["static", "fake", "openstack", "example", "test"] {
@@ -319,26 +319,35 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_the_drivers_that_are_served_is_explained() {
-        for section in of_served_drivers() {
+    fn every_key_of_a_supported_driver_has_a_description() {
+        for section in sections_of_supported_drivers() {
             for key in section.all_keys() {
-                assert!(find(section.title, key.name).is_some(), "{}: {} is not explained", section.title, key.name);
+                assert!(find(section.title, key.name).is_some(), "{}: {} has no description", section.title, key.name);
             }
         }
     }
 
     #[test]
     fn every_described_key_exists() {
-        let known = of_served_drivers();
+        let known = sections_of_supported_drivers();
         for (names, keys) in SECTION_KEYS {
             let named: Vec<_> = known.iter().filter(|section| names.contains(&section.title)).collect();
             assert!(names.iter().all(|name| named.iter().any(|section| section.title == *name)), "{names:?}");
-            for about in *keys {
-                assert!(named.iter().any(|section| section.key(about.key).is_some()), "{names:?}: {}", about.key);
+            for description in *keys {
+                assert!(
+                    named.iter().any(|section| section.key(description.key).is_some()),
+                    "{names:?}: {}",
+                    description.key
+                );
             }
         }
-        for about in SECTION_KEYS.iter().flat_map(|(_, keys)| *keys).chain(COMMON_KEYS) {
-            assert!(about.default.is_empty() || about.default().is_some(), "{}: {}", about.key, about.default);
+        for description in SECTION_KEYS.iter().flat_map(|(_, keys)| *keys).chain(COMMON_KEYS) {
+            assert!(
+                description.default.is_empty() || description.default().is_some(),
+                "{}: {}",
+                description.key,
+                description.default
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a driver's own section must satisfy before the reference loads it, beyond the types of its keys.
+//! Rules, beyond the types of keys, that a driver's section must satisfy before Nodepool 11 loads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use crate::config::diagnostics::Diagnostics;
 use crate::config::driver_limits::DriverFacts;
 use python_yaml::tree::{YamlNode, python_quoted};
 
-/// Where a key belongs.
+/// Kind of section that a key belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SectionKind {
     Provider,
@@ -16,7 +16,7 @@ enum SectionKind {
     DiskImage,
 }
 
-/// Keys without which the reference stops, whatever its validator says.
+/// Keys without which Nodepool 11 stops, although its validator may accept the file.
 const REQUIRED: &[(&str, SectionKind, &[&str])] = &[
     ("aws", SectionKind::CloudImage, &["name", "username"]),
     ("azure", SectionKind::Provider, &["location", "resource-group", "resource-group-location"]),
@@ -56,13 +56,13 @@ const IMAGE_REFERENCES: &[(&str, &[&str])] = &[
 pub(crate) fn check_provider(name: &str, facts: &DriverFacts, provider: &YamlNode, diagnostics: &mut Diagnostics) {
     let driver = facts.name;
     check_required(driver, SectionKind::Provider, "a provider", provider, diagnostics);
-    for (key, part, what) in [
+    for (key, kind, what) in [
         ("cloud-images", SectionKind::CloudImage, "a cloud image"),
         ("diskimages", SectionKind::DiskImage, "a provider's diskimage"),
     ] {
         for image in mappings(provider, key) {
-            check_required(driver, part, what, image, diagnostics);
-            if driver == "aws" && part == SectionKind::DiskImage {
+            check_required(driver, kind, what, image, diagnostics);
+            if driver == "aws" && kind == SectionKind::DiskImage {
                 check_aws_image(image, diagnostics);
             }
         }
@@ -118,7 +118,7 @@ fn check_image_references(
         if names.contains(&wanted) {
             continue;
         }
-        // These drivers print the name of the pool in this message, and scripts have learnt it so.
+        // These drivers print the pool's name in this message, and scripts rely on it.
         let pool_name = pool.get("name").and_then(YamlNode::scalar_text).unwrap_or_default();
         let shown = if matches!(driver, "openstack" | "fake" | "example") { &pool_name } else { provider_name };
         let label_name = label.get("name").and_then(YamlNode::scalar_text).unwrap_or_default();
@@ -161,7 +161,7 @@ fn check_ibmvpc_pool(pool: &YamlNode, provider: &YamlNode, diagnostics: &mut Dia
     }
 }
 
-/// Labels that share a backing node must agree on what it is good for.
+/// Labels that share a backing node must agree on its jobs and ages.
 fn check_metastatic(provider: &YamlNode, diagnostics: &mut Diagnostics) {
     const AGREED: [(&str, f64); 4] =
         [("max-parallel-jobs", 1.0), ("grace-time", 60.0), ("min-retention-time", 0.0), ("max-age", f64::INFINITY)];

@@ -1,32 +1,32 @@
-//! The words in which a schema is written: what a value may be, which keys a section has, what they exclude.
+//! Schema language: shapes of values, keys of sections, and keys that exclude each other.
 
-/// What Nodepool 11's validator accepts as a value. It checks and does not convert.
+/// Kind of value that Nodepool 11's validator accepts. It checks and does not convert.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Text,
     /// Booleans count as whole numbers, as in Python.
     Integer,
-    /// With a decimal point: `10` is refused, `10.0` is not.
+    /// With a decimal point: `10` is rejected, `10.0` is not.
     Float,
     /// A number or a text that reads as one.
     Convertible,
     Boolean,
-    /// A mapping of whatever.
+    /// A mapping with any content.
     AnyMap,
-    /// A list of whatever.
+    /// A list with any content.
     AnyList,
     List(&'static Shape),
     /// Text keys of the operator's choice.
     TextMap(&'static Shape),
     Map(&'static Section),
-    /// The first that fits; where none does, the one that came nearest speaks.
+    /// The first shape that fits; if none does, the closest one reports its errors.
     Either(&'static [Shape]),
     OneOf(&'static [&'static str]),
     OneOfOrNull(&'static [&'static str]),
     Pattern(&'static Pattern),
 }
 
-/// A regular expression as messages show it, and the same as code.
+/// A regular expression for messages, and the same as code.
 #[derive(Debug)]
 pub struct Pattern {
     pub expression: &'static str,
@@ -39,9 +39,9 @@ pub struct Pattern {
 pub struct Section {
     /// For messages: `a label`.
     pub title: &'static str,
-    /// The first that names a key decides about it.
+    /// If several lists contain a key, the first one counts.
     pub keys: &'static [&'static [Key]],
-    /// What other text keys may hold; without it they are refused.
+    /// Shape of all other text keys; without it they are rejected.
     pub additional: Option<Shape>,
     pub required_keys: &'static [RequiredKeys],
 }
@@ -59,7 +59,7 @@ pub struct Key {
 #[derive(Debug)]
 pub struct RequiredKeys {
     pub keys: &'static [&'static str],
-    /// The complaint; without one the first key is reported as missing.
+    /// The error message; without one, the first key is reported as missing.
     pub message: Option<&'static str>,
 }
 
@@ -78,7 +78,7 @@ pub const fn exclusive(name: &'static str, group: &'static str, shape: Shape) ->
     Key { name, shape, required: false, group: Some(group) }
 }
 
-/// A section of nothing but its keys.
+/// A section that accepts only these keys.
 pub const fn section(title: &'static str, keys: &'static [&'static [Key]]) -> Section {
     Section { title, keys, additional: None, required_keys: &[] }
 }
@@ -94,7 +94,7 @@ impl Section {
 }
 
 impl Shape {
-    /// The type as the reference's messages name it.
+    /// Name of the type in Nodepool 11's messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Text => "str",
@@ -110,7 +110,7 @@ impl Shape {
         }
     }
 
-    /// The same in the operator's words.
+    /// The accepted values, described for operators.
     pub fn meaning(&self) -> String {
         match self {
             Self::Text => "text (in quotes if it looks like a number, a date or yes/no)".to_owned(),

@@ -1,4 +1,4 @@
-//! The tables of the validator as a JSON Schema, with which editors check and complete a configuration.
+//! JSON Schema of the validator's tables, so that editors can check and complete a configuration.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use super::tables::common::TOP_LEVEL;
 use super::{check, descriptions};
 use crate::config::driver_limits;
 
-/// What Python's `float()` takes of text, as far as a number can be meant; underscores may stand between digits.
+/// Texts that Python's `float()` converts to a number; underscores between digits are allowed.
 const NUMBER: &str =
     r"^\s*[+-]?((\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d+)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?)\s*$";
 
-/// Draft 2020-12. What it cannot say: that `10` is no number with decimals and `10.0` no whole one, of what kind a key is in
-/// YAML, and all that depends on another place of the file.
+/// Draft 2020-12. The schema cannot express that `10` is not a float and `10.0` not an integer, the YAML type of a key,
+/// and conditions on other parts of the file.
 pub fn configuration_schema() -> Value {
     let mut root = section_schema(&TOP_LEVEL);
     root["properties"]["providers"]["items"] = json!({"$ref": "#/$defs/provider"});
@@ -36,15 +36,15 @@ pub fn configuration_schema() -> Value {
     document
 }
 
-/// Which keys a provider has depends on its driver.
+/// The keys of a provider depend on its driver.
 fn provider_schema() -> Value {
     let drivers: Vec<&str> = driver_limits::names().filter(|name| check::driver_schema(name).is_some()).collect();
     let reference = |driver: &str| json!({"$ref": format!("#/$defs/{driver}")});
     let mut cases: Vec<Value> = drivers
         .iter()
         .map(|driver| {
-            let is_it = json!({"required": ["driver"], "properties": {"driver": {"const": driver}}});
-            json!({"if": is_it, "then": reference(driver)})
+            let is_driver = json!({"required": ["driver"], "properties": {"driver": {"const": driver}}});
+            json!({"if": is_driver, "then": reference(driver)})
         })
         .collect();
     // Without a driver the name decides.
@@ -64,7 +64,7 @@ fn provider_schema() -> Value {
 fn section_schema(section: &Section) -> Value {
     let mut properties = Map::new();
     for key in section.all_keys() {
-        // The first that names a key decides about it.
+        // If several lists contain a key, the first one counts.
         properties.entry(key.name).or_insert_with(|| key_schema(section, key));
     }
     let rest = section.additional.as_ref().map_or(Value::Bool(false), shape_schema);
@@ -85,7 +85,7 @@ fn section_schema(section: &Section) -> Value {
     document
 }
 
-/// Its shape, and what an editor shows while it is typed.
+/// The key's shape, with description and default for editors.
 fn key_schema(section: &Section, key: &Key) -> Value {
     let mut document = shape_schema(&key.shape);
     if let (Some(description), Some(fields)) = (descriptions::find(section.title, key.name), document.as_object_mut()) {
@@ -95,7 +95,7 @@ fn key_schema(section: &Section, key: &Key) -> Value {
     document
 }
 
-/// Of which keys only one may be given, and of which at least one has to be.
+/// Keys of which at most one may be given, and keys of which at least one must be given.
 fn rules(section: &Section) -> Vec<Value> {
     let mut rules = Vec::new();
     let members: Vec<(&str, &str)> =
@@ -132,7 +132,7 @@ fn shape_schema(shape: &Shape) -> Value {
             let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();
             json!({"enum": words})
         }
-        // Python's `match` begins at the beginning; a schema's pattern may be found anywhere.
+        // Python's `match` is anchored at the start; a schema's pattern matches anywhere.
         Shape::Pattern(pattern) => {
             let expression = format!("^(?:{})", pattern.expression.trim_start_matches('^'));
             json!({"type": "string", "pattern": expression, "description": pattern.meaning})

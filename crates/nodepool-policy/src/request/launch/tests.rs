@@ -1,4 +1,4 @@
-//! One node from its creation to ready or failed, event by event.
+//! Launch: one node from its creation to ready or failed, event by event.
 
 use super::*;
 use nodepool_driver::facts::{LabelImage, Login};
@@ -82,7 +82,6 @@ fn without_a_check_a_running_instance_is_ready() {
     assert!(launch.is_finished() && launch.due().is_none());
 }
 
-// drivers.md 1.7.3 and 1.7.8
 #[test]
 fn host_keys_are_gathered_before_ready() {
     let mut launch = begun(true);
@@ -101,14 +100,13 @@ fn host_keys_are_gathered_before_ready() {
     assert_eq!(effects, [report("ready", 3.0), LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys })]);
 }
 
-// zookeeper.md check 45, drivers.md 1.4 and 1.7.3
 #[test]
 fn the_instance_of_a_failed_attempt_is_deleted_before_the_next_attempt() {
     let mut launch = begun(false);
     launch.step(known("s1"), MonotonicTime::at(1.0));
     let effects = launch.step(ended(Err(failure())), MonotonicTime::at(2.0));
     assert_eq!(effects, [report("error.status", 2.0), delete("s1")]);
-    // The deletion fails, and is tried again.
+    // The deletion fails and is retried.
     assert_eq!(launch.step(ended(Err(CloudError::Deadline)), MonotonicTime::at(3.0)), []);
     assert_eq!(launch.due(), Some(MonotonicTime::at(8.0)));
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(7.9)), []);
@@ -118,16 +116,14 @@ fn the_instance_of_a_failed_attempt_is_deleted_before_the_next_attempt() {
     assert_eq!(effects, [report("error.status", 10.0), LaunchEffect::Finished(LaunchOutcome::Failed(failure()))]);
 }
 
-// drivers.md 1.4
 #[test]
-fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
+fn an_attempt_without_an_instance_is_followed_by_the_next_at_once() {
     let mut launch = begun(false);
     let effects = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), MonotonicTime::at(1.0));
-    let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
-    assert_eq!(effects, [report("error.capacity", 1.0), LaunchEffect::Submit(Job::Launch(again))]);
+    let next = Arc::new(LaunchOrder { may_exist: true, ..order() });
+    assert_eq!(effects, [report("error.capacity", 1.0), LaunchEffect::Submit(Job::Launch(next))]);
 }
 
-// zookeeper.md check 37, drivers.md 1.4
 #[test]
 fn over_quota_is_no_failure() {
     let mut launch = begun(false);
@@ -138,23 +134,21 @@ fn over_quota_is_no_failure() {
     );
 }
 
-// zookeeper.md check 44, drivers.md 1.4 and 1.7.3
 #[test]
-fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
+fn an_attempt_that_times_out_is_cancelled_and_its_instance_deleted() {
     let mut launch = begun(false);
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(100.0)), [LaunchEffect::Abandon]);
-    // The instance came all the same.
+    // The cancelled job still reports an instance.
     let effects = launch.step(launched().1, MonotonicTime::at(101.0));
     let deletion =
         [LaunchEffect::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
     assert_eq!(effects, deletion);
-    // Nothing helps: the node fails, and who deletes it goes on trying.
+    // The deletion times out: the node fails, and the clean-up deletes its instance.
     let effects = launch.step(LaunchEvent::Clock, MonotonicTime::at(201.0));
     let ended = LaunchEffect::Finished(LaunchOutcome::Failed(timeout_error()));
     assert_eq!(effects, [LaunchEffect::Abandon, report("error.servercreatetimeout", 201.0), ended]);
 }
 
-// zookeeper.md check 47, drivers.md 1.4
 #[test]
 fn a_scan_that_fails_costs_the_attempt() {
     let mut launch = begun(true);
@@ -163,19 +157,19 @@ fn a_scan_that_fails_costs_the_attempt() {
     assert_eq!(effects, [report("error.keyscan", 61.0), delete("s1")]);
 }
 
-// drivers.md 1.7.3: the console is asked for before its server goes, and no answer is one too
+// The console is read before its server is deleted; a failed read does not stop the deletion.
 #[test]
 fn console_log_shows_the_console_after_a_failed_scan() {
-    for (answer, shown) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
+    for (answer, show_count) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
         let label = LaunchLabel { console_log: true, ..label(true) };
         let (mut launch, _) = Launch::begin(order(), &label, &rules(), MonotonicTime::at(0.0));
         launch.step(launched().1, MonotonicTime::at(1.0));
         let effects = launch.step(LaunchEvent::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
         assert_eq!(effects, [LaunchEffect::Submit(Job::Console(ExternalId::text("s1")))]);
         let effects = launch.step(ended(answer), MonotonicTime::at(62.0));
-        assert_eq!(effects[shown..], [report("error.keyscan", 62.0), delete("s1")]);
+        assert_eq!(effects[show_count..], [report("error.keyscan", 62.0), delete("s1")]);
         let show = LaunchEffect::ShowConsole { external_id: ExternalId::text("s1"), text: "panic".to_owned() };
-        assert!(effects[..shown].iter().all(|ask| *ask == show));
+        assert!(effects[..show_count].iter().all(|effect| *effect == show));
     }
 }
 
@@ -191,15 +185,15 @@ fn a_scan_of_an_abandoned_attempt_does_not_affect_the_next() {
     assert_eq!(launch.step(LaunchEvent::Scanned(2, Ok(Vec::new())), MonotonicTime::at(104.0)).len(), 2);
 }
 
-// drivers.md 1.7: of a launcher that died, one server may be known, and another one have been made since.
+// After a crash, one server may be recorded, and a second one may have been created since.
 #[test]
 fn an_unrecorded_instance_of_a_previous_session_is_searched_for_after_the_recorded_one() {
     let known = LaunchOrder { prior_instance: Some(ExternalId::text("s1")), may_exist: true, ..order() };
     let (mut launch, _) = Launch::begin(known, &label(false), &rules(), MonotonicTime::at(0.0));
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);
-    let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
+    let next = Arc::new(LaunchOrder { may_exist: true, ..order() });
     let effects = launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(2.0));
-    assert_eq!(effects, [LaunchEffect::Submit(Job::Launch(again))]);
+    assert_eq!(effects, [LaunchEffect::Submit(Job::Launch(next))]);
 }
 
 #[test]
@@ -207,9 +201,9 @@ fn an_abandoned_node_ends_when_its_job_ends() {
     let mut launch = begun(false);
     assert_eq!(launch.step(LaunchEvent::Abandon, MonotonicTime::at(1.0)), [LaunchEffect::Abandon]);
     assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.5)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
-    let given_up = CloudError::abandoned("abandoned");
+    let abandoned = CloudError::abandoned("abandoned");
     assert_eq!(
-        launch.step(ended(Err(given_up)), MonotonicTime::at(2.0)),
+        launch.step(ended(Err(abandoned)), MonotonicTime::at(2.0)),
         [LaunchEffect::Finished(LaunchOutcome::Abandoned)]
     );
 }

@@ -1,4 +1,4 @@
-//! Images in clouds that bear a builder's mark and of which no upload is known.
+//! `alien-image-list`: images in clouds that carry a builder's metadata and have no upload record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::commands::images::follow_uploads;
 use crate::commands::{clouds, images};
 use crate::output::Output;
 
-/// A cloud may have many images, in many pages.
+/// Timeout for listing images, which a cloud may return in many pages.
 const LIST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// One cloud that does not answer hides no other.
+/// Lists alien images. A cloud that does not respond hides no other.
 pub async fn list(
     zk: &Zk,
     config: &Config,
@@ -52,22 +52,22 @@ pub async fn list(
     Ok(output.outcome(json!(found))?)
 }
 
-/// Images that are nobody's, and the records that cannot be read, with the reasons.
+/// Images without an upload record, and records that cannot be read, with the reasons.
 type AlienImages = (Vec<StoredImage>, BTreeMap<String, String>);
 
 async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> anyhow::Result<AlienImages> {
     let provider = clouds::open(section).await?;
     let listed = tokio::time::timeout(LIST_TIMEOUT, provider.run(Job::ListImages)).await;
-    let Outcome::Images(images) = listed.map_err(|_| anyhow!("no answer within {} s", LIST_TIMEOUT.as_secs()))?? else {
-        return Err(anyhow!("its driver lists no images"));
+    let Outcome::Images(images) = listed.map_err(|_| anyhow!("no reply within {} s", LIST_TIMEOUT.as_secs()))?? else {
+        return Err(anyhow!("the driver does not list images"));
     };
     let configured: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();
-    // After the listing: whatever it shows had its record before.
+    // After the listing: the record of every listed image was written before.
     zk.sync(paths::IMAGES).await.context("cannot read images")?;
     without_upload(zk, name, &configured, images).await
 }
 
-/// What of these images no upload of this provider is known of.
+/// The images without a ready upload of this provider.
 async fn without_upload(
     zk: &Zk,
     name: &ProviderName,
@@ -82,7 +82,7 @@ async fn without_upload(
         })
         .filter_map(|(_, stored)| stored.record.external_id.as_ref().map(ExternalId::to_string))
         .collect();
-    // Of these nobody knows which image is theirs, but by its marks.
+    // Uploads with unreadable records; only the metadata of an image shows that it may be one of theirs.
     let skipped: Vec<UploadKey> = unreadable
         .keys()
         .filter_map(|path| match paths::parse(path) {
@@ -98,7 +98,7 @@ async fn without_upload(
     Ok((images.into_iter().filter(is_alien).collect(), unreadable))
 }
 
-/// One that bears no number of an upload may be of any of its build.
+/// Whether an image may belong to this upload. Without an upload number it may belong to any upload of its build.
 fn may_belong_to(image: &StoredImage, key: &UploadKey) -> bool {
     image.meta.get(BUILD_MARK).is_some_and(|build| build == key.build.as_str())
         && image.meta.get(UPLOAD_MARK).is_none_or(|upload| upload == key.upload.as_str())
@@ -110,7 +110,7 @@ mod tests {
     use crate::testing::TestStore;
 
     #[tokio::test]
-    async fn an_image_of_an_upload_that_cannot_be_read_is_nobodys_guess() {
+    async fn images_that_may_belong_to_an_unreadable_upload_are_not_listed() {
         let store = TestStore::new();
         let upload = |number: &str| format!("/nodepool/images/debian/builds/b1/providers/p/images/{number}");
         store.put(&upload("0000000001"), r#"{"state": "ready", "external_id": "known"}"#).await;
@@ -133,7 +133,7 @@ mod tests {
         let found = without_upload(&store.zk, &"p".into(), &configured, images.clone()).await.unwrap();
         assert_eq!(ids(&found), ["other-upload", "other-build"]);
         assert_eq!(found.1.keys().collect::<Vec<_>>(), [&upload("0000000002")]);
-        let of_another = without_upload(&store.zk, &"q".into(), &configured, images).await.unwrap();
-        assert_eq!(ids(&of_another), ["known", "skipped", "unnumbered", "other-upload", "other-build"]);
+        let of_other_provider = without_upload(&store.zk, &"q".into(), &configured, images).await.unwrap();
+        assert_eq!(ids(&of_other_provider), ["known", "skipped", "unnumbered", "other-upload", "other-build"]);
     }
 }

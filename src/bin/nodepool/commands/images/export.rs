@@ -1,4 +1,4 @@
-//! The file of an export: replaced as a whole or not at all, because it may be the only copy there is.
+//! The file of an export: replaced atomically, because it may be the only copy of the data.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Writes a file that only its owner can read. What stood there before stays until all of it is on the disk.
+/// Writes a file that only its owner can read. The previous file remains until the new one is completely on the disk.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     match target(path)? {
         Target::Stream => OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes()),
@@ -15,7 +15,7 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     }
 }
 
-/// Whether an export with something in it is there, which one of nothing must not take the place of.
+/// Whether the file is a non-empty export, which an empty one must not replace.
 pub fn holds_records(path: &Path) -> io::Result<bool> {
     let Target::File(path) = target(path)? else { return Ok(false) };
     let text = match std::fs::read(path) {
@@ -28,16 +28,17 @@ pub fn holds_records(path: &Path) -> io::Result<bool> {
 }
 
 enum Target {
-    /// Where it lies, behind links.
+    /// The path after following symbolic links.
     File(PathBuf),
-    /// A pipe, a terminal, what our own output goes to.
+    /// A pipe, a terminal, or this process's own output.
     Stream,
 }
 
 fn target(path: &Path) -> io::Result<Target> {
-    let is_ours = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|prefix| path.starts_with(prefix));
+    let is_own_output =
+        ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|prefix| path.starts_with(prefix));
     match std::fs::metadata(path) {
-        Ok(found) if found.is_file() && !is_ours => Ok(Target::File(std::fs::canonicalize(path)?)),
+        Ok(found) if found.is_file() && !is_own_output => Ok(Target::File(std::fs::canonicalize(path)?)),
         Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(_) => Ok(Target::Stream),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Target::File(path.to_owned())),
@@ -52,7 +53,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     let replaced = write_and_sync(file, text).and_then(|()| std::fs::rename(&temporary, path));
     if replaced.is_err() {
-        // What went wrong before is what is told.
+        // The earlier error is the one to report.
         let _ = std::fs::remove_file(&temporary);
     }
     replaced

@@ -1,4 +1,4 @@
-//! Commands that follow a build: `image-build --wait` to its end, `build-log` through what it writes.
+//! Commands that follow a build: `image-build --wait` until its end, `build-log` through its log.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,18 +22,18 @@ use crate::commands::images;
 use crate::commands::images::follow_uploads;
 use crate::output::Output;
 
-/// Between two looks at a log that is being written.
+/// Pause between two reads of a growing log.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What is waited for.
+/// Condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowUntil {
     Built,
-    /// By all providers that take the image.
+    /// To all providers that use the image.
     Uploaded,
 }
 
-/// Asks for a build and waits for its end. A build that fails is an error, though builders try again.
+/// Requests a build and waits for its end. A failed build is an error, although builders retry it.
 pub async fn image_build_and_wait(
     zk: &Zk,
     config: &Config,
@@ -60,35 +60,35 @@ pub async fn image_build_and_wait(
             return Ok(output.outcome(done)?);
         }
         if !awaited.is_in_progress(zk, snapshot.images.image(image)).await? {
-            bail!("the request for a build of {image} is gone, and there is no build");
+            bail!("the build request for {image} was removed before a build started");
         }
         output.flush()?;
-        snapshots.changed().await.context("the ZooKeeper session is over; the build goes on without us")?;
+        snapshots.changed().await.context("the ZooKeeper session expired; the build continues")?;
         if !snapshots.latest().connected {
-            output.note("the connection to ZooKeeper is lost, waiting for it")?;
+            output.note("connection to ZooKeeper lost, waiting for it")?;
         }
     }
 }
 
-/// Builds that are not what is asked for. Where somebody has asked already, the one that is under way may be, and its end takes the
-/// request along.
+/// Builds that do not satisfy the request. If a build was requested before, a running build does, because its end
+/// removes the request.
 fn earlier_builds(image: &Image) -> BTreeSet<BuildId> {
     let is_joined =
         |stored: &Versioned<ImageBuild>| image.requested_ms.is_some() && stored.record.state == BuildState::Building;
     image.builds.iter().filter(|(_, stored)| !is_joined(stored)).map(|(id, _)| id.clone()).collect()
 }
 
-/// What is known of the build that was asked for.
+/// Progress of the requested build.
 struct AwaitedBuild {
     image: ImageName,
-    /// Builds of before the request.
+    /// Builds from before the request.
     before: BTreeSet<BuildId>,
     started: BTreeSet<BuildId>,
     pause_reported: bool,
 }
 
 impl AwaitedBuild {
-    /// The build and its builder, when it is there.
+    /// The requested build and its builder, once it is ready.
     fn ready_build(
         &mut self,
         image: Option<&Image>,
@@ -96,7 +96,7 @@ impl AwaitedBuild {
     ) -> anyhow::Result<Option<(BuildId, Option<String>)>> {
         let Some(image) = image else { return Ok(None) };
         if image.paused && !std::mem::replace(&mut self.pause_reported, true) {
-            output.note(format_args!("{0} is paused: its build begins after `image-unpause {0}`", self.image))?;
+            output.note(format_args!("{0} is paused: its build starts after `image-unpause {0}`", self.image))?;
         }
         let new: Vec<(&BuildId, &Versioned<ImageBuild>)> =
             image.builds.iter().filter(|(id, _)| !self.before.contains(*id)).collect();
@@ -105,12 +105,12 @@ impl AwaitedBuild {
             let name = BuildKey::new(&self.image, id).file_name();
             let builder = build.builder.as_deref().unwrap_or("an unknown builder");
             if self.started.insert((*id).clone()) {
-                output.print(format_args!("{name} has been begun by {builder}"))?;
+                output.print(format_args!("{name} started on {builder}"))?;
             }
             match build.state {
                 BuildState::Ready => return Ok(Some(((*id).clone(), build.builder.clone()))),
                 BuildState::Failed => {
-                    bail!("{name} has failed; its log is on {builder}. The request stays, and the build is tried again")
+                    bail!("{name} has failed; its log is on {builder}. The request remains, and the build is retried")
                 }
                 BuildState::Building | BuildState::Deleting => {}
             }
@@ -118,7 +118,7 @@ impl AwaitedBuild {
         Ok(None)
     }
 
-    /// Where the picture shows neither the request nor a build, it may be old.
+    /// Whether the request or a build of it exists. A snapshot without either may be old, so ZooKeeper is read.
     async fn is_in_progress(&self, zk: &Zk, image: Option<&Image>) -> anyhow::Result<bool> {
         let is_shown = image.is_some_and(|image| image.requested_ms.is_some() || self.has_new_build(image));
         if is_shown || zk.exists(&paths::image_build_request(&self.image)).await?.is_some() {
@@ -133,14 +133,14 @@ impl AwaitedBuild {
     }
 }
 
-/// Whether to stay until the build has ended.
+/// Whether to follow the log until the build has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowMode {
     UntilBuildEnds,
     CurrentContent,
 }
 
-/// Shows the log of the newest build of an image, of one that is under way if there is one. It is a file of the builder's host.
+/// Shows the log of the newest build of an image, or of a running one. The log is a file on the builder's host.
 pub async fn build_log(
     zk: &Zk,
     config: &Config,
@@ -157,7 +157,7 @@ pub async fn build_log(
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let builder = build.builder.as_deref().unwrap_or("an unknown builder");
-            bail!("there is no {}; the build belongs to {builder}, and its log is there", path.display());
+            bail!("there is no {}; the build ran on {builder}, where its log is", path.display());
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
@@ -170,7 +170,7 @@ pub async fn build_log(
             break;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
-        // What is written before the end is recorded is read after it.
+        // Lines written before the end is recorded are read in the next pass.
         state = state_of(zk, &key).await?;
     }
     reader.finish(output)?;
@@ -190,13 +190,13 @@ async fn newest(zk: &Zk, image: &ImageName) -> anyhow::Result<Option<(BuildKey, 
     Ok(newest.map(|(key, stored)| (key, stored.record.clone())))
 }
 
-/// A record that is gone is that of a build which has ended.
+/// The state of a build; a build whose record is deleted has ended.
 async fn state_of(zk: &Zk, key: &BuildKey) -> anyhow::Result<BuildState> {
     let (images, _) = transfer::images(zk).await?;
     Ok(images.build(key).map_or(BuildState::Deleting, |stored| stored.record.state))
 }
 
-/// Whole lines, whatever pieces they come in.
+/// Splits the bytes of a growing file into whole lines.
 #[derive(Default)]
 struct LineReader {
     rest: Vec<u8>,
@@ -234,7 +234,7 @@ mod tests {
     use zookeeper_server::types::Op;
 
     async fn build(store: &TestStore, id: &str, state: &str) {
-        // The higher the number, the newer.
+        // A higher number is newer.
         let time: f64 = id.trim_start_matches('b').parse().unwrap();
         let record = json!({"state": state, "state_time": time, "builder": "nb01"}).to_string();
         let path = format!("/nodepool/images/debian/builds/{id}");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_build_is_waited_for_and_earlier_ones_are_none() {
+    async fn wait_follows_the_requested_build_and_ignores_earlier_ones() {
         for (end, expected) in [("ready", None), ("failed", Some("debian-b2 has failed; its log is on nb01"))] {
             let store = TestStore::new();
             build(&store, "b1", "ready").await;
@@ -266,7 +266,7 @@ mod tests {
                 build(&store, "b2", end).await;
             };
             let (captured, ()) = tokio::join!(waiting, building);
-            assert!(captured.out.starts_with("debian-b2 has been begun by nb01\n"), "{captured:?}");
+            assert!(captured.out.starts_with("debian-b2 started on nb01\n"), "{captured:?}");
             match expected {
                 None => {
                     assert!(captured.out.ends_with("debian-b2 is ready\n") && captured.result.is_none(), "{captured:?}")
@@ -277,23 +277,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_build_that_somebody_has_asked_for_is_joined_and_one_that_nobody_did_is_not() {
-        for is_asked in [true, false] {
+    async fn a_running_build_satisfies_the_request_only_if_it_was_requested_before() {
+        for is_requested in [true, false] {
             let store = TestStore::new();
             build(&store, "b1", "building").await;
             let request = "/nodepool/images/debian/request-build";
-            if is_asked {
+            if is_requested {
                 store.put(request, "").await;
             }
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
-            // The next write is then that of who asks.
+            // The next write is then that of the command.
             drop(Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap());
             let before = store.server.last_zxid();
             let waiting = capture(OutputFormat::Table, async |output| {
                 image_build_and_wait(&store.zk, &config, output, &"debian".into(), FollowUntil::Built).await
             });
             let building = async {
-                // Also one who asks in vain counts.
+                // A create that fails because the request exists counts as a write, too.
                 while store.server.last_zxid() == before {
                     tokio::task::yield_now().await;
                 }
@@ -302,17 +302,17 @@ mod tests {
                 store.zk.multi(vec![done, Op::delete(request, -1)]).await.unwrap();
             };
             let (captured, ()) = tokio::join!(waiting, building);
-            match is_asked {
+            match is_requested {
                 true => {
                     assert!(captured.out.ends_with("debian-b1 is ready\n") && captured.result.is_none(), "{captured:?}")
                 }
-                false => assert!(captured.error().contains("is gone"), "{captured:?}"),
+                false => assert!(captured.error().contains("was removed"), "{captured:?}"),
             }
         }
     }
 
     #[tokio::test]
-    async fn a_request_that_somebody_takes_back_ends_the_wait() {
+    async fn a_removed_build_request_ends_the_wait() {
         let store = TestStore::new();
         build(&store, "b1", "ready").await;
         let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
@@ -324,7 +324,7 @@ mod tests {
             store.zk.delete("/nodepool/images/debian/request-build", -1).await.unwrap();
         };
         let (captured, ()) = tokio::join!(waiting, withdrawing);
-        assert!(captured.error().contains("is gone"), "{captured:?}");
+        assert!(captured.error().contains("was removed"), "{captured:?}");
     }
 
     #[tokio::test]
@@ -340,7 +340,7 @@ mod tests {
         };
         assert_eq!(log(FollowMode::CurrentContent).await.out, "No build of debian found\n");
         build(&store, "b1", "ready").await;
-        assert!(log(FollowMode::CurrentContent).await.error().contains("the build belongs to nb01"));
+        assert!(log(FollowMode::CurrentContent).await.error().contains("the build ran on nb01"));
         build(&store, "b2", "building").await;
         let file = folder.path().join("debian-b2.log");
         std::fs::write(&file, "one\ntw").unwrap();

@@ -1,4 +1,5 @@
-//! `image-build --wait --uploads`: from a build that is ready to the providers that take it, with a bar for each on a terminal.
+//! `image-build --wait --uploads`: follows a ready build to all providers that use it, with a progress bar each on a
+//! terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
@@ -21,17 +22,17 @@ use serde_json::{Value, json};
 
 use crate::output::Output;
 
-/// Between two looks at how far the uploads are; builders tell it every second.
+/// Pause between two reads of the progress, which builders write every second.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a builder keeps with the lock of an upload.
+/// Progress that a builder writes into the lock of an upload.
 #[derive(Deserialize)]
 struct Progress {
     bytes: u64,
     of: u64,
 }
 
-/// The providers that take an image and are not paused for it.
+/// The providers that use an image and are not paused for it.
 pub fn upload_targets(config: &Config, image: &ImageName) -> BTreeSet<ProviderName> {
     let is_target = |section: &ProviderConfig| {
         driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images)
@@ -41,14 +42,14 @@ pub fn upload_targets(config: &Config, image: &ImageName) -> BTreeSet<ProviderNa
     providers.map(|(name, _)| name.clone()).collect()
 }
 
-/// The images that a provider's section names, with what it says of them.
+/// The images of a provider's section, with their entries.
 pub fn diskimages(section: &ProviderConfig) -> impl Iterator<Item = (ImageName, &YamlNode)> {
     let entries = section.section.list("diskimages").unwrap_or_default();
     entries.iter().filter_map(|entry| Some((ImageName::from(entry.get("name")?.as_text()?), entry)))
 }
 
-/// Waits until all of these providers have a build, or a newer one that takes its place: older ones are not uploaded any more. Uploads
-/// that fail are told; builders try them again.
+/// Waits until all of these providers have a build, or a newer one that replaces it: older builds are not uploaded any
+/// more. Failed uploads are reported; builders retry them.
 pub async fn wait(
     zk: &Zk,
     mirror: &Mirror,
@@ -66,13 +67,13 @@ pub async fn wait(
         match (newest(&snapshot.images, &build.image), before) {
             (Some((newest, time)), _) if newest == build => since = Some(time),
             (Some((newest, time)), Some(before)) if time > before => {
-                output.print(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
+                output.print(format_args!("{} replaced {}", newest.file_name(), build.file_name()))?;
                 (build, missing, since) = (newest, targets.clone(), Some(time));
                 done.clear();
             }
-            // The picture may be older than the build that was just seen.
+            // The snapshot may be older than the ready build.
             (_, None) => {}
-            _ => anyhow::bail!("{} is gone before it was uploaded to all providers", build.file_name()),
+            _ => anyhow::bail!("{} was deleted before it was uploaded to all providers", build.file_name()),
         }
         for provider in missing.clone() {
             for (upload, state, id) in uploads(&snapshot.images, &build, &provider) {
@@ -84,7 +85,7 @@ pub async fn wait(
                         done.push(json!({"provider": provider, "upload_id": upload, "external_id": id}));
                     }
                     UploadState::Failed if failed.insert((provider.clone(), upload.clone())) => {
-                        output.note(format_args!("upload {upload} to {provider} has failed; it is tried again"))?;
+                        output.note(format_args!("upload {upload} to {provider} has failed; it is retried"))?;
                     }
                     UploadState::Uploading | UploadState::Failed | UploadState::Deleting => {}
                 }
@@ -103,17 +104,16 @@ pub async fn wait(
         }
         tokio::select! {
             changed = snapshots.changed() => {
-                changed.context("the ZooKeeper session is over; the uploads go on without us")?;
+                changed.context("the ZooKeeper session expired; the uploads continue")?;
             }
             () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
 
-/// The build that is uploaded where it is missing, and since when it is there.
+/// The newest ready build, which providers without it upload, and since when it is ready.
 fn newest(images: &Images, image: &ImageName) -> Option<(BuildKey, Timestamp)> {
-    let view = images.image(image)?;
-    let (id, stored) = view.ready().into_iter().next()?;
+    let (id, stored) = images.image(image)?.ready().into_iter().next()?;
     Some((BuildKey::new(image, id), stored.record.state_time))
 }
 
@@ -123,7 +123,7 @@ fn uploads(images: &Images, build: &BuildKey, provider: &ProviderName) -> Vec<(U
     uploads.map(|(key, stored)| (key.upload.clone(), stored.record.state, id(&stored.record.external_id))).collect()
 }
 
-/// Nothing where nobody uploads, or a builder that does not tell.
+/// Progress of an upload; `None` if no upload is running or its builder does not write it.
 async fn progress(zk: &Zk, build: &BuildKey, provider: &ProviderName) -> Option<Progress> {
     let directory = paths::image_uploads_lock(&build.image, &build.build, provider);
     let holder = lock::contenders(zk, &directory).await.ok()?.into_iter().next()?;
@@ -167,7 +167,7 @@ mod tests {
     const BUILD: &str = "/nodepool/images/debian/builds/b1";
 
     #[tokio::test]
-    async fn providers_that_take_an_image_are_waited_for_unless_they_are_paused() {
+    async fn upload_targets_are_providers_that_use_the_image_and_are_not_paused() {
         let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}, {name: other}]\nproviders:\n\
                     \x20 - {name: one, driver: fake, cloud: c, pools: [], diskimages: [{name: debian}]}\n\
                     \x20 - {name: two, driver: fake, cloud: c, pools: [], diskimages: [{name: other}]}\n\
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn uploads_are_waited_for_and_failures_told() {
+    async fn wait_ends_with_the_uploads_and_reports_failures() {
         let store = TestStore::new();
         store.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
         let upload = |number: &str| format!("{BUILD}/providers/one/images/{number}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newer_build_takes_the_place_of_the_one_that_was_waited_for() {
+    async fn a_newer_build_replaces_the_awaited_one() {
         let store = TestStore::new();
         store.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
         let mirror = Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap();
@@ -207,21 +207,18 @@ mod tests {
         });
         let newer = "/nodepool/images/debian/builds/b2";
         let building = async {
-            // It looks at what there is first.
+            // The command reads the existing build first.
             tokio::task::yield_now().await;
             store.put(newer, json!({"state": "ready", "state_time": 2.0}).to_string()).await;
             let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-8"}).to_string();
             store.put(&format!("{newer}/providers/one/images/0000000001"), ready).await;
         };
         let (captured, ()) = tokio::join!(waiting, building);
-        assert_eq!(
-            captured.out,
-            "debian-b2 has taken the place of debian-b1\ndebian-b2 is uploaded to one as image-8\n"
-        );
+        assert_eq!(captured.out, "debian-b2 replaced debian-b1\ndebian-b2 is uploaded to one as image-8\n");
     }
 
     #[tokio::test]
-    async fn how_far_an_upload_is_lies_in_its_lock() {
+    async fn the_progress_of_an_upload_is_read_from_its_lock() {
         let store = TestStore::new();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
         store.put(BUILD, "{}".to_owned()).await;

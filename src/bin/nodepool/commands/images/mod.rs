@@ -1,4 +1,4 @@
-//! Commands about images: what there is, what is asked for, pauses, deletions, export and import.
+//! Commands about images: lists, build requests, pauses, deletions, export and import.
 
 pub mod alien;
 pub mod export;
@@ -59,14 +59,14 @@ pub fn note_unreadable(output: &mut Output<'_>, unreadable: BTreeMap<String, Str
     Ok(())
 }
 
-fn ages(screen: &Output<'_>) -> AgeFormat {
-    match screen.format {
+fn ages(output: &Output<'_>) -> AgeFormat {
+    match output.format {
         OutputFormat::Table => AgeFormat::Elapsed(clock::now()),
         OutputFormat::Json => AgeFormat::EpochSeconds,
     }
 }
 
-/// Asks for a build; asking twice is asking once.
+/// Requests a build; a second request has no further effect.
 pub async fn image_build(zk: &Zk, config: &Config, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
     request_build(zk, config, image).await?;
     Ok(output.outcome(json!({"outcome": "requested", "image": image}))?)
@@ -80,13 +80,13 @@ pub async fn request_build(zk: &Zk, config: &Config, image: &ImageName) -> anyho
         bail!("Skipping build request for image {image}; paused");
     }
     check_name(image)?;
-    make_path(zk, &paths::image_build_request(image)).await.context("cannot ask for a build")
+    make_path(zk, &paths::image_build_request(image)).await.context("cannot request a build")
 }
 
-/// A name is one element of a path; anything else would put a flag into the wrong place.
+/// An image name must be one path element; any other text would address another znode.
 fn check_name(image: &ImageName) -> anyhow::Result<()> {
     if !is_path_element(image.as_str()) {
-        bail!("{image} is no name of an image");
+        bail!("invalid image name {image}");
     }
     Ok(())
 }
@@ -96,7 +96,7 @@ pub async fn image_pause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) ->
     match zk.create(&paths::image_pause(image), Bytes::new(), CreateMode::Persistent).await {
         Ok(_) | Err(ZkError::NodeExists) => {}
         Err(ZkError::NoNode) => {
-            bail!("ZooKeeper knows no image {image}: it was never built, nor a build of it asked for")
+            bail!("no image {image} in ZooKeeper: it was never built or requested")
         }
         Err(error) => return Err(error.into()),
     }
@@ -114,7 +114,7 @@ pub async fn image_unpause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) 
 
 pub async fn dib_image_delete(zk: &Zk, output: &mut Output<'_>, id: &str) -> anyhow::Result<()> {
     let Some((image, build)) = id.rsplit_once('-') else {
-        bail!("{id} is no id of a build: one is IMAGE-BUILD, as dib-image-list shows it");
+        bail!("invalid build id {id}: expected IMAGE-BUILD, as in dib-image-list");
     };
     let key = BuildKey { image: ImageName::from(image), build: BuildId::from(build) };
     let missing = format!("Build {id} not found");
@@ -140,13 +140,14 @@ pub async fn image_delete(zk: &Zk, output: &mut Output<'_>, key: &UploadKey) -> 
     .await
 }
 
-/// What is said where nothing can be deleted.
+/// Messages for records that cannot be deleted.
 struct Messages<'a> {
     missing: &'a str,
     busy: &'a str,
 }
 
-/// Marks a record to be deleted. Others write it at the same time, so it is done on the version that was looked at.
+/// Marks a record for deletion. The write is conditional on the version that was read, because builders write it
+/// concurrently.
 async fn mark_deleting(
     zk: &Zk,
     output: &mut Output<'_>,
@@ -158,7 +159,7 @@ async fn mark_deleting(
     loop {
         let (data, stat) = match zk.get(path).await {
             Err(ZkError::NoNode) => return report_unchanged(output, id, "not found", messages.missing),
-            answer => answer?,
+            reply => reply?,
         };
         if data.is_empty() {
             return report_unchanged(output, id, "not found", messages.missing);
@@ -168,7 +169,7 @@ async fn mark_deleting(
         if is_busy(&record) {
             return report_unchanged(output, id, "busy", messages.busy);
         }
-        let Some(fields) = record.as_object_mut() else { bail!("the record at {path} is no JSON object") };
+        let Some(fields) = record.as_object_mut() else { bail!("the record at {path} is not a JSON object") };
         fields.insert("state".to_owned(), json!("deleting"));
         fields.insert("state_time".to_owned(), json!(clock::now()));
         match zk.set(path, Bytes::from(json::to_bytes(&record)), stat.version).await {
@@ -190,16 +191,16 @@ pub async fn export_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) ->
     note_unreadable(output, unreadable)?;
     let (count, shown) = (data.len(), path.display());
     if data.is_empty() && export::holds_records(path).with_context(|| format!("cannot read {shown}"))? {
-        bail!("ZooKeeper holds nothing of images, and {shown} is an export that does; it is left as it is");
+        bail!("ZooKeeper has no image data; refusing to overwrite the non-empty export {shown}");
     }
-    let text = String::from_utf8(json::to_bytes(&Value::Object(data))).context("the data is no text")?;
+    let text = String::from_utf8(json::to_bytes(&Value::Object(data))).context("the data is not UTF-8")?;
     export::write(path, &text).with_context(|| format!("cannot write {shown}"))?;
     Ok(output.outcome(json!({"outcome": "exported", "path": path.display().to_string(), "records": count}))?)
 }
 
 pub async fn import_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let invalid = |what: String| format!("{} is no file that export-image-data has written: {what}", path.display());
+    let invalid = |reason: String| format!("{} was not written by export-image-data: {reason}", path.display());
     let document: Value = match serde_json::from_str(&text) {
         Ok(document) => document,
         Err(error) => bail!(invalid(format!("{error}; nothing was imported"))),
@@ -208,7 +209,7 @@ pub async fn import_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) ->
         Ok(entries) => entries,
         Err(error) => bail!(invalid(format!("{error}; nothing was imported"))),
     };
-    transfer::import(zk, &entries).await.context("the import broke off; it can be run again")?;
+    transfer::import(zk, &entries).await.context("the import was interrupted; it can be repeated")?;
     Ok(output.outcome(json!({"outcome": "imported", "path": path.display().to_string(), "records": entries.len()}))?)
 }
 
@@ -221,7 +222,7 @@ mod tests {
     const DEBIAN: &str = "/nodepool/images/debian";
     const UPLOAD: &str = r#"{"state": "ready", "state_time": 5.0, "external_id": "img-1", "external_name": "debian-1", "format": "raw"}"#;
 
-    /// `debian` with the builds `b1`, ready, and `b2`, under way; the first one uploaded to `rax`.
+    /// `debian` with the builds `b1`, ready, and `b2`, running; `b1` is uploaded to `rax`.
     async fn store() -> TestStore {
         let store = TestStore::new();
         let ready = r#"{"state": "ready", "state_time": 5.0, "builder": "nb01", "formats": "raw,qcow2", "later": 1}"#;
@@ -244,7 +245,6 @@ mod tests {
         UploadKey { provider: "rax".into(), image: "debian".into(), build: "b1".into(), upload: "0000000003".into() }
     }
 
-    // operations.md checks 3, 4 and 8; §1.3
     #[tokio::test]
     async fn lists_show_builds_uploads_and_requests() {
         let store = store().await;
@@ -264,28 +264,26 @@ mod tests {
         assert!(table.out.lines().nth(1) == Some(header) && table.out.lines().count() == 4, "{}", table.out);
     }
 
-    // operations.md checks 9 and 11
     #[tokio::test]
-    async fn a_build_is_asked_for_once_and_only_of_images_that_are_built() {
+    async fn a_build_is_requested_once_and_only_of_configured_images() {
         let (store, text) = (store().await, "diskimages: [{name: debian}, {name: never, pause: true}]");
         let config = config(&format!("zookeeper-servers: [{{host: localhost}}]\n{text}")).await;
-        let ask = async |image: &str| {
+        let request = async |image: &str| {
             capture(OutputFormat::Json, async |output| image_build(&store.zk, &config, output, &image.into()).await)
                 .await
         };
-        assert_eq!(ask("never").await.error(), "Skipping build request for image never; paused");
-        assert_eq!(ask("gone").await.error(), "Trying to build a non disk-image-builder image: gone");
+        assert_eq!(request("never").await.error(), "Skipping build request for image never; paused");
+        assert_eq!(request("missing").await.error(), "Trying to build a non disk-image-builder image: missing");
         for _ in 0..2 {
-            assert!(ask("debian").await.result.is_none());
+            assert!(request("debian").await.result.is_none());
         }
         assert_eq!(listed(&store, "status").await[0]["build_request"], "pending");
         store.put(&format!("{DEBIAN}/builds/lock/0123__lock__0000000001"), "").await;
         assert_eq!(listed(&store, "status").await[0]["build_request"], "building");
     }
 
-    // operations.md check 8
     #[tokio::test]
-    async fn a_pause_shows_at_every_build_and_may_be_repeated() {
+    async fn a_pause_shows_in_every_build_and_may_be_repeated() {
         let store = store().await;
         let pause = async |image: &str| {
             capture(OutputFormat::Json, async |output| image_pause(&store.zk, output, &image.into()).await).await
@@ -293,7 +291,7 @@ mod tests {
         for _ in 0..2 {
             assert!(pause("debian").await.result.is_none());
         }
-        assert!(pause("gone").await.error().contains("knows no image gone"));
+        assert!(pause("missing").await.error().contains("no image missing"));
         let builds = listed(&store, "builds").await;
         assert_eq!((&builds[0]["state"], &builds[1]["state"]), (&json!("paused"), &json!("paused")));
         for _ in 0..2 {
@@ -309,13 +307,12 @@ mod tests {
         capture(OutputFormat::Table, async |output| dib_image_delete(&store.zk, output, id).await).await
     }
 
-    // operations.md checks 5, 6 and 12
     #[tokio::test]
-    async fn what_is_deleted_is_marked_and_what_is_under_way_is_not() {
+    async fn deletions_are_marked_except_of_running_builds_and_uploads() {
         let store = store().await;
         assert_eq!(delete_build(&store, "debian-b2").await.out, "Cannot delete a build in progress\n");
         assert_eq!(delete_build(&store, "debian-b9").await.out, "Build debian-b9 not found\n");
-        assert!(delete_build(&store, "debian").await.error().contains("is no id of a build"));
+        assert!(delete_build(&store, "debian").await.error().contains("invalid build id"));
         assert_eq!(delete_build(&store, "debian-b1").await.out, "");
         let record: Value = serde_json::from_str(&store.text(&format!("{DEBIAN}/builds/b1")).await).unwrap();
         assert_eq!((&record["state"], &record["later"]), (&json!("deleting"), &json!(1)));
@@ -334,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_of_more_than_one_element_lead_nowhere_and_nothing_is_created() {
+    async fn names_of_more_than_one_path_element_are_refused_and_nothing_is_created() {
         let store = store().await;
         let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian/builds}]";
         let config = config(text).await;
@@ -342,10 +339,10 @@ mod tests {
         for image in ["debian/builds", "", ".", "../images/debian", "debian/builds/b1"] {
             let captured =
                 capture(OutputFormat::Json, async |output| image_pause(&store.zk, output, &image.into()).await).await;
-            assert_eq!(captured.error(), format!("{image} is no name of an image"));
+            assert_eq!(captured.error(), format!("invalid image name {image}"));
             let captured =
                 capture(OutputFormat::Json, async |output| image_unpause(&store.zk, output, &image.into()).await).await;
-            assert_eq!(captured.error(), format!("{image} is no name of an image"));
+            assert_eq!(captured.error(), format!("invalid image name {image}"));
             let captured = capture(OutputFormat::Json, async |output| {
                 image_build(&store.zk, &config, output, &image.into()).await
             });
@@ -360,9 +357,8 @@ mod tests {
         assert_eq!(store.server.last_zxid(), before);
     }
 
-    // operations.md check 21
     #[tokio::test]
-    async fn what_was_exported_is_imported_as_it_was_and_later_uploads_get_later_numbers() {
+    async fn an_import_restores_the_export_and_later_uploads_get_later_numbers() {
         let (store, folder) = (store().await, tempfile::tempdir().unwrap());
         capture(OutputFormat::Json, async |output| image_pause(&store.zk, output, &"debian".into()).await).await;
         let file = folder.path().join("export.json");
@@ -378,14 +374,14 @@ mod tests {
         let next = format!("{DEBIAN}/builds/b1/providers/rax/images/");
         let (path, _) = empty.zk.create(&next, Bytes::new(), CreateMode::PersistentSequential).await.unwrap();
         assert!(path.as_str() > format!("{next}0000000003").as_str(), "{path}");
-        // Over data that is there, too.
+        // Over existing data, too.
         let captured =
             capture(OutputFormat::Json, async |output| import_image_data(&store.zk, output, &file).await).await;
         assert!(captured.result.is_none(), "{captured:?}");
     }
 
     #[tokio::test]
-    async fn an_export_replaces_the_file_before_it_and_only_its_owner_can_read_it() {
+    async fn an_export_replaces_the_file_and_only_its_owner_can_read_it() {
         let (store, folder) = (store().await, tempfile::tempdir().unwrap());
         let (file, link) = (folder.path().join("export.json"), folder.path().join("link.json"));
         std::fs::write(&file, "{}").unwrap();
@@ -396,41 +392,41 @@ mod tests {
             capture(OutputFormat::Json, async |output| export_image_data(&store.zk, output, &link).await).await;
         assert!(captured.result.is_none(), "{captured:?}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::io::read_to_string(before).unwrap(), "{}", "who reads the old one reads all of it");
+        assert_eq!(std::io::read_to_string(before).unwrap(), "{}", "an open reader still reads all of the old file");
         let written: Value = serde_json::from_slice(&std::fs::read(&link).unwrap()).unwrap();
         assert_eq!(written.as_object().map(|records| records.len()), Some(3));
         assert!(link.is_symlink());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside it");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file remains");
     }
 
     #[tokio::test]
-    async fn an_export_of_nothing_takes_no_others_place() {
+    async fn an_empty_export_does_not_replace_a_non_empty_one() {
         let (store, folder) = (store().await, tempfile::tempdir().unwrap());
         let file = folder.path().join("export.json");
         let export = async |store: &TestStore| {
             capture(OutputFormat::Json, async |output| export_image_data(&store.zk, output, &file).await).await
         };
-        let nothing = TestStore::new();
+        let empty = TestStore::new();
         for _ in 0..2 {
-            assert!(export(&nothing).await.result.is_none(), "one of nothing is no loss");
+            assert!(export(&empty).await.result.is_none(), "an empty export may be replaced");
         }
         assert_eq!(export(&store).await.json()["records"], 3);
-        let kept = std::fs::read(&file).unwrap();
-        let refused = export(&nothing).await.error();
-        assert!(refused.contains("ZooKeeper holds nothing of images"), "{refused}");
-        assert_eq!(std::fs::read(&file).unwrap(), kept);
+        let before = std::fs::read(&file).unwrap();
+        let refused = export(&empty).await.error();
+        assert!(refused.contains("ZooKeeper has no image data"), "{refused}");
+        assert_eq!(std::fs::read(&file).unwrap(), before);
     }
 
     #[tokio::test]
-    async fn of_a_file_that_is_no_export_nothing_is_imported() {
+    async fn an_invalid_export_is_not_imported_at_all() {
         let (store, folder) = (TestStore::new(), tempfile::tempdir().unwrap());
         let file = folder.path().join("export.json");
         for (text, expected) in [
             ("{", "EOF while parsing"),
-            ("[]", "no JSON object"),
-            (r#"{"/nodepool/nodes/1": "{}"}"#, "/nodepool/nodes/1 is no place"),
+            ("[]", "not a JSON object"),
+            (r#"{"/nodepool/nodes/1": "{}"}"#, "/nodepool/nodes/1 is not the path"),
             (r#"{"/nodepool/images/a/builds/b": "{"}"#, "cannot be read"),
-            (r#"{"/nodepool/images/a/pause": "", "/nodepool/images/a/builds/b": 5}"#, "is no text"),
+            (r#"{"/nodepool/images/a/pause": "", "/nodepool/images/a/builds/b": 5}"#, "is not a string"),
         ] {
             std::fs::write(&file, text).unwrap();
             let captured =

@@ -1,4 +1,4 @@
-//! A consumer of nodes, as Zuul is one: asks, waits, takes the nodes into use, and gives everything back.
+//! A consumer of nodes, as Zuul is one: submits a request, waits, puts the nodes in use, and releases everything.
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ use nodepool_zk::{SessionState, Zk, paths};
 use serde_json::json;
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
-/// How long the lock of a node is waited for that was handed to us; only clean-up could hold it, and briefly.
+/// Timeout for locking an assigned node, whose lock only the clean-up may hold, and briefly.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// Between two tries while no server answers.
+/// Pause between two attempts while no server responds.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Nodes that are locked or written at a time.
+/// Number of nodes that are locked or written concurrently.
 const MAX_CONCURRENT_NODES: usize = 100;
-/// How often a record may be changed under our lock, by writers that take none, before we give up.
+/// Attempts to write a record that other clients change without taking its lock.
 const WRITE_ATTEMPTS: usize = 10;
 
-/// What is asked for.
+/// Parameters of a request.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
-    /// One per node, in the order in which they are wanted.
+    /// One per node, in the order of the request.
     pub labels: Vec<LabelName>,
     pub tenant: Option<TenantName>,
     pub provider: Option<ProviderName>,
     /// Three digits.
     pub priority: String,
-    /// Who asks, for operators who look at the records.
+    /// Name of the requestor, for operators who read the record.
     pub requestor: String,
 }
 
-/// How a request ended.
+/// End of a request.
 #[derive(Debug)]
 pub enum RequestEnd {
     Fulfilled(NodeRequest),
     Failed(NodeRequest),
-    /// Somebody removed it.
+    /// Another client removed it.
     Removed,
 }
 
@@ -58,7 +58,7 @@ impl RequestEnd {
     }
 }
 
-/// Everything held on the way. It must end in [`Consumer::give_back`], which is the reason why no step consumes it.
+/// A request with its locked nodes. Its owner must call [`Consumer::release`] at the end, so no method consumes it.
 pub struct Consumer {
     zk: Zk,
     request: Option<RequestId>,
@@ -68,7 +68,7 @@ pub struct Consumer {
 /// A node whose lock we hold.
 pub struct LockedNode {
     pub id: NodeId,
-    /// The label for which it was handed out.
+    /// The label that it was assigned for.
     pub label: LabelName,
     pub node: Node,
     version: i32,
@@ -84,7 +84,7 @@ impl Consumer {
         &self.nodes
     }
 
-    /// Puts the request where the launchers see it.
+    /// Creates the request.
     pub async fn submit(&mut self, spec: &RequestSpec) -> anyhow::Result<RequestId> {
         let mut request = NodeRequest::new(spec.labels.clone(), &spec.requestor, clock::now());
         let event = uuid::Uuid::new_v4().simple().to_string();
@@ -98,8 +98,8 @@ impl Consumer {
         Ok(id)
     }
 
-    /// The request belongs to this session: should this program be killed, the launchers take the nodes back at the
-    /// session's end, and nothing waits for somebody who is gone.
+    /// Creates the request as an ephemeral znode: if this program is killed, the request is deleted when the session
+    /// ends, and the launchers reclaim its nodes.
     async fn create(&self, prefix: &str, request: &NodeRequest, event: &str) -> anyhow::Result<RequestId> {
         let data = bytes::Bytes::from(json::to_bytes(request));
         loop {
@@ -108,7 +108,7 @@ impl Consumer {
                 Err(ZkError::NoNode) => {
                     lock::make_path(&self.zk, paths::REQUESTS).await.context("cannot create the request")?
                 }
-                // It may have been created all the same; its event tells it from all others.
+                // The request may have been created; its event id identifies it.
                 Err(ZkError::Unknown(_)) => {
                     let scan = scan::requests(self.zk.as_ref()).await?;
                     let ours = |entry: &&RequestEntry| entry.stored.record.event_id.as_deref() == Some(event);
@@ -121,12 +121,12 @@ impl Consumer {
         }
     }
 
-    /// Resolves when the request has ended one way or the other.
+    /// Resolves when the request is fulfilled, failed or removed.
     pub async fn wait_for_end(&self) -> anyhow::Result<RequestEnd> {
-        let id = self.request.as_ref().context("nothing has been asked for")?;
+        let id = self.request.as_ref().context("no request was submitted")?;
         let path = paths::request(id);
         loop {
-            // The watch first: what happens after the read wakes us.
+            // The watch is set first, so that a change after the read is not missed.
             let watched = self.zk.exists_and_watch(&path).await;
             let read = scan::request(self.zk.as_ref(), id).await;
             let (changed, found) = match (watched, read) {
@@ -149,32 +149,32 @@ impl Consumer {
         }
     }
 
-    /// How the request has ended, if it has; without waiting.
+    /// The end of the request, if it has ended; does not wait.
     pub async fn poll_end(&self) -> anyhow::Result<Option<RequestEnd>> {
         let Some(id) = &self.request else { return Ok(None) };
         let Some(Ok(entry)) = scan::request(self.zk.as_ref(), id).await? else { return Ok(None) };
         Ok(RequestEnd::of(&entry.stored.record))
     }
 
-    /// Waiting costs nothing, so a server that is away is waited for as long as the session may live.
+    /// Waits for a server as long as the session may live: a waiting request holds no nodes.
     async fn wait_for_reconnect(&self) -> anyhow::Result<()> {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let mut session = self.zk.session();
         let state = session.wait_for(|state| *state != SessionState::Suspended).await.map(|state| *state);
         match state {
             Ok(SessionState::Connected) => Ok(()),
-            _ => bail!("the ZooKeeper session is over and with it the request"),
+            _ => bail!("the ZooKeeper session expired and the request with it"),
         }
     }
 
-    /// Locks the nodes, which makes them ours, and removes the request, which nobody needs any more.
+    /// Locks the assigned nodes, which makes them ours, and removes the request, which has served its purpose.
     pub async fn accept(&mut self, request: &NodeRequest) -> anyhow::Result<()> {
-        let id = self.request.clone().context("nothing has been asked for")?;
+        let id = self.request.clone().context("no request was submitted")?;
         if request.nodes.len() != request.node_types.len() {
-            bail!("{} nodes were handed out for {} labels", request.nodes.len(), request.node_types.len());
+            bail!("request has {} nodes for {} labels", request.nodes.len(), request.node_types.len());
         }
-        let wanted = request.nodes.iter().cloned().zip(request.node_types.iter().cloned());
-        let locking = stream::iter(wanted).map(|(node, label)| lock_node(self.zk.clone(), id.clone(), node, label));
+        let assigned = request.nodes.iter().cloned().zip(request.node_types.iter().cloned());
+        let locking = stream::iter(assigned).map(|(node, label)| lock_node(self.zk.clone(), id.clone(), node, label));
         let results: Vec<anyhow::Result<LockedNode>> = locking.buffered(MAX_CONCURRENT_NODES).collect().await;
         let mut failure = None;
         for result in results {
@@ -189,13 +189,13 @@ impl Consumer {
         }
     }
 
-    /// From now on the nodes are spent: whatever happens, nobody gets them a second time.
+    /// Marks the nodes as in use. From here on they are not assigned a second time, whatever happens.
     pub async fn put_in_use(&mut self) -> anyhow::Result<()> {
         self.write_all(NodeState::InUse).await
     }
 
-    /// Everything back: nodes in use are marked as used, the others are as good as before, locks and request go.
-    /// What cannot be given back in order is taken back by the launchers when the session ends.
+    /// Releases everything: marks nodes in use as used, leaves the others unchanged, and removes locks and request.
+    /// The launchers reclaim whatever could not be released when the session ends.
     pub async fn release(&mut self) -> anyhow::Result<()> {
         let marked = self.write_all(NodeState::Used).await;
         let locks = std::mem::take(&mut self.nodes).into_iter().map(|node| node.lock.release());
@@ -204,11 +204,11 @@ impl Consumer {
         let released: Result<(), ZkError> = released.into_iter().collect();
         let removed = self.remove_request().await;
         marked?;
-        released.context("cannot give back a lock")?;
+        released.context("cannot release a lock")?;
         removed
     }
 
-    /// Takes every node of ours that may go there to a state; the others stay as they are.
+    /// Writes a state to every locked node that may change to it, and leaves the others unchanged.
     async fn write_all(&mut self, state: NodeState) -> anyhow::Result<()> {
         let zk = &self.zk;
         let writes = stream::iter(&mut self.nodes).map(|node| node.write(zk, state));
@@ -228,17 +228,17 @@ impl Consumer {
     }
 }
 
-/// Locks a node that was handed to us, and makes sure that it still is ours.
+/// Locks an assigned node, and verifies that it is still allocated to the request.
 async fn lock_node(zk: Zk, request: RequestId, id: NodeId, label: LabelName) -> anyhow::Result<LockedNode> {
     let ours = |entry: &NodeEntry| entry.stored.record.allocation() == Some(&request);
-    let deallocated = || anyhow!("node {id} was handed out for {request} but is not reserved for it any more");
-    // Before the lock, because locking the node of somebody else would be in their way.
+    let deallocated = || anyhow!("node {id} was assigned to {request} but is no longer allocated to it");
+    // Checked before locking, because the lock of a reassigned node belongs to another consumer.
     read(&zk, &id).await?.filter(ours).ok_or_else(deallocated)?;
     let path = paths::node_lock(&id);
     let Some(lock) = lock::lock_within(&zk, &path, "", LOCK_WAIT).await? else {
         bail!("Timeout trying to acquire lock {path}");
     };
-    // Where this fails, the lock goes with its guard.
+    // If this fails, dropping the guard releases the lock.
     let entry = read(&zk, &id).await?.filter(ours).ok_or_else(deallocated)?;
     let (node, version) = ((*entry.stored.record).clone(), entry.stored.version);
     Ok(LockedNode { id, label, node, version, lock })
@@ -268,7 +268,7 @@ impl LockedNode {
                     self.version += 1;
                     return Ok(());
                 }
-                // Writers exist that take no lock, and a write of ours may have gone through unnoticed.
+                // Some writers take no lock, and a write without a reply may have succeeded.
                 Err(error) if matches!(error.root(), ZkError::BadVersion | ZkError::Unknown(_)) => {
                     self.reread(zk, &path).await?;
                     if self.node.state == state {
@@ -278,21 +278,22 @@ impl LockedNode {
                 Err(error) => return Err(error).with_context(|| format!("cannot write {path}")),
             }
         }
-        bail!("{path} is being changed all the time by somebody who ignores its lock")
+        bail!("{path} keeps changing: another client ignores its lock")
     }
 
     async fn reread(&mut self, zk: &Zk, path: &str) -> anyhow::Result<()> {
         let (data, stat) = zk.get(path).await.with_context(|| format!("cannot read {path}"))?;
-        let Decoded::Record(node) = decode(&data) else { bail!("{path} is no record any more") };
+        let Decoded::Record(node) = decode(&data) else { bail!("{path} has no valid record any more") };
         (self.node, self.version) = (node, stat.version);
         Ok(())
     }
 
-    /// Giving back what was never in use, or what somebody else has put elsewhere, needs no write.
+    /// A node that was never in use, or that another client has set to another state, needs no write when it is
+    /// released.
     fn check_skip(&self, state: NodeState) -> anyhow::Result<()> {
         match state {
             NodeState::Used => Ok(()),
-            _ => bail!("node {} is {} and cannot be taken into use", self.id, self.node.state),
+            _ => bail!("node {} is {} and cannot be set to in-use", self.id, self.node.state),
         }
     }
 }

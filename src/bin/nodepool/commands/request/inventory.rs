@@ -1,4 +1,4 @@
-//! What the user of the nodes is told about them: a table, JSON, an Ansible inventory, known hosts, variables.
+//! Description of the nodes for their user: a table, JSON, an Ansible inventory, known hosts, environment variables.
 
 use nodepool_model::records::node::Node;
 use nodepool_model::report::list::{Cell, Column};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::request::consumer::LockedNode;
 
-/// A node as its user sees it.
+/// Columns of the table of nodes.
 pub const COLUMNS: &[Column<Value>] = &[
     Column { key: "id", header: "ID", value: |node| (&node["id"]).into() },
     Column { key: "label", header: "Label", value: |node| (&node["label"]).into() },
@@ -19,14 +19,14 @@ pub const COLUMNS: &[Column<Value>] = &[
     Column { key: "attributes", header: "Attributes", value: |node| (&node["attributes"]).into() },
 ];
 
-/// One below the other: beside each other they would be wider than any terminal.
+/// One key per line: on one line they would be wider than a terminal.
 fn keys(node: &Value) -> Cell<'_> {
     let keys = node["host_keys"].as_array().map(Vec::as_slice).unwrap_or_default();
     let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
     keys.join("\n").into()
 }
 
-/// Whether credentials that stand in place of a port are part of the description.
+/// Whether the description includes credentials, which some drivers store in place of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credentials {
     Hidden,
@@ -66,7 +66,7 @@ pub fn describe(locked: &LockedNode, credentials: Credentials) -> Value {
     })
 }
 
-/// Where to connect to.
+/// Address to connect to.
 fn address(node: &Node) -> Option<&str> {
     let candidates = [&node.interface_ip, &node.public_ipv4, &node.public_ipv6, &node.private_ipv4, &node.hostname];
     candidates.into_iter().flatten().map(String::as_str).find(|address| !address.is_empty())
@@ -105,7 +105,7 @@ pub fn ansible(nodes: &[LockedNode], known_hosts_file: &str) -> Value {
     json!({"all": {"hosts": hosts, "children": groups}})
 }
 
-/// Names of groups may hold letters, digits and underscores only, and begin with no digit.
+/// Group names may contain only letters, digits and underscores, and do not start with a digit.
 fn group_name(label: &str) -> String {
     let name: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     match name.chars().next() {
@@ -139,7 +139,7 @@ fn host_variables(locked: &LockedNode, known_hosts_file: &str) -> Value {
     Value::Object(variables)
 }
 
-/// A host whose keys nobody knows cannot be checked; Zuul treats it the same.
+/// A host without recorded keys cannot be checked; Zuul does the same.
 fn ssh_arguments(node: &Node, known_hosts_file: &str) -> String {
     if node.host_keys.is_empty() {
         "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null".to_owned()
@@ -161,7 +161,7 @@ pub fn variables(nodes: &[LockedNode]) -> Vec<(String, String)> {
             ("USER", node.username.clone()),
         ];
         for (name, value) in values {
-            // Nothing outside can hold a zero byte.
+            // Environment variables cannot contain a zero byte.
             let value = value.unwrap_or_default().replace('\0', "");
             variables.push((format!("NODEPOOL_NODE_{}_{name}", index + 1), value));
         }

@@ -1,4 +1,4 @@
-//! `request`: nodes for a person or a command, who need not think about giving them back.
+//! `request`: nodes for a person or a command, released automatically at the end.
 
 pub mod consumer;
 pub mod inventory;
@@ -24,18 +24,18 @@ use crate::interrupts::{Interrupt, Interrupts};
 use crate::output::Output;
 use crate::session_watch;
 
-/// A request that takes longer than this is worth a word.
+/// Time after which a waiting request is reported.
 const NOTICE_DELAY: Duration = Duration::from_secs(2);
-/// How long giving back may take before we end without it.
+/// Timeout for releasing; the command then exits without it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a last look, or an explanation, may take after the time that was given is over.
+/// Timeout for the final check and the explanation after `--wait` has passed.
 const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What happens with nodes that no command is given for.
+/// How long nodes are held if there is no command.
 pub enum HoldPolicy {
-    /// Somebody looks at them: until a line or the end of the input comes.
+    /// Until the future resolves: at a line or the end of standard input.
     Until(BoxFuture<'static, ()>),
-    /// Nobody does.
+    /// Not at all: there is no terminal to press Enter on.
     Never,
 }
 
@@ -51,17 +51,15 @@ pub async fn request(
     let mut consumer = Consumer::new(zk.clone());
     let result = run_request(zk, &mut consumer, output, arguments, interrupts, hold_policy, session_timeout).await;
     let released = tokio::select! {
-        returned = tokio::time::timeout(RELEASE_TIMEOUT, consumer.release()) => match returned {
-            Ok(returned) => returned,
-            Err(_) => Err(anyhow::anyhow!("ZooKeeper does not answer")),
+        result = tokio::time::timeout(RELEASE_TIMEOUT, consumer.release()) => match result {
+            Ok(released) => released,
+            Err(_) => Err(anyhow::anyhow!("ZooKeeper does not respond")),
         },
         _ = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
     };
     if let Err(error) = released {
-        // What is left goes with our session, which ends with us.
-        output.note(format_args!(
-            "WARNING not everything was given back in order, the launchers do the rest: {error:#}"
-        ))?;
+        // The rest is released when the session ends, with this process.
+        output.note(format_args!("WARNING not everything was released, the launchers will clean up: {error:#}"))?;
     }
     result
 }
@@ -77,13 +75,13 @@ async fn run_request(
 ) -> anyhow::Result<u8> {
     let session_lost = || async {
         session_watch::wait_until_request_lost(zk, session_timeout).await;
-        anyhow::anyhow!("the ZooKeeper session is over and with it the request")
+        anyhow::anyhow!("the ZooKeeper session expired and the request with it")
     };
     let id = tokio::select! {
         biased;
         interrupt = interrupts.next() => return interrupted(output, interrupt),
         error = session_lost() => return Err(error),
-        asked = async { consumer.submit(&request_spec(arguments)).await } => asked?,
+        submitted = async { consumer.submit(&request_spec(arguments)).await } => submitted?,
     };
     let mut end = tokio::select! {
         biased;
@@ -92,16 +90,16 @@ async fn run_request(
         ended = wait(zk, consumer, output, arguments, &id) => ended?,
     };
     if end.is_none() {
-        // It may have been served in the very moment.
+        // The request may have been fulfilled at the same moment.
         end = tokio::time::timeout(EXPLANATION_TIMEOUT, consumer.poll_end()).await.ok().and_then(Result::ok).flatten();
     }
     let fulfilled = match end {
         Some(RequestEnd::Fulfilled(request)) => request,
         Some(RequestEnd::Failed(request)) => return failed(zk, output, &id, &request).await,
-        Some(RequestEnd::Removed) => bail!("the request {id} was removed by somebody else"),
+        Some(RequestEnd::Removed) => bail!("the request {id} was removed by another client"),
         None => return timed_out(zk, output, arguments, &id).await,
     };
-    let taken = async {
+    let accepted = async {
         consumer.accept(&fulfilled).await?;
         consumer.put_in_use().await
     };
@@ -109,7 +107,7 @@ async fn run_request(
         biased;
         interrupt = interrupts.next() => return interrupted(output, interrupt),
         error = session_lost() => return Err(error),
-        taken = taken => taken?,
+        accepted = accepted => accepted?,
     }
     if arguments.command.is_empty() {
         show(consumer, output, &id)?;
@@ -136,7 +134,7 @@ fn request_spec(arguments: &RequestArguments) -> RequestSpec {
     }
 }
 
-/// `None` where the time that was given is over.
+/// Waits for the end of the request; `None` after `--wait` has passed.
 async fn wait(
     zk: &Zk,
     consumer: &Consumer,
@@ -158,7 +156,7 @@ async fn wait(
         () = tokio::time::sleep(NOTICE_DELAY) => {}
     }
     output.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
-    // A remark that cannot be made is no reason to stop waiting.
+    // If this check fails, the wait continues without it.
     let unoffered = tokio::select! {
         ended = &mut ended => return ended.map(Some),
         () = &mut limit => return Ok(None),
@@ -204,7 +202,7 @@ async fn timed_out(
         let Some(Ok(entry)) = scan::request(zk.as_ref(), id).await? else { return Ok(None) };
         why::explain(zk, id, &entry.stored.record).await.map(Some)
     };
-    // Without a server, or with launchers that do not answer, there is nothing to explain it with.
+    // If ZooKeeper or the launchers do not respond, the explanation is omitted.
     let explained: Option<anyhow::Result<_>> = tokio::time::timeout(EXPLANATION_TIMEOUT, explaining).await.ok();
     if let Some(Ok(Some(explained))) = explained {
         for line in explained.sentences() {
@@ -237,20 +235,20 @@ async fn hold(
         many => format!("the {many} nodes"),
     };
     let HoldPolicy::Until(input) = hold_policy else {
-        let hint = "standard input is no terminal and there is no command to run";
-        output.note(format_args!("giving {count} back at once: {hint} (\"-- COMMAND\")"))?;
+        let hint = "standard input is not a terminal and there is no command to run";
+        output.note(format_args!("releasing {count} at once: {hint} (\"-- COMMAND\")"))?;
         return Ok(0);
     };
-    output.note(format_args!("holding {count}; press Enter to give {count} back"))?;
+    output.note(format_args!("holding {count}; press Enter to release {count}"))?;
     tokio::select! {
         () = input => {}
-        // The ordinary end of holding, so it is no failure.
+        // Holding normally ends with a signal, so the status is 0.
         _ = interrupts.next() => output.note("")?,
         () = session_watch::wait_until_nodes_lost(zk, session_timeout) => {
-            bail!("the ZooKeeper session is over, or may be soon, and with it the claim to {count}");
+            bail!("the ZooKeeper session expired or is about to; {count} may be reassigned");
         }
     }
-    output.note(format_args!("giving {count} back"))?;
+    output.note(format_args!("releasing {count}"))?;
     Ok(0)
 }
 
@@ -264,11 +262,11 @@ mod tests {
         let words = std::iter::once("nodepool").chain(std::iter::once("request")).chain(line.split(' '));
         match args::parse(words.map(Into::into)) {
             Ok((_, Command::Request(arguments))) => arguments,
-            _ => panic!("{line} is no request"),
+            _ => panic!("{line} is not a request"),
         }
     }
 
-    /// Asks while something happens; the status is part of what is said in the last line of the notes.
+    /// Runs `request` concurrently with `meanwhile`; returns its output and exit status.
     async fn run_request_while(
         store: &TestStore,
         line: &str,
@@ -297,7 +295,7 @@ mod tests {
         (captured, status)
     }
 
-    /// Nothing is left behind: no request, no lock, and nodes as they should be.
+    /// Asserts that there is no request and no lock, and that the nodes have these states.
     async fn assert_released(store: &TestStore, nodes: &[&str]) {
         let (requests, _) = store.zk.children("/nodepool/requests").await.unwrap();
         assert_eq!(requests, Vec::<String>::new());
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodes_are_shown_and_given_back_where_nobody_can_hold_them() {
+    async fn without_a_terminal_nodes_are_shown_and_released_at_once() {
         let store = TestStore::new();
         let line = "--label a --label b --tenant t --priority low";
         let (captured, status) =
@@ -326,9 +324,8 @@ mod tests {
         assert_released(&store, &["used", "used"]).await;
     }
 
-    // zookeeper.md check 102
     #[tokio::test]
-    async fn the_request_has_the_keys_that_zuul_reads_and_goes_with_its_session() {
+    async fn the_request_has_the_keys_that_zuul_reads_and_is_ephemeral() {
         let store = TestStore::new();
         let check = async {
             let path = store.wait_for_request().await;
@@ -345,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_they_are_held_the_nodes_are_locked_and_in_use() {
+    async fn held_nodes_are_locked_and_in_use() {
         let store = TestStore::new();
         let (release, released) = tokio::sync::oneshot::channel();
         let hold_policy = HoldPolicy::Until(Box::pin(async { released.await.unwrap() }));
@@ -364,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_while_waiting_takes_the_request_back() {
+    async fn a_signal_while_waiting_removes_the_request() {
         let store = TestStore::new();
         let (signals, mut interrupts) = Interrupts::channel();
         let signal = async {
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_takes_too_long_is_explained_and_taken_back() {
+    async fn a_request_that_times_out_is_explained_and_removed() {
         let store = TestStore::new();
         let (captured, status) = run_request_while(&store, "--label a --wait 60.5", HoldPolicy::Never, async {}).await;
         assert_eq!(status, 1);
@@ -389,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_fails_says_who_declined_it() {
+    async fn a_failed_request_names_the_pools_that_declined_it() {
         let store = TestStore::new();
         store.register_pool(&["a"], None).await;
         let (captured, status) =
@@ -400,9 +397,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_not_ours_any_more_ends_it_and_the_others_stay_ready() {
+    async fn a_reassigned_node_ends_the_request_and_the_others_stay_ready() {
         let store = TestStore::new();
-        let steal = async {
+        let reassign = async {
             let path = store.wait_for_request().await;
             let request =
                 store.text(&path).await.replace("\"nodes\": []", "\"nodes\": [\"0000000000\", \"0000000001\"]");
@@ -414,20 +411,20 @@ mod tests {
             let request = request.replace("\"requested\"", "\"fulfilled\"");
             store.zk.set(&path, request.into(), -1).await.unwrap();
         };
-        let (captured, status) = run_request_while(&store, "--label a --label b", HoldPolicy::Never, steal).await;
+        let (captured, status) = run_request_while(&store, "--label a --label b", HoldPolicy::Never, reassign).await;
         assert_eq!(status, 1);
-        assert!(captured.error().contains("node 0000000001 was handed out"), "{}", captured.error());
+        assert!(captured.error().contains("node 0000000001 was assigned"), "{}", captured.error());
         assert_released(&store, &["ready", "ready"]).await;
     }
 
     #[tokio::test]
-    async fn a_request_that_somebody_removes_is_over() {
+    async fn a_removed_request_ends_the_command() {
         let store = TestStore::new();
         let remove = async {
             let path = store.wait_for_request().await;
             store.zk.delete(&path, -1).await.unwrap();
         };
         let (captured, _) = run_request_while(&store, "--label a", HoldPolicy::Never, remove).await;
-        assert!(captured.error().contains("removed by somebody else"), "{}", captured.error());
+        assert!(captured.error().contains("removed by another client"), "{}", captured.error());
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a command with the nodes: their description in files and variables, signals passed on, its status ours.
+//! Runs a command with the nodes: describes them in files and variables, forwards signals, and returns its exit status.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,10 +20,10 @@ use crate::commands::request::inventory::{self, Credentials};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output::Output;
 
-/// How long a command may take to end after it was asked to, before it is killed.
+/// Time that a command has to exit after a signal, before it is killed.
 const GRACE_PERIOD: Duration = Duration::from_secs(10);
 
-/// A private directory with what a command reads; it goes when this does.
+/// A private directory with the files for a command; deleted on drop.
 struct NodeFiles {
     directory: PathBuf,
 }
@@ -57,12 +57,13 @@ impl NodeFiles {
 
 impl Drop for NodeFiles {
     fn drop(&mut self) {
-        // The nodes are what must be given back; a file left in the directory for temporary files is not worth more.
+        // Releasing the nodes must not fail because of a leftover temporary file.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Runs the command to its end and returns its status. It is asked to end when we are, and when the nodes are lost.
+/// Runs the command and returns its exit status. Signals are forwarded to it, and it is terminated if the nodes are
+/// lost.
 pub async fn run(
     nodes_lost: impl Future<Output = ()>,
     nodes: &[LockedNode],
@@ -85,7 +86,7 @@ pub async fn run(
     let child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            // The statuses that shells give.
+            // The exit statuses of shells.
             let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
             let message = format!("cannot run {}: {error}", Path::new(program).display());
             output.outcome(json!({"outcome": "failed", "message": message}))?;
@@ -96,7 +97,7 @@ pub async fn run(
     supervise(nodes_lost, child, interrupts, output).await
 }
 
-/// Where we are killed, the nodes go to others, and the command must not go on with them.
+/// Terminates the command if this process is killed: the nodes are then reassigned.
 #[allow(unsafe_code)]
 fn set_parent_death_signal(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call, which takes no lock and no memory.
@@ -116,8 +117,8 @@ async fn supervise(
         ended = child.wait() => return Ok(status(ended?)),
         interrupt = interrupts.next() => request_exit(&child, interrupt),
         () = nodes_lost => {
-            let why = "the ZooKeeper session is over, or may be soon, and with it the claim to the nodes";
-            output.note(format_args!("WARNING {why}; ending the command"))?;
+            let reason = "the ZooKeeper session expired or is about to; the nodes may be reassigned";
+            output.note(format_args!("WARNING {reason}; terminating the command"))?;
             has_lost_nodes = true;
             request_exit(&child, Interrupt::Terminated)
         }
@@ -129,15 +130,15 @@ async fn supervise(
     Ok(exit_status)
 }
 
-/// Who has told a command to end.
+/// Sender of the signal that asks a command to exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InterruptSource {
     Nodepool,
-    /// We believe so.
+    /// Assumed, because the signal does not name its sender.
     Terminal,
 }
 
-/// Waits for a command that was asked to end.
+/// Waits for a command that was asked to exit.
 async fn wait_for_exit(
     mut child: Child,
     mut source: InterruptSource,
@@ -150,10 +151,10 @@ async fn wait_for_exit(
         tokio::select! {
             ended = child.wait() => return Ok(status(ended?)),
             interrupt = interrupts.next() => source = request_exit(&child, interrupt),
-            // It may have been somebody else, who meant us alone.
+            // Another process may have sent the signal to this process only.
             () = &mut half, if source == InterruptSource::Terminal => source = request_exit(&child, Interrupt::Terminated),
             () = &mut deadline => {
-                output.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE_PERIOD.as_secs()))?;
+                output.note(format_args!("WARNING the command did not exit within {} s, killing it", GRACE_PERIOD.as_secs()))?;
                 child.start_kill()?;
                 return Ok(status(child.wait().await?));
             }
@@ -161,19 +162,20 @@ async fn wait_for_exit(
     }
 }
 
-/// Passes a signal on, unless the terminal has sent it to the command as well.
+/// Forwards a signal, unless the terminal has sent it to the command as well.
 fn request_exit(child: &Child, interrupt: Interrupt) -> InterruptSource {
     if interrupt == Interrupt::Interrupted && is_in_the_foreground() {
         return InterruptSource::Terminal;
     }
     if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
-        // One that has ended meanwhile is found by the wait that follows.
+        // If the command has exited meanwhile, the following wait returns.
         let _ = nix::sys::signal::kill(Pid::from_raw(id), interrupt.signal());
     }
     InterruptSource::Nodepool
 }
 
-/// Whether Ctrl-C goes to our process group, which is the command's as well. Where standard input comes from says nothing of that.
+/// Whether Ctrl-C is sent to our process group, which includes the command. Standard input does not have to be that
+/// terminal.
 fn is_in_the_foreground() -> bool {
     let foreground = File::open("/dev/tty").ok().and_then(|terminal| nix::unistd::tcgetpgrp(terminal).ok());
     foreground == Some(nix::unistd::getpgrp())

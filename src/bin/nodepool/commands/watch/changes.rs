@@ -1,4 +1,4 @@
-//! What has changed from one picture to the next, as one JSON document per change.
+//! Changes from one snapshot to the next, as one JSON document each.
 
 use std::collections::BTreeMap;
 
@@ -36,25 +36,25 @@ impl Kind {
     }
 }
 
-/// What a thing is told by: if it is another one, the thing has changed.
+/// Value that differs whenever the object has changed.
 type Fingerprint = (i64, bool);
 type Fingerprints = BTreeMap<(Kind, String), Fingerprint>;
 
-/// Remembers of everything only whether it has changed.
+/// Compares snapshots by the fingerprints of their objects, so that no record is kept in memory.
 #[derive(Default)]
 pub struct ChangeTracker {
     previous: Option<Fingerprints>,
 }
 
 impl ChangeTracker {
-    /// The first picture is told as a whole.
+    /// The changes since the previous snapshot; for the first one, all objects.
     pub fn update(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Value> {
         let fingerprints = fingerprints(snapshot);
         let mut documents = Vec::new();
         for ((kind, id), fingerprint) in &fingerprints {
-            let change = match self.previous.as_ref().map(|seen| seen.get(&(*kind, id.clone()))) {
-                None => "there",
-                Some(None) => "new",
+            let change = match self.previous.as_ref().map(|previous| previous.get(&(*kind, id.clone()))) {
+                None => "existing",
+                Some(None) => "created",
                 Some(Some(old)) if old != fingerprint => "changed",
                 Some(Some(_)) => continue,
             };
@@ -64,7 +64,7 @@ impl ChangeTracker {
         }
         for (kind, id) in self.previous.iter().flat_map(BTreeMap::keys) {
             if !fingerprints.contains_key(&(*kind, id.clone())) {
-                documents.push(json!({"change": "gone", "kind": kind.as_str(), "id": id}));
+                documents.push(json!({"change": "deleted", "kind": kind.as_str(), "id": id}));
             }
         }
         self.previous = Some(fingerprints);
@@ -94,7 +94,7 @@ fn fingerprints(snapshot: &Snapshot) -> Fingerprints {
     fingerprints
 }
 
-/// The numbers of uploads are counted for each build and provider.
+/// Upload numbers are counted per build and provider, so the id contains both.
 fn upload_id(key: &nodepool_model::records::image_upload::UploadKey) -> String {
     format!("{}-{}/{}/{}", key.image, key.build, key.provider, key.upload)
 }
@@ -103,12 +103,12 @@ fn is_paused(images: &Images, key: &BuildKey) -> bool {
     images.image(&key.image).is_some_and(|image| image.paused)
 }
 
-/// As the lists show it.
+/// The record, as a row of the list of its kind.
 fn record_document(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
     let ages = AgeFormat::EpochSeconds;
     let images = &snapshot.images;
     let found = match kind {
-        Kind::Connection => Some(json!(if snapshot.connected { "there" } else { "lost" })),
+        Kind::Connection => Some(json!(if snapshot.connected { "connected" } else { "disconnected" })),
         Kind::Node => snapshot.node(&id.into()).map(|stored| {
             let locked = snapshot.is_node_locked(&id.into());
             let row = NodeRow { id: id.into(), node: stored.record.clone(), locked, now };
@@ -156,26 +156,32 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told_once_and_then_each_change() {
+    fn every_object_is_reported_once_and_then_each_change() {
         let (mut tracker, mut snapshot) = (ChangeTracker::default(), Snapshot::default());
         snapshot.connected = true;
         put(&mut snapshot, "1", 1, "ready");
-        assert_eq!(reported(&mut tracker, &snapshot), ["there connection zookeeper there", "there node 1 ready"]);
+        assert_eq!(
+            reported(&mut tracker, &snapshot),
+            ["existing connection zookeeper connected", "existing node 1 ready"]
+        );
         assert_eq!(reported(&mut tracker, &snapshot), Vec::<String>::new());
         put(&mut snapshot, "2", 2, "building");
         put(&mut snapshot, "1", 3, "in-use");
-        assert_eq!(reported(&mut tracker, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
-        let mut view = LockState { exists: true, ..LockState::default() };
-        view.contenders.insert("0__lock__0000000000".to_owned());
-        snapshot.set_node_lock("2".into(), view);
+        assert_eq!(reported(&mut tracker, &snapshot), ["changed node 1 in-use", "created node 2 building"]);
+        let mut lock = LockState { exists: true, ..LockState::default() };
+        lock.contenders.insert("0__lock__0000000000".to_owned());
+        snapshot.set_node_lock("2".into(), lock);
         assert_eq!(reported(&mut tracker, &snapshot), ["changed node 2 building"]);
         snapshot.remove_node(&"1".into());
         snapshot.connected = false;
-        assert_eq!(reported(&mut tracker, &snapshot), ["changed connection zookeeper lost", "gone node 1 -"]);
+        assert_eq!(
+            reported(&mut tracker, &snapshot),
+            ["changed connection zookeeper disconnected", "deleted node 1 -"]
+        );
     }
 
     #[test]
-    fn images_builds_and_uploads_are_told_as_the_lists_show_them() {
+    fn images_builds_and_uploads_are_reported_as_rows_of_the_lists() {
         let (mut tracker, mut snapshot) = (ChangeTracker::default(), Snapshot::default());
         snapshot.images.add_image("debian".into());
         tracker.update(&snapshot, Timestamp(0.0));

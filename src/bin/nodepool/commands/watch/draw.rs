@@ -1,4 +1,4 @@
-//! The view on the screen: what there is in a few words, the panes, the rows of one of them, and the keys.
+//! Drawing of the view: a summary line, the tabs of the panes, the rows of one pane, and the keys.
 
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::request::RequestState;
@@ -14,7 +14,7 @@ use unicode_width::UnicodeWidthStr;
 use super::panes::{List, Pane};
 use super::view::View;
 
-/// A cell that is wider shows its beginning.
+/// Wider cells are cut off.
 const MAX_CELL_WIDTH: usize = 48;
 const SPACING: u16 = 2;
 const KEYS: &str = "q quit  Tab pane  ↑↓ row  / filter  s sort  r reverse";
@@ -69,8 +69,8 @@ fn tabs_line(view: &View, shown: usize) -> Line<'static> {
         };
         spans.extend([Span::styled(format!(" {number} {} ", pane.title()), style), Span::raw(" ")]);
     }
-    let marked = if shown == 0 { 0 } else { view.selected + 1 };
-    spans.push(Span::raw(format!(" {marked}/{shown}")));
+    let selected = if shown == 0 { 0 } else { view.selected + 1 };
+    spans.push(Span::raw(format!(" {selected}/{shown}")));
     Line::from(spans)
 }
 
@@ -85,7 +85,7 @@ fn keys_line(view: &View) -> Line<'static> {
     Line::styled(KEYS, Style::new().add_modifier(Modifier::DIM))
 }
 
-/// Only rows that are in sight are made into something to draw.
+/// Draws the visible rows of a list; no widgets are built for the others.
 fn draw_list(frame: &mut Frame<'_>, area: Rect, view: &View, list: List) {
     let (sorted, is_reversed) = (view.order().column, view.order().is_reversed);
     let headers: Vec<String> = list
@@ -103,7 +103,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, view: &View, list: List) {
         let cells = rows.iter().map(|row| row[index].width()).max().unwrap_or(0);
         cells.max(headers[index].width()).min(MAX_CELL_WIDTH)
     };
-    // The first columns say most: those that do not fit are the last ones.
+    // The first columns are the most important, so the last ones are omitted if the width is too small.
     let mut remaining = usize::from(area.width);
     let mut widths = Vec::new();
     for width in (0..headers.len()).map(width_of) {
@@ -130,7 +130,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, view: &View, list: List) {
     frame.render_widget(table, area);
 }
 
-/// By the word for a state of whatever it is.
+/// Style of a state, of any kind of object.
 fn style_of(state: &str) -> Style {
     match state {
         "ready" | "fulfilled" => Style::new().fg(Color::Green),

@@ -1,4 +1,4 @@
-//! `watch`: what there is, as it changes; a view on a terminal, a JSON document per change elsewhere.
+//! `watch`: follows the state in ZooKeeper; a view on a terminal, a JSON document per change otherwise.
 
 mod draw;
 mod changes;
@@ -28,10 +28,10 @@ use snapshot_source::SnapshotSource;
 use terminal::Terminal;
 use view::{View, ViewAction};
 
-/// Faster than this nobody reads.
+/// Minimum time between two redraws or two batches of changes.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether the view is shown: somebody has to look at it and to press keys.
+/// Whether the view is shown: it needs a terminal for output and keys.
 pub fn is_interactive(format: OutputFormat) -> bool {
     format == OutputFormat::Table && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
@@ -51,7 +51,7 @@ pub async fn watch(config: &Arc<Config>, output: &mut Output<'_>, limit: Option<
     result
 }
 
-/// A line per change, until a signal comes or nobody reads any more.
+/// Prints a line per change, until a signal arrives or the output is closed.
 async fn print(
     snapshots: &mut watch::Receiver<Arc<Snapshot>>,
     interrupts: &mut Interrupts,
@@ -67,7 +67,7 @@ async fn print(
         output.flush()?;
         let next = Instant::now() + REDRAW_INTERVAL;
         tokio::select! {
-            changed = snapshots.changed() => changed.context("nobody looks at ZooKeeper any more")?,
+            changed = snapshots.changed() => changed.context("the ZooKeeper snapshot feed stopped")?,
             interrupt = interrupts.next() => return Ok(interrupt.status()),
             Ok(()) = &mut closed => return Ok(0),
         }
@@ -75,14 +75,14 @@ async fn print(
     }
 }
 
-/// Told when the other end of the pipe is closed, which a quiet system would show only with its next change.
+/// Resolves when the reader closes the pipe; without it that would be detected only at the next change.
 fn output_closed() -> oneshot::Receiver<()> {
     let (sender, receiver) = oneshot::channel();
     // A thread of its own, which the runtime does not wait for.
     std::thread::spawn(move || {
         let output = std::io::stdout();
         let mut fds = [PollFd::new(output.as_fd(), PollFlags::empty())];
-        // Not asked for and told all the same: POLLERR of a pipe, POLLHUP of a socket or a terminal.
+        // Reported without being requested: POLLERR of a pipe, POLLHUP of a socket or a terminal.
         while poll(&mut fds, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
         let _ = sender.send(());
     });
@@ -104,8 +104,8 @@ async fn show(snapshots: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut I
                 ViewAction::Nothing => false,
             },
             changed = snapshots.changed() => {
-                changed.context("nobody looks at ZooKeeper any more")?;
-                // Drawn with what else comes until then.
+                changed.context("the ZooKeeper snapshot feed stopped")?;
+                // Further changes until then are drawn at the same time.
                 due = due.min(terminal.drawn_at() + REDRAW_INTERVAL);
                 view.set_snapshot(snapshots.borrow_and_update().clone());
                 false
@@ -113,7 +113,7 @@ async fn show(snapshots: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut I
         };
         if is_due {
             terminal.draw(|frame| draw::draw(frame, &mut view, clock::now()))?;
-            // Ages go on where nothing else changes.
+            // Ages advance even if nothing else changes.
             due = terminal.drawn_at() + view.refresh_interval();
         }
     }

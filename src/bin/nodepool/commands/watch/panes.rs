@@ -1,4 +1,4 @@
-//! The lists that the view shows, each with its columns, made from one picture.
+//! The lists of the view with their columns, each built from one snapshot.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ impl List {
     }
 }
 
-/// States that are shown together, by the column of their sum.
+/// Columns of the labels pane with the node states that each counts.
 const GROUPS: [(&str, &[NodeState]); 7] = [
     ("Building", &[NodeState::Init, NodeState::Building, NodeState::Testing]),
     ("Ready", &[NodeState::Ready]),
@@ -96,7 +96,7 @@ const GROUPS: [(&str, &[NodeState]); 7] = [
     ("Failed", &[NodeState::Failed, NodeState::Aborted]),
 ];
 
-/// Of each provider and label how many nodes are in which state. A node of several labels is one of the first.
+/// Counts nodes by provider, label and state. A node with several labels counts for the first.
 fn labels(snapshot: &Snapshot) -> List {
     let mut counts: BTreeMap<(String, String), [usize; GROUPS.len()]> = BTreeMap::new();
     for (_, stored) in snapshot.nodes() {

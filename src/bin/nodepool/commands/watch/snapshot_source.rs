@@ -1,4 +1,4 @@
-//! Pictures of ZooKeeper, one after the other, over as many sessions as it takes.
+//! Snapshots of ZooKeeper as a watch channel that outlives sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 
 use crate::connect;
 
-/// Between two attempts to get what a server has refused for good, which somebody may mend.
+/// Pause after a failed attempt. Final errors are retried as well: an operator may fix their cause meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How long taking leave of ZooKeeper may take.
+/// Timeout for closing the session.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct SnapshotSource {
@@ -25,7 +25,8 @@ pub struct SnapshotSource {
 }
 
 impl SnapshotSource {
-    /// Returns with the first picture. A session that cannot be had is an error here; later ones are tried for ever.
+    /// Returns with the first snapshot. Failing to open the first session is an error; later sessions are retried
+    /// forever.
     pub async fn open(config: Arc<Config>, limit: Option<Duration>) -> anyhow::Result<Self> {
         let session = connect::session(&config, limit).await?;
         let mirror = mirror(&session).await?;
@@ -34,10 +35,10 @@ impl SnapshotSource {
         Ok(Self { snapshots, follower })
     }
 
-    /// Nobody looks any more.
+    /// Stops following and closes the session.
     pub async fn close(self) {
         drop(self.snapshots);
-        // A server that does not answer finds out by itself.
+        // If the server does not respond, the session expires.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.follower).await;
     }
 }
@@ -72,7 +73,7 @@ async fn follow(
     }
 }
 
-/// Until the session ends.
+/// Publishes the mirror's snapshots until the session ends.
 async fn forward_snapshots(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch::Sender<Arc<Snapshot>>) {
     let zk: Zk = session.clone();
     let (mut states, mut snapshots) = (zk.session(), mirror.subscribe());
@@ -89,7 +90,7 @@ async fn forward_snapshots(session: &Arc<RealConnection>, mirror: &Mirror, publi
                 }
                 publish.send_replace(snapshots.latest_and_mark_seen());
             }
-            // What there is now is for another session.
+            // The restored state is read by a new session.
             () = mirror.store_rolled_back() => return session.close().await,
         }
     }
@@ -104,7 +105,7 @@ async fn next_session(config: &Config) -> (Arc<RealConnection>, Mirror) {
         };
         match attempt.await {
             Ok(next) => return next,
-            Err(error) => tracing::warn!(target: "nodepool.zk.ZooKeeperClient", "{error:#}; trying again"),
+            Err(error) => tracing::warn!(target: "nodepool.zk.ZooKeeperClient", "{error:#}; retrying"),
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
     }

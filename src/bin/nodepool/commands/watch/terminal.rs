@@ -1,4 +1,4 @@
-//! The terminal while the view has it: its keys one by one, a second screen, and everything as it was at the end.
+//! The terminal of the view: raw keys and the alternate screen, both restored at the end.
 
 use std::io::Stdout;
 
@@ -16,7 +16,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// From here on a panic gives the terminal back before it says what happened.
+    /// From here on a panic restores the terminal before it prints its message.
     pub fn open() -> anyhow::Result<Self> {
         let screen = ratatui::try_init().context("cannot draw on this terminal")?;
         Ok(Self { screen, events: EventStream::new(), drawn_at: Instant::now() })
@@ -24,7 +24,7 @@ impl Terminal {
 
     /// The next key, or a change of the size.
     pub async fn key(&mut self) -> anyhow::Result<Event> {
-        let event = self.events.next().await.context("the terminal is gone")?;
+        let event = self.events.next().await.context("the terminal was closed")?;
         event.context("cannot read from the terminal")
     }
 
@@ -41,7 +41,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // A terminal that was closed needs no restoring.
         let _ = ratatui::try_restore();
     }
 }

@@ -1,4 +1,4 @@
-//! What the view shows at the moment, and what keys change about it.
+//! State of the view: snapshot, pane, filter, order and selection, and how keys change them.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use nodepool_model::snapshot::Snapshot;
 
 use super::panes::{List, Pane};
 
-/// With more rows than this, ages go on more slowly: making them anew takes time.
+/// With more rows than this, ages are redrawn less often, because formatting them takes time.
 const MANY_ROWS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +31,15 @@ pub struct SortOrder {
 pub struct View {
     pub snapshot: Arc<Snapshot>,
     pub pane: Pane,
-    /// Rows without it are not shown.
+    /// Only rows that contain this text are shown.
     pub filter: String,
     /// The filter is being typed.
     pub is_typing: bool,
-    /// The row that is marked, and the first that is shown.
+    /// Index of the selected row.
     pub selected: usize,
+    /// Index of the first row on the screen.
     pub first_visible: usize,
-    /// Of each pane.
+    /// Order of each pane.
     orders: [SortOrder; Pane::ALL.len()],
     columns: usize,
     rows: usize,
@@ -70,7 +71,7 @@ impl View {
         self.orders[self.pane as usize]
     }
 
-    /// Until ages have to be drawn anew.
+    /// How long the displayed ages stay valid.
     pub fn refresh_interval(&self) -> Duration {
         match self.rows {
             _ if self.pane == Pane::Labels => Duration::from_secs(3600),
@@ -80,7 +81,7 @@ impl View {
         }
     }
 
-    /// The rows to show of the pane, filtered and sorted; the mark stays on one of them.
+    /// The rows of the pane, filtered and sorted; clamps the selection to them.
     pub fn list(&mut self, now: Timestamp) -> List {
         let mut list = self.pane.list(&self.snapshot, now);
         if !self.filter.is_empty() {
@@ -119,7 +120,7 @@ impl View {
         let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c' | 'd') if with_control => return ViewAction::Quit,
-            // Draws everything anew, too.
+            // Also redraws everything.
             KeyCode::Char('l') if with_control => return ViewAction::Redraw,
             KeyCode::Char(_) if with_control => return ViewAction::Nothing,
             _ => {}
@@ -170,7 +171,7 @@ impl View {
         (self.pane, self.selected, self.first_visible) = (pane, 0, 0);
     }
 
-    /// Through all columns, and back to the order of the lists.
+    /// Selects the next column to sort by; after the last, the order of the lists.
     fn sort_by_next(&mut self) {
         let order = &mut self.orders[self.pane as usize];
         let next = order.column.map_or(0, |column| column + 1);
@@ -178,15 +179,15 @@ impl View {
     }
 }
 
-/// Numbers by their size, ages by their length, everything else as text.
+/// Compares numbers by value, ages by duration, everything else as text.
 fn compare(one: &str, other: &str) -> Ordering {
-    match (size(one), size(other)) {
+    match (numeric_value(one), numeric_value(other)) {
         (Some(one), Some(other)) => one.total_cmp(&other),
         _ => one.cmp(other),
     }
 }
 
-fn size(text: &str) -> Option<f64> {
+fn numeric_value(text: &str) -> Option<f64> {
     match text.split(':').collect::<Vec<_>>()[..] {
         [number] => number.parse().ok(),
         [days, hours, minutes, seconds] => {
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
     use nodepool_model::snapshot::versioned::Versioned;
 
-    /// Three nodes of two providers.
+    /// A view of three nodes of two providers.
     fn view() -> View {
         let mut snapshot = Snapshot::default();
         let records = [
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_typed_shown_at_once_and_taken_back() {
+    fn a_filter_applies_while_it_is_typed_and_is_cleared_by_esc() {
         let mut view = view();
         press(&mut view, "2/IN-usq");
         assert_eq!(first_column(&mut view), Vec::<String>::new());
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_sorted_by_any_column_and_ages_by_their_length() {
+    fn rows_are_sorted_by_any_column_and_ages_by_duration() {
         let mut view = view();
         press(&mut view, "2ss");
         assert_eq!(first_column(&mut view), ["0000000002", "0000000003", "0000000001"]);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_stays_on_a_row_and_in_sight() {
+    fn the_selection_stays_on_a_row_and_visible() {
         let mut view = view();
         view.page_size = 2;
         press(&mut view, "2jjjj");

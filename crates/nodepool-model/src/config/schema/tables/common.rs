@@ -78,16 +78,16 @@ static TENANT_LIMIT: Section = Section {
     )
 };
 
-/// Every provider has these.
+/// Keys of every provider.
 pub const PROVIDER: &[Key] =
     &[required("name", Text), key("driver", Text), key("max-concurrency", Integer), key("priority", Integer)];
 
-/// Every pool has these.
+/// Keys of every pool.
 pub const POOL: &[Key] = &[key("max-servers", Integer), key("node-attributes", AnyMap), key("priority", Integer)];
 
 pub const CONNECTION: &[Key] = &[key("connection-type", Text), key("connection-port", Integer)];
 
-/// How to run things on a node.
+/// How to run commands on a node.
 pub const SHELL: &[Key] = &[key("python-path", Text), key("shell-type", Text)];
 
 pub static STATIC: Section = section("a static provider", &[PROVIDER, &[key("pools", List(&Map(&STATIC_POOL)))]]);

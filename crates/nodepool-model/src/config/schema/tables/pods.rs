@@ -37,7 +37,7 @@ const POD: &[Key] = &[
     key("extra-resources", COUNTS),
 ];
 
-/// What goes onto a pod however it is described.
+/// Metadata of a pod, with either description.
 const METADATA: &[Key] = &[key("labels", AnyMap), key("dynamic-labels", AnyMap), key("annotations", AnyMap)];
 
 const NAME: &[Key] = &[required("name", Text)];

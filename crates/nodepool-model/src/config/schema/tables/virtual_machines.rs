@@ -4,13 +4,13 @@ use super::common::{CONNECTION, COUNTS, POOL, PROVIDER, SHELL, TEXTS};
 use crate::config::schema::dsl::Shape::*;
 use crate::config::schema::dsl::{Key, RequiredKeys, Section, exclusive, key, required, section};
 
-/// How long and how often to try.
+/// Timeouts and retries of launches.
 pub const LAUNCH: &[Key] =
     &[key("boot-timeout", Integer), key("launch-timeout", Integer), key("launch-retries", Integer)];
 
 pub static OPENSTACK: Section = section("an openstack provider", &[PROVIDER, LAUNCH, SERVERS]);
 
-/// The same keys, and the knobs of a cloud that is not there.
+/// The keys of openstack, and the settings of the fake cloud.
 pub static FAKE: Section = section("a fake provider", &[PROVIDER, LAUNCH, SERVERS, &[key("fake", Map(&FAKE_CLOUD))]]);
 
 static FAKE_CLOUD: Section = section(
