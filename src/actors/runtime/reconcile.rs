@@ -11,6 +11,7 @@ use actix::fut::ActorFuture;
 use actix::{Actor, AsyncContext, Context};
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::task::AtomicWaker;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -21,7 +22,6 @@ use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription};
-use nodepool_zk::mirror::wake_signal::WakeSignal;
 
 /// After a run, the thread belongs to other actors for this multiple of its duration. Under load, changes accumulate,
 /// and one run handles all of them.
@@ -48,7 +48,7 @@ pub struct Triggers {
     /// Shared pool state, for actors that depend on it.
     shared_pools: Option<watch::Receiver<SharedPoolState>>,
     /// Woken by each published snapshot, `requeue_now` and `requeue_at`.
-    wake_signal: Arc<WakeSignal>,
+    waker: Arc<AtomicWaker>,
     /// Each resolves when its facts or the shared pool state changed.
     sources: FuturesUnordered<LocalBoxFuture<'static, Option<TriggerSource>>>,
     is_requeued: bool,
@@ -75,14 +75,14 @@ impl TriggerSource {
 
 impl Triggers {
     pub fn new(mirror: Arc<Mirror>) -> Self {
-        let wake_signal = Arc::new(WakeSignal::default());
-        mirror.wake_on_publish(&wake_signal);
+        let waker = Arc::new(AtomicWaker::new());
+        mirror.wake_on_publish(&waker);
         Self {
             snapshots: mirror.subscribe(),
             mirror,
             facts: Vec::new(),
             shared_pools: None,
-            wake_signal,
+            waker,
             sources: FuturesUnordered::new(),
             is_requeued: false,
             timer: None,
@@ -143,7 +143,7 @@ impl Triggers {
     /// Requests a run now, for example after an answer that may have freed resources.
     pub fn requeue_now(&mut self) {
         self.is_requeued = true;
-        self.wake_signal.wake();
+        self.waker.wake();
     }
 
     /// Requests a run at this time, instead of the time requested before.
@@ -159,13 +159,13 @@ impl Triggers {
             Some(timer) => timer.as_mut().reset(at),
             None => self.timer = Some(Box::pin(sleep_until(at))),
         }
-        self.wake_signal.wake();
+        self.waker.wake();
     }
 
     /// Ready if a change was not marked as observed. A source that has closed causes no change.
     fn poll(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
         // Registered first, so that no change in between is missed.
-        self.wake_signal.register(task.waker());
+        self.waker.register(task.waker());
         while let Poll::Ready(Some(source)) = self.sources.poll_next_unpin(task) {
             self.sources.extend(source.map(|source| source.changed().boxed_local()));
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
+use futures::task::AtomicWaker;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -17,7 +18,6 @@ use tokio::task::JoinHandle;
 use super::bulk;
 use super::follower::Follower;
 use super::own_writes::{OwnWriteTracker, PendingWrite};
-use super::wake_signal::WakeSignal;
 use crate::Zk;
 use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::{NodeId, RequestId};
@@ -102,7 +102,7 @@ pub(super) struct State {
     /// Revision of the published snapshot; `None` when the mirror is dropped.
     pub(super) revisions: Option<watch::Sender<u64>>,
     /// Woken at each publication, as long as their owners exist.
-    pub(super) wake_signals: Vec<Weak<WakeSignal>>,
+    pub(super) wakers: Vec<Weak<AtomicWaker>>,
     pub(super) transition_stream: Option<TransitionStream>,
     /// Whether the snapshot differs from the published one.
     pub(super) is_dirty: bool,
@@ -235,7 +235,7 @@ impl Mirror {
             own_writes: OwnWriteTracker::default(),
             foreign_writes,
             revisions: Some(watch::Sender::new(0)),
-            wake_signals: Vec::new(),
+            wakers: Vec::new(),
             transition_stream: None,
             is_dirty: false,
         }));
@@ -283,9 +283,9 @@ impl Mirror {
         }
     }
 
-    /// From now on the signal is woken at each publication.
-    pub fn wake_on_publish(&self, signal: &Arc<WakeSignal>) {
-        lock(&self.state).wake_signals.push(Arc::downgrade(signal));
+    /// Wakes a task at each publication, which is cheaper than a channel when many tasks wait.
+    pub fn wake_on_publish(&self, waker: &Arc<AtomicWaker>) {
+        lock(&self.state).wakers.push(Arc::downgrade(waker));
     }
 
     /// From now on each published snapshot is also sent to `batches`, with the transitions that led to it.
@@ -388,7 +388,7 @@ impl State {
         if let Some(revisions) = &self.revisions {
             revisions.send_replace(revision);
         }
-        self.wake_signals.retain(|signal| signal.upgrade().inspect(|signal| signal.wake()).is_some());
+        self.wakers.retain(|waker| waker.upgrade().inspect(|waker| waker.wake()).is_some());
     }
 
     fn request_reads(&self, paths: Vec<String>) {

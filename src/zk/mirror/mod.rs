@@ -6,4 +6,3 @@ pub(crate) mod follower;
 pub mod mirror;
 pub(crate) mod own_writes;
 pub mod records;
-pub mod wake_signal;
