@@ -17,7 +17,8 @@ use nodepool_model::snapshot::{Snapshot, Versioned};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
-use nodepool_policy::scheduler::pool_context::{PoolContext, Reservations, StaticHostIndex};
+use nodepool_policy::scheduler::pool_context::{PoolContext, StaticHostIndex};
+use nodepool_policy::scheduler::reservations::Reservations;
 use python_yaml::parse;
 
 const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::inputs::Inputs;
 use crate::scheduler::allocate::all_pools_declined;
-use crate::scheduler::pool_context::{PoolContext, Reservations};
+use crate::scheduler::pool_context::PoolContext;
 use crate::scheduler::reason::Reason;
+use crate::scheduler::reservations::Reservations;
 use nodepool_model::records::ids::{LauncherId, NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};

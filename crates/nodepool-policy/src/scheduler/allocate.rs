@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{launch_decline_reasons, place};
 use super::matching::{self, Shortage};
-use super::pool_context::{Placement, PoolContext, Reservations, StaticHostIndex};
+use super::pool_context::{Placement, PoolContext, StaticHostIndex};
 use super::reason::Reason;
 use crate::inputs::Inputs;
+use crate::scheduler::reservations::Reservations;
 use nodepool_model::config::PoolConfig;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pool_context::{Placement, PoolContext, Reservations};
+use super::pool_context::{Placement, PoolContext};
 use super::reason::Reason;
 use crate::inputs::Inputs;
+use crate::scheduler::reservations::Reservations;
 use nodepool_driver::facts::{LabelImage, Unavailable};
 use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;

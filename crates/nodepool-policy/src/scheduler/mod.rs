@@ -7,6 +7,7 @@ pub mod matching;
 pub mod min_ready;
 pub mod pool_context;
 pub mod reason;
+pub mod reservations;
 pub mod shared_pools;
 pub mod tenant_usage;
 pub mod verdicts;
