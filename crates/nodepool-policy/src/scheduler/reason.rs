@@ -174,12 +174,10 @@ impl fmt::Display for Reason {
             // The texts up to the colon are Nodepool 11's.
             Reason::Disabled => f.write_str("pool is disabled by max_servers"),
             Reason::LabelsNotAvailable(labels) => write!(f, "node type(s) [{}] not available", join(labels)),
-            Reason::TooManyNodes { wanted } => {
-                write!(
-                    f,
-                    "it requests {wanted} nodes; a request can have at most {MAX_NODES}: split it into several requests"
-                )
-            }
+            Reason::TooManyNodes { wanted } => write!(
+                f,
+                "it requests {wanted} nodes; a request can have at most {MAX_NODES}: split it into several requests"
+            ),
             Reason::LabelsBroken { labels, why } => write!(f, "node type(s) [{}] not available: {why}", join(labels)),
             Reason::ImagesNotAvailable { labels, why } => {
                 write!(f, "images are not available: those of [{}]: {why}", join(labels))
