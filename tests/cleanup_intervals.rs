@@ -1,4 +1,4 @@
-//! How often the launcher cleans up and from which age on: the rules, and the flags that set them.
+//! Intervals and minimum ages of the launcher's clean-up: the rules and the flags that set them.
 
 mod daemon_process;
 mod in_process_launcher;
@@ -36,38 +36,36 @@ async fn exists(zk: &Zk, path: &str) -> bool {
     zk.exists(path).await.unwrap().is_some()
 }
 
-/// How many seconds a znode is still there.
+/// Seconds until the znode is deleted.
 async fn seconds_until_deleted(zk: &Zk, path: &str) -> f64 {
     let began = clock::now();
     while exists(zk, path).await {
         sleep(Duration::from_millis(20)).await;
-        assert!((clock::now() - began).0 < 100_000.0, "{path} stays for ever");
+        assert!((clock::now() - began).0 < 100_000.0, "{path} is never deleted");
     }
     (clock::now() - began).0
 }
 
-// zookeeper.md checks 25, 74, rule C1
 #[test]
 fn an_old_lock_of_a_deleted_request_is_deleted_with_its_contender() {
     on_paused_time(async {
         let (zookeeper, consumer, _process) = launcher(|options| options.lock_cleanup = Seconds(1000.0)).await;
         let peer: Zk = zookeeper.connect();
-        // A Python launcher that locks a request which is gone by then leaves its contender behind.
-        let gone = RequestId::from("200-0000009999");
-        let _left = lock::try_lock(&peer, &paths::request_lock(&gone), "").await.unwrap().unwrap();
-        // Another one has a request that nobody here can serve.
+        // A Nodepool 11 launcher that locks an already deleted request leaves its contender behind.
+        let deleted = RequestId::from("200-0000009999");
+        let _abandoned = lock::try_lock(&peer, &paths::request_lock(&deleted), "").await.unwrap().unwrap();
+        // Another one locks a request that this launcher cannot serve.
         let waiting = consumer.submit_labels(&["a", "a"]).await;
         let _held = lock::try_lock(&peer, &paths::request_lock(&waiting), "").await.unwrap().unwrap();
         sleep(Duration::from_secs(900)).await;
-        assert_eq!(consumer.count(&paths::request_lock(&gone)).await, 1, "it is younger");
+        assert_eq!(consumer.count(&paths::request_lock(&deleted)).await, 1, "the lock is younger than the limit");
         sleep(Duration::from_secs(200)).await;
-        assert!(!exists(&consumer.zk, &paths::request_lock(&gone)).await);
+        assert!(!exists(&consumer.zk, &paths::request_lock(&deleted)).await);
         sleep(Duration::from_secs(2000)).await;
-        assert_eq!(consumer.count(&paths::request_lock(&waiting)).await, 1, "its request is there");
+        assert_eq!(consumer.count(&paths::request_lock(&waiting)).await, 1, "the request exists");
     });
 }
 
-// operations.md: --lock-cleanup
 #[test]
 fn lock_cleanup_is_the_age_of_locks_to_delete() {
     for age in [2.5, 30.25] {
@@ -78,13 +76,12 @@ fn lock_cleanup_is_the_age_of_locks_to_delete() {
             let (_zookeeper, consumer, _process) = launcher(tune).await;
             let stale = paths::request_lock(&RequestId::from("200-0000009999"));
             create(&consumer.zk, &stale).await;
-            let lasted = seconds_until_deleted(&consumer.zk, &stale).await;
-            assert!((age - 0.05..age + 0.35).contains(&lasted), "{lasted} s instead of {age} s");
+            let lifetime = seconds_until_deleted(&consumer.zk, &stale).await;
+            assert!((age - 0.05..age + 0.35).contains(&lifetime), "{lifetime} s instead of {age} s");
         });
     }
 }
 
-// operations.md: --cleanup-interval
 #[test]
 fn cleanup_interval_bounds_the_age_of_empty_nodes() {
     for interval in [0.5, 100.25] {
@@ -101,7 +98,6 @@ fn cleanup_interval_bounds_the_age_of_empty_nodes() {
     }
 }
 
-// operations.md: --delete-interval
 #[test]
 fn delete_interval_is_the_retry_delay_of_deletions() {
     for interval in [0.75, 40.5] {
@@ -129,7 +125,6 @@ fn delete_interval_is_the_retry_delay_of_deletions() {
     }
 }
 
-// operations.md: --lock-cleanup, --delete-interval and --cleanup-interval, as a process is given them
 #[tokio::test]
 async fn cleanup_flags_accept_decimals() {
     let work_dir = WorkDir::new("");
@@ -143,7 +138,9 @@ async fn cleanup_flags_accept_decimals() {
     for path in [stale.as_str(), EMPTY_NODE] {
         create(&zk, path).await;
     }
-    // By default neither goes within a minute.
-    wait::until("both to go", PROCESS_TIMEOUT, async || !exists(&zk, &stale).await && !exists(&zk, EMPTY_NODE).await)
-        .await;
+    // With the default values neither would be deleted within a minute.
+    wait::until("both to be deleted", PROCESS_TIMEOUT, async || {
+        !exists(&zk, &stale).await && !exists(&zk, EMPTY_NODE).await
+    })
+    .await;
 }

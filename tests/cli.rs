@@ -1,4 +1,4 @@
-//! The command `nodepool` as it is typed, against the embedded coordinator: output, files, statuses, signals.
+//! The command `nodepool` against the embedded coordinator: output, files, exit statuses, signals.
 
 mod support;
 
@@ -72,7 +72,7 @@ impl CliHarness {
         serde_json::from_slice(&data).unwrap()
     }
 
-    /// Gives the one request there is a node per label, as a launcher would.
+    /// Fulfils the only request with a node per label, as a launcher would.
     async fn fulfill_request(&self) {
         let name = wait::until_some("a request", DEADLINE, async || {
             self.children("/nodepool/requests").await.into_iter().next()
@@ -152,7 +152,6 @@ fn signal(child: &Child, signal: nix::sys::signal::Signal) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
 }
 
-// operations.md checks 1 and 2
 #[tokio::test]
 async fn help_version_and_usage_errors_have_exit_statuses() {
     let help = output_of(nodepool(&[])).await;
@@ -160,12 +159,11 @@ async fn help_version_and_usage_errors_have_exit_statuses() {
     assert!(help.stdout.contains("Usage: nodepool"), "{}", help.stdout);
     let version = output_of(nodepool(&["--version"])).await;
     assert_eq!((version.status, version.stdout.as_str()), (Some(0), "Nodepool version: 12.0.0\n"));
-    let mistake = output_of(nodepool(&["image-bake"])).await;
-    assert_eq!((mistake.status, mistake.stdout.as_str()), (Some(2), ""));
-    assert!(mistake.last_stderr_line().starts_with("nodepool: error: "), "{}", mistake.stderr);
+    let usage_error = output_of(nodepool(&["no-such-command"])).await;
+    assert_eq!((usage_error.status, usage_error.stdout.as_str()), (Some(2), ""));
+    assert!(usage_error.last_stderr_line().starts_with("nodepool: error: "), "{}", usage_error.stderr);
 }
 
-// operations.md check 3
 #[tokio::test]
 async fn unreadable_records_are_shown_or_named_and_never_fatal() {
     let harness = CliHarness::new().await;
@@ -208,7 +206,7 @@ async fn the_standalone_configuration_is_the_default_and_is_named() {
 #[tokio::test]
 async fn an_unreachable_zookeeper_is_reported_within_the_timeout() {
     let home = tempfile::tempdir().unwrap();
-    // Bound and dropped: nobody listens there.
+    // Bound and dropped: no process listens on this port.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let file = home.path().join("nodepool.yaml");
     let text = format!("{{zookeeper-servers: [{{host: 127.0.0.1, port: {free}}}], labels: [], providers: []}}");
@@ -236,10 +234,10 @@ async fn unloadable_files_fail_with_a_reason_and_fail_validation() {
     }
     let servers = "zookeeper-servers: [{host: localhost}]";
     std::fs::write(&file, format!("{{zookeper-timeout: 1, {servers}, labels: [], providers: []}}")).unwrap();
-    let refused = output_of(nodepool(&["-c", file.to_str().unwrap(), "config-validate", "-o", "json"])).await;
-    let document: Value = serde_json::from_str(&refused.stdout).unwrap();
+    let rejected = output_of(nodepool(&["-c", file.to_str().unwrap(), "config-validate", "-o", "json"])).await;
+    let document: Value = serde_json::from_str(&rejected.stdout).unwrap();
     assert_eq!(document["problems"].as_array().map(Vec::len), Some(1), "{document}");
-    assert!(refused.last_stderr_line().ends_with("is not valid: 1 error"), "{}", refused.stderr);
+    assert!(rejected.last_stderr_line().ends_with("is not valid: 1 error"), "{}", rejected.stderr);
     std::fs::write(&file, format!("{{{servers}, labels: [], providers: []}}")).unwrap();
     let output = output_of(nodepool(&["-c", file.to_str().unwrap(), "config-validate"])).await;
     assert_eq!((output.status, output.stderr.lines().count()), (Some(0), 1), "{}", output.stderr);
@@ -255,7 +253,7 @@ async fn a_failed_write_of_the_output_is_an_error() {
         assert_eq!(output.status, Some(1));
         assert!(output.last_stderr_line().contains("No space left on device"), "{format}: {:?}", output.stderr);
     }
-    // Of flags that are given twice the last one counts.
+    // The last value of a repeated flag applies.
     let output = harness.run("--debug --debug -c /nonexistent -c nodepool.yaml list").await;
     assert_eq!(output.status, Some(0), "{}", output.stderr);
     assert!(output.stderr.contains("DEBUG nodepool.zk.ZooKeeperClient: connected"), "{}", output.stderr);
@@ -270,7 +268,7 @@ async fn a_failed_export_keeps_the_previous_file() {
     let file = harness.home.path().join("export.json");
     assert_eq!(harness.run("export-image-data export.json").await.status, Some(0));
     let before = std::fs::read(&file).unwrap();
-    // In units of 512 bytes, and the write fails instead of ending the process.
+    // The limit is in units of 512 bytes. With XFSZ ignored, the write fails instead of killing the process.
     let script = "trap '' XFSZ; ulimit -f 2; exec \"$0\" -c nodepool.yaml export-image-data export.json";
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_nodepool")]).current_dir(harness.home.path()).kill_on_drop(true);
@@ -279,8 +277,8 @@ async fn a_failed_export_keeps_the_previous_file() {
     assert_eq!(failed.status, Some(1), "{}", failed.stderr);
     assert!(failed.last_stderr_line().contains("cannot write export.json: "), "{}", failed.stderr);
     assert_eq!(std::fs::read(&file).unwrap(), before);
-    let left = std::fs::read_dir(harness.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(left.filter(|name| name.to_string_lossy().contains("export.json")).count(), 1);
+    let entries = std::fs::read_dir(harness.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(entries.filter(|name| name.to_string_lossy().contains("export.json")).count(), 1);
     let piped = harness.run("export-image-data /dev/stdout").await;
     assert_eq!((piped.status, piped.stdout.as_bytes()), (Some(0), &*before));
     harness.stop().await;
@@ -330,7 +328,7 @@ async fn the_run_command_gets_its_nodes_and_its_status_is_returned() {
     assert_eq!((&host["ansible_host"], &host["ansible_port"]), (&json!("127.0.0.1"), &json!(2022)));
     assert_eq!(host["nodepool"]["attributes"], json!({"zone": "yes", "no": "007"}));
     assert_eq!(inventory["all"]["children"]["b_1"]["hosts"], json!({"node2": null}));
-    assert!(!std::path::Path::new(file("where").trim()).exists(), "the files go with the command");
+    assert!(!std::path::Path::new(file("where").trim()).exists(), "the files are deleted when the command ends");
     harness.assert_released(2).await;
     harness.stop().await;
 }
@@ -362,8 +360,8 @@ async fn a_signal_is_forwarded_and_the_nodes_are_released() {
     harness.stop().await;
 }
 
-/// Writes down what reaches it, and ends at the end of its patience.
-const SIGNAL_RECORDER: &str = "trap 'echo int >>diary' INT; trap 'echo term >>diary; exit 3' TERM; touch started; \
+/// Records the signals it receives, and exits on SIGTERM.
+const SIGNAL_RECORDER: &str = "trap 'echo int >>signals' INT; trap 'echo term >>signals; exit 3' TERM; touch started; \
                        while :; do sleep 0.05; done";
 
 #[tokio::test]
@@ -371,7 +369,7 @@ async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
     let harness = CliHarness::new().await;
     let terminal = nix::pty::openpty(None, None).unwrap();
     let name = nix::unistd::ttyname(&terminal.slave).unwrap();
-    // A leader of a session that opens a terminal has it as its own, and its group in the foreground.
+    // A session leader that opens a terminal gets it as controlling terminal, with its group in the foreground.
     let script = "exec 3<>\"$0\"; exec \"$@\" </dev/null";
     let mut command = Command::new("setsid");
     command.args(["sh", "-c", script]).arg(name).arg(env!("CARGO_BIN_EXE_nodepool"));
@@ -385,7 +383,7 @@ async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
     nix::unistd::write(&terminal.master, b"\x03").unwrap();
     let output = wait_for_output(child).await;
     assert_eq!(output.status, Some(3), "{}", output.stderr);
-    assert_eq!(std::fs::read_to_string(harness.home.path().join("diary")).unwrap(), "int\nterm\n");
+    assert_eq!(std::fs::read_to_string(harness.home.path().join("signals")).unwrap(), "int\nterm\n");
     harness.assert_released(1).await;
     harness.stop().await;
 }
@@ -396,15 +394,15 @@ async fn a_sigint_not_from_the_terminal_is_forwarded() {
     let terminal = nix::pty::openpty(None, None).unwrap();
     let mut command =
         harness.command(&["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", SIGNAL_RECORDER]);
-    // Not in the foreground of whatever terminal this is run on.
+    // Not in the foreground of the terminal that runs this test.
     command.process_group(0).stdin(terminal.slave);
     let child = command.spawn().unwrap();
     harness.fulfill_request().await;
     let started = harness.home.path().join("started");
     wait::until("the command", DEADLINE, async || started.exists()).await;
     signal(&child, nix::sys::signal::Signal::SIGINT);
-    let diary = harness.home.path().join("diary");
-    let received = async || std::fs::read_to_string(&diary).is_ok_and(|text| text == "int\n");
+    let signals = harness.home.path().join("signals");
+    let received = async || std::fs::read_to_string(&signals).is_ok_and(|text| text == "int\n");
     wait::until("the signal", DEADLINE, received).await;
     signal(&child, nix::sys::signal::Signal::SIGTERM);
     assert_eq!(wait_for_output(child).await.status, Some(3));
@@ -417,8 +415,8 @@ async fn an_interrupted_wait_withdraws_its_request() {
     let harness = CliHarness::new().await;
     for (kind, status) in [(nix::sys::signal::Signal::SIGINT, 130), (nix::sys::signal::Signal::SIGTERM, 143)] {
         let child = harness.spawn(&["request", "--label", "a"]);
-        let asked = async || !harness.children("/nodepool/requests").await.is_empty();
-        wait::until("the request", DEADLINE, asked).await;
+        let is_submitted = async || !harness.children("/nodepool/requests").await.is_empty();
+        wait::until("the request", DEADLINE, is_submitted).await;
         signal(&child, kind);
         assert_eq!(wait_for_output(child).await.status, Some(status));
         harness.assert_released(0).await;
@@ -433,7 +431,10 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     wait::until("the request", DEADLINE, async || !harness.children("/nodepool/requests").await.is_empty()).await;
     signal(&child, nix::sys::signal::Signal::SIGKILL);
     wait_for_output(child).await;
-    wait::until("the request to go", DEADLINE, async || harness.children("/nodepool/requests").await.is_empty()).await;
+    wait::until("the request to be deleted", DEADLINE, async || {
+        harness.children("/nodepool/requests").await.is_empty()
+    })
+    .await;
     let child = harness.spawn(&["request", "--label", "a", "--", "sh", "-c", "echo $$ >started; exec sleep 600"]);
     harness.fulfill_request().await;
     let lock = "/nodepool/nodes/0000000000/lock";
@@ -446,10 +447,10 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     .await;
     signal(&child, nix::sys::signal::Signal::SIGKILL);
     wait_for_output(child).await;
-    // The node goes to somebody else, and the command must not go on with it. A number may be given again.
+    // The node is assigned to another request, so the command must not continue to use it. A pid may be reused.
     let is_ours = || std::fs::read_to_string(format!("/proc/{command}/cmdline")).is_ok_and(|line| line.contains("600"));
     wait::until("the command to end", DEADLINE, async || !is_ours()).await;
-    wait::until("the lock to go", DEADLINE, async || harness.children(lock).await.is_empty()).await;
+    wait::until("the lock to be released", DEADLINE, async || harness.children(lock).await.is_empty()).await;
     harness.stop().await;
 }
 

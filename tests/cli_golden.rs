@@ -1,6 +1,6 @@
-//! Every command line of `tests/golden/cli/steps.txt` on one tree: ours prints and changes what Nodepool 11 does.
+//! Every command line of `tests/golden/cli/steps.txt` on one tree: our command prints and writes what Nodepool 11 does.
 //!
-//! `UPDATE=1 tests/run --test cli_golden` takes the expectations anew from Nodepool 11.
+//! `UPDATE=1 tests/run --test cli_golden` rewrites the expected output with that of Nodepool 11.
 
 mod support;
 #[path = "golden/transcript.rs"]
@@ -21,7 +21,7 @@ use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Who runs the command lines.
+/// The implementation that runs the command lines.
 enum Program {
     Ours,
     Nodepool11(Box<Script>),
@@ -53,7 +53,7 @@ async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // Who asks for nothing may have ended already.
+    // A command that reads no input may have exited already.
     let _ = input.write_all(typed.as_bytes()).await;
     drop(input);
     let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
@@ -61,7 +61,7 @@ async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -
     CommandOutput { out: text(output.stdout), notes: text(output.stderr), status: output.status.code().unwrap() }
 }
 
-/// The files that the lines name.
+/// Writes the files that the command lines name.
 fn write_files(home: &Path, configuration: &str) {
     std::fs::write(home.join("nodepool.yaml"), configuration).unwrap();
     for name in ["clouds.yaml", "secure.yaml", "logging.yaml"] {
@@ -69,7 +69,7 @@ fn write_files(home: &Path, configuration: &str) {
     }
 }
 
-/// All steps on a new tree, as they are written down.
+/// Runs all steps on a new tree and returns their transcript.
 async fn run_steps(mut program: Program, home: &Path, plain_port: u16, configuration: &str) -> String {
     write_files(home, configuration);
     let zk = connect(ConnectOptions::plain("127.0.0.1", plain_port)).await.unwrap();
@@ -131,7 +131,7 @@ async fn nodepool_11_still_matches_the_golden_files() {
     transcript::assert_same(&played, &golden("transcript.txt"));
 }
 
-/// Lists are arrays; everything else is an object whose `outcome` says how it went.
+/// Lists are arrays. Every other document is an object whose `outcome` states the result.
 #[tokio::test]
 async fn every_command_prints_one_json_document() {
     let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Our command line and that of the Python Nodepool 11 on one ZooKeeper: each reads and changes what the other wrote.
+//! Our command line and that of Nodepool 11 on one ZooKeeper: each reads and changes what the other wrote.
 
 mod support;
 
@@ -98,7 +98,7 @@ impl CliReferenceHarness {
         json::from_bytes(&data).unwrap()
     }
 
-    /// Both say the same, apart from ages that moved on meanwhile and from the order of the rows.
+    /// Asserts that both print the same, apart from ages, which advance meanwhile, and the order of rows.
     async fn assert_same(&self, line: &str) {
         let ours = self.run(Implementation::Ours, line).await;
         let python = self.run(Implementation::Python, line).await;
@@ -134,7 +134,6 @@ fn node() -> Node {
     node
 }
 
-// zookeeper.md check 87, operations.md checks 3, 18, 19 and 22
 #[tokio::test]
 async fn both_programs_print_the_same_lists() {
     if support::real::skipped() {
@@ -169,7 +168,6 @@ async fn both_programs_print_the_same_lists() {
     held.release().await.unwrap();
 }
 
-// zookeeper.md checks 85 and 86, operations.md checks 14, 15, 16 and 19
 #[tokio::test]
 async fn each_program_holds_and_deletes_nodes_of_the_other() {
     if support::real::skipped() {
@@ -193,11 +191,11 @@ async fn each_program_holds_and_deletes_nodes_of_the_other() {
     let session: nodepool_zk::Zk = both.zk.clone();
     let held = lock::try_lock(&session, "/nodepool/nodes/0000000000/lock", "").await.unwrap().unwrap();
     for implementation in [Implementation::Ours, Implementation::Python] {
-        let refused = both.run(implementation, "hold 0000000000").await;
-        assert_eq!(refused.status, Some(1), "{implementation:?}");
-        let last = refused.stderr.lines().last().unwrap();
+        let rejected = both.run(implementation, "hold 0000000000").await;
+        assert_eq!(rejected.status, Some(1), "{implementation:?}");
+        let last = rejected.stderr.lines().last().unwrap();
         let message = "Timeout trying to acquire lock /nodepool/nodes/0000000000/lock";
-        assert!(last.ends_with(message), "{implementation:?} {}", refused.stderr);
+        assert!(last.ends_with(message), "{implementation:?} {}", rejected.stderr);
     }
     held.release().await.unwrap();
     for implementation in [Implementation::Ours, Implementation::Python] {
@@ -212,8 +210,8 @@ async fn each_program_holds_and_deletes_nodes_of_the_other() {
         );
         both.put_node("0000000000", &node()).await;
     }
-    let gone = both.run(Implementation::Ours, "delete --now 0000000000").await;
-    assert_eq!(gone.status, Some(0), "{}", gone.stderr);
+    let deletion = both.run(Implementation::Ours, "delete --now 0000000000").await;
+    assert_eq!(deletion.status, Some(0), "{}", deletion.stderr);
     assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None);
     let missing = both.run(Implementation::Python, "delete 0000000000").await;
     assert_eq!(missing.stdout, "Node id 0000000000 not found\n", "{}", missing.stderr);

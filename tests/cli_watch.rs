@@ -1,4 +1,4 @@
-//! `nodepool watch` in a pseudo terminal and in a pipe: it shows what changes, and leaves the terminal as it was.
+//! `nodepool watch` in a pseudo terminal and in a pipe: it shows changes, and restores the terminal when it exits.
 
 mod support;
 
@@ -67,7 +67,7 @@ impl WatchHarness {
 const LINES: NonZero<u16> = NonZero::new(24).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(100).unwrap();
 
-/// The view in a terminal, whose whole output is kept in a file.
+/// The view in a terminal. Its whole output is kept in a file.
 struct TerminalSession {
     script: Child,
     keys: ChildStdin,
@@ -77,7 +77,7 @@ struct TerminalSession {
 impl TerminalSession {
     fn start(harness: &WatchHarness) -> TerminalSession {
         let typescript = harness.home.path().join("typescript");
-        // Of a view before this one.
+        // The file of an earlier view.
         let _ = std::fs::remove_file(&typescript);
         let view = format!(
             "stty rows {LINES} cols {COLUMNS}; echo pid $$; exec {} -c nodepool.yaml watch",
@@ -101,12 +101,12 @@ impl TerminalSession {
     }
 
     fn signal(&self, signal: Signal) {
-        let seen = self.raw_output();
-        let pid = seen.lines().find_map(|line| line.trim().strip_prefix("pid ")?.parse().ok()).unwrap();
+        let output = self.raw_output();
+        let pid = output.lines().find_map(|line| line.trim().strip_prefix("pid ")?.parse().ok()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     }
 
-    /// What the terminal shows. Of what was written that cannot be told: letters that stand there already are not drawn again.
+    /// What the terminal shows. The raw output does not, because unchanged letters are not drawn again.
     fn screen(&self) -> String {
         let mut terminal = vt100::Parser::new(LINES, COLUMNS, 0);
         terminal.process(&std::fs::read(&self.typescript).unwrap_or_default());
@@ -117,13 +117,13 @@ impl TerminalSession {
         wait::until(text, DEADLINE, async || self.screen().contains(text)).await;
     }
 
-    /// The status; the terminal's own screen is back, with its cursor.
+    /// Waits for the exit status, and asserts that the terminal's own screen and its cursor are restored.
     async fn wait_for_exit(mut self) -> Option<i32> {
         let status = tokio::time::timeout(DEADLINE, self.script.wait()).await.unwrap().unwrap();
-        let seen = self.raw_output();
-        let (_, after) = seen.rsplit_once(LEAVE_SCREEN).expect("the view gives the terminal back");
+        let output = self.raw_output();
+        let (_, after) = output.rsplit_once(LEAVE_SCREEN).expect("the view leaves the alternate screen");
         assert!(!after.contains("Labels"), "{after}");
-        assert!(seen.contains("\u{1b}[?25h"), "the cursor is shown again");
+        assert!(output.contains("\u{1b}[?25h"), "the cursor is visible");
         status.code()
     }
 }
@@ -131,7 +131,7 @@ impl TerminalSession {
 fn has_script() -> bool {
     let found = std::process::Command::new("script").arg("--version").output().is_ok();
     if !found {
-        let _ = std::io::stderr().write_all(b"SKIPPED: there is no `script` of util-linux\n");
+        let _ = std::io::stderr().write_all(b"SKIPPED: `script` of util-linux is not installed\n");
     }
     found
 }
@@ -149,7 +149,7 @@ async fn the_watch_view_follows_changes_and_handles_keys() {
     view.wait_for_text("0000000001").await;
     harness.put_node("0000000002", "second").await;
     view.wait_for_text("0000000002").await;
-    // What a record holds does not reach the terminal.
+    // Control characters of a record are escaped.
     harness.put_node("0000000003", "\\u001b[31mred\\u0007").await;
     view.wait_for_text("\\x1b[31mred\\x07").await;
     view.send_keys("/second\r").await;
@@ -164,7 +164,7 @@ async fn the_watch_view_follows_changes_and_handles_keys() {
     view.wait_for_text("pending").await;
     view.send_keys("q").await;
     assert_eq!(view.wait_for_exit().await, Some(0));
-    assert!(harness.zk.exists("/nodepool/components").await.unwrap().is_none(), "who looks creates nothing");
+    assert!(harness.zk.exists("/nodepool/components").await.unwrap().is_none(), "reading creates nothing");
     harness.stop().await;
 }
 
@@ -218,8 +218,8 @@ async fn in_a_pipe_each_change_is_a_line() {
     harness.put_node("0000000002", "b").await;
     let node = next().await;
     assert_eq!((&node["change"], &node["id"]), (&"created".into(), &"0000000002".into()));
-    let taken = r#"{"state": "in-use", "provider": "p", "type": ["b"]}"#;
-    harness.zk.set("/nodepool/nodes/0000000002", taken.into(), -1).await.unwrap();
+    let in_use = r#"{"state": "in-use", "provider": "p", "type": ["b"]}"#;
+    harness.zk.set("/nodepool/nodes/0000000002", in_use.into(), -1).await.unwrap();
     let node = next().await;
     assert_eq!((&node["change"], &node["node"]["state"]), (&"changed".into(), &"in-use".into()));
     harness.zk.delete("/nodepool/nodes/0000000001", -1).await.unwrap();
@@ -242,7 +242,7 @@ async fn watch_exits_when_its_output_is_closed() {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap().contains("existing"));
-    // Nothing changes any more, so nothing is written that could fail.
+    // Nothing changes from here on, so the command must notice the closed pipe without a write.
     drop(lines);
     assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(0));
     harness.stop().await;

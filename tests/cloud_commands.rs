@@ -1,4 +1,5 @@
-//! What operators see of a cloud: `info`, `alien-list` and `delete --now` as they are typed, the launcher's log, its statistics.
+//! What operators see of a cloud: the output of `info`, `alien-list` and `delete --now`, the launcher's log, its
+//! statistics.
 
 mod daemon_process;
 mod in_process_launcher;
@@ -59,7 +60,7 @@ impl CloudCommandHarness {
         command
     }
 
-    /// Runs `nodepool` to its end; the coordinator goes on meanwhile.
+    /// Runs `nodepool` until it exits; the coordinator runs meanwhile.
     async fn run(&self, line: &str) -> Output {
         let words: Vec<&str> = line.split(' ').collect();
         let mut command = tokio::process::Command::from(self.command(NODEPOOL, &words));
@@ -67,8 +68,8 @@ impl CloudCommandHarness {
     }
 
     async fn json(&self, line: &str) -> Value {
-        let ended = self.run(&format!("{line} -o json")).await;
-        serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+        let output = self.run(&format!("{line} -o json")).await;
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
     fn launcher(&self, arguments: &[&str]) -> Daemon {
@@ -77,7 +78,7 @@ impl CloudCommandHarness {
 
     async fn put_node(&self, id: &str, record: Value) {
         for path in ["/nodepool", "/nodepool/nodes"] {
-            // It may be there already.
+            // The path may exist already.
             let _ = self.zk.create(path, Vec::new().into(), CreateMode::Persistent).await;
         }
         let path = format!("/nodepool/nodes/{id}");
@@ -90,7 +91,7 @@ impl CloudCommandHarness {
         answer[kind]["id"].as_str().unwrap().to_owned()
     }
 
-    /// A server with the mark of a provider and a node.
+    /// Creates a server with the metadata of a provider and a node.
     async fn server(&self, provider: &str, node: &str) -> String {
         let body = json!({
             "name": node, "metadata": {"nodepool_provider_name": provider, "nodepool_node_id": node},
@@ -101,43 +102,43 @@ impl CloudCommandHarness {
         self.create("compute", "/servers", "server", body).await
     }
 
-    /// A floating IP that leads nowhere.
+    /// Creates a floating IP that is not attached.
     async fn floating_ip(&self) -> String {
         let network = self.client.id_of("network", "networks", "outside").await;
         self.create("network", "/floatingips", "floatingip", json!({"floating_network_id": network})).await
     }
 
-    /// The port of a server that is gone.
+    /// Returns a port that outlives its server.
     async fn port(&self) -> String {
         self.cloud.simulation().knobs(json!({"port_stays_every": 1})).await;
-        let server = self.server("somebody", "0000000097").await;
+        let server = self.server("foreign", "0000000097").await;
         self.client.delete_server(&server).await;
-        let is_gone = async || !self.exists("compute", &format!("/servers/{server}")).await;
-        wait::until("the server to be gone", PROCESS_TIMEOUT, is_gone).await;
+        let is_deleted = async || !self.exists("compute", &format!("/servers/{server}")).await;
+        wait::until("the server to be deleted", PROCESS_TIMEOUT, is_deleted).await;
         self.cloud.simulation().knobs(json!({"port_stays_every": 0})).await;
-        let left = self.client.get("network", &format!("/ports?device_id={server}")).await;
-        left["ports"][0]["id"].as_str().expect("its port is left").to_owned()
+        let listed = self.client.get("network", &format!("/ports?device_id={server}")).await;
+        listed["ports"][0]["id"].as_str().expect("the port outlives the server").to_owned()
     }
 
     async fn exists(&self, service: &str, path: &str) -> bool {
         self.client.call(Method::GET, service, path, None).await.0 != StatusCode::NOT_FOUND
     }
 
-    /// From now on the cloud knows another password than clouds.yaml.
-    fn remove_password(&self) {
+    /// Changes the password in the cloud only, so that the one of clouds.yaml is wrong.
+    fn invalidate_password(&self) {
         let clouds: Value = serde_yaml::from_str(&std::fs::read_to_string(&self.cloud.clouds_yaml).unwrap()).unwrap();
         let mut auth = clouds["clouds"][&self.cloud.name]["auth"].clone();
-        auth["password"] = json!("forgotten");
+        auth["password"] = json!("another password");
         self.cloud.set("auth", auth);
     }
 }
 
-/// A line of a table.
+/// A row of a table.
 fn row(cells: &[&str]) -> String {
     cells.join("|")
 }
 
-/// The lines of a table without its frame, and without blanks around what is in it.
+/// The rows of a table without its frame, with trimmed cells.
 fn rows(out: &str) -> Vec<String> {
     let lines = out.lines().filter_map(|line| line.strip_prefix('|')?.strip_suffix('|'));
     lines.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>().join("|")).collect()
@@ -213,36 +214,35 @@ async fn a_wrong_password_is_reported_by_info_log_and_delete_now() {
     harness.configure(&[harness.cloud.provider("p")], &Value::Null);
     let server = harness.server("p", "0000000001").await;
     harness.put_node("0000000001", json!({"state": "ready", "provider": "p", "external_id": server})).await;
-    harness.remove_password();
-    let refused = "cloud simulated: Failed to authenticate";
+    harness.invalidate_password();
+    let rejected = "cloud simulated: Failed to authenticate";
     let info = harness.run("info p").await;
     assert_eq!(info.status.code(), Some(0));
     let note = last_line(&info);
-    assert!(note.starts_with("cannot query the cloud of provider p: ") && note.contains(refused), "{note}");
+    assert!(note.starts_with("cannot query the cloud of provider p: ") && note.contains(rejected), "{note}");
     let document = harness.json("info p").await;
-    assert!(document["cloud"]["error"].as_str().is_some_and(|error| error.contains(refused)), "{document}");
+    assert!(document["cloud"]["error"].as_str().is_some_and(|error| error.contains(rejected)), "{document}");
     let deletion = harness.run("delete --now 0000000001").await;
     assert_eq!(deletion.status.code(), Some(1));
     let note = last_line(&deletion);
     assert!(
-        note.contains(&format!("cannot delete instance {server} of provider p")) && note.contains(refused),
+        note.contains(&format!("cannot delete instance {server} of provider p")) && note.contains(rejected),
         "{note}"
     );
     let (locks, _) = harness.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap();
-    assert_eq!(locks, Vec::<String>::new(), "the lock is given back");
+    assert_eq!(locks, Vec::<String>::new(), "the lock is released");
     let (record, _) = harness.zk.get("/nodepool/nodes/0000000001").await.unwrap();
     let record: Value = serde_json::from_slice(&record).unwrap();
-    assert_eq!(record["state"], "deleting", "nobody is handed a node whose server may be on its way out");
+    assert_eq!(record["state"], "deleting", "a node whose server may be in deletion is not assigned");
     let aliens = harness.run("alien-list").await;
     assert!(last_line(&aliens).starts_with("WARNING: cannot list the instances of p: "), "{aliens:?}");
 
     let launcher = harness.launcher(&[]);
     let is_logged =
-        |line: &str| line.contains("nodepool.StateMachineProvider.p: refresh failed") && line.contains(refused);
+        |line: &str| line.contains("nodepool.StateMachineProvider.p: refresh failed") && line.contains(rejected);
     wait::until("the password in the log", PROCESS_TIMEOUT, async || launcher.log().lines().any(is_logged)).await;
 }
 
-// drivers.md 1.7.3 and 2.1.9
 #[tokio::test]
 async fn the_console_of_a_server_without_host_keys_is_logged_by_line() {
     let (harness, port) = (CloudCommandHarness::new().await, ports::reserve());
@@ -268,9 +268,12 @@ async fn delete_now_deletes_the_instance_with_its_node() {
     harness.configure(&[harness.cloud.provider("p")], &Value::Null);
     let server = harness.server("p", "0000000001").await;
     harness.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": server})).await;
-    let ended = harness.run("delete --now 0000000001").await;
-    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
-    assert!(!harness.exists("compute", &format!("/servers/{server}")).await, "it has waited for the end");
+    let output = harness.run("delete --now 0000000001").await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        !harness.exists("compute", &format!("/servers/{server}")).await,
+        "the command waits for the end of the deletion"
+    );
     assert_eq!(harness.zk.exists("/nodepool/nodes/0000000001").await.unwrap(), None);
 }
 
@@ -279,11 +282,11 @@ async fn alien_list_shows_what_a_launcher_would_delete() {
     let harness = CloudCommandHarness::new().await;
     let mut provider = harness.cloud.provider("p");
     harness.configure(&[provider.clone(), harness.cloud.provider("q")], &Value::Null);
-    let forgotten = harness.server("p", "0000000099").await;
-    let exchanged = harness.server("p", "0000000001").await;
+    let leaked = harness.server("p", "0000000099").await;
+    let duplicate = harness.server("p", "0000000001").await;
     let own = harness.server("p", "0000000001").await;
     harness.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": own})).await;
-    let of_others = harness.server("somebody", "0000000098").await;
+    let foreign = harness.server("foreign", "0000000098").await;
     let (address, port) = (harness.floating_ip().await, harness.port().await);
     let booted = async || harness.client.server(&own).await["status"] == "ACTIVE";
     wait::until("the server to run", PROCESS_TIMEOUT, booted).await;
@@ -291,12 +294,12 @@ async fn alien_list_shows_what_a_launcher_would_delete() {
     let header = row(&["Provider", "Server ID", "Node ID", "Reason"]);
     let mut expected = vec![
         header,
-        row(&["p", &forgotten, "0000000099", "its node record does not exist"]),
-        row(&["p", &exchanged, "0000000001", "its node has another instance"]),
+        row(&["p", &leaked, "0000000099", "its node record does not exist"]),
+        row(&["p", &duplicate, "0000000001", "its node has another instance"]),
     ];
     let mut listed = rows(&text(&harness.run("alien-list").await.stdout));
     listed[1..].sort_by_key(|row| row.contains("another"));
-    assert_eq!(listed, expected, "without a word of what this provider does not tidy up");
+    assert_eq!(listed, expected, "unused resources that this provider does not clean are not listed");
 
     (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(600));
     harness.configure(&[provider, harness.cloud.provider("q")], &Value::Null);
@@ -313,14 +316,13 @@ async fn alien_list_shows_what_a_launcher_would_delete() {
     assert_eq!(of("ports").unwrap()["id"], json!(port));
     assert_eq!(harness.json("alien-list q").await, json!([]));
 
-    for server in [forgotten, exchanged, own, of_others] {
+    for server in [leaked, duplicate, own, foreign] {
         assert!(harness.exists("compute", &format!("/servers/{server}")).await);
     }
     assert!(harness.exists("network", &format!("/floatingips/{address}")).await);
     assert!(harness.exists("network", &format!("/ports/{port}")).await);
 }
 
-// operations.md 4.2 and 4.4, drivers.md 1.4 and 1.7.6
 #[tokio::test]
 async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     let harness = CloudCommandHarness::new().await;
@@ -331,7 +333,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     (broken["name"], broken["flavor-name"]) = (json!("b"), json!("broken"));
     provider["pools"][0]["labels"].as_array_mut().unwrap().push(broken);
     harness.configure(&[provider], &json!({"a": {"min-ready": 1}, "b": {"min-ready": 1}}));
-    // A node that was there.
+    // A node id that ZooKeeper issued.
     harness.put_node("0000000000", json!({"state": "used", "provider": "p"})).await;
     harness.zk.delete("/nodepool/nodes/0000000000", -1).await.unwrap();
     harness.server("p", "0000000000").await;
@@ -357,7 +359,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     let mut wanted: Vec<String> = counters.iter().map(|name| format!("{name}:1|c")).collect();
     // Launches and calls are timed as well.
     let mut timed: Vec<String> = counters[..8].iter().map(|name| format!("{name}:")).collect();
-    let hearing = async {
+    let receiving = async {
         let mut buffer = [0; 2048];
         while !wanted.is_empty() || !timed.is_empty() {
             let length = statsd.recv(&mut buffer).await.unwrap();
@@ -366,11 +368,10 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
             timed.retain(|name| !datagram.lines().any(|sent| sent.starts_with(name) && sent.ends_with("|ms")));
         }
     };
-    let received = timeout(PROCESS_TIMEOUT, hearing).await;
-    assert!(received.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
+    let received = timeout(PROCESS_TIMEOUT, receiving).await;
+    assert!(received.is_ok(), "{wanted:?} {timed:?} were not received\n{}", launcher.log());
 }
 
-// operations.md check 7
 #[tokio::test]
 async fn alien_image_list_shows_images_without_a_ready_upload() {
     let harness = CloudCommandHarness::new().await;
@@ -394,11 +395,11 @@ async fn alien_image_list_shows_images_without_a_ready_upload() {
     assert_eq!(rows(&text(&harness.run("alien-image-list").await.stdout)), nothing);
     let known = image("known", json!({"nodepool_build_id": "b1"})).await;
     let alien = image("alien", json!({"nodepool_build_id": "b1", "nodepool_upload_id": "0000000009"})).await;
-    image("somebody's", json!({})).await;
+    image("foreign", json!({})).await;
     image("snapshot", json!({"nodepool_build_id": "b1", "base_image_ref": "known"})).await;
     let upload = "/nodepool/images/debian/builds/b1/providers/p/images/0000000001";
     for (at, _) in upload.match_indices('/').skip(1) {
-        // It may be there already.
+        // The path may exist already.
         let _ = harness.zk.create(&upload[..at], Vec::new().into(), CreateMode::Persistent).await;
     }
     let record = json!({"state": "ready", "state_time": 5.0, "external_id": known}).to_string();
@@ -408,15 +409,18 @@ async fn alien_image_list_shows_images_without_a_ready_upload() {
     let found = json!([{"provider": "p", "name": "alien", "image_id": alien}]);
     assert_eq!(harness.json("alien-image-list p").await, found);
     let marks = json!({"nodepool_build_id": "b1", "nodepool_upload_id": "0000000002", "nodepool_provider_name": "p"});
-    image("of an odd record", marks).await;
-    let odd = upload.replace("0000000001", "0000000002");
-    harness.zk.create(&odd, vec![0xff].into(), CreateMode::Persistent).await.unwrap();
-    let ended = harness.run("alien-image-list").await;
-    assert_eq!(rows(&text(&ended.stdout)), [header.clone(), row(&["p", "alien", &alien])]);
-    assert!(text(&ended.stderr).contains(&format!("WARNING {odd} is skipped, it cannot be read")), "{ended:?}");
-    harness.remove_password();
-    let ended = harness.run("alien-image-list").await;
-    assert!(ended.status.success());
-    assert_eq!(rows(&text(&ended.stdout)), nothing);
-    assert!(text(&ended.stderr).contains("WARNING: Exception listing alien images for p: "), "{ended:?}");
+    image("of an unreadable record", marks).await;
+    let unreadable = upload.replace("0000000001", "0000000002");
+    harness.zk.create(&unreadable, vec![0xff].into(), CreateMode::Persistent).await.unwrap();
+    let output = harness.run("alien-image-list").await;
+    assert_eq!(rows(&text(&output.stdout)), [header.clone(), row(&["p", "alien", &alien])]);
+    assert!(
+        text(&output.stderr).contains(&format!("WARNING {unreadable} is skipped, it cannot be read")),
+        "{output:?}"
+    );
+    harness.invalidate_password();
+    let output = harness.run("alien-image-list").await;
+    assert!(output.status.success());
+    assert_eq!(rows(&text(&output.stdout)), nothing);
+    assert!(text(&output.stderr).contains("WARNING: Exception listing alien images for p: "), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! openstacksdk and we make the same of the same clouds files, variables and profiles.
+//! openstacksdk and our loader resolve the same clouds files, variables and profiles alike.
 //!
 //! Needs the Python environment of the reference: `tests/run` provides it.
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use support::real::{self, python};
 use tempfile::TempDir;
 
-/// One case, set up: `@` in its texts stands for the directory.
+/// The directory and environment of one case. `@` in its texts stands for the directory.
 struct CloudsReferenceHarness {
     directory: TempDir,
     variables: BTreeMap<String, String>,
@@ -47,8 +47,8 @@ impl CloudsReferenceHarness {
     fn ours(&self, case: &Case<'_>) -> Result<Value, String> {
         let directories = config_paths::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
         let environment = Environment { variables: self.variables.clone(), home: Some(self.path("home")) };
-        let wanted = CloudSelector { cloud: case.cloud, region: case.region };
-        let loaded = openstack_clouds::load(&ConfigPaths::new(&directories, environment), wanted);
+        let selector = CloudSelector { cloud: case.cloud, region: case.region };
+        let loaded = openstack_clouds::load(&ConfigPaths::new(&directories, environment), selector);
         loaded.map(|loaded| settings_json::json_of(&loaded.settings)).map_err(|error| error.to_string())
     }
 
@@ -66,7 +66,7 @@ impl CloudsReferenceHarness {
     }
 }
 
-/// What is to be said against a case, if anything.
+/// The difference from the expected outcome, if there is one.
 async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String> {
     let harness = CloudsReferenceHarness::new(case);
     let ours = harness.ours(case);
@@ -77,9 +77,9 @@ async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String>
             let mut expected = theirs.clone();
             for exception in exceptions.iter() {
                 let value: Value = serde_json::from_str(exception.ours).unwrap();
-                let place = expected.pointer_mut(exception.at).unwrap_or_else(|| panic!("no {}", exception.at));
-                assert_ne!(*place, value, "{} is no exception any more: {}", exception.at, exception.why);
-                *place = value;
+                let field = expected.pointer_mut(exception.at).unwrap_or_else(|| panic!("no {}", exception.at));
+                assert_ne!(*field, value, "{} is no longer an exception: {}", exception.at, exception.why);
+                *field = value;
             }
             return first_difference("", ours, &expected);
         }
@@ -93,7 +93,7 @@ async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String>
     (!agreed).then(|| format!("ours   {ours:?}\n  theirs {theirs:?}\n  expected {:?}", case.outcome))
 }
 
-/// The first place where two values differ.
+/// The first field in which two values differ.
 fn first_difference(at: &str, ours: &Value, theirs: &Value) -> Option<String> {
     if let (Value::Object(ours), Value::Object(theirs)) = (ours, theirs) {
         let keys = ours.keys().chain(theirs.keys().filter(|key| !ours.contains_key(*key)));
@@ -156,7 +156,7 @@ async fn profile_difference(
     region: Option<&str>,
 ) -> Option<String> {
     let outcome = match name {
-        // The SDK fetches these two from their vendors.
+        // The SDK fetches these two profiles from their vendors.
         _ if profile.get("profile").is_some() => return None,
         "otc-swiss" => Outcome::SameExcept(cases::OTC_SWISS),
         _ if profile["status"] == "shutdown" => {

@@ -1,4 +1,4 @@
-//! Completions and manual pages, which packages are made with: shells and `man` take them.
+//! Completions and manual pages, which the packages contain: bash and groff accept them.
 
 use std::io::Write;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// What bash offers for the last word of a line.
+/// The completions that bash offers for the last word of a line.
 fn completed(words: &[&str]) -> Vec<String> {
     let script = r#"
         program=$1; shift
@@ -27,8 +27,8 @@ fn completed(words: &[&str]) -> Vec<String> {
     let mut bash = Command::new("bash");
     bash.args(["--norc", "-c", script, "bash"]).args(words).env("NODEPOOL", env!("CARGO_BIN_EXE_nodepool"));
     let output = bash.output().unwrap();
-    let notes = text(output.stderr);
-    assert!(output.status.success() && notes.is_empty(), "{words:?}: {notes}");
+    let stderr = text(output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{words:?}: {stderr}");
     text(output.stdout).lines().map(str::to_owned).collect()
 }
 
@@ -64,7 +64,7 @@ fn every_command_has_a_manual_page_without_groff_warnings() {
         assert!(names.iter().any(|found| found == name), "{name} is not in {names:?}");
     }
     if Command::new("groff").arg("--version").output().is_err() {
-        let _ = std::io::stderr().write_all(b"SKIPPED: there is no groff to read manual pages with\n");
+        let _ = std::io::stderr().write_all(b"SKIPPED: groff is not installed\n");
         return;
     }
     for name in names {
@@ -84,11 +84,11 @@ fn every_command_has_a_manual_page_without_groff_warnings() {
         let output = Command::new("groff").args(["-man", "-Tascii", "-P-cbou"]).arg(folder.path().join(name)).output();
         text(output.unwrap().stdout).split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let of_request = shown("nodepool-request.1");
+    let request_page = shown("nodepool-request.1");
     let usage = "SYNOPSIS nodepool request [OPTIONS] --label <LABEL> [-- <COMMAND>...] DESCRIPTION";
-    assert!(of_request.contains(usage), "{of_request}");
-    let of_launcher = shown("nodepool-launcher.8");
-    assert!(of_launcher.contains("SIGUSR2 Write the state of every actor"), "{of_launcher}");
+    assert!(request_page.contains(usage), "{request_page}");
+    let launcher_page = shown("nodepool-launcher.8");
+    assert!(launcher_page.contains("SIGUSR2 Write the state of every actor"), "{launcher_page}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Configuration files: what is accepted, what is made of them, and what the original makes of them.
+//! Configuration files: validation, loading, the schema, and a comparison with Nodepool 11.
 
 #[path = "config/load.rs"]
 mod load;

@@ -1,4 +1,4 @@
-//! The launcher in the background: what the starter is told, what the daemon is, the pid file.
+//! The launcher as a daemon: messages to its starter, the state of the daemon, the pid file.
 
 mod daemon_process;
 mod support;
@@ -14,7 +14,7 @@ use support::wait;
 
 const ARGUMENTS: [&str; 6] = ["-c", "nodepool.yaml", "-p", "run.pid", "-l", "logging.yaml"];
 
-/// A place whose daemons log into a file, with a coordinator.
+/// A working directory whose daemons log into a file, with a coordinator.
 async fn start_coordinator() -> (WorkDir, Coordinator) {
     let work_dir = WorkDir::new("");
     let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
@@ -28,7 +28,7 @@ async fn start_coordinator() -> (WorkDir, Coordinator) {
     (work_dir, coordinator)
 }
 
-/// A daemon whose starter has ended; killed with its place if it still runs.
+/// A daemon whose starter has exited; killed when dropped if it still runs.
 struct BackgroundDaemon {
     pid: Pid,
 }
@@ -36,25 +36,25 @@ struct BackgroundDaemon {
 impl BackgroundDaemon {
     async fn start(work_dir: &WorkDir) -> (Self, Output) {
         let command = work_dir.command(LAUNCHER, &ARGUMENTS);
-        let ended = tokio::process::Command::from(command).output().await.unwrap();
-        assert!(ended.status.success(), "{}", text(&ended.stderr));
-        let number = fs::read_to_string(work_dir.path("run.pid")).expect("the pid file is there when the starter ends");
-        (Self { pid: Pid::from_raw(number.trim().parse().unwrap()) }, ended)
+        let output = tokio::process::Command::from(command).output().await.unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let number = fs::read_to_string(work_dir.path("run.pid")).expect("the pid file exists when the starter exits");
+        (Self { pid: Pid::from_raw(number.trim().parse().unwrap()) }, output)
     }
 
-    fn proc_path(&self, what: &str) -> std::path::PathBuf {
-        Path::new("/proc").join(self.pid.to_string()).join(what)
+    fn proc_path(&self, file: &str) -> std::path::PathBuf {
+        Path::new("/proc").join(self.pid.to_string()).join(file)
     }
 
-    /// It is nobody's child here, so its end is seen by its absence.
+    /// The daemon is no child of the test, so its exit is observed by its absence.
     async fn wait_for_exit(&self) {
-        wait::until("the daemon to end", PROCESS_TIMEOUT, async || kill(self.pid, None).is_err()).await;
+        wait::until("the daemon to exit", PROCESS_TIMEOUT, async || kill(self.pid, None).is_err()).await;
     }
 }
 
 impl Drop for BackgroundDaemon {
     fn drop(&mut self) {
-        // The number may belong to somebody else by now, unless it still names our executable.
+        // The pid may be reused by now, unless it still names our executable.
         if fs::read_link(self.proc_path("exe")).is_ok_and(|executable| executable == Path::new(LAUNCHER)) {
             let _ = kill(self.pid, Signal::SIGKILL);
         }
@@ -76,7 +76,7 @@ async fn the_daemon_is_detached_when_the_starter_exits() {
     let core: Vec<&str> =
         limits.lines().find(|line| line.starts_with("Max core")).unwrap().split_whitespace().collect();
     assert_eq!(core[4..6], ["0", "0"]);
-    // Fields after the name in parentheses: state, parent, group, session. A leader would be its own session.
+    // Fields after the name in parentheses: state, parent, group, session. A session leader has its own pid as session.
     let stat = fs::read_to_string(daemon.proc_path("stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     assert_ne!(fields[3], daemon.pid.to_string(), "a session leader could get a terminal");
@@ -98,10 +98,10 @@ async fn startup_errors_are_reported_to_the_starter() {
         (&["-c", "~/missing.yaml", "-p", "~/run.pid", "-l", "~/logging.yaml"], "missing.yaml"),
     ];
     for (arguments, message) in cases {
-        let ended = work_dir.run(LAUNCHER, arguments);
-        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
-        let last = last_line(&ended);
-        assert!(last.contains(message) && !last.contains('~'), "{arguments:?}: {}", text(&ended.stderr));
+        let output = work_dir.run(LAUNCHER, arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let last = last_line(&output);
+        assert!(last.contains(message) && !last.contains('~'), "{arguments:?}: {}", text(&output.stderr));
         assert!(!work_dir.path("run.pid").exists(), "{arguments:?}");
     }
 }
@@ -118,7 +118,6 @@ async fn a_second_daemon_waits_for_the_pid_file_and_then_fails() {
     assert!(work_dir.path("run.pid").exists());
 }
 
-// operations.md check 54
 #[tokio::test]
 async fn the_pid_file_of_a_killed_daemon_is_replaced() {
     let (work_dir, _coordinator) = start_coordinator().await;
@@ -132,12 +131,12 @@ async fn the_pid_file_of_a_killed_daemon_is_replaced() {
 
 #[tokio::test]
 async fn the_pid_file_is_removed_whichever_signal_stops_the_daemon() {
-    let (place, _coordinator) = start_coordinator().await;
+    let (work_dir, _coordinator) = start_coordinator().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let (daemon, _) = BackgroundDaemon::start(&place).await;
-        place.wait_until_ready().await;
+        let (daemon, _) = BackgroundDaemon::start(&work_dir).await;
+        work_dir.wait_until_ready().await;
         kill(daemon.pid, signal).unwrap();
         daemon.wait_for_exit().await;
-        assert!(!place.path("run.pid").exists(), "{signal}");
+        assert!(!work_dir.path("run.pid").exists(), "{signal}");
     }
 }

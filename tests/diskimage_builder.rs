@@ -1,4 +1,4 @@
-//! The real diskimage-builder: an image in two formats from an element that needs no network, and its way to Glance.
+//! The real diskimage-builder: an image in two formats from an element that needs no network, and its upload to Glance.
 
 mod in_process_launcher;
 mod openstack_harness;
@@ -22,22 +22,22 @@ use support::{real, wait};
 
 const BUILD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// It mounts what it builds by a loop device, which some containers have not.
+/// diskimage-builder mounts its image by a loop device, which some containers lack.
 fn has_loop_devices() -> bool {
     let found = std::process::Command::new("sudo").args(["-n", "losetup", "-f"]).output();
-    let has = found.is_ok_and(|ended| ended.status.success());
+    let has = found.is_ok_and(|output| output.status.success());
     if !has {
         let line = "SKIPPED: no loop devices, so diskimage-builder cannot run here\n";
-        // To the stream itself: the test harness swallows what a test prints that passes.
+        // Written to the stream itself, because the test harness hides the output of a test that passes.
         std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
     }
     has
 }
 
-/// The tool lies beside the Python that has it.
+/// The directory of disk-image-create, which is that of the Python that has diskimage-builder.
 fn tools() -> PathBuf {
     let python = PathBuf::from(real::setting("NODEPOOL_TEST_PYTHON"));
-    python.parent().expect("an interpreter lies in a folder").to_owned()
+    python.parent().expect("an interpreter has a parent directory").to_owned()
 }
 
 fn begins_with(file: &Path, magic: &[u8]) -> bool {
@@ -46,7 +46,7 @@ fn begins_with(file: &Path, magic: &[u8]) -> bool {
     start == magic
 }
 
-// operations.md §5.4; the sums of diskimage-builder are taken as they are
+// The checksums of diskimage-builder are used as they are.
 #[test]
 fn a_real_image_is_built_in_two_formats_and_uploaded_intact() {
     if real::skipped() || !has_loop_devices() {
@@ -98,10 +98,10 @@ fn a_real_image_is_built_in_two_formats_and_uploaded_intact() {
             assert_eq!(checksums::read(&file("qcow2")), sums);
             let client = cloud.client().await;
             let uploaded = harness.uploads("tiny").await[0].1.external_id.clone().unwrap();
-            let there = client.get("image", &format!("/images/{uploaded}")).await;
-            assert_eq!((&there["checksum"], &there["status"]), (&json!(sums.md5), &json!("active")));
+            let image = client.get("image", &format!("/images/{uploaded}")).await;
+            assert_eq!((&image["checksum"], &image["status"]), (&json!(sums.md5), &json!("active")));
             builder.reconfigure(yaml(json!([]))).await;
-            wait::until("the image to go", BUILD_TIMEOUT, async || {
+            wait::until("the image to be deleted", BUILD_TIMEOUT, async || {
                 client.get("image", &format!("/images/{uploaded}")).await.is_null()
             })
             .await;

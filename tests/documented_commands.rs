@@ -1,4 +1,5 @@
-//! What README and doc/ tell one to type is run: against `nodepool standalone`, or by the test that is named here.
+//! Commands that README and doc/ tell users to type: each runs against `nodepool standalone`, or in the test named
+//! here.
 
 mod daemon_process;
 mod support;
@@ -11,13 +12,13 @@ use daemon_process::{NODEPOOL, PROCESS_TIMEOUT, WorkDir, text};
 use support::real::child_process::{ChildProcess, Output};
 use support::{real, wait};
 
-/// What becomes of a command.
+/// How a command is checked.
 enum CommandCheck {
-    /// It runs until it has written this.
+    /// The command runs until it has written this text.
     RunsUntil(&'static str),
-    /// It stands in this file, which runs it.
+    /// This file contains the command and runs it.
     CoveredBy(&'static str),
-    /// Only its names are checked, for this reason.
+    /// Only the names in the command are checked, for this reason.
     #[allow(dead_code)] // for readers
     NotRun(&'static str),
 }
@@ -25,9 +26,9 @@ enum CommandCheck {
 use CommandCheck::{CoveredBy, NotRun, RunsUntil};
 
 const COVERED_IN_SYSTEMD: CommandCheck = CoveredBy("tests/systemd/inside");
-const TOO_SLOW: CommandCheck = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
+const TOO_SLOW: CommandCheck = NotRun("takes minutes to an hour and has no pass or fail result");
 
-/// By how it begins; whatever is not here has to end well.
+/// By the beginning of the command. Every other command has to exit with success.
 const COMMAND_CHECKS: [(&str, CommandCheck); 24] = [
     ("nodepool standalone", RunsUntil("Nodepool launcher")),
     ("nodepool-launcher", RunsUntil("provider started")),
@@ -40,23 +41,23 @@ const COMMAND_CHECKS: [(&str, CommandCheck); 24] = [
     ("chown", COVERED_IN_SYSTEMD),
     ("contrib/debian/build", CoveredBy("tests/package_systemd.rs")),
     ("OTEL_EXPORTER_OTLP_ENDPOINT=", CoveredBy("tests/otel.rs")),
-    // Without what only tests need, crates are made with other features: all of them anew.
+    // A build without the features of the tests compiles all crates anew.
     ("cargo build --release", NotRun("tests/run builds the same sources, and those of the feature")),
     ("cargo install", NotRun("tests/run builds the same sources")),
-    ("cargo build --examples && cargo test", NotRun("it is what runs this")),
-    ("cargo test", NotRun("it is what runs this")),
-    ("tests/run", NotRun("it is what runs this")),
+    ("cargo build --examples && cargo test", NotRun("runs this test")),
+    ("cargo test", NotRun("runs this test")),
+    ("tests/run", NotRun("runs this test")),
     ("benches/run", TOO_SLOW),
     ("cargo bench", TOO_SLOW),
     ("cargo run --profile sim", NotRun(".ci/run runs it")),
     ("cargo run --release --features sim", NotRun(".ci/run runs the same with another profile")),
     ("tests/mutants/run", NotRun(".ci/run runs it")),
     ("docker", NotRun("base images come from registries, and tests stay on loopback")),
-    ("openstack", NotRun("it is for a cloud of one's own")),
-    ("apt-get install mariadb-server", NotRun("it is for a cloud of one's own")),
+    ("openstack", NotRun("needs the user's own cloud")),
+    ("apt-get install mariadb-server", NotRun("needs the user's own cloud")),
 ];
 
-/// Names of commands in a sentence, which are no command lines.
+/// Names of commands within a sentence, which are no command lines.
 const MENTIONS: [&str; 4] = ["cargo install", "cargo test", "cargo fuzz cmin", "apt purge"];
 
 const PROGRAMS: [&str; 16] = [
@@ -78,14 +79,14 @@ const PROGRAMS: [&str; 16] = [
     "source",
 ];
 
-/// Mentions of commands that cannot do without more.
+/// Mentions of commands that require arguments.
 const NEEDS_MORE: [&str; 3] = ["nodepool request", "nodepool why", "nodepool info"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README and all pages but those that look back.
+/// README and all pages but the changelog, which describes earlier versions.
 fn pages() -> Vec<PathBuf> {
     let mut found = vec![root().join("README.md")];
     for folder in ["doc", "doc/drivers"] {
@@ -97,9 +98,9 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The command in a line or in code within a text: as it is typed, with the programs of this build.
+/// The command in a line or in code within a text, with the programs of this build.
 fn command(code: &str) -> Option<String> {
-    // A prompt, and variables that come from elsewhere.
+    // Strips a prompt, and variables that the environment sets.
     let code = code.split(" # ").next()?.trim().trim_start_matches("$ ").trim_start_matches("# ");
     let is_set = |word: &&str| word.starts_with("OS_") && word.contains('=');
     let code = code.split(' ').skip_while(is_set).collect::<Vec<_>>().join(" ").replace("target/release/", "");
@@ -129,7 +130,8 @@ fn commands(page: &str) -> Vec<String> {
     found
 }
 
-/// Without what may be left out, and with all of it: of alternatives the first.
+/// The forms of a synopsis: without its optional parts, and with all of them. The first of several alternatives is
+/// used.
 fn forms(command: &str) -> Vec<String> {
     if !command.contains(" [") {
         return vec![command.to_owned()];
@@ -143,11 +145,11 @@ fn forms(command: &str) -> Vec<String> {
     vec![brief, full.trim_start().to_owned()]
 }
 
-/// A running `standalone`, beside which the commands are run.
+/// A running `standalone`, and a working directory for the commands.
 struct CommandHarness {
     work_dir: WorkDir,
     path: String,
-    /// The coordinator takes two.
+    /// The coordinator uses two of them.
     ports: [real::ports::Port; 3],
     started: usize,
     running: Vec<ChildProcess>,
@@ -159,8 +161,8 @@ impl CommandHarness {
         let bin = work_dir.path("bin");
         fs::create_dir(&bin).unwrap();
         work_dir.write("bin/ansible-playbook", "#!/bin/sh\ntest -s \"$2\" && echo \"plays $3\"\n");
-        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(bin.join("ansible-playbook"), everybody).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(bin.join("ansible-playbook"), executable).unwrap();
         let programs = Path::new(NODEPOOL).parent().unwrap();
         let path = format!("{}:{}:{}", programs.display(), bin.display(), std::env::var("PATH").unwrap());
         work_dir.write("secure.conf", "{}\n");
@@ -176,24 +178,24 @@ impl CommandHarness {
         command
     }
 
-    /// The first thing in a list of which this holds.
-    async fn first_id(&self, list: &str, is_it: impl Fn(&serde_json::Value) -> bool) -> String {
+    /// The id of the first row in a list that satisfies the condition.
+    async fn first_id(&self, list: &str, is_match: impl Fn(&serde_json::Value) -> bool) -> String {
         wait::until_some(list, PROCESS_TIMEOUT, async || {
             let listed = self.shell(&format!("nodepool -o json {list}")).output().unwrap();
             let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
-            let found = listed.as_array()?.iter().find(|row| is_it(row))?;
+            let found = listed.as_array()?.iter().find(|row| is_match(row))?;
             Some(found["id"].as_str()?.to_owned())
         })
         .await
     }
 
-    /// Puts something that is there in the place of each placeholder.
+    /// Replaces each placeholder by an existing object.
     async fn fill_placeholders(&mut self, line: &str) -> String {
         let mut words = Vec::new();
         for word in line.split(' ').filter(|word| !word.is_empty() && *word != "…") {
             words.push(match word {
                 "REQUEST" => {
-                    // It waits as long as a server of that cloud boots.
+                    // The request waits as long as a server of that cloud boots.
                     self.spawn("nodepool request --label cloud -- true", "request");
                     self.first_id("request-list", |_| true).await
                 }
@@ -205,7 +207,7 @@ impl CommandHarness {
                 "COMMAND" => "true".to_owned(),
                 "CONFIG" | "/etc/nodepool/nodepool.yaml" if line.starts_with("nodepool-launcher") => {
                     self.write_second_config();
-                    "beside.yaml".to_owned()
+                    "second.yaml".to_owned()
                 }
                 "CONFIG" | "/etc/nodepool/nodepool.yaml" => "nodepool-data/nodepool.yaml".to_owned(),
                 "SECURE" => "secure.conf".to_owned(),
@@ -234,16 +236,16 @@ impl CommandHarness {
         }
     }
 
-    /// A configuration for a launcher beside `standalone`: that one's, with another web port.
+    /// Writes a configuration for a launcher beside `standalone`: the same one with another web port.
     fn write_second_config(&self) {
         let written = fs::read_to_string(self.work_dir.path("nodepool-data/nodepool.yaml")).unwrap();
         let mut config: serde_yaml::Value = serde_yaml::from_str(&written).unwrap();
         config["webapp"]["port"] = self.work_dir.web_port.number.into();
-        self.work_dir.write("beside.yaml", &serde_yaml::to_string(&config).unwrap());
+        self.work_dir.write("second.yaml", &serde_yaml::to_string(&config).unwrap());
     }
 
     fn spawn(&mut self, line: &str, name: &str) {
-        // The program takes the place of the shell, so that it is what is ended, and what reads it ends with it.
+        // `exec` replaces the shell by the program, so that a signal ends the program, and its reader exits with it.
         let line = match line.split_once(" | ") {
             Some((program, reader)) => format!("{program} > >({reader})"),
             None => line.to_owned(),
@@ -254,72 +256,72 @@ impl CommandHarness {
         self.running.push(ChildProcess::start(line, &mut shell, Output::Logged, &log, &nothing));
     }
 
-    async fn spawn_and_wait(&mut self, line: &str, says: &str) {
+    async fn spawn_and_wait(&mut self, line: &str, text: &str) {
         self.started += 1;
         let name = format!("serving-{}", self.started);
         let log = self.work_dir.path(&name);
         if line.contains("standalone") && self.started > 1 {
-            // One beside the first, in a folder of its own.
-            let folder = format!("place-{}", self.started);
+            // Starts a second one, in its own folder.
+            let folder = format!("standalone-{}", self.started);
             let data = self.work_dir.path(&folder).join("nodepool-data");
             fs::create_dir_all(&data).unwrap();
             fs::copy(self.work_dir.path("secure.conf"), data.parent().unwrap().join("secure.conf")).unwrap();
             let port = self.work_dir.web_port.number;
             fs::write(data.join("nodepool.yaml"), format!("webapp: {{port: {port}}}\nlabels: []\nproviders: []\n"))
                 .unwrap();
-            // Its predecessors have shown what they had to.
+            // Stops the launchers started before, whose checks are complete.
             self.running.retain(|running| !running.name().contains("nodepool-launcher"));
             self.spawn(&format!("env --chdir={folder} {line}"), &name);
         } else if line.contains("coordinator") {
-            // It ends with its standard input.
+            // The coordinator exits at the end of its standard input.
             self.spawn(&format!("{line} < <(sleep 1000)"), &name);
         } else {
             self.spawn(line, &name);
         }
         let running = self.running.last_mut().unwrap();
         let logged = || fs::read_to_string(&log).unwrap_or_default();
-        wait::until(&format!("{says:?} of {line}"), PROCESS_TIMEOUT, async || {
-            assert!(logged().contains(says) || running.ended().is_none(), "{line}: {}", logged());
-            logged().contains(says)
+        wait::until(&format!("{text:?} of {line}"), PROCESS_TIMEOUT, async || {
+            assert!(logged().contains(text) || running.ended().is_none(), "{line}: {}", logged());
+            logged().contains(text)
         })
         .await;
     }
 
     async fn run(&mut self, command: &str) -> Result<(), String> {
-        let way = COMMAND_CHECKS.iter().find(|(beginning, _)| command.starts_with(beginning)).map(|(_, way)| way);
-        match way {
+        let check = COMMAND_CHECKS.iter().find(|(start, _)| command.starts_with(start)).map(|(_, check)| check);
+        match check {
             Some(CoveredBy(file)) => {
                 let words = command.split(['…', '=']).next().unwrap().replace("--release ", "");
-                let stands = fs::read_to_string(root().join(file)).unwrap().contains(words.trim());
-                return if stands { Ok(()) } else { Err(format!("{command} does not stand in {file}")) };
+                let is_covered = fs::read_to_string(root().join(file)).unwrap().contains(words.trim());
+                return if is_covered { Ok(()) } else { Err(format!("{command} is not in {file}")) };
             }
             Some(NotRun(_)) => return names_exist(command),
             Some(RunsUntil(_)) | None => {}
         }
         for form in forms(command) {
             if form == "nodepool-launcher" {
-                continue; // It needs a file in /etc.
+                continue; // The default file is in /etc.
             }
             let line = self.fill_placeholders(&form).await;
-            if let Some(RunsUntil(says)) = way {
-                self.spawn_and_wait(&line, says).await;
+            if let Some(RunsUntil(text)) = check {
+                self.spawn_and_wait(&line, text).await;
                 continue;
             }
             let line = if NEEDS_MORE.contains(&&*line) { format!("{line} --help") } else { line };
-            let ended = tokio::process::Command::from(self.shell(&format!("set -o pipefail; {line} <<< y"))).output();
-            let ended = tokio::time::timeout(PROCESS_TIMEOUT * 4, ended)
+            let output = tokio::process::Command::from(self.shell(&format!("set -o pipefail; {line} <<< y"))).output();
+            let output = tokio::time::timeout(PROCESS_TIMEOUT * 4, output)
                 .await
-                .map_err(|_| format!("{line} does not end"))?
+                .map_err(|_| format!("{line} does not exit"))?
                 .unwrap();
-            if !ended.status.success() {
-                return Err(format!("{line}: {}\n{}{}", ended.status, text(&ended.stdout), text(&ended.stderr)));
+            if !output.status.success() {
+                return Err(format!("{line}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr)));
             }
         }
         Ok(())
     }
 }
 
-/// Of commands that are not run: tests and parts that they name are there.
+/// Checks commands that are not run: the tests and parts that they name exist.
 fn names_exist(command: &str) -> Result<(), String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     for pair in words.windows(2).filter(|pair| pair[0] == "--test") {
@@ -338,7 +340,7 @@ fn names_exist(command: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Issue 5, 8: all commands in README and doc are executed by a test.
+/// All commands in README and doc/ are run by a test.
 #[tokio::test]
 async fn documented_commands_work() {
     if real::skipped() {
@@ -352,7 +354,7 @@ async fn documented_commands_work() {
             }
         }
     }
-    // It takes what others look at.
+    // `nodepool erase` deletes the nodes that other commands show, so it runs last.
     all.sort_by_key(|command| command.starts_with("nodepool erase"));
     let mut harness = CommandHarness::new().await;
     let mut failed = Vec::new();

@@ -1,4 +1,4 @@
-//! The documents: links lead somewhere, the book has all pages, and the commands that are named exist.
+//! The documents: links have targets, the book has all pages, and the commands in them exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,16 +21,16 @@ fn pages() -> Vec<(PathBuf, String)> {
     found.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// What stands in `](…)`.
+/// The targets in `](…)`.
 fn links(text: &str) -> Vec<&str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect()
 }
 
-/// As GitHub and mdBook make it of a heading.
+/// The anchor that GitHub and mdBook derive from a heading.
 fn anchor(heading: &str) -> String {
     let plain = heading.trim().to_lowercase();
-    let kept = plain.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    let characters = plain.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    characters.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn anchors(text: &str) -> BTreeSet<String> {
@@ -49,11 +49,11 @@ fn links_have_targets() {
         for link in links(&text).into_iter().filter(|link| !link.contains("://") && !link.contains(' ')) {
             let (file, fragment) = link.split_once('#').map_or((link, None), |(file, fragment)| (file, Some(fragment)));
             let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
-            let there = match std::fs::read_to_string(&target) {
+            let exists = match std::fs::read_to_string(&target) {
                 Ok(text) => fragment.is_none_or(|fragment| anchors(&text).contains(fragment)),
                 Err(_) => target.is_dir(),
             };
-            if !there {
+            if !exists {
                 broken.push(format!("{}: {link}", path.display()));
             }
         }
@@ -73,7 +73,7 @@ fn the_book_has_every_page() {
     }
 }
 
-/// Lines of code blocks and code in the text that begin with one of our programs.
+/// Command lines in code blocks and in code within the text that start with `nodepool`.
 fn command_lines(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut add = |line: &str| {
@@ -99,7 +99,7 @@ fn command_lines(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Each command that a page tells one to type is one that the program knows, and so are its options.
+/// Every command and option that a page tells users to type is known to the program.
 #[test]
 fn named_commands_exist() {
     let (mut unknown, mut checked) = (Vec::new(), 0);
@@ -108,7 +108,7 @@ fn named_commands_exist() {
             continue;
         }
         for words in command_lines(&text) {
-            // What may be left out, and placeholders, are not to be typed.
+            // Optional parts and placeholders are not typed.
             let typed = |word: &&String| !word.contains(['[', ']', '…', '(', '{', '"', '\'']);
             let words: Vec<&String> = words[1..].iter().filter(typed).collect();
             let command =

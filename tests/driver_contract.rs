@@ -1,4 +1,5 @@
-//! What every driver promises, whatever its cloud: one line per driver in `drivers`, the same cases for all.
+//! The contract of all drivers, whatever their cloud: one entry per driver in `drivers_under_test`, the same cases for
+//! all.
 
 mod provider_harness;
 #[path = "openstack_harness/in_process_driver.rs"]
@@ -32,15 +33,15 @@ use tokio::time::{Instant, timeout};
 struct Case {
     driver: &'static str,
     config: &'static str,
-    /// A host that the configuration names, for drivers that have such.
+    /// A host in the configuration, for drivers with static hosts.
     host: Option<HostIdentity>,
-    /// Flags of the simulated cloud, for drivers that need one to talk to.
+    /// Flags of the simulated cloud, for drivers that need one.
     cloud: Option<&'static [&'static str]>,
-    /// It has room for two instances.
+    /// The provider has capacity for two instances.
     is_limited: bool,
 }
 
-/// A running provider of a case, and its cloud where that is a process of its own.
+/// A running provider of a case, and its cloud if that is a process.
 struct ContractHarness {
     provider: ProviderHarness,
     cloud: Option<SimulatedOpenStack>,
@@ -149,7 +150,7 @@ providers:
 
 fn upload(file: PathBuf, number: &str) -> Job {
     let marks = [(BUILD_MARK, "b1"), (UPLOAD_MARK, number), (PROVIDER_MARK, "contract")];
-    let size = std::fs::metadata(&file).map_or(5, |about| about.len());
+    let size = std::fs::metadata(&file).map_or(5, |metadata| metadata.len());
     Job::Upload(Arc::new(UploadOrder {
         name: format!("contract-{number}"),
         file,
@@ -164,23 +165,23 @@ fn upload(file: PathBuf, number: &str) -> Job {
     }))
 }
 
-/// Every job a provider may be given.
+/// Every job that a provider accepts.
 fn jobs(case: &Case) -> Vec<Job> {
     let Job::Launch(order) = launch("contract-0000000001") else { unreachable!("launch makes a launch") };
-    let found = LaunchOrder { prior_instance: Some(ExternalId::text("no-such-id")), ..LaunchOrder::clone(&order) };
-    let stranger = HostIdentity { name: String::from("stranger"), username: String::from("nobody"), port: 22 };
+    let retried = LaunchOrder { prior_instance: Some(ExternalId::text("no-such-id")), ..LaunchOrder::clone(&order) };
+    let unknown_host = HostIdentity { name: String::from("unknown-host"), username: String::from("nobody"), port: 22 };
     let mut jobs = vec![
         Job::Refresh,
         Job::Launch(order),
-        Job::Launch(Arc::new(found)),
+        Job::Launch(Arc::new(retried)),
         Job::Delete(ExternalId::text("no-such-id")),
         Job::List,
         Job::ListServerIds,
-        Job::Inspect(stranger.clone()),
-        Job::Probe(stranger),
+        Job::Inspect(unknown_host.clone()),
+        Job::Probe(unknown_host),
         Job::ListImages,
         Job::DeleteImage(ExternalId::text("no-such-id")),
-        // Its file is not there.
+        // This file does not exist.
         upload(PathBuf::from("/no/such/image.qcow2"), "0000000001"),
     ];
     jobs.extend(case.host.iter().flat_map(|host| [Job::Inspect(host.clone()), Job::Probe(host.clone())]));
@@ -204,11 +205,15 @@ fn every_job_finishes_exactly_once_and_in_time() {
             for job in jobs(&case) {
                 provider.submit(1, job.clone());
                 let end = timeout(Duration::from_secs(30), provider.wait_for_end()).await;
-                end.unwrap_or_else(|_| panic!("{}: {job:?} does not end", case.driver)).1.ok();
+                end.unwrap_or_else(|_| panic!("{}: {job:?} does not finish", case.driver)).1.ok();
             }
-            // Whatever came late for an earlier job would be heard before the end of this one.
+            // A late event of an earlier job would be received before the end of this one.
             provider.submit(2, Job::Refresh);
-            assert!(matches!(provider.next().await, (2, JobEvent::Finished(_))), "{}: news after the end", case.driver);
+            assert!(
+                matches!(provider.next().await, (2, JobEvent::Finished(_))),
+                "{}: an event after the end",
+                case.driver
+            );
         });
     }
 }
@@ -242,11 +247,11 @@ fn an_image_is_uploaded_once_listed_with_metadata_and_deleted() {
             };
             assert!(takes_images, "{}", case.driver);
             let again = provider.run(upload(file.clone(), "0000000001")).await;
-            assert_eq!(again, Ok(Outcome::Uploaded(id.clone())), "{}: it is there already", case.driver);
+            assert_eq!(again, Ok(Outcome::Uploaded(id.clone())), "{}: the image exists already", case.driver);
             let other = provider.run(upload(file, "0000000002")).await;
             let Ok(Outcome::Uploaded(other)) = other else { panic!("{}: {other:?}", case.driver) };
             assert_ne!(id, other, "{}", case.driver);
-            let bearing = async |provider: &mut ProviderHarness| {
+            let list_ours = async |provider: &mut ProviderHarness| {
                 let listed = provider.run(Job::ListImages).await;
                 let Ok(Outcome::Images(images)) = listed else { panic!("{}: {listed:?}", case.driver) };
                 let ours =
@@ -254,7 +259,7 @@ fn an_image_is_uploaded_once_listed_with_metadata_and_deleted() {
                 ours.map(|image| (image.id.to_string(), image.name, image.meta.get("colour").cloned()))
                     .collect::<Vec<_>>()
             };
-            let mut listed = bearing(&mut provider).await;
+            let mut listed = list_ours(&mut provider).await;
             listed.sort();
             let mut expected = [(&id, "0000000001"), (&other, "0000000002")]
                 .map(|(id, number)| (id.to_string(), format!("contract-{number}"), Some("blue".to_owned())));
@@ -263,7 +268,7 @@ fn an_image_is_uploaded_once_listed_with_metadata_and_deleted() {
             for end in [Ok(Outcome::Deleted), Err(CloudError::NotFound)] {
                 assert_eq!(provider.run(Job::DeleteImage(id.clone())).await, end, "{}", case.driver);
             }
-            assert_eq!(bearing(&mut provider).await.len(), 1, "{}", case.driver);
+            assert_eq!(list_ours(&mut provider).await.len(), 1, "{}", case.driver);
         });
     }
 }
@@ -279,7 +284,7 @@ fn provider_facts_are_complete_after_a_refresh() {
             for label in &pool.labels {
                 let is_known =
                     before.label_needs.contains_key(label) || before.launch_label(&pool.name, label).is_some();
-                assert!(is_known, "{}: what does {label} need?", case.driver);
+                assert!(is_known, "{}: the needs of {label} are unknown", case.driver);
             }
             assert!(matches!(provider.run(Job::Refresh).await, Ok(Outcome::Refreshed(..))));
             let after = provider.facts();
@@ -303,7 +308,7 @@ fn a_driver_without_launches_rejects_a_launch_permanently() {
     }
 }
 
-/// The drivers that launch nodes, each with a provider of its own.
+/// The drivers that launch nodes, each with its own provider.
 fn launching() -> impl Iterator<Item = Case> {
     drivers_under_test().into_iter().filter(|case| case.driver != "static")
 }
@@ -328,7 +333,7 @@ async fn launched_as(provider: &mut ProviderHarness, order: LaunchOrder) -> Inst
         match provider.next().await.1 {
             JobEvent::InstanceKnown(id) => known = Some(id),
             JobEvent::Finished(Ok(Outcome::Launched(instance))) => {
-                assert_eq!(known.as_ref(), Some(&instance.external_id), "told before the end");
+                assert_eq!(known.as_ref(), Some(&instance.external_id), "the id is reported before the end");
                 return *instance;
             }
             other => panic!("{hostname}: {other:?}"),
@@ -337,7 +342,7 @@ async fn launched_as(provider: &mut ProviderHarness, order: LaunchOrder) -> Inst
 }
 
 async fn listed(provider: &mut ProviderHarness) -> Vec<Instance> {
-    let Ok(Outcome::Refreshed(_, inventory)) = provider.run(Job::Refresh).await else { panic!("the survey fails") };
+    let Ok(Outcome::Refreshed(_, inventory)) = provider.run(Job::Refresh).await else { panic!("the refresh failed") };
     inventory.instances().to_vec()
 }
 
@@ -348,7 +353,8 @@ fn an_instance_is_listed_with_metadata_and_deleted_by_id() {
             let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
             let found = listed(&mut provider).await;
-            let found = found.iter().find(|other| other.external_id == instance.external_id).expect("it is listed");
+            let found =
+                found.iter().find(|other| other.external_id == instance.external_id).expect("the instance is listed");
             assert_eq!(found.metadata["nodepool_node_id"], "np0000000001");
             assert!(found.interface_ip.is_some() && !found.resources.is_empty(), "{}: {found:?}", case.driver);
             let id = instance.external_id;
@@ -368,7 +374,7 @@ fn a_launch_of_an_existing_instance_creates_nothing() {
             let again =
                 LaunchOrder { prior_instance: Some(instance.external_id.clone()), ..LaunchOrder::clone(&order) };
             let Ok(Outcome::Launched(found)) = provider.run(Job::Launch(Arc::new(again))).await else {
-                panic!("{}: it runs, so it can be continued with", case.driver)
+                panic!("{}: a running instance was not adopted", case.driver)
             };
             assert_eq!(found.external_id, instance.external_id);
             assert_eq!(listed(&mut provider).await.len(), 1);
@@ -384,8 +390,8 @@ fn exceeding_the_quota_is_reported_as_a_quota_error() {
             for number in 1..=2 {
                 launched(&mut provider, &format!("np{number}")).await;
             }
-            let refused = provider.run(launch("np3")).await;
-            assert!(matches!(refused, Err(CloudError::Quota(_))), "{}: {refused:?}", case.driver);
+            let rejected = provider.run(launch("np3")).await;
+            assert!(matches!(rejected, Err(CloudError::Quota(_))), "{}: {rejected:?}", case.driver);
         });
     }
 }
@@ -415,7 +421,7 @@ fn an_id_is_known_before_the_second_call_of_its_launch() {
     }
 }
 
-/// Leads a launch through its driver without a TaskManager.
+/// Runs a launch through its driver without a TaskManager.
 struct ManualLaunch;
 
 impl OpenDriver for ManualLaunch {
@@ -430,12 +436,12 @@ impl OpenDriver for ManualLaunch {
                 next = match next {
                     Next::Call(call) => {
                         calls += 1;
-                        assert!(calls == 1 || machine.external_id().is_some(), "{call:?} comes before the id");
+                        assert!(calls == 1 || machine.external_id().is_some(), "{call:?} before the id is known");
                         machine.step(Input::Reply(driver.call(call, &CallGuard::none()).await))
                     }
                     Next::Observe => {
                         let Outcome::Listed(inventory) = run_query(&driver, &Job::List).await else {
-                            panic!("no list")
+                            panic!("not listed")
                         };
                         machine.step(Input::Observed(&inventory))
                     }
@@ -448,7 +454,7 @@ impl OpenDriver for ManualLaunch {
     }
 }
 
-/// A job that only asks.
+/// Runs a job that reads only.
 async fn run_query<D: Driver>(driver: &D, job: &Job) -> Outcome {
     let mut machine = driver.begin(job);
     let mut next = machine.step(Input::Start);
@@ -467,7 +473,7 @@ fn a_list_that_could_not_be_read_completely_is_an_error() {
     for case in launching().filter(|case| case.cloud.is_some()) {
         on_real_time(async move {
             let ContractHarness { mut provider, cloud } = case.start().await;
-            let cloud = cloud.expect("this driver has a cloud of its own");
+            let cloud = cloud.expect("the case has a simulated cloud");
             launched(&mut provider, "np0000000001").await;
             launched(&mut provider, "np0000000002").await;
             let kinds = ["500 after=1", "404 after=1", "closed after=1", "html after=1", "truncated after=1"];
@@ -482,7 +488,7 @@ fn a_list_that_could_not_be_read_completely_is_an_error() {
                 let called = provider.run(Job::ListServerIds).await;
                 assert!(called.is_err(), "{}: {kind}: {called:?}", case.driver);
             }
-            // A link that leads back does no harm to who knows where a page ended.
+            // A repeated link is harmless to a driver that knows the last id of a page.
             cloud.knobs(json!({"faults": ["repeated-marker path=/servers/detail$"]})).await;
             let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("{}", case.driver) };
             assert_eq!(inventory.instances().len(), 2, "{}", case.driver);
@@ -545,8 +551,8 @@ impl OpenDriver for FirstCall {
             assert!(deadline.0 > 0.0 && deadline.0 < 86_400.0, "{:?}: {deadline:?}", self.0);
             let began = Instant::now();
             let name = call.key();
-            let ended = timeout(deadline.to_duration(), driver.call(call, &CallGuard::none())).await;
-            assert!(ended.is_ok(), "{name} is still running after {:?}", began.elapsed());
+            let reply = timeout(deadline.to_duration(), driver.call(call, &CallGuard::none())).await;
+            assert!(reply.is_ok(), "{name} is still running after {:?}", began.elapsed());
         }
         .boxed_local()
     }

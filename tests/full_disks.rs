@@ -1,4 +1,5 @@
-//! Disks that are full: the coordinator says so and loses nothing, builds fail, and all goes on when there is room again.
+//! Full disks: the coordinator reports them and loses nothing, builds fail, and everything continues when there is
+//! space.
 
 mod builder_process;
 mod disk_faults;
@@ -27,7 +28,7 @@ use zookeeper_server::types::CreateMode;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The example `coordinator`, which cargo builds beside the tests.
+/// The example `coordinator`, which cargo builds with the tests.
 struct Coordinator {
     running: ChildProcess,
     zk: Zk,
@@ -35,21 +36,21 @@ struct Coordinator {
 }
 
 fn command(data_dir: &Path) -> Command {
-    let test = std::env::current_exe().expect("a test knows its own file");
-    let target: PathBuf = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").into();
+    let test = std::env::current_exe().expect("the path of the test's executable is known");
+    let target: PathBuf = test.ancestors().nth(2).expect("the executable is in target/PROFILE/deps").into();
     let mut command = Command::new(target.join("examples/coordinator"));
     command.arg(data_dir).arg("0");
     command
 }
 
 impl Coordinator {
-    /// None where it ends instead, which its log explains.
+    /// The text of its log if it exits instead.
     async fn start(data_dir: &Path, home: &Path) -> Result<Coordinator, String> {
         let log = home.join("log");
         let mut running = ChildProcess::start("coordinator", &mut command(data_dir), Output::Piped, &log, home);
         let (input, output) = running.pipes();
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).expect("it prints text");
+        BufReader::new(output).read_line(&mut line).expect("its output is text");
         let Some((address, _)) = line.split_once(' ') else {
             running.wait(TIMEOUT).await;
             return Err(running.log());
@@ -65,14 +66,14 @@ async fn a_zookeeper_server_reports_a_full_disk_and_loses_nothing() {
     let Some(disk) = SmallDisk::mount(64) else { return };
     let home = tempfile::tempdir().unwrap();
     let data_dir = disk.path().join("data");
-    let mut coordinator = Coordinator::start(&data_dir, home.path()).await.expect("there is room");
+    let mut coordinator = Coordinator::start(&data_dir, home.path()).await.expect("the disk has space");
     disk.fill(4 << 20);
     let mut acknowledged = Vec::new();
     for number in 0.. {
         let path = format!("/n{number}");
         let data = Bytes::from(vec![b'x'; 20_000]);
         let created = coordinator.zk.create(&path, data, CreateMode::Persistent);
-        // Who has died answers no more.
+        // A coordinator that has exited does not reply.
         match timeout(Duration::from_secs(5), created).await {
             Ok(Ok(_)) => acknowledged.push(path),
             Ok(Err(_)) | Err(_) => break,
@@ -81,19 +82,19 @@ async fn a_zookeeper_server_reports_a_full_disk_and_loses_nothing() {
     let status = coordinator.running.wait(TIMEOUT).await;
     let log = coordinator.running.log();
     assert!(!status.success() && log.contains("No space left on device"), "{status}: {log}");
-    // As a service manager tries again, to no avail and with no harm.
+    // A service manager restarts it: every attempt fails, and none does harm.
     for _ in 0..3 {
         if let Err(log) = Coordinator::start(&data_dir, home.path()).await {
             assert!(log.contains("No space left on device"), "{log}");
         }
     }
     disk.empty();
-    let coordinator = Coordinator::start(&data_dir, home.path()).await.expect("there is room again");
+    let coordinator = Coordinator::start(&data_dir, home.path()).await.expect("the disk has space again");
     assert!(acknowledged.len() > 10, "{}", acknowledged.len());
     for path in &acknowledged {
-        assert_eq!(coordinator.zk.get(path).await.expect("what was acknowledged is there").0.len(), 20_000);
+        assert_eq!(coordinator.zk.get(path).await.expect("an acknowledged write is durable").0.len(), 20_000);
     }
-    coordinator.zk.create("/after", Bytes::new(), CreateMode::Persistent).await.expect("it can write again");
+    coordinator.zk.create("/after", Bytes::new(), CreateMode::Persistent).await.expect("writes succeed again");
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn a_pid_file_that_cannot_be_written_is_removed() {
     assert!(matches!(error, PidFileError::Unusable { action: "create", .. }), "{error}");
     assert!(!path.exists());
     disk.empty();
-    PidFile::acquire(&path, Duration::ZERO).expect("there is room again").release();
+    PidFile::acquire(&path, Duration::ZERO).expect("the disk has space again").release();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,11 +118,11 @@ async fn builds_fail_on_a_full_disk_and_succeed_afterwards() {
     let harness = BuilderProcessHarness::start(Some(disk.path())).await;
     let mut builder = harness.builder();
     harness.wait_until_settled(&builder, 0).await;
-    for left in [0, 100_000, 2_000_000] {
-        // Older builds that go meanwhile make room, and then others succeed.
-        wait::until("a build to find no room", TIMEOUT, async || {
+    for free_bytes in [0, 100_000, 2_000_000] {
+        // Older builds that are deleted meanwhile free space, and then others succeed.
+        wait::until("a build to find the disk full", TIMEOUT, async || {
             if harness.find_problem().await.is_none() {
-                disk.fill(left);
+                disk.fill(free_bytes);
                 for image in IMAGES {
                     harness.request_build(image).await;
                 }
@@ -134,7 +135,7 @@ async fn builds_fail_on_a_full_disk_and_succeed_afterwards() {
             records.builds().any(|(_, stored)| stored.record.state == BuildState::Failed)
         })
         .await;
-        // The next one begins with a disk that is full.
+        // The next builder starts with a full disk.
         builder.kill();
         builder = harness.builder();
         disk.empty();

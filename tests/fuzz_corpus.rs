@@ -1,4 +1,4 @@
-//! What fuzzing has found is tried each time: every file of every corpus, through the function of its target.
+//! Replay of the fuzzing corpora: every file of every corpus, through the function of its target.
 
 #[path = "../fuzz/inputs/clouds.rs"]
 mod clouds;
@@ -44,7 +44,7 @@ fn replay(target: &str) {
     let names = names(&corpus);
     assert!(names.len() >= 10, "{} has {} files", corpus.display(), names.len());
     for name in names {
-        // The last one that is shown is the one that failed.
+        // The last name in the output is that of the failed file.
         println!("{target}/{name}");
         check(&fs::read(corpus.join(name)).unwrap());
     }
@@ -52,10 +52,10 @@ fn replay(target: &str) {
 
 #[test]
 fn every_fuzz_target_has_a_replayed_corpus() {
-    let tried = BTreeSet::from(CHECKS.map(|(name, _)| name.to_owned()));
-    assert_eq!(names(&fuzz("corpus")), tried);
+    let replayed = BTreeSet::from(CHECKS.map(|(name, _)| name.to_owned()));
+    assert_eq!(names(&fuzz("corpus")), replayed);
     let targets = names(&fuzz("fuzz_targets")).into_iter().map(|file| file.trim_end_matches(".rs").to_owned());
-    assert_eq!(BTreeSet::from_iter(targets), tried);
+    assert_eq!(BTreeSet::from_iter(targets), replayed);
 }
 
 #[test]

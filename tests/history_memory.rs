@@ -1,4 +1,4 @@
-//! What the live page's memory of the past costs: bytes that the process has from its allocator.
+//! Memory of the live page's event history, measured in bytes allocated by the process.
 
 use std::alloc::System;
 
@@ -18,12 +18,12 @@ const NODES: usize = 10_000;
 const REQUESTS: usize = 13_000;
 
 fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Versioned<T> {
-    // As the mirror reads it: from text, so that names come as they do there.
+    // Parsed from text as the mirror does, so that names are allocated alike.
     let record: T = serde_json::from_str(&record.to_string()).unwrap();
     Versioned { record: record.into(), version: 0, mzxid, mtime_ms: 0 }
 }
 
-/// A picture, and what is told about the way to it from the one before.
+/// A snapshot, and the history of the differences between its successive states.
 struct HistoryRecorder {
     snapshot: Snapshot,
     history: EventHistory,
@@ -63,7 +63,7 @@ impl HistoryRecorder {
     }
 }
 
-/// Issue 5, 2: history is a bounded ring in memory, at most 20 MB at 10,000 nodes.
+/// The event history is a bounded ring in memory: at most 20 MB at 10,000 nodes.
 #[test]
 fn event_history_uses_at_most_20_mb_at_10_000_nodes() {
     let mut recorder =
@@ -71,7 +71,7 @@ fn event_history_uses_at_most_20_mb_at_10_000_nodes() {
     for number in 0..NODES {
         recorder.node(number, "ready", None);
     }
-    // The oldest node serves a request and goes; another one comes.
+    // The oldest node serves a request and is deleted; another one is created.
     for number in 0..REQUESTS {
         recorder.request(number, "requested");
         recorder.request(number, "pending");
@@ -83,12 +83,12 @@ fn event_history_uses_at_most_20_mb_at_10_000_nodes() {
         recorder.node(NODES + number, "building", None);
         recorder.node(NODES + number, "ready", None);
     }
-    // Eight hours, of which six are kept.
+    // Eight hours of counts, of which the history keeps six.
     for number in 0..2000 {
         recorder.history.record_counts(&recorder.snapshot, Timestamp(f64::from(number)));
     }
     assert_eq!(recorder.history.len(), 100_000, "the ring is full");
-    // What it keeps alive counts, such as names of nodes that are gone; so first the picture goes.
+    // Data that only the history keeps alive counts, such as names of deleted nodes. So the snapshot is dropped first.
     recorder.snapshot = Snapshot::default();
     let with = ALLOCATOR.allocated();
     recorder.history = EventHistory::new(Timestamp(0.0));

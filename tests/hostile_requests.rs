@@ -1,4 +1,4 @@
-//! Odd and enormous requests: served like any other, and explained in their own words.
+//! Unusual and very large requests: they are served like any other, and verdicts name their labels.
 
 mod daemon_process;
 mod in_process_launcher;
@@ -45,7 +45,7 @@ fn odd_labels() -> Vec<String> {
 }
 
 fn configuration(port: u16) -> String {
-    // A JSON text is a YAML text in quotes.
+    // A JSON text is a quoted YAML text.
     let quoted: Vec<String> = odd_labels().iter().map(|label| Value::from(label.as_str()).to_string()).collect();
     let labels: String = quoted.iter().map(|label| format!("  - name: {label}\n")).collect();
     let nodes = quoted.iter().enumerate();
@@ -83,7 +83,7 @@ async fn labels_with_any_text_are_served_and_named_in_verdicts() {
         let node = consumer.node(&ended.nodes[0]).await.unwrap();
         assert_eq!(node.labels, [LabelName::from(label.as_str())]);
 
-        // There is only one.
+        // There is only one node of the label.
         let waiting = consumer.submit_labels(&[label]).await;
         let verdict = async || why(&work_dir, &waiting).await.pop();
         until("a verdict", async || verdict().await.is_some()).await;
@@ -95,12 +95,12 @@ async fn labels_with_any_text_are_served_and_named_in_verdicts() {
         let unknown = format!("{label}!");
         let unserved = consumer.submit_labels(&[&unknown]).await;
         assert_eq!(consumer.wait_for_end(&unserved).await.state, RequestState::Failed, "{label:?}");
-        let verdict = why(&work_dir, &unserved).await.pop().expect("a verdict is remembered");
+        let verdict = why(&work_dir, &unserved).await.pop().expect("the verdict is kept");
         assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);
     }
 }
 
-/// Numbers that a slip, a broken clock or Python's JSON may leave in a record.
+/// Numbers that a typing error, a wrong clock or Python's JSON may leave in a record.
 const NUMBERS: [&str; 12] = [
     "-1",
     "1e308",
@@ -154,14 +154,14 @@ fn extreme_numbers_in_records_stop_no_launcher() {
         let id = consumer.submit_labels(&["c"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert!(!running.is_finished(), "no panic, and the session goes on");
+        assert!(!running.is_finished(), "no panic, and the session continues");
         for name in consumer.zk.children("/nodepool/nodes").await.unwrap().0 {
             let (data, _) = consumer.zk.get(&paths::node(&name.into())).await.unwrap();
-            // Whatever can be read is treated by its state.
+            // Readable records are handled by their state.
             let node = json::from_bytes::<Node>(&data);
             assert!(node.is_err() || node.is_ok_and(|node| node.state != NodeState::Used), "{data:?}");
         }
-        // Nobody looks again and again at what cannot be changed.
+        // Records that cannot be changed cause no busy loop.
         let zxid = zookeeper.last_zxid();
         tokio::time::sleep(Duration::from_secs(60)).await;
         let writes = zookeeper.last_zxid() - zxid;
@@ -181,18 +181,18 @@ fn a_request_for_ten_thousand_nodes_is_served() {
         let id = consumer.submit_labels(&vec!["a"; 10_000]).await;
         let ended = consumer.wait_for_end(&id).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 10_000));
-        let given: std::collections::BTreeSet<&NodeId> = ended.nodes.iter().collect();
-        assert_eq!(given.len(), 10_000, "each only once");
+        let assigned: std::collections::BTreeSet<&NodeId> = ended.nodes.iter().collect();
+        assert_eq!(assigned.len(), 10_000, "a node is assigned twice");
         let nodes = consumer.nodes().await;
         assert!(nodes.iter().all(|(_, node)| node.allocated_to.as_ref() == Some(&id)));
         let lock = paths::request_lock(&id);
         until("the request's lock to be free", async || consumer.count(&lock).await == 0).await;
         let largest = json::to_bytes(&ended).len();
-        assert!(largest < 0xf_ffff, "ZooKeeper takes a record of {largest} bytes");
+        assert!(largest < 0xf_ffff, "a record of {largest} bytes exceeds the limit of ZooKeeper");
 
         consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
-        until("all to be free again", async || {
-            // Looks at the first and the last before it reads all.
+        until("all nodes to be idle again", async || {
+            // Checks the first and the last node before it reads all.
             let ends = [&nodes[0].0, &nodes[9_999].0];
             for id in ends {
                 if !consumer.node(id).await.unwrap().is_idle() {

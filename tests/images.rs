@@ -1,4 +1,4 @@
-//! A builder's tree of actors, with its ZooKeeper and its clouds in memory.
+//! The actors of a builder, with ZooKeeper and the clouds in memory.
 
 #[path = "images/builds.rs"]
 mod builds;

@@ -1,4 +1,4 @@
-//! Host keys: what a scan sees of real SSH servers, and that no host can make it wait for ever.
+//! Host key scans: the keys of real SSH servers, and a deadline that no host can exceed.
 
 mod misbehaving_hosts;
 mod support;
@@ -35,7 +35,6 @@ fn ssh_keyscan(address: SocketAddr) -> Vec<String> {
     text.lines().filter_map(|line| line.split_once(' ')).map(|(_, key)| key.to_owned()).collect()
 }
 
-// drivers.md 1.7.8
 #[tokio::test]
 async fn a_scan_finds_what_ssh_keyscan_finds() {
     if skipped() {
@@ -63,7 +62,6 @@ async fn every_curve_is_asked_for_and_missing_types_are_skipped() {
     assert_eq!(scan(host.address(), 20.0).await.unwrap().host_keys, host.keys());
 }
 
-// drivers.md 1.7.8
 #[tokio::test]
 async fn a_scan_retries_until_a_late_host_is_up() {
     if skipped() {
@@ -73,7 +71,7 @@ async fn a_scan_retries_until_a_late_host_is_up() {
     host.stop();
     let address = host.address();
     let scanning = tokio::spawn(async move { scan(address, 30.0).await });
-    assert!(scan(address, 0.3).await.is_err(), "the first attempts are refused");
+    assert!(scan(address, 0.3).await.is_err(), "a stopped host refuses connections");
     host.start_again().await;
     assert_eq!(scanning.await.unwrap().unwrap().host_keys, host.keys());
 }
@@ -95,7 +93,6 @@ async fn many_hosts_are_scanned_concurrently() {
     }
 }
 
-// drivers.md 1.7.8
 #[tokio::test]
 async fn a_scan_of_a_closed_port_ends_by_the_deadline() {
     let address = free_address("127.0.0.1");
@@ -116,28 +113,26 @@ async fn no_listener_behavior_outlives_the_deadline_or_leaks_a_connection() {
         ListenerBehavior::Chatters,
         ListenerBehavior::Garbage,
     ] {
-        let (gone, hears) = std::sync::mpsc::channel();
-        let address = listen(behavior, gone);
+        let (closed_sender, closed_receiver) = std::sync::mpsc::channel();
+        let address = listen(behavior, closed_sender);
         let error = timeout(Duration::from_secs(5), scan(address, 0.7)).await.expect("ended by the deadline");
         assert!(matches!(error, Err(ScanError::Timeout { .. })), "{error:?}");
-        let closed = tokio::task::spawn_blocking(move || hears.recv_timeout(Duration::from_secs(10)));
+        let closed = tokio::task::spawn_blocking(move || closed_receiver.recv_timeout(Duration::from_secs(10)));
         closed.await.unwrap().expect("the connection is closed, not abandoned");
     }
 }
 
-// drivers.md 1.7.8
 #[tokio::test]
 async fn a_connection_suffices_if_no_keys_are_requested() {
-    let (gone, _hears) = std::sync::mpsc::channel();
-    let address = listen(ListenerBehavior::Silent, gone);
+    let (closed_sender, _closed_receiver) = std::sync::mpsc::channel();
+    let address = listen(ListenerBehavior::Silent, closed_sender);
     let target = ScanTarget { mode: ScanMode::ConnectOnly, ..target(address, 5.0) };
     let found = Scanner::default().scan(&target).await.unwrap();
     assert_eq!(found, KeyScanResult { host_keys: Vec::new(), address: Some(address.ip()) });
-    let nobody = ScanTarget { mode: ScanMode::ConnectOnly, ..self::target(free_address("127.0.0.1"), 0.3) };
-    assert!(matches!(Scanner::default().scan(&nobody).await, Err(ScanError::Timeout { .. })));
+    let closed_port = ScanTarget { mode: ScanMode::ConnectOnly, ..self::target(free_address("127.0.0.1"), 0.3) };
+    assert!(matches!(Scanner::default().scan(&closed_port).await, Err(ScanError::Timeout { .. })));
 }
 
-// drivers.md 1.7.8
 #[tokio::test]
 async fn a_fake_host_has_a_fake_key_and_is_never_connected_to() {
     let mut target = target(free_address("127.0.0.1"), 0.0);

@@ -1,4 +1,4 @@
-//! A launcher's tree of actors, with its ZooKeeper and its clouds in memory.
+//! The actors of a launcher, with ZooKeeper and the clouds in memory.
 
 #[path = "launching/example_driver.rs"]
 mod example_driver;

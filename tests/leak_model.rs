@@ -1,4 +1,4 @@
-//! Leak model: random cases of leak detection under faults. No instance with an owner is deleted, and leaked instances are deleted.
+//! Leak model: random cases of leak detection under faults. Only leaked instances are deleted, and all of them are.
 //!
 //! NODEPOOL_LEAK_CASES=1000000 makes it a long run; NODEPOOL_SEED repeats one case and prints its trace.
 

@@ -1,4 +1,4 @@
-//! The live page in a real browser: what it shows, how it follows changes, what it does with markup, without any console error.
+//! The live page in a real browser: its content, updates, escaping of markup, and an empty console.
 
 mod browser;
 mod daemon_process;
@@ -14,8 +14,8 @@ use nodepool_zk::client::RealConnection;
 use std::sync::Arc;
 use zookeeper_server::types::CreateMode;
 
-const DESKTOP: Viewport = Viewport { name: "desk", width: 1280, height: 900, dark: false };
-const DESKTOP_DARK: Viewport = Viewport { name: "night", width: 1280, height: 900, dark: true };
+const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900, dark: false };
+const DESKTOP_DARK: Viewport = Viewport { name: "desktop-dark", width: 1280, height: 900, dark: true };
 const PHONE: Viewport = Viewport { name: "phone", width: 390, height: 844, dark: false };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -58,7 +58,7 @@ impl LivePageHarness {
         }
     }
 
-    /// Of a provider that nobody serves, so that it is left alone.
+    /// Writes a node of a provider without a pool, which no launcher changes.
     async fn put_node(&self, number: u32, state: &str, more: &str) {
         let record = format!(
             r#"{{"state": "{state}", "state_time": 1700000000.0, "provider": "elsewhere", "pool": "main", "type": ["small"]{more}}}"#
@@ -90,12 +90,12 @@ async fn check_all_views(harness: &LivePageHarness, screen: Viewport) {
             _ => "Record",
         };
         browser.wait_for_text(shown).await;
-        // Nothing is wider than the screen but what scrolls within itself.
+        // Only elements that scroll by themselves are wider than the screen.
         let wider =
             browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
         assert_eq!(wider.as_f64(), Some(0.0), "{} on {}", view, screen.name);
-        let barriers = browser.accessibility_violations().await;
-        assert!(barriers.is_empty(), "{view} on {}: {barriers:#?}", screen.name);
+        let violations = browser.accessibility_violations().await;
+        assert!(violations.is_empty(), "{view} on {}: {violations:#?}", screen.name);
         let name = format!("{}-{}", screen.name, view.split('/').next().unwrap());
         browser.screenshot(name.trim_end_matches('-')).await;
     }
@@ -138,7 +138,7 @@ async fn changes_are_shown_without_a_page_reload() {
     browser.wait_for_text("0000000002").await;
     harness.put_node(2, "in-use", "").await;
     browser.wait_for_text("in-use").await;
-    // Search and filters, by keyboard.
+    // Search and filters by keyboard.
     browser.press("/").await;
     browser.press("0000000002").await;
     browser.wait_for_text_removed("0000000001").await;
@@ -146,16 +146,16 @@ async fn changes_are_shown_without_a_page_reload() {
     harness.zk.delete("/nodepool/nodes/0000000002", -1).await.unwrap();
     browser.wait_for_text_removed("0000000002").await;
     assert_eq!(browser.run("return window.untouched === true").await, true);
-    // Its history outlives it.
+    // The history of a deleted node is shown.
     browser.open(&harness.url("#/node/0000000002")).await;
     browser.wait_for_text("It was deleted.").await;
     let text = browser.text().await;
     assert!(text.contains("building") && text.contains("in-use"), "{text}");
-    // A request that waits says why.
+    // The page of a waiting request shows the reasons.
     harness
         .put(
             "/nodepool/requests/200-0000000001",
-            r#"{"state": "requested", "state_time": 1700000000.0, "node_types": ["small", "small", "small", "small"], "requestor": "zuul", "nodes": [], "declined_by": ["somebody"]}"#,
+            r#"{"state": "requested", "state_time": 1700000000.0, "node_types": ["small", "small", "small", "small"], "requestor": "zuul", "nodes": [], "declined_by": ["other-launcher"]}"#,
         )
         .await;
     browser.open(&harness.url("#/request/200-0000000001")).await;
@@ -210,7 +210,7 @@ async fn a_page_without_its_launcher_says_so_and_reconnects() {
     harness._launcher = harness.work_dir.launcher(&["-f"]);
     harness.work_dir.wait_until_ready().await;
     harness.put_node(5, "hold", "").await;
-    support::wait::until("the page to come back", TIMEOUT, async || {
+    support::wait::until("the page to reconnect", TIMEOUT, async || {
         let text = browser.text().await;
         text.contains("live") && text.contains("hold")
     })
@@ -218,7 +218,7 @@ async fn a_page_without_its_launcher_says_so_and_reconnects() {
     browser.quit().await;
 }
 
-/// What happens most often to a launcher: ZooKeeper forgot its session, and it begins another one.
+/// The most frequent failure of a launcher: its session expires, and it starts another one.
 #[tokio::test]
 async fn an_open_page_continues_across_a_new_session() {
     if support::real::skipped() {
@@ -234,7 +234,7 @@ async fn an_open_page_continues_across_a_new_session() {
     browser.run("window.untouched = true").await;
     harness._coordinator.stop().await;
     browser.wait_for_text("ZooKeeper is not responding").await;
-    // One that knows neither sessions nor nodes.
+    // A server without sessions and nodes.
     let empty = harness.work_dir.path("another coordinator");
     harness._coordinator.start_again(&empty).await;
     harness.zk = harness._coordinator.session().await;
@@ -248,7 +248,7 @@ async fn an_open_page_continues_across_a_new_session() {
     browser.quit().await;
 }
 
-/// Anybody may write a record or an address; neither hides anything but itself.
+/// Records and addresses may have any content; a malformed one hides no other.
 #[tokio::test]
 async fn malformed_records_do_not_hide_others() {
     if support::real::skipped() {
@@ -276,7 +276,7 @@ async fn malformed_records_do_not_hide_others() {
         ("", ["all nodes", "hold"]),
     ] {
         browser.open(&harness.url(&format!("#/{view}"))).await;
-        // An address of the same page alone does not load it.
+        // A change of the fragment alone does not load the page.
         browser.run("location.reload()").await;
         browser.wait_for_text("live").await;
         for text in texts {
@@ -287,41 +287,41 @@ async fn malformed_records_do_not_hide_others() {
     browser.quit().await;
 }
 
-/// Stands between the page and its launcher: answers by the beginnings of their addresses, and events that the page does not hear.
-const BETWEEN: &str = r"
-    window.between = { answers: {}, deaf: new Set(), missed: 0, asked: 0 };
-    const ask = window.fetch;
+/// Interposed between the page and its launcher: stubs replies by prefix of their address, and drops events.
+const INTERPOSER: &str = r"
+    window.between = { stubs: {}, ignored: new Set(), missed: 0, requests: 0 };
+    const realFetch = window.fetch;
     window.fetch = (address, options) => {
-        const real = () => ask(address, options);
-        const stub = Object.keys(between.answers).find((start) => String(address).startsWith(start));
-        return stub ? between.answers[stub](real) : real();
+        const real = () => realFetch(address, options);
+        const stub = Object.keys(between.stubs).find((start) => String(address).startsWith(start));
+        return stub ? between.stubs[stub](real) : real();
     };
     window.EventSource = class extends EventSource {
         constructor(address) { super(address); between.stream = this; }
         addEventListener(name, listener) {
-            super.addEventListener(name, (event) => { if (between.deaf.has(name)) between.missed += 1; else listener(event); });
+            super.addEventListener(name, (event) => { if (between.ignored.has(name)) between.missed += 1; else listener(event); });
         }
     };
-    between.held = () => new Promise((letGo) => { between.letGo = letGo; });
+    between.hold = () => new Promise((release) => { between.release = release; });
 ";
 
-async fn open_between(harness: &LivePageHarness, view: &str, script: &str) -> Browser {
+async fn open_interposed(harness: &LivePageHarness, view: &str, script: &str) -> Browser {
     let browser = Browser::start(DESKTOP).await;
-    browser.run_before_page_scripts(&format!("{BETWEEN}{script}")).await;
+    browser.run_before_page_scripts(&format!("{INTERPOSER}{script}")).await;
     browser.open(&harness.url(view)).await;
     browser
 }
 
-/// Until this holds in the page.
+/// Waits until the condition holds in the page.
 async fn wait_until_true(browser: &Browser, condition: &str) {
     let script = format!("return Boolean({condition})");
     support::wait::until(condition, TIMEOUT, async || browser.run(&script).await == true).await;
 }
 
-/// Until the launcher would tell of the node to who asks now.
+/// Waits until the launcher's API includes the node.
 async fn wait_until_api_shows(harness: &LivePageHarness, id: &str) {
     let is_shown = async || harness.work_dir.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
-    support::wait::until("the launcher to tell of the node", TIMEOUT, is_shown).await;
+    support::wait::until("the node in /api/state", TIMEOUT, is_shown).await;
 }
 
 #[tokio::test]
@@ -331,16 +331,16 @@ async fn a_failed_load_is_retried_while_the_stream_is_open() {
     }
     let harness = LivePageHarness::new().await;
     harness.put_node(1, "ready", "").await;
-    let fails = r"between.answers['/api/state'] = (real) => {
-        between.asked += 1;
-        return between.asked < 3 ? Promise.reject(new TypeError('cut off')) : real();
+    let fails = r"between.stubs['/api/state'] = (real) => {
+        between.requests += 1;
+        return between.requests < 3 ? Promise.reject(new TypeError('cut off')) : real();
     };";
-    let browser = open_between(&harness, "#/nodes", fails).await;
+    let browser = open_interposed(&harness, "#/nodes", fails).await;
     browser.wait_for_text("the server does not respond, retrying").await;
     browser.wait_for_text("0000000001").await;
     browser.wait_for_text_removed("retrying").await;
-    // The same once it was loaded: what is known stays in front meanwhile.
-    browser.run("between.asked = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
+    // A failed reload is retried as well; the known state stays visible meanwhile.
+    browser.run("between.requests = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
     browser.wait_for_text("the server does not respond, retrying").await;
     assert!(browser.text().await.contains("0000000001"));
     harness.put_node(2, "ready", "").await;
@@ -358,25 +358,25 @@ async fn a_late_older_reply_changes_nothing() {
     let harness = LivePageHarness::new().await;
     harness.put_node(1, "ready", "").await;
     wait_until_api_shows(&harness, "0000000001").await;
-    let late = r"between.answers['/api/state'] = async (real) => {
-        between.asked += 1;
-        const own = between.asked;
-        const answer = await real();
-        if (own === 1) await between.held();
-        return answer;
+    let late_reply = r"between.stubs['/api/state'] = async (real) => {
+        between.requests += 1;
+        const own = between.requests;
+        const reply = await real();
+        if (own === 1) await between.hold();
+        return reply;
     };";
-    let browser = open_between(&harness, "#/nodes", late).await;
-    wait_until_true(&browser, "between.letGo").await;
+    let browser = open_interposed(&harness, "#/nodes", late_reply).await;
+    wait_until_true(&browser, "between.release").await;
     harness.put_node(2, "ready", "").await;
     wait_until_api_shows(&harness, "0000000002").await;
     browser.run("between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
     browser.wait_for_text("0000000002").await;
-    browser.run("between.letGo()").await;
+    browser.run("between.release()").await;
     harness.put_node(3, "ready", "").await;
     browser.wait_for_text("0000000003").await;
     browser.wait_for_text("3 nodes").await;
-    // Going back would have been noticed as a gap, and mended by loading once more.
-    assert_eq!(browser.run("return between.asked").await, 2);
+    // A regression of the state would be detected as a gap and cause another load.
+    assert_eq!(browser.run("return between.requests").await, 2);
     assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
@@ -388,14 +388,14 @@ async fn a_lost_patch_is_detected_by_the_next_one() {
     }
     let harness = LivePageHarness::new().await;
     harness.put_node(1, "ready", "").await;
-    let browser = open_between(&harness, "#/nodes", "").await;
+    let browser = open_interposed(&harness, "#/nodes", "").await;
     browser.wait_for_text("0000000001").await;
-    browser.run("between.deaf.add('patch')").await;
+    browser.run("between.ignored.add('patch')").await;
     harness.put_node(2, "ready", "").await;
     wait_until_api_shows(&harness, "0000000002").await;
     wait_until_true(&browser, "between.missed").await;
     assert!(!browser.text().await.contains("0000000002"));
-    browser.run("between.deaf.clear()").await;
+    browser.run("between.ignored.clear()").await;
     harness.put_node(3, "ready", "").await;
     browser.wait_for_text("0000000003").await;
     browser.wait_for_text("0000000002").await;
@@ -403,7 +403,7 @@ async fn a_lost_patch_is_detected_by_the_next_one() {
     browser.quit().await;
 }
 
-/// Figures come from launchers of other versions too, and rows from whatever stands in records.
+/// Metrics may be from launchers of other versions, and records may lack fields.
 #[tokio::test]
 async fn partial_data_is_shown() {
     if support::real::skipped() {
@@ -413,8 +413,8 @@ async fn partial_data_is_shown() {
     harness.put_node(1, "ready", "").await;
     wait_until_api_shows(&harness, "0000000001").await;
     let incomplete = r"
-    between.deaf.add('metrics');
-    between.answers['/api/metrics'] = async (real) => {
+    between.ignored.add('metrics');
+    between.stubs['/api/metrics'] = async (real) => {
         const metrics = await (await real()).json();
         metrics.launchers.unshift({ launcher: 'bare', providers: [{ name: 'barest' }, null] }, { launcher: 'silent' }, null,
             { launcher: 'odd', providers: [{ name: 'oddest', quotas: [{}, null], pools: [{}, null], nodes: 7, calls: { count: 'many' } },
@@ -422,15 +422,15 @@ async fn partial_data_is_shown() {
         metrics.reasons = {};
         return new Response(JSON.stringify(metrics));
     };
-    between.answers['/api/state'] = async (real) => {
-        const whole = await (await real()).json();
-        whole.nodes.unshift(['0000000000', 'ready', null, null, null, null, null, false, null, null, null, null]);
-        whole.requests.push(['200-0000000009', 'requested', null, 'zuul', ['small'], [], [], null, 0, 1e300],
+    between.stubs['/api/state'] = async (real) => {
+        const state = await (await real()).json();
+        state.nodes.unshift(['0000000000', 'ready', null, null, null, null, null, false, null, null, null, null]);
+        state.requests.push(['200-0000000009', 'requested', null, 'zuul', ['small'], [], [], null, 0, 1e300],
             ['constructor', 'requested', 1, 'zuul', null, null, [], null, null, null]);
-        return new Response(JSON.stringify(whole));
+        return new Response(JSON.stringify(state));
     };";
     let browser = Browser::start(DESKTOP).await;
-    browser.run_before_page_scripts(&format!("{BETWEEN}{incomplete}")).await;
+    browser.run_before_page_scripts(&format!("{INTERPOSER}{incomplete}")).await;
     for (view, texts) in [
         ("providers", ["barest", "silent", "oddest", "worst", "lab"]),
         ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
@@ -441,13 +441,13 @@ async fn partial_data_is_shown() {
         ("", ["200-0000000009", "reasons only on its own page", "all nodes", "oddest", "Launch duration"]),
     ] {
         browser.open(&harness.url(&format!("#/{view}"))).await;
-        // An address of the same page alone does not load it.
+        // A change of the fragment alone does not load the page.
         browser.run("location.reload()").await;
         for text in texts {
             browser.wait_for_text(text).await;
         }
-        let barriers = browser.accessibility_violations().await;
-        assert!(barriers.is_empty(), "{view}: {barriers:#?}");
+        let violations = browser.accessibility_violations().await;
+        assert!(violations.is_empty(), "{view}: {violations:#?}");
         browser.screenshot(format!("incomplete-{view}").trim_end_matches('-')).await;
     }
     assert_console_is_empty(&browser).await;
@@ -463,23 +463,23 @@ async fn the_page_of_a_request_follows_its_verdicts() {
     let request =
         r#"{"state": "fulfilled", "state_time": 1.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
     harness.put("/nodepool/requests/200-0000000001", request).await;
-    // The first answer comes after the second one.
+    // The first reply arrives after the second one.
     let verdicts = r"
-    between.answers['/api/request/'] = async (real) => {
-        between.asked += 1;
-        const own = between.asked;
+    between.stubs['/api/request/'] = async (real) => {
+        between.requests += 1;
+        const own = between.requests;
         const found = await (await real()).json();
         found.reasons = [{ pool: 'a-pool', verdict: `verdict <${own}>`, reason: 'why', since: 1 }];
-        if (own === 1) await between.held();
+        if (own === 1) await between.hold();
         return new Response(JSON.stringify(found));
     };
-    const look = () => { if (document.body && document.body.innerText.includes('verdict <1>')) between.old = true; };
-    new MutationObserver(look).observe(document, { subtree: true, childList: true });";
-    let browser = open_between(&harness, "#/request/200-0000000001", verdicts).await;
+    const check = () => { if (document.body && document.body.innerText.includes('verdict <1>')) between.sawOldVerdict = true; };
+    new MutationObserver(check).observe(document, { subtree: true, childList: true });";
+    let browser = open_interposed(&harness, "#/request/200-0000000001", verdicts).await;
     browser.wait_for_text("verdict <2>").await;
-    browser.run("between.letGo()").await;
+    browser.run("between.release()").await;
     browser.wait_for_text("verdict <3>").await;
-    assert_eq!(browser.run("return between.old === undefined").await, true);
+    assert_eq!(browser.run("return between.sawOldVerdict === undefined").await, true);
     assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
@@ -494,19 +494,19 @@ async fn the_focus_is_kept_when_other_elements_change() {
     wait_until_api_shows(&harness, "0000000001").await;
     let growing = r"
     let ready = 0;
-    const grown = (metrics) => {
+    const withGrowingCount = (metrics) => {
         ready += 1;
         metrics.launchers[0].providers[0].nodes = { ready };
         return JSON.stringify(metrics);
     };
-    between.answers['/api/metrics'] = async (real) => new Response(grown(await (await real()).json()));
+    between.stubs['/api/metrics'] = async (real) => new Response(withGrowingCount(await (await real()).json()));
     window.EventSource = class extends EventSource {
         addEventListener(name, listener) {
-            super.addEventListener(name, (event) => listener(name === 'metrics' ? { data: grown(JSON.parse(event.data)) } : event));
+            super.addEventListener(name, (event) => listener(name === 'metrics' ? { data: withGrowingCount(JSON.parse(event.data)) } : event));
         }
     };";
-    let browser = open_between(&harness, "#/providers", growing).await;
-    // In each view a link in whose panel a number grows.
+    let browser = open_interposed(&harness, "#/providers", growing).await;
+    // In each view, a link in a panel with a growing number.
     for (number, view, link) in [
         (2, "#/providers", "#/nodes?state=ready&provider=lab"),
         (3, "#/", "#/nodes?state=ready"),

@@ -1,4 +1,4 @@
-//! What the log says: one search for a request shows its life, in text and in JSON.
+//! Log of a request: one search for its id shows its lifecycle, in text and in JSON.
 
 mod daemon_process;
 mod request_lifecycle;
@@ -8,7 +8,7 @@ use daemon_process::{Coordinator, WorkDir};
 use request_lifecycle::{EVENT, RequestLifecycle};
 use serde_json::Value;
 
-/// What is to be found, one after the other, each in a line of its own: the logger, and what the line says.
+/// Expected lines, in this order: the logger, and the beginning of the message.
 const EXPECTED_LINES: [(&str, &str); 14] = [
     ("nodepool.driver.NodeRequestHandler", "claim"),
     ("nodepool.StateMachineNodeLauncher.lab", "launching"),
@@ -26,16 +26,16 @@ const EXPECTED_LINES: [(&str, &str); 14] = [
     ("nodepool.CleanupWorker", "done"),
 ];
 
-/// The first of these that the lines do not have in this order.
+/// The first expected line that is missing in this order.
 fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str, &'a str)> {
-    let mut left = EXPECTED_LINES.iter();
-    let mut wanted = left.next();
+    let mut expected = EXPECTED_LINES.iter();
+    let mut wanted = expected.next();
     for (logger, text) in lines {
         if let Some((family, start)) = wanted
             && logger.starts_with(family)
             && text.starts_with(start)
         {
-            wanted = left.next();
+            wanted = expected.next();
         }
     }
     wanted.copied()
@@ -44,34 +44,33 @@ fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str
 #[tokio::test]
 async fn searching_the_log_for_a_request_shows_its_lifecycle() {
     let RequestLifecycle { request, nodes, record, log } = request_lifecycle::run_one_request(&["-d"], &[]).await;
-    assert!(record.contains(&request_lifecycle::requestor_data()), "Zuul gets its own data back unchanged: {record}");
-    let mark = format!("[node_request: {request}] ");
+    assert!(record.contains(&request_lifecycle::requestor_data()), "the data of the requestor is unchanged: {record}");
+    let request_id = format!("[node_request: {request}] ");
     let found: Vec<&str> = log.lines().filter(|line| line.contains(&request)).collect();
     let all = found.join("\n");
     // `2026-01-31 12:00:00,123 LEVEL LOGGER: [e: EVENT] [node_request: ID] [node: ID] text`
     let lines = found.iter().filter_map(|line| {
         let (head, text) = line.split_once(": ")?;
-        let text = text.split_once(&mark)?.1;
+        let text = text.split_once(&request_id)?.1;
         let text = text.strip_prefix("[node: ").map_or(text, |rest| rest.split_once("] ").unwrap().1);
         Some((head.rsplit(' ').next()?.to_owned(), text.to_owned()))
     });
     assert_eq!(missing(lines), None, "{all}");
     let launcher = "nodepool.driver.NodeRequestHandler[";
     assert!(all.contains(launcher) && all.contains("PoolWorker.lab-main-"), "{all}");
-    // The second server fails: its node takes two attempts, and the failure is told with all ids.
+    // The second server fails: its node takes two attempts, and the failure is logged with all ids.
     let failed = nodes.iter().any(|node| {
-        let prefix = format!("[e: {EVENT}] {mark}[node: {node}] job failed");
+        let prefix = format!("[e: {EVENT}] {request_id}[node: {node}] job failed");
         found.iter().any(|line| line.contains(&prefix))
     });
     assert!(failed, "{all}");
     for line in &found {
-        // When it is gone, its nodes still say whose they were.
+        // Lines after the deletion of the request have the ids of the node.
         let is_after = line.contains("Delet") || line.contains("Cleanup") || line.contains("StateMachineProvider");
-        assert!(line.contains(&format!("[e: {EVENT}] {mark}")) || is_after, "{line}");
+        assert!(line.contains(&format!("[e: {EVENT}] {request_id}")) || is_after, "{line}");
     }
 }
 
-// operations.md 2.4
 #[tokio::test]
 async fn each_worker_of_the_builder_logs_under_its_number() {
     let work_dir = WorkDir::new("");

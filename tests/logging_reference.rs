@@ -1,4 +1,4 @@
-//! Nodepool 11 and we write the same lines into the same files for the same logging file (acceptance of `-l`).
+//! Nodepool 11 and our programs write the same lines into the same files for the same logging file (`-l`).
 //!
 //! Needs the Python environment of the reference: `tests/run` provides it.
 
@@ -20,10 +20,10 @@ use std::path::Path;
 use std::process::Command;
 use support::real::{self, python};
 
-/// With summer time.
+/// A time zone with summer time.
 const ZONE: &str = "Europe/Berlin";
 
-/// What is logged: loggers of the reference, as they are when it works.
+/// Logged records, with loggers of the reference.
 const RECORDS: [(&str, u32, &str); 12] = [
     ("nodepool.NodePool", 20, "Nodepool launcher 11.0.0 starting"),
     ("nodepool.NodePool", 10, "Finished stopping"),
@@ -39,11 +39,11 @@ const RECORDS: [(&str, u32, &str); 12] = [
     ("nodepool.zk.ZooKeeperClient", 40, "Connection lost"),
     ("nodepool.builder.BuildWorker.0", 50, "No space left"),
     ("nodepool.builder.BuildWorker.0", 20, "Running disk-image-create"),
-    ("somebody.else", 40, "über"),
-    ("somebody.else", 20, "quiet"),
+    ("other.library", 40, "über"),
+    ("other.library", 20, "quiet"),
 ];
 
-/// The files of a folder and what went to the streams, with every number the same.
+/// The files of a folder and the output streams, with all numbers masked.
 type Outcome = BTreeMap<String, String>;
 
 fn outcome(folder: &Path, streams: [(&str, String); 2]) -> Outcome {
@@ -56,17 +56,17 @@ fn outcome(folder: &Path, streams: [(&str, String); 2]) -> Outcome {
     found
 }
 
-/// Times and process numbers differ.
+/// Masks times and process ids, which differ.
 fn normalized(text: &str) -> String {
-    let mut blurred = String::new();
+    let mut masked = String::new();
     for character in text.chars() {
         match character {
-            '0'..='9' if blurred.ends_with('0') => {}
-            '0'..='9' => blurred.push('0'),
-            other => blurred.push(other),
+            '0'..='9' if masked.ends_with('0') => {}
+            '0'..='9' => masked.push('0'),
+            other => masked.push(other),
         }
     }
-    blurred
+    masked
 }
 
 fn folder(case: &Case) -> tempfile::TempDir {
@@ -87,11 +87,11 @@ async fn theirs(script: &mut python::Script, case: &Case) -> Result<Outcome, Str
     Ok(outcome(folder.path(), [("stdout", stream("stdout")), ("stderr", stream("stderr"))]))
 }
 
-/// In a process of its own, because of its streams and its time zone: `the_child` below.
+/// Runs `child_process` in its own process, because of its streams and its time zone.
 fn ours(case: &Case) -> Result<Outcome, String> {
     let folder = folder(case);
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "the_child", "--nocapture"]).env("NODEPOOL_LOGGING_CHILD", case.file);
+    command.args(["--exact", "child_process", "--nocapture"]).env("NODEPOOL_LOGGING_CHILD", case.file);
     let ended = command.env("TZ", ZONE).current_dir(folder.path()).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let stdout = text(&ended.stdout);
@@ -103,20 +103,20 @@ fn ours(case: &Case) -> Result<Outcome, String> {
     }
 }
 
-/// The part of `ours` that runs in a child; elsewhere it is nothing.
+/// The part of `ours` that runs in the child; without the variable it does nothing.
 #[test]
-fn the_child() {
+fn child_process() {
     let Ok(file) = std::env::var("NODEPOOL_LOGGING_CHILD") else { return };
-    let refused = |error: &dyn Error| -> ! {
+    let exit_with = |error: &dyn Error| -> ! {
         eprintln!("{error}");
         std::process::exit(1)
     };
     let plan = match file.as_str() {
         "default" => LogPlan::to_stdout(Verbosity::Normal, &NODEPOOL),
         "debug" => LogPlan::to_stdout(Verbosity::Debug, &NODEPOOL),
-        file => LogPlan::from_file(Path::new(file), &NODEPOOL).unwrap_or_else(|error| refused(&error)),
+        file => LogPlan::from_file(Path::new(file), &NODEPOOL).unwrap_or_else(|error| exit_with(&error)),
     };
-    let routing = Routing::open(plan).unwrap_or_else(|error| refused(&error));
+    let routing = Routing::open(plan).unwrap_or_else(|error| exit_with(&error));
     println!("BEGIN");
     for (logger, level, message) in RECORDS {
         let record = Record {
@@ -145,14 +145,14 @@ fn no_logging_file_causes_a_panic() {
         let characters: Vec<char> = case.text.chars().collect();
         for at in 0..characters.len() {
             let mut wrong = characters.clone();
-            // Cut off, left out, or something else in its place.
+            // Cut off, with a character removed, or with another character.
             match at % 3 {
                 0 => wrong.truncate(at),
                 1 => drop(wrong.remove(at)),
                 _ => wrong[at] = ['%', '(', '{', '\u{fc}', '\n', '9', ':', '\''][at % 8],
             }
             std::fs::write(&path, wrong.into_iter().collect::<String>()).unwrap();
-            // Whatever it says, it says.
+            // The result does not matter.
             let _ = LogPlan::from_file(&path, &NODEPOOL);
         }
     }
@@ -189,8 +189,8 @@ async fn files_that_python_rejects_are_rejected_with_the_position() {
     }
 }
 
-/// Times and the next rotations after them, in UTC: where the clock is changed, theirs may
-/// rotate an hour early or late.
+/// Times and the next rotations after them, in UTC: at a change of the clock, Nodepool 11 may rotate an hour early or
+/// late.
 #[tokio::test]
 async fn files_are_rotated_at_the_same_time() {
     if real::skipped() {
@@ -203,9 +203,9 @@ async fn files_are_rotated_at_the_same_time() {
             cases.extend((0..280).map(|step| (when, interval, 1_706_933_106 + step * 111_600)));
         }
     }
-    let wanted: Vec<Value> = cases.iter().map(|(when, interval, time)| json!([when, interval, true, time])).collect();
+    let queries: Vec<Value> = cases.iter().map(|(when, interval, time)| json!([when, interval, true, time])).collect();
     let mut script = python::spawn(python::Interpreter::Reference, "logs.py", &[]);
-    let theirs = script.call(json!({"do": "rollovers", "zone": "UTC", "cases": wanted})).await;
+    let theirs = script.call(json!({"do": "rollovers", "zone": "UTC", "cases": queries})).await;
     for ((when, interval, time), theirs) in cases.iter().zip(theirs.as_array().unwrap()) {
         let schedule = Schedule::parse(when, *interval, ClockZone::Utc).unwrap();
         assert_eq!(Some(schedule.next(*time)), theirs.as_i64(), "{when} {interval} after {time}");

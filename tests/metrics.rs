@@ -1,4 +1,4 @@
-//! Figures: what statsd hears, `/metrics`, scraped by Debian's prometheus, and what is shipped for it: rules, a dashboard.
+//! Metrics: statsd, `/metrics` scraped by Debian's Prometheus, and the alert rules and dashboard in contrib.
 
 mod daemon_process;
 mod support;
@@ -23,7 +23,7 @@ fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(name)
 }
 
-/// What Prometheus calls a metric, of all that a text mentions.
+/// All words of a text that look like Prometheus names of our metrics.
 fn mentioned(text: &str) -> BTreeSet<&str> {
     let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
     words.filter(|word| ["nodepool_", "process_"].iter().any(|prefix| word.starts_with(prefix))).collect()
@@ -42,17 +42,17 @@ fn alert_rules_and_dashboard_query_existing_metrics() {
     let known = series();
     for file in ["prometheus/nodepool-alerts.yml", "grafana/nodepool.json"] {
         let text = std::fs::read_to_string(contrib(file)).unwrap();
-        // Comments and descriptions name metrics without the endings of a histogram.
-        let asked = mentioned(&text);
-        let unknown: Vec<&&str> = asked
+        // Comments and descriptions name histograms without their suffixes.
+        let queried = mentioned(&text);
+        let unknown: Vec<&&str> = queried
             .iter()
             .filter(|name| !known.contains(**name) && !prometheus_metrics::ALL.iter().any(|meter| meter.name == **name))
             .collect();
-        assert!(unknown.is_empty() && asked.len() > 10, "{file} asks for {unknown:?}");
-        // Those are counted in the builder's process, which has no web port to be asked on.
+        assert!(unknown.is_empty() && queried.len() > 10, "{file} queries {unknown:?}");
+        // The builder's process counts these, and it has no web port.
         let is_builders =
             |name: &&str| ["nodepool_dib_image", "nodepool_image_update"].iter().any(|b| name.starts_with(b));
-        assert!(!asked.iter().any(is_builders), "{file} asks for figures of builders");
+        assert!(!queried.iter().any(is_builders), "{file} queries metrics of builders");
     }
     let dashboard: Value =
         serde_json::from_str(&std::fs::read_to_string(contrib("grafana/nodepool.json")).unwrap()).unwrap();
@@ -75,12 +75,12 @@ fn promtool_accepts_rules_and_configuration() {
     }
 }
 
-/// A launcher with a cloud in memory whose nodes boot at once.
+/// A launcher with an in-memory cloud whose nodes boot immediately.
 async fn launcher() -> (WorkDir, Coordinator, daemon_process::Daemon) {
     launcher_for(None).await
 }
 
-/// With a statsd server on this port.
+/// A launcher with a statsd server on this port.
 async fn launcher_for(statsd: Option<u16>) -> (WorkDir, Coordinator, daemon_process::Daemon) {
     let work_dir = WorkDir::new("");
     let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
@@ -101,8 +101,9 @@ async fn launcher_for(statsd: Option<u16>) -> (WorkDir, Coordinator, daemon_proc
 
 async fn serve_one_request(work_dir: &WorkDir) {
     let words = ["-c", "nodepool.yaml", "request", "--label", "a\"b", "--wait", "30", "--", "true"];
-    let asked = tokio::process::Command::new(NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
-    assert!(asked.status.success(), "{}", daemon_process::text(&asked.stderr));
+    let requested =
+        tokio::process::Command::new(NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
+    assert!(requested.status.success(), "{}", daemon_process::text(&requested.stderr));
 }
 
 async fn wait_until_scraped(work_dir: &WorkDir, line: &str) {
@@ -158,23 +159,23 @@ async fn prometheus_scrapes_the_metrics() {
     command.arg(format!("--web.listen-address=127.0.0.1:{}", port.number));
     let _prometheus =
         ChildProcess::start("prometheus", &mut command, Output::Logged, &work_dir.path("p.log"), work_dir.home());
-    let ask = async |query: &str| -> Option<Value> {
+    let query_prometheus = async |query: &str| -> Option<Value> {
         let url = format!("http://127.0.0.1:{}/api/v1/{query}", port.number);
         let answer: Value = reqwest::get(url).await.ok()?.json().await.ok()?;
         Some(answer["data"].clone())
     };
     wait::until("the scrape", TIMEOUT, async || {
-        let found = ask("query?query=nodepool_launch_by_provider").await;
+        let found = query_prometheus("query?query=nodepool_launch_by_provider").await;
         found.is_some_and(|found| {
             found["result"][0]["metric"]["result"] == "ready" && found["result"][0]["value"][1] == "1"
         })
     })
     .await;
-    let targets = ask("targets").await.unwrap();
+    let targets = query_prometheus("targets").await.unwrap();
     let target = &targets["activeTargets"][0];
     assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
     wait::until("all rules to be evaluated", TIMEOUT, async || {
-        let rules = ask("rules").await.unwrap();
+        let rules = query_prometheus("rules").await.unwrap();
         let rules = rules["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
         let bad = rules.iter().find(|rule| rule["health"] == "err");
         assert!(bad.is_none(), "{bad:?}");
@@ -189,13 +190,12 @@ fn keys(datagram: &str) -> Vec<String> {
         let (name, rest) = line.rsplit_once(':').unwrap_or_else(|| panic!("{line}"));
         let (value, kind) = rest.split_once('|').unwrap_or_else(|| panic!("{line}"));
         assert!(value == "inf" || value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{line}");
-        assert!(!value.starts_with(['-', '+']), "a sign would add to a gauge: {line}");
+        assert!(!value.starts_with(['-', '+']), "a signed value changes a gauge by a delta: {line}");
         format!("{name}|{kind}")
     };
     datagram.lines().map(key).collect()
 }
 
-// operations.md 4.3, checks 56 and 57
 #[tokio::test]
 async fn statsd_receives_every_key_of_a_launcher() {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -203,12 +203,12 @@ async fn statsd_receives_every_key_of_a_launcher() {
     serve_one_request(&work_dir).await;
     let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let states = ["init", "building", "testing", "ready", "in-use", "used", "hold", "deleting", "failed", "aborted"];
-    let mut wanted: BTreeSet<String> = states
+    let mut expected: BTreeSet<String> = states
         .iter()
         .chain(&["deleted"])
         .flat_map(|state| ["", "provider.lab.", "label.a\"b."].map(|of| format!("nodepool.{of}nodes.{state}|g")))
         .collect();
-    wanted.extend(
+    expected.extend(
         [
             "nodepool.provider.lab.pool.main.addressable_requests|g",
             "nodepool.provider.lab.max_servers|g",
@@ -217,30 +217,30 @@ async fn statsd_receives_every_key_of_a_launcher() {
         .map(str::to_owned),
     );
     for of in ["", "provider.lab.", "image.fake-image-id."] {
-        wanted.extend(["ms", "c"].map(|kind| format!("nodepool.launch.{of}ready|{kind}")));
+        expected.extend(["ms", "c"].map(|kind| format!("nodepool.launch.{of}ready|{kind}")));
     }
     for queue in ["client.connection_queue", "node_cache.event_queue", "image_cache.playback_queue"] {
-        wanted.insert(format!("nodepool.launcher.{host}.zk.{queue}|g"));
+        expected.insert(format!("nodepool.launcher.{host}.zk.{queue}|g"));
     }
     let (mut buffer, mut requestors) = ([0; 2048], BTreeSet::new());
-    while !wanted.is_empty() || requestors.len() < 2 {
+    while !expected.is_empty() || requestors.len() < 2 {
         let received = tokio::time::timeout(TIMEOUT, statsd.recv(&mut buffer)).await;
-        let length = received.unwrap_or_else(|_| panic!("still missing: {wanted:?} {requestors:?}")).unwrap();
+        let length = received.unwrap_or_else(|_| panic!("still missing: {expected:?} {requestors:?}")).unwrap();
         assert!(length <= 1232, "{length}");
         for key in keys(std::str::from_utf8(&buffer[..length]).unwrap()) {
-            wanted.remove(&key);
+            expected.remove(&key);
             if key.starts_with("nodepool.launch.requestor.nodepool-cli.") {
                 requestors.insert(key.rsplit_once('|').unwrap().1.to_owned());
             }
         }
     }
-    // A server that vanishes costs nothing.
+    // A statsd server that disappears drops no samples.
     drop(statsd);
     serve_one_request(&work_dir).await;
     wait_until_scraped(&work_dir, "nodepool_statsd_samples_dropped 0").await;
 }
 
-/// Keys that arrive within so many gauges of this launcher's own limits, which it sends every second.
+/// Keys received during so many gauges of this launcher's own limits, which it sends every second.
 async fn received_keys(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
     let (mut buffer, mut found, mut limits) = ([0; 2048], BTreeSet::new(), 0);
     while limits < seconds {
@@ -252,15 +252,17 @@ async fn received_keys(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
     found
 }
 
-// operations.md 4.3: global gauges are sent by one elected launcher, limits by each
+// One elected launcher sends the global gauges, and each launcher its own limits.
 #[tokio::test]
 async fn one_launcher_at_a_time_sends_global_gauges() {
-    let (first_ear, second_ear) =
+    let (first_statsd, second_statsd) =
         (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
-    let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
+    let (_work_dir, coordinator, mut first) = launcher_for(Some(first_statsd.local_addr().unwrap().port())).await;
     let is_global = |key: &String| key == "nodepool.nodes.ready|g";
-    wait::until("the first to be elected", TIMEOUT, async || received_keys(&first_ear, 1).await.iter().any(is_global))
-        .await;
+    wait::until("the first launcher to be elected", TIMEOUT, async || {
+        received_keys(&first_statsd, 1).await.iter().any(is_global)
+    })
+    .await;
     let other = WorkDir::new("");
     other.configure(&format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\n\
@@ -268,21 +270,23 @@ async fn one_launcher_at_a_time_sends_global_gauges() {
         coordinator.port
     ));
     let mut command = other.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
-    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", second_ear.local_addr().unwrap().port().to_string());
+    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", second_statsd.local_addr().unwrap().port().to_string());
     let _second = other.start_command(command);
     other.wait_until_ready().await;
-    // Longer than what did not change is left unsaid.
-    let received = received_keys(&second_ear, 12).await;
+    // Unchanged gauges are not repeated for up to ten seconds.
+    let received = received_keys(&second_statsd, 12).await;
     assert!(
         received.contains("nodepool.provider.other.max_servers|g") && !received.iter().any(is_global),
         "{received:?}"
     );
     first.kill();
-    wait::until("the second to take over", TIMEOUT, async || received_keys(&second_ear, 1).await.iter().any(is_global))
-        .await;
+    wait::until("the second launcher to take over", TIMEOUT, async || {
+        received_keys(&second_statsd, 1).await.iter().any(is_global)
+    })
+    .await;
 }
 
-/// However fast it goes: nothing of it lasts as long as the page's beat.
+/// The history contains every step, although each of them is shorter than the page's update interval.
 #[tokio::test]
 async fn the_event_history_of_a_request_has_every_step() {
     let (work_dir, _coordinator, _launcher) = launcher().await;
@@ -291,22 +295,22 @@ async fn the_event_history_of_a_request_has_every_step() {
         let document: Value = serde_json::from_str(document).unwrap();
         let events = document["events"].as_array().unwrap();
         let mut states: Vec<String> =
-            events.iter().map(|event| event["state"].as_str().unwrap_or("gone").to_owned()).collect();
+            events.iter().map(|event| event["state"].as_str().unwrap_or("removed").to_owned()).collect();
         states.dedup();
         states
     };
     let of = async |path: &str| states(&work_dir.get(path).await.unwrap().1);
-    wait::until("the node to be gone", TIMEOUT, async || {
-        of("/api/node/0000000000").await.last().is_some_and(|state| state == "gone")
+    wait::until("the node to be deleted", TIMEOUT, async || {
+        of("/api/node/0000000000").await.last().is_some_and(|state| state == "removed")
     })
     .await;
     let mut node = of("/api/node/0000000000").await;
-    // What a consumer writes twice within a moment, nobody can read twice.
+    // The consumer writes in-use twice, but fast writes may be observed as one.
     node.retain(|state| state != "in-use");
-    assert_eq!(node, ["init", "building", "ready", "used", "deleting", "gone"]);
+    assert_eq!(node, ["init", "building", "ready", "used", "deleting", "removed"]);
     let (_, document) = work_dir.get("/api/request/200-0000000000").await.unwrap();
     let document: Value = serde_json::from_str(&document).unwrap();
     let events = document["events"].as_array().unwrap().iter().filter(|event| event["node"].is_null());
-    let request: Vec<&str> = events.map(|event| event["state"].as_str().unwrap_or("gone")).collect();
-    assert_eq!(request, ["requested", "pending", "fulfilled", "gone"]);
+    let request: Vec<&str> = events.map(|event| event["state"].as_str().unwrap_or("removed")).collect();
+    assert_eq!(request, ["requested", "pending", "fulfilled", "removed"]);
 }

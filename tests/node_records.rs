@@ -1,4 +1,4 @@
-//! What the records of static nodes say, from their registration to their removal.
+//! Records of static nodes, from registration to deregistration.
 
 mod in_process_launcher;
 mod misbehaving_hosts;
@@ -19,13 +19,12 @@ async fn raw(consumer: &Consumer, id: &NodeId) -> Value {
     serde_json::from_slice(&consumer.zk.get(&paths::node(id)).await.unwrap().0).unwrap()
 }
 
-/// When the node was made and when it came into its state, as they are written.
+/// The creation time and the state time of a node, as stored.
 async fn times(consumer: &Consumer, id: &NodeId) -> (Value, Value) {
     let record = raw(consumer, id).await;
     (record["created_time"].clone(), record["state_time"].clone())
 }
 
-// zookeeper.md check 11
 #[test]
 fn a_new_node_has_a_ten_digit_id_and_a_creation_time() {
     on_paused_time(async {
@@ -35,14 +34,13 @@ fn a_new_node_has_a_ten_digit_id_and_a_creation_time() {
         assert_eq!(ids.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["0000000000", "0000000001", "0000000002"]);
         for id in &ids {
             let (_, stat) = consumer.zk.get(&paths::node(id)).await.unwrap();
-            assert_eq!((stat.ephemeral_owner, stat.version), (0, 0), "it outlives the session");
+            assert_eq!((stat.ephemeral_owner, stat.version), (0, 0), "the record outlives the session");
             let (created, state) = times(&consumer, id).await;
             assert!(created.is_f64() && created == state, "{created} {state}");
         }
     });
 }
 
-// zookeeper.md check 12
 #[test]
 fn only_state_changes_update_state_time() {
     on_paused_time(async {
@@ -55,19 +53,18 @@ fn only_state_changes_update_state_time() {
         later().await;
         let request = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.wait_for_end(&request).await.nodes, std::slice::from_ref(&id));
-        assert_eq!(times(&consumer, &id).await, before, "handed out");
+        assert_eq!(times(&consumer, &id).await, before, "assigned");
         later().await;
         consumer.zk.delete(&paths::request(&request), -1).await.unwrap();
-        until("the node to be free", async || consumer.ready_nodes().await == 1).await;
+        until("the node to be released", async || consumer.ready_nodes().await == 1).await;
         assert_eq!(times(&consumer, &id).await, before, "released");
         later().await;
         std::fs::write(&process.file, yaml("lab", &["name: fake-h1, labels: [a, b]"], "")).unwrap();
         until("the second label", async || raw(&consumer, &id).await["type"] == json!(["a", "b"])).await;
-        assert_eq!(times(&consumer, &id).await, before, "brought up to date");
+        assert_eq!(times(&consumer, &id).await, before, "updated");
     });
 }
 
-// zookeeper.md check 2
 #[tokio::test]
 async fn a_record_with_only_a_state_is_completed_as_python_completes_it() {
     if real::skipped() {
@@ -86,17 +83,16 @@ async fn a_record_with_only_a_state_is_completed_as_python_completes_it() {
     }
 }
 
-/// What Ansible is told of how to reach a node.
+/// The keys that tell Ansible how to connect to a node.
 fn connection(record: &Value) -> [&Value; 5] {
     ["connection_type", "connection_port", "host_keys", "python_path", "shell_type"].map(|key| &record[key])
 }
 
-// zookeeper.md check 49
 #[test]
 fn a_windows_node_keeps_its_port_and_has_no_keys() {
     on_real_time(async {
-        let (gone, _) = std::sync::mpsc::channel();
-        let address = misbehaving_hosts::listen(misbehaving_hosts::ListenerBehavior::Silent, gone);
+        let (hung_up, _) = std::sync::mpsc::channel();
+        let address = misbehaving_hosts::listen(misbehaving_hosts::ListenerBehavior::Silent, hung_up);
         let port = address.port();
         let text = format!(
             "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: \
@@ -118,7 +114,6 @@ fn a_windows_node_keeps_its_port_and_has_no_keys() {
     });
 }
 
-// zookeeper.md check 49
 #[test]
 fn a_network_device_has_host_keys() {
     if real::skipped() {
@@ -144,7 +139,6 @@ fn a_network_device_has_host_keys() {
     });
 }
 
-// zookeeper.md check 49
 #[test]
 fn a_network_device_whose_keys_are_not_checked_has_none() {
     on_paused_time(async {

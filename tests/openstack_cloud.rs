@@ -1,6 +1,6 @@
 //! Nodes on OpenStack from request to deletion: the same cases on the simulated cloud and on a real one.
 //!
-//! The real one is what OS_CLIENT_CONFIG_FILE and OS_CLOUD name; without them the simulated cloud is the only one.
+//! OS_CLIENT_CONFIG_FILE and OS_CLOUD name the real one; without them, only the simulated cloud is used.
 
 mod in_process_launcher;
 mod openstack_harness;
@@ -27,16 +27,15 @@ use serde_json::{Value, json};
 use support::real::{self, ports, sshd};
 use support::wait;
 
-/// What Nova has to say of the server of a node.
+/// Compares the record of a node with Nova's record of its server.
 fn assert_matches_nova(node: &Node, server: &Value, cloud: &TestCloud) {
     assert_eq!(json!(node.az), server["OS-EXT-AZ:availability_zone"]);
     assert_eq!(json!(node.host_id), server["hostId"]);
-    let addresses = server["addresses"][&cloud.network].as_array().expect("it is on the network");
-    let address = addresses.iter().find(|address| address["version"] == 4).expect("it has an IPv4 address");
+    let addresses = server["addresses"][&cloud.network].as_array().expect("the server is on the network");
+    let address = addresses.iter().find(|address| address["version"] == 4).expect("the server has an IPv4 address");
     assert_eq!(json!(node.private_ipv4), address["addr"]);
 }
 
-// zookeeper.md checks 26 and 48, drivers.md 2.1.3 and 2.1.6
 #[test]
 fn a_node_matches_its_label_and_its_record_matches_the_cloud() {
     on_real_time(async {
@@ -83,7 +82,6 @@ fn a_node_matches_its_label_and_its_record_matches_the_cloud() {
     });
 }
 
-// zookeeper.md check 53, config.md check 29, drivers.md 2.1.2
 #[test]
 fn flavors_images_and_networks_resolve_by_name_and_id() {
     on_real_time(async {
@@ -91,7 +89,7 @@ fn flavors_images_and_networks_resolve_by_name_and_id() {
             let client = cloud.client().await;
             let flavors = client.get("compute", "/flavors/detail").await;
             let flavors = flavors["flavors"].as_array().unwrap();
-            let flavor = flavors.iter().find(|flavor| flavor["name"] == *cloud.flavor).expect("the flavor is there");
+            let flavor = flavors.iter().find(|flavor| flavor["name"] == *cloud.flavor).expect("the flavor exists");
             let image = client.id_of("image", "images", &cloud.image).await;
             let network = client.id_of("network", "networks", &cloud.network).await;
             let configure = |name: &str| {
@@ -100,7 +98,7 @@ fn flavors_images_and_networks_resolve_by_name_and_id() {
                     {"name": "by-id", "image-id": image}, {"name": "id-as-name", "image-name": image},
                     {"name": cloud.image},
                 ]);
-                // A part of the name is enough beside `min-ram`.
+                // With `min-ram`, a substring of the flavor's name suffices.
                 let part = &cloud.flavor[..cloud.flavor.len() - 1];
                 provider["pools"][0]["labels"] = json!([
                     {"name": "a", "cloud-image": "by-id", "flavor-name": flavor["id"], "networks": [network]},
@@ -128,7 +126,6 @@ fn flavors_images_and_networks_resolve_by_name_and_id() {
     });
 }
 
-// zookeeper.md check 53, drivers.md 1.7.3
 #[test]
 fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
     on_real_time(async {
@@ -137,18 +134,18 @@ fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
             let mut provider = cloud.provider(name);
             provider["launch-retries"] = json!(2);
             provider["pools"][0]["availability-zones"] = json!(["z3"]);
-            let mut odd = provider["pools"][0].clone();
-            odd["name"] = json!("odd");
-            odd["availability-zones"] = json!(["nowhere"]);
-            odd["labels"][0]["name"] = json!("b");
-            provider["pools"].as_array_mut().unwrap().push(odd);
+            let mut unknown_zone = provider["pools"][0].clone();
+            unknown_zone["name"] = json!("unknown-zone");
+            unknown_zone["availability-zones"] = json!(["no-such-zone"]);
+            unknown_zone["labels"][0]["name"] = json!("b");
+            provider["pools"].as_array_mut().unwrap().push(unknown_zone);
             vec![provider]
         };
         with_launcher(&cloud, configure, async |harness| {
             let (id, nodes) = harness.obtain_nodes(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.az.as_deref() == Some("z3")), "{nodes:?}");
-            let odd = harness.consumer.submit_labels(&["b"]).await;
-            let request = harness.wait_for_end(&odd).await;
+            let declined = harness.consumer.submit_labels(&["b"]).await;
+            let request = harness.wait_for_end(&declined).await;
             assert!(request.nodes.is_empty() && request.declined_by.len() == 2, "{request:?}");
             harness.accept_and_release(&id).await;
             harness.wait_until_empty().await;
@@ -157,7 +154,6 @@ fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
     });
 }
 
-// config.md check 33, drivers.md 2.1.6
 #[test]
 fn key_and_second_ipv6_network_are_recorded() {
     on_real_time(async {
@@ -180,7 +176,7 @@ fn key_and_second_ipv6_network_are_recorded() {
                 let server = harness.client.server(server_of(&nodes[0])).await;
                 assert_eq!(server["key_name"], "test");
                 let networks: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
-                assert_eq!(networks, ["dual"], "the label's networks take the place of the pool's");
+                assert_eq!(networks, ["dual"], "the label's networks replace those of the pool");
                 let of_version = |version: u64| {
                     let all = server["addresses"]["dual"].as_array().unwrap().iter();
                     all.filter(move |address| address["version"] == version).map(|address| address["addr"].clone())
@@ -197,9 +193,8 @@ fn key_and_second_ipv6_network_are_recorded() {
     });
 }
 
-// drivers.md 2.1.4
 #[test]
-fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
+fn without_networks_the_cloud_or_the_clouds_yaml_default_chooses() {
     on_real_time(async {
         for (networks, expected) in [("private", "private"), ("private,second", "second")] {
             let cloud = TestCloud::simulated(&["--networks", networks]).await;
@@ -224,7 +219,6 @@ fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
     });
 }
 
-// drivers.md 2.1.4, 2.1.5 and 2.1.7
 #[test]
 fn a_boot_volume_is_deleted_with_its_server() {
     on_real_time(async {
@@ -251,7 +245,7 @@ fn a_boot_volume_is_deleted_with_its_server() {
                 assert_eq!(harness.client.get("volume", &volume).await["volume"]["size"], 2);
                 harness.accept_and_release(&id).await;
                 harness.wait_until_empty().await;
-                wait::until("the volume to be gone", CLOUD_TIMEOUT, async || {
+                wait::until("the volume to be deleted", CLOUD_TIMEOUT, async || {
                     harness.client.get("volume", &volume).await.is_null()
                 })
                 .await;
@@ -261,7 +255,6 @@ fn a_boot_volume_is_deleted_with_its_server() {
     });
 }
 
-// drivers.md 2.1.4 and 2.1.5
 #[test]
 fn a_floating_ip_is_deleted_before_its_server() {
     on_real_time(async {
@@ -269,7 +262,7 @@ fn a_floating_ip_is_deleted_before_its_server() {
             let client = cloud.client().await;
             let external = client.get("network", "/networks?router:external=true").await;
             if external["networks"].as_array().is_none_or(Vec::is_empty) {
-                println!("{} has no network for floating addresses", cloud.name);
+                println!("{} has no network for floating IPs", cloud.name);
                 continue;
             }
             let configure = |name: &str| {
@@ -279,21 +272,20 @@ fn a_floating_ip_is_deleted_before_its_server() {
             };
             with_launcher(&cloud, configure, async |harness| {
                 let (id, nodes) = harness.obtain_nodes(&["a"]).await;
-                let address = nodes[0].public_ipv4.clone().expect("it has a public address");
+                let address = nodes[0].public_ipv4.clone().expect("the node has a public address");
                 assert_eq!(nodes[0].interface_ip.as_ref(), Some(&address));
                 assert!(nodes[0].private_ipv4.is_some() && nodes[0].private_ipv4.as_ref() != Some(&address));
                 assert_eq!(harness.client.floating_ips_at(&address).await, 1);
                 harness.accept_and_release(&id).await;
                 harness.wait_until_empty().await;
-                let gone = async || harness.client.floating_ips_at(&address).await == 0;
-                wait::until("the floating address to be gone", CLOUD_TIMEOUT, gone).await;
+                let is_deleted = async || harness.client.floating_ips_at(&address).await == 0;
+                wait::until("the floating address to be deleted", CLOUD_TIMEOUT, is_deleted).await;
             })
             .await;
         }
     });
 }
 
-// drivers.md 1.7.8
 #[test]
 fn host_keys_are_scanned_at_the_servers_address() {
     if real::skipped() {
@@ -319,7 +311,7 @@ fn host_keys_are_scanned_at_the_servers_address() {
                 })
                 .await;
                 if !address.is_loopback() {
-                    println!("{} has servers that are elsewhere: {address}", cloud.name);
+                    println!("{} has servers outside this machine: {address}", cloud.name);
                     return;
                 }
                 let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
@@ -337,7 +329,6 @@ fn host_keys_are_scanned_at_the_servers_address() {
     });
 }
 
-// architecture.md 6, drivers.md 1.7.5
 #[test]
 fn booting_servers_are_adopted_after_a_restart() {
     on_real_time(async {
@@ -348,7 +339,7 @@ fn booting_servers_are_adopted_after_a_restart() {
                 async |harness| {
                     let id = harness.consumer.submit_labels(&["a", "a"]).await;
                     let mut known = Vec::new();
-                    wait::until("its servers to be known", CLOUD_TIMEOUT, async || {
+                    wait::until("the servers of the request to be recorded", CLOUD_TIMEOUT, async || {
                         let nodes = harness.consumer.nodes().await;
                         known =
                             nodes.iter().filter_map(|(_, node)| node.external_id.as_str().map(str::to_owned)).collect();

@@ -1,5 +1,5 @@
-//! One suite for what a node pool expects of an OpenStack: held against the simulated cloud always, and against a real one when
-//! `OS_CLIENT_CONFIG_FILE` and `OS_CLOUD` name it (doc/simulated-openstack.md says what that needs).
+//! The contract that a node pool expects of an OpenStack. The simulated cloud is always tested, and a real one when
+//! `OS_CLIENT_CONFIG_FILE` and `OS_CLOUD` name it (doc/simulated-openstack.md lists its requirements).
 
 mod support;
 #[path = "openstack_contract/cases/mod.rs"]
@@ -18,12 +18,12 @@ use cloud::Cloud;
 use futures::FutureExt;
 use support::real::simulated_openstack::SimulatedOpenStack;
 
-/// Runs all cases, one after another, and says which of them failed. Nothing is left in the cloud either way.
+/// Runs all cases one after another, reports those that failed, and deletes all their objects.
 async fn check_contract(clouds_yaml: &Path, name: &str) {
     let cloud = Arc::new(Cloud::connect(clouds_yaml, name).await);
     let mut failed = Vec::new();
     for (claim, case) in cases::all(&cloud) {
-        // The others run when one panics, whose text is in the output already.
+        // A panic fails its case only; its text is in the output already.
         if AssertUnwindSafe(case).catch_unwind().await.is_err() {
             failed.push(claim);
         }
@@ -46,11 +46,11 @@ async fn the_contract_holds_with_an_application_credential() {
     check_contract(&simulated.clouds_yaml(), "simulated-appcred").await;
 }
 
-/// Only where somebody has a cloud to offer: there is none that a test could install.
+/// Needs a real cloud in the environment; none can be installed by the test.
 #[tokio::test]
 async fn a_real_cloud_fulfils_the_contract() {
     let (Some(file), Ok(name)) = (std::env::var_os("OS_CLIENT_CONFIG_FILE"), std::env::var("OS_CLOUD")) else {
-        // To the stream itself: the test harness swallows what a test prints that passes.
+        // Written to the stream itself: the test harness captures the output of a test that passes.
         let line = "SKIPPED: no real OpenStack (set OS_CLIENT_CONFIG_FILE and OS_CLOUD)\n";
         std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
         return;
@@ -58,7 +58,7 @@ async fn a_real_cloud_fulfils_the_contract() {
     check_contract(Path::new(&file), &name).await;
 }
 
-/// Not every reader of YAML takes an id of digits only for a text.
+/// Some YAML readers parse an id of digits as a number.
 #[tokio::test]
 async fn the_clouds_yaml_of_the_contract_is_parsed() {
     let simulated = SimulatedOpenStack::start(&["--region", "elsewhere", "--without", "cinder"]).await;

@@ -1,4 +1,4 @@
-//! A cloud that answers wrongly, late or not at all: every node comes in the end or fails alone, none is made twice.
+//! A cloud whose replies are wrong, late or lost: every node is launched or fails alone, and none is created twice.
 
 mod in_process_launcher;
 mod openstack_harness;
@@ -16,7 +16,7 @@ use openstack_harness::harness::{CLOUD_TIMEOUT, with_launcher};
 use serde_json::{Value, json};
 use support::wait;
 
-/// The calls before the first node.
+/// The calls before the first launch.
 const REFRESH_CALLS: [&str; 4] = [
     "method=POST path=^/identity/v3/auth/tokens$",
     "method=GET path=^/compute/v2.1/flavors/detail$",
@@ -24,7 +24,7 @@ const REFRESH_CALLS: [&str; 4] = [
     "method=GET path=^/compute/v2.1/limits$",
 ];
 
-/// The calls that a node's life consists of.
+/// The calls between the launch of a node and its deletion.
 const LIFECYCLE_CALLS: [&str; 7] = [
     "method=POST path=^/compute/v2.1/servers$",
     "method=GET path=^/compute/v2.1/servers/detail$",
@@ -35,7 +35,7 @@ const LIFECYCLE_CALLS: [&str; 7] = [
     "method=DELETE path=^/compute/v2.1/servers/",
 ];
 
-/// A provider whose servers are public, with attempts enough for a fault of every kind of call.
+/// A provider whose servers are public, with enough attempts for one fault of every call.
 fn provider(cloud: &TestCloud, name: &str) -> Value {
     let mut provider = cloud.provider(name);
     provider["launch-retries"] = json!(8);
@@ -44,18 +44,18 @@ fn provider(cloud: &TestCloud, name: &str) -> Value {
     provider
 }
 
-/// Nothing is left, and nothing was made twice.
+/// No object is left, and none was created twice.
 async fn assert_clean(cloud: &TestCloud, what: &str) {
     let settled = async || {
         let state = cloud.simulation().state().await;
         state["servers"] == 0 && state["floating_ips"] == 0
     };
-    wait::until(&format!("{what}: nothing to be left"), CLOUD_TIMEOUT, settled).await;
+    wait::until(&format!("{what}: everything to be deleted"), CLOUD_TIMEOUT, settled).await;
     let state = cloud.simulation().state().await;
     assert_eq!(state["double_creates"], 0, "{what}: {state}");
 }
 
-/// Runs all cases at the same time, and names those that fail.
+/// Runs all cases concurrently and reports those that fail.
 async fn run_all<'a>(cases: impl IntoIterator<Item = (String, LocalBoxFuture<'a, ()>)>) {
     let (names, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
     let outcomes = join_all(cases.into_iter().map(|case| AssertUnwindSafe(case).catch_unwind())).await;
@@ -63,10 +63,10 @@ async fn run_all<'a>(cases: impl IntoIterator<Item = (String, LocalBoxFuture<'a,
     assert!(failed.is_empty(), "these fail: {:?}", failed.iter().map(|(name, _)| name).collect::<Vec<_>>());
 }
 
-/// With these knobs, which strike seldom enough, a request of two is served.
+/// With these knobs, whose faults are rare enough, a request for two nodes is fulfilled.
 async fn assert_survives(what: &str, knobs: Value) {
     let cloud = TestCloud::simulated(&[]).await;
-    // Seconds: nobody waits longer for a cloud that hangs.
+    // In seconds: the timeout for calls that hang.
     cloud.set("api_timeout", json!(2));
     cloud.simulation().knobs(knobs).await;
     with_launcher(
@@ -89,7 +89,7 @@ fn survival_case(what: &str, knobs: Value) -> (String, LocalBoxFuture<'_, ()>) {
     (what.to_owned(), assert_survives(what, knobs).boxed_local())
 }
 
-/// Each of these calls goes wrong in this way, so often.
+/// A fault of this kind, so many times, for each of these calls.
 fn fault_case<'a>(
     calls: impl IntoIterator<Item = &'static str>,
     kind: &'a str,
@@ -99,7 +99,7 @@ fn fault_case<'a>(
     survival_case(kind, json!({"faults": faults}))
 }
 
-/// The calls of a life but these.
+/// The lifecycle calls except those that contain this word.
 fn lifecycle_calls_except(word: &str) -> impl Iterator<Item = &'static str> {
     LIFECYCLE_CALLS.into_iter().filter(move |call| !call.contains(word))
 }
@@ -112,11 +112,11 @@ fn all_calls() -> impl Iterator<Item = &'static str> {
 fn errors_of_every_call_are_survived() {
     on_real_time(async {
         let general = ["500", "503", "429"].map(|kind| fault_case(all_calls(), kind, 1));
-        // In a survey these mean that the cloud does not want us.
-        let of_nodes = ["400", "409", "401"].map(|kind| fault_case(LIFECYCLE_CALLS, kind, 1));
-        // What is to be deleted and is not there has been deleted: a lie about that is for the search for leaks.
-        let of_nodes = of_nodes.into_iter().chain([fault_case(lifecycle_calls_except("DELETE"), "404", 1)]);
-        run_all(general.into_iter().chain(of_nodes)).await;
+        // During a refresh these statuses mean that the cloud rejects the credentials.
+        let lifecycle_only = ["400", "409", "401"].map(|kind| fault_case(LIFECYCLE_CALLS, kind, 1));
+        // A 404 for a deletion means success. Leak detection handles a cloud for which that is not true.
+        let lifecycle_only = lifecycle_only.into_iter().chain([fault_case(lifecycle_calls_except("DELETE"), "404", 1)]);
+        run_all(general.into_iter().chain(lifecycle_only)).await;
     });
 }
 
@@ -131,14 +131,14 @@ fn invalid_replies_are_survived() {
 #[test]
 fn unusual_replies_are_survived() {
     on_real_time(async {
-        // An image without a state is none that could be used, and a port without an address none to be public.
+        // An image without a status cannot be used, and a port without an address cannot be public.
         let calls = || all_calls().filter(|call| !call.contains("/images") && !call.contains("/ports"));
-        let odd = ["missing-fields", "unknown-state", "repeated-marker"].map(|kind| fault_case(calls(), kind, 2));
+        let unusual = ["missing-fields", "unknown-state", "repeated-marker"].map(|kind| fault_case(calls(), kind, 2));
         let no_ids = "missing-fields fields=id,server,servers,floatingip,ports,token";
-        // That a list is not whole cannot be seen; but servers are looked for again before they are given up.
+        // A partial list cannot be detected, but a server is searched again before it is given up.
         let others =
             [fault_case(all_calls(), no_ids, 1), fault_case(lifecycle_calls_except("/network/"), "partial-list", 2)];
-        run_all(odd.into_iter().chain(others)).await;
+        run_all(unusual.into_iter().chain(others)).await;
     });
 }
 
@@ -148,11 +148,11 @@ fn a_slow_busy_or_inconsistent_cloud_is_survived() {
         let cases = [
             ("throttled with 429", json!({"throttle_every": 5, "retry_after_s": 1})),
             ("throttled with 413", json!({"throttle_every": 5, "retry_after_s": 1, "throttle_status": 413})),
-            ("lists of the past", json!({"stale_lists_s": 3.0})),
+            ("stale lists", json!({"stale_lists_s": 3.0})),
             ("pages of one", json!({"page_size": 1})),
-            ("tokens of seconds", json!({"token_lifetime_s": 2.0})),
-            ("servers that break", json!({"boot_fails_every": 2})),
-            ("servers that vanish", json!({"vanish_every": 2, "vanish_after_s": 0.5, "boot_time_s": 1.5})),
+            ("short-lived tokens", json!({"token_lifetime_s": 2.0})),
+            ("failing servers", json!({"boot_fails_every": 2})),
+            ("disappearing servers", json!({"vanish_every": 2, "vanish_after_s": 0.5, "boot_time_s": 1.5})),
         ];
         run_all(cases.map(|(what, knobs)| survival_case(what, knobs))).await;
     });
@@ -179,10 +179,10 @@ fn a_token_that_is_revoked_is_replaced() {
     });
 }
 
-/// A request of one node is declined when its two attempts are used up, and other requests are served when it is over.
+/// A request for one node is declined after its two attempts, and other requests are served afterwards.
 async fn assert_declined(what: &str, knobs: Value) {
     let cloud = TestCloud::simulated(&[]).await;
-    // Seconds: nobody waits longer for a cloud that hangs.
+    // In seconds: the timeout for calls that hang.
     cloud.set("api_timeout", json!(2));
     let configure = |name: &str| {
         let mut provider = provider(&cloud, name);
@@ -197,8 +197,8 @@ async fn assert_declined(what: &str, knobs: Value) {
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0), "{what}");
         let usual = json!({"faults": [], "boot_sticks_every": 0, "vanish_every": 0, "boot_fails_every": 0});
         cloud.simulation().knobs(usual).await;
-        let kept = harness.consumer.request(&before).await.expect("it is still fulfilled").nodes;
-        assert_eq!(harness.node(&kept[0]).await.state, NodeState::Ready, "{what}");
+        let nodes = harness.consumer.request(&before).await.expect("the first request is still fulfilled").nodes;
+        assert_eq!(harness.node(&nodes[0]).await.state, NodeState::Ready, "{what}");
         let (after, _) = harness.obtain_nodes(&["a"]).await;
         harness.accept_and_release(&before).await;
         harness.accept_and_release(&after).await;
@@ -208,7 +208,6 @@ async fn assert_declined(what: &str, knobs: Value) {
     .await;
 }
 
-// zookeeper.md checks 43, 44 and 45
 #[test]
 fn a_cloud_that_never_recovers_fails_only_its_request() {
     on_real_time(async {
@@ -219,7 +218,7 @@ fn a_cloud_that_never_recovers_fails_only_its_request() {
             ("no address", json!({"faults": ["500 path=^/network/v2.0/floatingips$"]})),
             ("no lists", json!({"faults": ["500 path=^/compute/v2.1/servers/detail$"]})),
             ("stuck in BUILD", json!({"boot_sticks_every": 1})),
-            ("vanishes", json!({"vanish_every": 1, "vanish_after_s": 0.1})),
+            ("disappears", json!({"vanish_every": 1, "vanish_after_s": 0.1})),
             ("ERROR", json!({"boot_fails_every": 1})),
         ];
         let cases = refused.into_iter().chain(others);
@@ -227,7 +226,6 @@ fn a_cloud_that_never_recovers_fails_only_its_request() {
     });
 }
 
-// zookeeper.md check 69, drivers.md 2.1.5
 #[test]
 fn an_undeletable_server_blocks_no_other_node() {
     on_real_time(async {
@@ -239,13 +237,13 @@ fn an_undeletable_server_blocks_no_other_node() {
                 let (id, _) = harness.obtain_nodes(&["a", "a"]).await;
                 harness.accept_and_release(&id).await;
                 let one_left = async || harness.consumer.nodes().await.len() == 1;
-                wait::until("the other one to be gone", CLOUD_TIMEOUT, one_left).await;
+                wait::until("the other node to be deleted", CLOUD_TIMEOUT, one_left).await;
                 let (id, _) = harness.obtain_nodes(&["a"]).await;
                 let stuck: Vec<NodeState> = harness.consumer.nodes().await.iter().map(|(_, node)| node.state).collect();
                 assert_eq!(stuck, [NodeState::Deleting, NodeState::Ready]);
                 harness.accept_and_release(&id).await;
-                wait::until("that one to be gone", CLOUD_TIMEOUT, one_left).await;
-                // Somebody takes it down by hand.
+                wait::until("that node to be deleted", CLOUD_TIMEOUT, one_left).await;
+                // The operator deletes the server by hand.
                 cloud.simulation().reset().await;
                 harness.wait_until_empty().await;
             },
@@ -254,13 +252,13 @@ fn an_undeletable_server_blocks_no_other_node() {
     });
 }
 
-/// What lost its way at the worst moment: the creation happened, its answer did not come, and lists are behind.
+/// The server was created, but the reply was lost, and lists do not contain it yet.
 #[test]
 fn a_server_with_a_lost_create_reply_is_found_in_stale_lists() {
     on_real_time(async {
         let knobs =
             json!({"stale_lists_s": 1.5, "faults": ["lost-answer every=2 method=POST path=^/compute/v2.1/servers$"]});
-        assert_survives("lost and late", knobs).await;
+        assert_survives("lost replies and stale lists", knobs).await;
     });
 }
 
@@ -275,14 +273,14 @@ fn adoption_waits_for_a_server_that_lists_do_not_show_yet() {
             |name| vec![provider(&cloud, name)],
             async |harness| {
                 let id = harness.consumer.submit_labels(&["a"]).await;
-                let is_made = async || cloud.simulation().state().await["servers_created"] == 1;
-                wait::until("its server to be made", CLOUD_TIMEOUT, is_made).await;
+                let is_created = async || cloud.simulation().state().await["servers_created"] == 1;
+                wait::until("the server to be created", CLOUD_TIMEOUT, is_created).await;
                 harness.restart(&cloud).await;
                 harness.wait_until_fulfilled(&id).await;
                 assert_eq!(cloud.simulation().state().await["servers_created"], 1);
                 harness.accept_and_release(&id).await;
                 harness.wait_until_empty().await;
-                assert_clean(&cloud, "taken over").await;
+                assert_clean(&cloud, "adopted").await;
             },
         )
         .await;

@@ -1,6 +1,6 @@
-//! Images in Glance from upload to removal: the same cases on the simulated cloud and on a real one, and what may go wrong on the way.
+//! Images in Glance from upload to deletion: the same cases on simulated and real clouds, and faults of uploads.
 //!
-//! The real one is what OS_CLIENT_CONFIG_FILE and OS_CLOUD name; without them the simulated cloud is the only one.
+//! OS_CLIENT_CONFIG_FILE and OS_CLOUD name the real one; without them, only the simulated cloud is used.
 
 mod in_process_launcher;
 mod openstack_harness;
@@ -22,10 +22,10 @@ use openstack_harness::{TestCloud, clouds};
 use serde_json::{Value, json};
 use support::wait;
 
-/// A real cloud on a busy machine takes its time.
+/// A real cloud on a busy machine is slow.
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A builder with one image, `debian`, for one provider, whose name no other test has.
+/// A builder with one image, `debian`, for one provider with a name of its own.
 struct ImageHarness {
     harness: BuilderHarness,
     client: OpenStackClient,
@@ -61,7 +61,7 @@ impl ImageHarness {
         Self { client: cloud.client().await, harness, provider, builder }
     }
 
-    /// All images of the provider, whatever their state.
+    /// All images of the provider, in any state.
     async fn images(&self) -> Vec<Value> {
         let mut listed = self.client.get("image", &format!("/images?nodepool_provider_name={}", self.provider)).await;
         let Value::Array(images) = listed["images"].take() else { panic!("no list of images: {listed}") };
@@ -75,17 +75,17 @@ impl ImageHarness {
         .await;
     }
 
-    /// The ids of the uploads in their order.
+    /// The ids of the uploads, in order.
     async fn ids(&self) -> Vec<String> {
         let uploads = self.harness.uploads("debian").await;
         uploads.iter().filter_map(|(_, upload)| Some(upload.external_id.as_ref()?.to_string())).collect()
     }
 
-    /// Takes the image out of the configuration, and waits until nothing is left.
+    /// Removes the image from the configuration, and waits until all uploads and images are deleted.
     async fn clean_up(self, cloud: &TestCloud) {
         let yaml = provider_yaml(&self.provider, cloud, "[]");
         self.builder.reconfigure(self.harness.yaml(&[], &[&yaml])).await;
-        wait::until("nothing to be left", CLOUD_TIMEOUT, async || {
+        wait::until("everything to be deleted", CLOUD_TIMEOUT, async || {
             self.images().await.is_empty() && self.harness.builds("debian").await.is_empty()
         })
         .await;
@@ -99,7 +99,6 @@ fn provider_yaml(name: &str, cloud: &TestCloud, images: &str) -> String {
     )
 }
 
-// drivers.md 2.1.9, operations.md checks 38 and 48
 #[test]
 fn an_image_is_uploaded_with_its_metadata_and_later_deleted() {
     on_real_time(async {
@@ -126,12 +125,12 @@ fn an_image_is_uploaded_with_its_metadata_and_later_deleted() {
             for number in 1..=2 {
                 harness.harness.request_build("debian").await;
                 harness.harness.until_built("debian", if number == 1 { 2 } else { 3 }).await;
-                wait::until("its upload", CLOUD_TIMEOUT, async || harness.ids().await.len() > number).await;
+                wait::until("the upload", CLOUD_TIMEOUT, async || harness.ids().await.len() > number).await;
                 if number == 1 {
                     harness.until_ready(2).await;
                 }
             }
-            wait::until("the first image to go", CLOUD_TIMEOUT, async || {
+            wait::until("the first image to be deleted", CLOUD_TIMEOUT, async || {
                 let images = harness.images().await;
                 images.len() == 2 && !images.iter().any(|image| image["id"] == first)
             })
@@ -141,7 +140,7 @@ fn an_image_is_uploaded_with_its_metadata_and_later_deleted() {
     });
 }
 
-// operations.md §5.9; drivers.md 2.1.9: on failure the record is deleted
+// A failed upload deletes its record.
 #[test]
 fn an_upload_survives_call_failures_and_creates_one_image() {
     on_real_time(async {
@@ -182,7 +181,7 @@ fn an_interrupted_upload_leaves_a_failed_record_and_no_image() {
             options.cleanup_interval = Seconds::ZERO
         })
         .await;
-        // When the last one failed: there are never more than two records of that.
+        // The time of the last failure: at most two failed records exist at a time.
         let failed = async || {
             let uploads = harness.harness.uploads("debian").await.into_iter();
             let failed = uploads.filter(|(_, upload)| upload.state == UploadState::Failed);
@@ -203,7 +202,6 @@ fn an_interrupted_upload_leaves_a_failed_record_and_no_image() {
     });
 }
 
-// operations.md checks 37 and 47
 #[test]
 fn image_deletion_is_retried_until_it_succeeds() {
     on_real_time(async {
@@ -212,12 +210,12 @@ fn image_deletion_is_retried_until_it_succeeds() {
         harness.until_ready(1).await;
         let id = harness.harness.builds("debian").await[0].0.clone();
         harness.harness.set_build("debian", &id, BuildState::Deleting).await;
-        wait::until("the build to go", CLOUD_TIMEOUT, async || {
+        wait::until("the build to be deleted", CLOUD_TIMEOUT, async || {
             let builds = harness.harness.builds("debian").await;
-            !builds.iter().any(|(there, _)| *there == id)
+            !builds.iter().any(|(other, _)| *other == id)
         })
         .await;
-        wait::until("its image to go", CLOUD_TIMEOUT, async || {
+        wait::until("the image of the build to be deleted", CLOUD_TIMEOUT, async || {
             let images = harness.images().await;
             images.iter().all(|image| image["nodepool_build_id"] != id.as_str())
         })
@@ -225,7 +223,7 @@ fn image_deletion_is_retried_until_it_succeeds() {
     });
 }
 
-// zookeeper.md check 53; operations.md §5.8: launches use the newest upload that is ready, and fall back when it is deleted
+// Launches use the newest ready upload, and fall back when it is deleted.
 #[test]
 fn a_server_boots_from_the_newest_upload_that_exists() {
     on_real_time(async {
@@ -238,12 +236,13 @@ fn a_server_boots_from_the_newest_upload_that_exists() {
             let booted = async || harness.booted_image(&launcher).await;
             let ids = harness.ids().await;
             assert_eq!(booted().await, ids[1]);
-            // Nothing takes its place: no more uploads to this provider.
+            // The provider is paused, so no new upload replaces the deleted one.
             let paused = provider_yaml(&harness.provider, &cloud, "[{name: debian, pause: true}]");
             harness.builder.reconfigure(harness.harness.yaml(&["name: debian, formats: [raw]"], &[&paused])).await;
             let (newest, _) = harness.harness.uploads("debian").await.pop().unwrap();
             harness.harness.set_upload(&newest, |upload| upload.state = UploadState::Deleting).await;
-            wait::until("the newest image to go", CLOUD_TIMEOUT, async || harness.images().await.len() == 1).await;
+            wait::until("the newest image to be deleted", CLOUD_TIMEOUT, async || harness.images().await.len() == 1)
+                .await;
             assert_eq!(booted().await, ids[0]);
             launcher.stop();
             harness.clean_up(&cloud).await;
@@ -252,7 +251,7 @@ fn a_server_boots_from_the_newest_upload_that_exists() {
 }
 
 impl ImageHarness {
-    /// On the same ZooKeeper, with a label that boots from the image.
+    /// A launcher on the same ZooKeeper, with a label that boots from the image.
     fn launcher(&self, cloud: &TestCloud) -> InProcessDaemon {
         let mut provider = cloud.provider(&self.provider);
         provider["cloud-images"] = json!([]);
@@ -275,18 +274,18 @@ impl ImageHarness {
         let ended = consumer.wait_for_end(&request).await;
         assert_eq!(ended.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&request).await;
-        let node = consumer.node(&nodes[0].0).await.expect("the node is there");
-        let server = self.client.server(node.external_id.as_str().expect("it has a server")).await;
+        let node = consumer.node(&nodes[0].0).await.expect("the node exists");
+        let server = self.client.server(node.external_id.as_str().expect("the node has a server")).await;
         consumer.use_and_release(nodes).await;
-        wait::until("the server to go", CLOUD_TIMEOUT, async || {
+        wait::until("the server to be deleted", CLOUD_TIMEOUT, async || {
             self.client.servers_of(&self.provider).await.is_empty()
         })
         .await;
-        server["image"]["id"].as_str().expect("it boots from an image").to_owned()
+        server["image"]["id"].as_str().expect("the server boots from an image").to_owned()
     }
 }
 
-// Snapshots inherit the properties of the image that a server was booted from, and are somebody's own.
+// A snapshot inherits the properties of the image that its server booted from, but belongs to a user.
 #[test]
 fn a_user_snapshot_of_a_server_is_never_deleted() {
     on_real_time(async {
@@ -311,17 +310,17 @@ fn a_user_snapshot_of_a_server_is_never_deleted() {
             None,
         )
         .await;
-        wait::until("the upload without a builder to go", CLOUD_TIMEOUT, async || {
+        wait::until("the upload without a builder to be deleted", CLOUD_TIMEOUT, async || {
             harness.harness.uploads("debian").await.len() == 1
         })
         .await;
         harness.harness.set_build("debian", &ready.build, BuildState::Deleting).await;
-        wait::until("the build to go", CLOUD_TIMEOUT, async || {
+        wait::until("the build to be deleted", CLOUD_TIMEOUT, async || {
             let builds = harness.harness.builds("debian").await;
             !builds.iter().any(|(id, _)| *id == ready.build)
         })
         .await;
-        let left = harness.images().await;
-        assert_eq!(left.iter().filter(|image| image["name"] == "mine").count(), 2, "{left:?}");
+        let remaining = harness.images().await;
+        assert_eq!(remaining.iter().filter(|image| image["name"] == "mine").count(), 2, "{remaining:?}");
     });
 }

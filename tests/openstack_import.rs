@@ -1,4 +1,4 @@
-//! Images by tasks of Glance (`image_api_use_tasks`), which no cloud of today offers to everybody: held against a small cloud over HTTP that does.
+//! Images imported by Glance tasks (`image_api_use_tasks`). Few clouds offer them, so a small HTTP cloud is used.
 
 mod provider_harness;
 
@@ -15,13 +15,13 @@ use openstack_clouds::{ConfigPaths, Environment};
 use provider_harness::{ProviderHarness, on_real_time, provider_section};
 use serde_json::{Value, json};
 
-/// What the cloud has, and what it was asked.
+/// Objects of the cloud, and the calls it received.
 #[derive(Default)]
 struct Cloud {
     objects: BTreeMap<String, Vec<u8>>,
     image: Value,
     polls: usize,
-    /// The end of every import.
+    /// The status of every finished import.
     final_status: &'static str,
     calls: Vec<String>,
 }
@@ -74,16 +74,16 @@ async fn serve(cloud: SharedCloud, request: HttpRequest, body: web::Bytes) -> Ht
         }
         ("POST", "/image/v2/tasks") => {
             let task = read();
-            let wanted = json!({"type": "import", "input": {"import_from": "images/debian-5", "image_properties": {
+            let expected = json!({"type": "import", "input": {"import_from": "images/debian-5", "image_properties": {
                 "name": "debian-5", "nodepool_build_id": "b", "nodepool_upload_id": "0000000001"}}});
-            assert_eq!(task, wanted);
+            assert_eq!(task, expected);
             cloud.image = json!({"id": "image-7", "name": "debian-5", "status": "active"});
             HttpResponse::Created().json(json!({"id": "task-1", "status": "pending"}))
         }
         ("GET", "/image/v2/tasks/task-1") => {
             cloud.polls += 1;
             let status = if cloud.polls == 1 { "processing" } else { cloud.final_status };
-            HttpResponse::Ok().json(json!({"id": "task-1", "status": status, "message": "no room", "result": {"image_id": "image-7"}}))
+            HttpResponse::Ok().json(json!({"id": "task-1", "status": status, "message": "no space", "result": {"image_id": "image-7"}}))
         }
         ("PATCH", "/image/v2/images/image-7") => {
             assert_eq!(request.headers().get("content-type").unwrap(), "application/openstack-images-v2.1-json-patch");
@@ -111,7 +111,7 @@ impl OpenDriver for StartTaskManager {
     }
 }
 
-/// A cloud whose imports end so, and the driver on it.
+/// A cloud whose imports end with this status, and a provider on it.
 fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, ProviderHarness) {
     let cloud = Arc::new(Mutex::new(Cloud { final_status: end, ..Cloud::default() }));
     let data = web::Data::new(cloud.clone());
@@ -158,7 +158,7 @@ fn order(folder: &std::path::Path, may_exist: bool) -> Job {
     }))
 }
 
-// drivers.md 2.1.9: task-based clouds
+// Task-based clouds.
 #[test]
 fn an_image_is_imported_through_the_object_store() {
     on_real_time(async {
@@ -174,8 +174,8 @@ fn an_image_is_imported_through_the_object_store() {
         let calls: Vec<&str> =
             cloud.calls.iter().map(String::as_str).filter(|call| !call.starts_with("GET /image/ ")).collect();
         let first = ["PUT /swift/v1/AUTH_p/images", "PUT /swift/v1/AUTH_p/images/debian-5", "POST /image/v2/tasks"];
-        let began = calls.iter().position(|call| *call == first[0]).unwrap();
-        assert_eq!(calls[began..began + 2], first[..2], "{calls:?}");
+        let start = calls.iter().position(|call| *call == first[0]).unwrap();
+        assert_eq!(calls[start..start + 2], first[..2], "{calls:?}");
     });
 }
 
@@ -188,7 +188,7 @@ fn a_failed_import_has_a_reason_and_is_cleaned_up_on_retry() {
             json!({"id": "image-7", "nodepool_build_id": "b", "nodepool_upload_id": "0000000001"});
         let uploaded = provider.run(order(folder.path(), true)).await;
         let Err(CloudError::Failed { detail, .. }) = uploaded else { panic!("{uploaded:?}") };
-        assert_eq!(detail, "the import task failed: no room");
+        assert_eq!(detail, "the import task failed: no space");
         assert!(cloud.lock().unwrap().objects.is_empty());
         let calls = cloud.lock().unwrap().calls.clone();
         assert!(calls.contains(&"DELETE /image/v2/images/image-7".to_owned()), "{calls:?}");

@@ -1,6 +1,6 @@
-//! What nobody uses in a cloud goes, and only that: leaked servers, unattached floating IPs, ports that stayed behind.
+//! Clean-up of unused objects in a cloud, and of nothing else: leaked servers, unattached floating IPs, leaked ports.
 //!
-//! On the simulated cloud, and on a real one where OS_CLIENT_CONFIG_FILE and OS_CLOUD name it.
+//! Tested on the simulated cloud, and on a real one if OS_CLIENT_CONFIG_FILE and OS_CLOUD name it.
 
 mod in_process_launcher;
 mod openstack_harness;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 
-/// The number of a node that was there and is gone.
+/// The id of a node that was deleted.
 async fn id_of_a_deleted_node(harness: &OpenStackHarness) -> String {
     let zk: Zk = harness.zookeeper.connect();
     let (path, _) =
@@ -26,14 +26,14 @@ async fn id_of_a_deleted_node(harness: &OpenStackHarness) -> String {
     paths::name(&path).to_owned()
 }
 
-/// A server with the mark of a provider and of a node that is gone.
+/// A server with the metadata of a provider and of a deleted node.
 async fn leaked_server(cloud: &TestCloud, harness: &OpenStackHarness, provider: &str) -> String {
     let number = id_of_a_deleted_node(harness).await;
     let metadata = json!({"nodepool_provider_name": provider, "nodepool_node_id": number});
     let network = harness.client.id_of("network", "networks", &cloud.network).await;
     let image = harness.client.id_of("image", "images", &cloud.image).await;
     let flavor = harness.client.id_of("compute", "flavors", &cloud.flavor).await;
-    let server = json!({"name": "forgotten", "flavorRef": flavor, "imageRef": image, "networks": [{"uuid": network}],
+    let server = json!({"name": "leaked", "flavorRef": flavor, "imageRef": image, "networks": [{"uuid": network}],
         "metadata": metadata});
     let body = Some(json!({"server": server}));
     let (status, answer) = harness.client.call(Method::POST, "compute", "/servers", body).await;
@@ -41,7 +41,7 @@ async fn leaked_server(cloud: &TestCloud, harness: &OpenStackHarness, provider: 
     answer["server"]["id"].as_str().expect("a server has an id").to_owned()
 }
 
-/// A floating IP of a network that has some, attached to nothing.
+/// A floating IP of an external network, attached to no port.
 async fn unattached_floating_ip(harness: &OpenStackHarness) -> String {
     let networks = harness.client.get("network", "/networks?router:external=true").await;
     let network = networks["networks"][0]["id"].as_str().expect("the cloud has floating IPs").to_owned();
@@ -51,23 +51,23 @@ async fn unattached_floating_ip(harness: &OpenStackHarness) -> String {
     answer["floatingip"]["id"].as_str().expect("a floating IP has an id").to_owned()
 }
 
-/// A port of a server that is gone.
+/// A port of a deleted server.
 async fn leaked_port(cloud: &TestCloud, harness: &OpenStackHarness) -> String {
     let network = harness.client.id_of("network", "networks", &cloud.network).await;
-    let port = json!({"network_id": network, "device_owner": "compute:nova", "device_id": "a server that is gone"});
+    let port = json!({"network_id": network, "device_owner": "compute:nova", "device_id": "a deleted server"});
     let (status, answer) = harness.client.call(Method::POST, "network", "/ports", Some(json!({"port": port}))).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     assert_eq!(answer["port"]["status"], "DOWN");
     answer["port"]["id"].as_str().expect("a port has an id").to_owned()
 }
 
-/// Waits until what is at a path of the cloud is gone.
+/// Waits until this path of the cloud replies 404.
 async fn wait_until_deleted(harness: &OpenStackHarness, service: &str, path: &str) {
-    let is_gone = async || harness.client.call(Method::GET, service, path, None).await.0 == StatusCode::NOT_FOUND;
-    wait::until(&format!("{path} to be gone"), CLOUD_TIMEOUT, is_gone).await;
+    let is_deleted = async || harness.client.call(Method::GET, service, path, None).await.0 == StatusCode::NOT_FOUND;
+    wait::until(&format!("{path} to be deleted"), CLOUD_TIMEOUT, is_deleted).await;
 }
 
-/// The clouds of a case that deletes what bears no mark, whoever made it.
+/// The clouds for a case that deletes objects without our metadata, whatever their creator.
 async fn clouds_without_other_users(flags: &[&str]) -> Vec<TestCloud> {
     let is_sole = std::env::var("NODEPOOL_TEST_OS_SOLE").is_ok_and(|value| value == "1");
     let is_fit = |cloud: &TestCloud| {
@@ -80,7 +80,7 @@ async fn clouds_without_other_users(flags: &[&str]) -> Vec<TestCloud> {
     clouds(flags).await.into_iter().filter(is_fit).collect()
 }
 
-/// Sweeps every half second, where a launcher makes one a minute.
+/// Sweeps every half second; a launcher does once a minute.
 async fn with_short_cleanup_interval(
     cloud: &TestCloud,
     change: impl Fn(&mut Value),
@@ -94,7 +94,6 @@ async fn with_short_cleanup_interval(
     with_tuned_launcher(cloud, configure, |options| options.cleanup_interval = Seconds(0.5), test).await;
 }
 
-// zookeeper.md check 78, drivers.md 1.7.6, 2.1.8
 #[test]
 fn a_leaked_server_is_deleted_and_foreign_ones_stay() {
     on_real_time(async {
@@ -104,7 +103,7 @@ fn a_leaked_server_is_deleted_and_foreign_ones_stay() {
                 let others = leaked_server(&cloud, harness, "other").await;
                 let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 wait_until_deleted(harness, "compute", &format!("/servers/{ours}")).await;
-                assert_eq!(harness.client.server(&others).await["name"], "forgotten");
+                assert_eq!(harness.client.server(&others).await["name"], "leaked");
                 harness.client.delete_server(&others).await;
                 assert_eq!(nodes.len(), 1);
                 harness.accept_and_release(&id).await;
@@ -115,7 +114,6 @@ fn a_leaked_server_is_deleted_and_foreign_ones_stay() {
     });
 }
 
-// drivers.md 2.1.8
 #[test]
 fn unattached_floating_ips_are_deleted_if_configured() {
     on_real_time(async {
@@ -127,8 +125,8 @@ fn unattached_floating_ips_are_deleted_if_configured() {
             let test = async |harness: &mut OpenStackHarness| {
                 let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let attached = nodes[0].public_ipv4.clone().expect("it has a floating IP");
-                let forgotten = unattached_floating_ip(harness).await;
-                wait_until_deleted(harness, "network", &format!("/floatingips/{forgotten}")).await;
+                let leaked = unattached_floating_ip(harness).await;
+                wait_until_deleted(harness, "network", &format!("/floatingips/{leaked}")).await;
                 assert_eq!(harness.client.floating_ips_at(&attached).await, 1);
                 harness.accept_and_release(&id).await;
                 harness.wait_until_empty().await;
@@ -139,25 +137,25 @@ fn unattached_floating_ips_are_deleted_if_configured() {
     });
 }
 
-// drivers.md 2.1.8
 #[test]
 fn leaked_ports_are_deleted_and_ports_in_use_stay() {
     on_real_time(async {
-        // The port of a server that boots is down, for several looks here.
+        // The port of a booting server is DOWN, here for several runs of the clean-up.
         for cloud in clouds_without_other_users(&["--port-stays-every", "1", "--boot-time-s", "4"]).await {
             let test = async |harness: &mut OpenStackHarness| {
                 let (id, nodes) = harness.obtain_nodes(&["a"]).await;
-                // The simulated cloud leaves the server's own behind, below; a real one seldom does.
+                // The simulated cloud leaks the server's own port, see below; a real cloud seldom does.
                 if cloud.is_real() {
-                    let forgotten = leaked_port(&cloud, harness).await;
-                    wait_until_deleted(harness, "network", &format!("/ports/{forgotten}")).await;
+                    let leaked = leaked_port(&cloud, harness).await;
+                    wait_until_deleted(harness, "network", &format!("/ports/{leaked}")).await;
                 }
                 let of_server = format!("/ports?device_id={}", server_of(&nodes[0]));
                 let ports = async || harness.client.get("network", &of_server).await["ports"].clone();
                 assert_eq!(ports().await[0]["status"], "ACTIVE");
                 harness.accept_and_release(&id).await;
                 harness.wait_until_empty().await;
-                wait::until("the server's port to be gone", CLOUD_TIMEOUT, async || ports().await == json!([])).await;
+                wait::until("the server's port to be deleted", CLOUD_TIMEOUT, async || ports().await == json!([]))
+                    .await;
             };
             with_short_cleanup_interval(&cloud, |provider| provider["port-cleanup-interval"] = json!(1), test).await;
         }
@@ -177,8 +175,8 @@ fn port_cleanup_survives_other_cleanup_failures() {
             let (id, _) = harness.obtain_nodes(&["a", "a"]).await;
             harness.accept_and_release(&id).await;
             harness.wait_until_empty().await;
-            let are_gone = async || harness.client.get("network", "/ports").await["ports"] == json!([]);
-            wait::until("the ports to be gone", CLOUD_TIMEOUT, are_gone).await;
+            let are_deleted = async || harness.client.get("network", "/ports").await["ports"] == json!([]);
+            wait::until("the ports to be deleted", CLOUD_TIMEOUT, are_deleted).await;
         };
         with_short_cleanup_interval(&cloud, change, test).await;
     });

@@ -1,4 +1,4 @@
-//! One trace per request, in the trace of Zuul: what a collector gets by OTLP over HTTP. Needs the feature `otel`.
+//! One trace per request, within that of Zuul: the spans that an OTLP collector receives. Needs the feature `otel`.
 #![cfg(feature = "otel")]
 
 mod daemon_process;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-/// A collector that keeps what it gets: paths and bodies.
+/// A collector that records the paths and bodies it receives.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<(String, Value)>>>);
 
@@ -30,13 +30,13 @@ impl Collector {
         format!("http://{address}")
     }
 
-    /// The same by TLS; the certificate, as PEM, is its own authority.
+    /// The same over TLS; returns the self-signed certificate as PEM.
     async fn start_tls(self) -> (String, String) {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
         let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
         let (acceptor, listener) =
             (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let port = listener.local_addr().unwrap().port();
@@ -50,7 +50,7 @@ impl Collector {
                 });
             }
         });
-        (format!("https://localhost:{port}"), made.cert.pem())
+        (format!("https://localhost:{port}"), certified.cert.pem())
     }
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
@@ -97,27 +97,27 @@ async fn request_spans_belong_to_zuuls_trace() {
     let endpoint = collector.clone().start().await;
     let environment =
         [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")];
-    let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
-    assert!(life.record.contains(&request_lifecycle::requestor_data()), "{}", life.record);
+    let run = request_lifecycle::run_one_request(&["-f"], &environment).await;
+    assert!(run.record.contains(&request_lifecycle::requestor_data()), "{}", run.record);
     let spans = collector.spans();
     let trace = format!("{:032x}", request_lifecycle::TRACE);
     assert!(spans.iter().all(|span| span["traceId"] == trace.as_str()), "{spans:#?}");
-    assert!(life.log.contains("sending traces"), "{}", life.log);
+    assert!(run.log.contains("sending traces"), "{}", run.log);
     let named = |name: &str| spans.iter().filter(|span| span["name"] == name).collect::<Vec<_>>();
     let [request] = named("request")[..] else { panic!("{spans:#?}") };
     assert_eq!(request["parentSpanId"], format!("{:016x}", request_lifecycle::SPAN).as_str(), "{request}");
     let about = ["node_request", "event", "provider", "result"].map(|key| attribute(request, key));
-    assert_eq!(about, [life.request.as_str(), request_lifecycle::EVENT, "lab", "fulfilled"]);
+    assert_eq!(about, [run.request.as_str(), request_lifecycle::EVENT, "lab", "fulfilled"]);
     assert_eq!(request["startTimeUnixNano"], "1706933106250000000", "{request}");
 
     let launches = named("launch");
     let mut nodes: Vec<String> = launches.iter().map(|launch| attribute(launch, "node")).collect();
-    let mut expected = life.nodes.clone();
+    let mut expected = run.nodes.clone();
     nodes.sort();
     expected.sort();
     assert_eq!(nodes, expected);
     assert!(launches.iter().all(|launch| launch["parentSpanId"] == request["spanId"]), "{spans:#?}");
-    // Every second server fails.
+    // Every second server of the fake cloud fails.
     let (boots, scans) = (named("boot"), named("keyscan"));
     assert_eq!((boots.len(), scans.len()), (3, 2), "{spans:#?}");
     assert_eq!(boots.iter().filter(|boot| boot["status"]["code"] == 2).count(), 1, "{spans:#?}");
@@ -140,33 +140,30 @@ async fn a_tls_collector_is_verified_by_its_authority() {
     ];
     request_lifecycle::run_one_request(&["-f"], &environment).await;
     assert!(collector.spans().iter().any(|span| span["name"] == "request"));
-    // Not known without it, and no traces are no reason not to work.
+    // Without the authority no traces are exported, but requests are served.
     let others = Collector::default();
     let (endpoint, _) = others.clone().start_tls().await;
     environment[0].1 = endpoint.as_str();
-    let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
-    assert!(others.spans().is_empty() && life.log.contains("trace export failing, spans are dropped"), "{}", life.log);
-    assert!(life.log.contains("invalid peer certificate: "), "{}", life.log);
+    let run = request_lifecycle::run_one_request(&["-f"], &environment).await;
+    assert!(others.spans().is_empty() && run.log.contains("trace export failing, spans are dropped"), "{}", run.log);
+    assert!(run.log.contains("invalid peer certificate: "), "{}", run.log);
     environment[2].1 = "/nowhere/ca.pem";
-    let life = request_lifecycle::run_one_request(&["-f"], &environment).await;
-    assert!(
-        life.log.contains("tracing export disabled error=cannot read /nowhere/ca.pem: No such file"),
-        "{}",
-        life.log
-    );
+    let run = request_lifecycle::run_one_request(&["-f"], &environment).await;
+    assert!(run.log.contains("tracing export disabled error=cannot read /nowhere/ca.pem: No such file"), "{}", run.log);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_collector_only_loses_traces() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoints = [&silent, &gone].map(|listener| format!("http://{}", listener.local_addr().unwrap()));
-    // The other one takes connections, by its kernel, and says nothing ever.
-    drop(gone);
-    // Each ends in order, which is looked at for all lives, and says what is lost.
-    for (endpoint, said) in endpoints.iter().zip(["failed to export the last traces error=", "Connection refused"]) {
-        let life = request_lifecycle::run_one_request(&["-f"], &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).await;
-        assert!(life.log.contains(said), "{endpoint}: {}", life.log);
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoints = [&silent, &closed].map(|listener| format!("http://{}", listener.local_addr().unwrap()));
+    // The kernel accepts connections for the other listener, which never replies.
+    drop(closed);
+    // Each process exits cleanly, which every run checks, and reports the lost traces.
+    for (endpoint, expected) in endpoints.iter().zip(["failed to export the last traces error=", "Connection refused"])
+    {
+        let run = request_lifecycle::run_one_request(&["-f"], &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).await;
+        assert!(run.log.contains(expected), "{endpoint}: {}", run.log);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A driver of another crate, the example `gce`: held against a small Compute Engine over HTTP.
+//! A driver from another crate, the example `gce`, tested on a small Compute Engine over HTTP.
 
 #[allow(dead_code)] // its `main`
 #[path = "../examples/gce.rs"]
@@ -20,7 +20,7 @@ use nodepool_model::records::request::RequestState;
 use python_yaml::diagnostics::Diagnostic;
 use serde_json::{Value, json};
 
-/// Instances by name, and what was asked.
+/// Instances by name, and the received calls.
 #[derive(Default)]
 struct Engine {
     instances: BTreeMap<String, Value>,
@@ -34,12 +34,16 @@ async fn serve(engine: SharedEngine, request: HttpRequest, body: web::Bytes) -> 
     let mut engine = engine.lock().unwrap();
     let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
     engine.tokens.extend(token);
-    let path = request.path().strip_prefix("/compute/v1/projects/lab/").expect("it asks about its project").to_owned();
+    let path = request
+        .path()
+        .strip_prefix("/compute/v1/projects/lab/")
+        .expect("the path is below the driver's project")
+        .to_owned();
     let below = path.strip_prefix("zones/z1/instances");
     match (request.method().as_str(), below) {
         ("GET", None) => HttpResponse::Ok().json(json!({"quotas": [{"metric": "INSTANCES", "limit": 2.0}]})),
         ("GET", Some(_)) => {
-            // One page per instance, and every look brings them further.
+            // One instance per page; every listing advances the instances.
             let page: usize = request.query_string().trim_start_matches("pageToken=").parse().unwrap_or(0);
             let (count, item) = (engine.instances.len(), engine.instances.values_mut().nth(page));
             let items: Vec<Value> = item
@@ -92,7 +96,7 @@ providers:
         labels: [{name: a, cloud-image: debian, instance-type: n1-standard-1}]
 ";
 
-/// A running engine, and the driver that finds it.
+/// A running engine, and a driver for it.
 fn start() -> (Arc<Mutex<Engine>>, gce::GceDriver, ServerHandle) {
     let engine = Arc::new(Mutex::new(Engine::default()));
     let data = web::Data::new(engine.clone());
@@ -114,7 +118,7 @@ fn an_out_of_tree_driver_launches_and_deletes_nodes() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         process.run(&zookeeper);
-        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        until("the pool to be registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
 
         let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.wait_for_end(&id).await;
@@ -137,23 +141,23 @@ fn an_out_of_tree_driver_launches_and_deletes_nodes() {
         }
         assert!(engine.lock().unwrap().tokens.iter().all(|token| token == "Bearer secret"));
 
-        // The limit of the region keeps the next one waiting until there is room.
+        // The limit of the region makes the next request wait for capacity.
         let second = consumer.submit_labels(&["a"]).await;
         let nodes = consumer.accept(&id).await;
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
-        until("it waits for room", is_pending).await;
+        until("the request to wait for capacity", is_pending).await;
         consumer.use_and_release(nodes).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&second).await;
         consumer.use_and_release(nodes).await;
-        until("all instances are gone", async || engine.lock().unwrap().instances.is_empty()).await;
-        until("all nodes are gone", async || consumer.nodes().await.is_empty()).await;
+        until("all instances to be deleted", async || engine.lock().unwrap().instances.is_empty()).await;
+        until("all nodes to be deleted", async || consumer.nodes().await.is_empty()).await;
         process.stop();
         handle.stop(false).await;
     });
 }
 
-/// The same driver under a name that no Nodepool has ever had.
+/// The same driver under a name that Nodepool 11 does not have.
 struct AcmeDrivers(gce::GceDriver);
 
 impl ExtraDrivers for AcmeDrivers {
@@ -167,7 +171,7 @@ impl ExtraDrivers for AcmeDrivers {
     }
 }
 
-// A driver could only take the place of one of Nodepool 11's own.
+// A driver could only replace a driver of Nodepool 11.
 #[test]
 fn an_out_of_tree_driver_adds_its_name_and_keys() {
     on_real_time(async {
@@ -179,14 +183,14 @@ fn an_out_of_tree_driver_adds_its_name_and_keys() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         process.run(&zookeeper);
-        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        until("the pool to be registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&id).await;
         consumer.use_and_release(nodes).await;
-        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the node to be deleted", async || consumer.nodes().await.is_empty()).await;
 
-        // A program without that driver refuses it, and one with it what it does not have.
+        // A program without the driver rejects its name; a program with only that driver rejects unknown names.
         for (known, driver, help) in
             [(BUILT_IN_DRIVERS, "acme", "the drivers are aws, "), (&["acme"], "akme", "did you mean acme?")]
         {
@@ -201,10 +205,10 @@ fn an_out_of_tree_driver_adds_its_name_and_keys() {
 }
 
 #[test]
-fn the_developers_guide_shows_the_whole_of_the_smallest_driver() {
+fn the_developer_guide_contains_the_whole_shelf_driver() {
     let guide = include_str!("../doc/devguide.md");
     assert!(
         guide.contains(include_str!("../examples/shelf.rs")),
-        "examples/shelf.rs has changed: change doc/devguide.md as well"
+        "examples/shelf.rs and its copy in doc/devguide.md differ: update the guide"
     );
 }

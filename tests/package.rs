@@ -1,4 +1,4 @@
-//! The Debian package: it is made without root, holds what it should, and its scripts are sound.
+//! The Debian package: it builds without root, contains the expected files, and its scripts parse.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    // Compressing programs with all their symbols takes long and shows nothing.
+    // Compression of the programs with their symbols is slow, and irrelevant here.
     command.current_dir(env!("CARGO_MANIFEST_DIR")).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
     command
 }
@@ -21,7 +21,7 @@ fn run(program: &str, words: &[&str]) -> String {
 fn has(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| Command::new(program).arg("--version").output().is_err());
     if let Some(missing) = missing {
-        let _ = std::io::stderr().write_all(format!("SKIPPED: there is no {missing}\n").as_bytes());
+        let _ = std::io::stderr().write_all(format!("SKIPPED: {missing} is not installed\n").as_bytes());
     }
     missing.is_none()
 }
@@ -34,7 +34,7 @@ fn the_package_holds_programs_units_pages_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let small = folder.path().join("programs");
     std::fs::create_dir(&small).unwrap();
-    // The real command line makes pages and completions; the size of the daemons does not matter here.
+    // The command line is real, as it generates pages and completions; the size of the daemons is irrelevant here.
     std::fs::copy(env!("CARGO_BIN_EXE_nodepool"), small.join("nodepool")).unwrap();
     for name in ["nodepool-launcher", "nodepool-builder"] {
         std::fs::copy("/bin/true", small.join(name)).unwrap();
@@ -68,7 +68,7 @@ fn the_package_holds_programs_units_pages_and_completions() {
     }
 }
 
-/// What the programs are made of is copied into the container in which they are made.
+/// The container build copies every input of the compilation.
 #[test]
 fn the_containerfile_copies_all_that_is_compiled() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -82,11 +82,11 @@ fn the_containerfile_copies_all_that_is_compiled() {
             words
         })
         .collect();
-    // Nothing but what `.dockerignore` lets through is there to be copied.
-    let let_through = std::fs::read_to_string(root.join(".dockerignore")).unwrap();
+    // Only paths that `.dockerignore` allows are copied.
+    let allowed = std::fs::read_to_string(root.join(".dockerignore")).unwrap();
     for path in &copied {
         let first = path.split('/').next().unwrap();
-        assert!(root.join(path).exists() && let_through.lines().any(|line| line == format!("!{first}")), "{path}");
+        assert!(root.join(path).exists() && allowed.lines().any(|line| line == format!("!{first}")), "{path}");
     }
     let folder = tempfile::tempdir().unwrap();
     for path in &copied {
@@ -94,14 +94,14 @@ fn the_containerfile_copies_all_that_is_compiled() {
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         run("cp", &["-r", root.join(path).to_str().unwrap(), to.to_str().unwrap()]);
     }
-    // Folders that the sources take in.
+    // Folders that are embedded in the programs.
     let sources = run("grep", &["-rhoE", r#"#\[folder = "[^"]+""#, "src"]);
-    let taken: Vec<&str> = sources.lines().filter_map(|line| line.split('"').nth(1)).collect();
-    assert!(taken.contains(&"web") || taken.contains(&"web/"), "{taken:?}");
-    for path in taken {
+    let embedded: Vec<&str> = sources.lines().filter_map(|line| line.split('"').nth(1)).collect();
+    assert!(embedded.contains(&"web") || embedded.contains(&"web/"), "{embedded:?}");
+    for path in embedded {
         assert!(folder.path().join(path).exists(), "{path} is not copied");
     }
-    // All targets of the manifest are there: cargo refuses it otherwise.
+    // Cargo rejects the manifest if a target is missing.
     let manifest = folder.path().join("Cargo.toml");
     let words =
         ["metadata", "--no-deps", "--offline", "--format-version=1", "--manifest-path", manifest.to_str().unwrap()];
@@ -110,17 +110,17 @@ fn the_containerfile_copies_all_that_is_compiled() {
         assert!(metadata.contains(&format!("\"{target}\"")), "{target}");
     }
     let entry = root.join("contrib/container/start");
-    let said = |debug: &str| {
+    let succeeds = |debug: &str| {
         let mut command = Command::new(&entry);
         command.args(["nodepool-launcher", "--version"]).env("DEBUG", debug);
         let programs = Path::new(env!("CARGO_BIN_EXE_nodepool")).parent().unwrap();
         command.env("PATH", format!("{}:/usr/bin:/bin", programs.display())).output().unwrap().status.success()
     };
-    assert!(said("") && said("1"));
+    assert!(succeeds("") && succeeds("1"));
 }
 
 #[test]
-fn its_configuration_is_valid() {
+fn the_packaged_configuration_is_valid() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/debian/nodepool.yaml");
     run(env!("CARGO_BIN_EXE_nodepool"), &["-c", file.to_str().unwrap(), "config-validate"]);
 }

@@ -1,5 +1,5 @@
-//! The Debian package under a real systemd, in a container over this machine's files: installed, started, watched, upgraded,
-//! stopped and purged, and in place of a Python Nodepool and back. `tests/systemd/inside` says what is done.
+//! The Debian package under a real systemd, in a container over this machine's files: install, start, watchdog, upgrade,
+//! stop and purge, and migration from a Python Nodepool and back. `tests/systemd/inside` contains the steps.
 
 mod support;
 
@@ -17,14 +17,14 @@ fn root() -> &'static Path {
 
 fn run(program: impl AsRef<OsStr>, words: &[&dyn AsRef<OsStr>]) -> Output {
     let mut command = Command::new(&program);
-    // Packing programs tightly takes long and shows nothing.
+    // Strong compression of the package is slow, and irrelevant here.
     command.env("DPKG_DEB_COMPRESSOR_TYPE", "none");
     let output = command.args(words.iter().map(|word| word.as_ref())).output().unwrap();
     assert!(output.status.success(), "{:?}: {output:?}", program.as_ref());
     output
 }
 
-/// The package of this version, and one that follows it.
+/// Builds the package of this version and one of a later version.
 fn packages(folder: &Path) -> String {
     let (before, after) = (folder.join("before"), folder.join("after"));
     let programs = Path::new(env!("CARGO_BIN_EXE_nodepool")).parent().unwrap();
@@ -43,11 +43,11 @@ fn packages(folder: &Path) -> String {
     version
 }
 
-fn skipped(why: &str) {
-    let _ = std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes());
+fn skipped(reason: &str) {
+    let _ = std::io::stderr().write_all(format!("SKIPPED: {reason}\n").as_bytes());
 }
 
-/// Issue 5, 8: it is installed, starts, stops and is upgraded; doc/migration.md is followed, there and back.
+/// Installs, starts, stops and upgrades the package, and follows doc/migration.md in both directions.
 #[test]
 fn the_package_runs_under_systemd_and_replaces_python_nodepool() {
     if real::skipped() {

@@ -1,4 +1,4 @@
-//! A panic ends one tree of actors, with its session, and not the process; five of them within ten minutes end it.
+//! A panic ends one actor tree with its session, not the process. Five panics within ten minutes end the process.
 
 mod embedded_zk;
 mod in_process_launcher;
@@ -28,7 +28,7 @@ use python_yaml::diagnostics::Diagnostic;
 use tokio::task::JoinHandle;
 use zookeeper_server::EmbeddedServer;
 
-/// The static driver with a bug that shows so many times.
+/// The static driver with a bug that panics so many times.
 struct PanickingDriver {
     driver: StaticNodes,
     remaining_panics: Arc<AtomicUsize>,
@@ -54,7 +54,7 @@ impl Driver for PanickingDriver {
     fn begin(&self, job: &Job) -> Self::Machine {
         let is_due = self
             .remaining_panics
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| remaining.checked_sub(1))
             .is_ok();
         assert!(!is_due, "a driver with a bug");
         self.driver.begin(job)
@@ -77,7 +77,7 @@ impl ExtraDrivers for PanickingDrivers {
     }
 }
 
-/// A launcher whose driver panics so many times, with the coordinator that it works on.
+/// A launcher whose driver panics so many times, and its in-memory ZooKeeper.
 async fn launcher(
     panics: usize,
 ) -> (EmbeddedServer, InProcessDaemon, JoinHandle<Result<(), ProcessError>>, tempfile::TempDir) {
@@ -88,7 +88,7 @@ async fn launcher(
         .replace("host: localhost\n    port: 2181", &format!("host: 127.0.0.1\n    port: {}", server.address().port()));
     let mut process = InProcessDaemon::new(&text);
     let bug = PanickingDrivers(Arc::new(AtomicUsize::new(panics)));
-    Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
+    Arc::get_mut(&mut process.shared).expect("the context is not shared yet").drivers = Some(Box::new(bug));
     let (shared, file) = (process.shared.clone(), process.file.clone());
     let running = actix_rt::spawn(async move {
         let loaded = config_files::load(&ConfigFileSource::OnDisk, &file, None, BUILT_IN_DRIVERS)
@@ -107,7 +107,7 @@ fn after_a_panic_actors_restart_on_a_new_session() {
         let consumer = Consumer { zk: zk.clone() };
         until("the slots to be registered", async || consumer.ready_nodes().await == 2).await;
         assert_eq!(process.shared.panics.count(), 1);
-        // The pool of the first tree has left with its session.
+        // The pool of the first tree is unregistered with its session.
         assert_eq!(consumer.count("/nodepool/components/pool").await, 1);
         let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.wait_for_end(&id).await;
@@ -123,7 +123,7 @@ fn after_a_panic_actors_restart_on_a_new_session() {
 fn five_panics_in_ten_minutes_end_the_process() {
     on_real_time(async {
         let (server, process, running, _directory) = launcher(usize::MAX).await;
-        let end = running.await.unwrap().expect_err("it cannot work");
+        let end = running.await.unwrap().expect_err("the process ends");
         assert_eq!(end.to_string(), "gave up after 5 panics in ten minutes; see the log");
         let zk = connect(embedded_zk::client(server.address().port())).await.unwrap();
         assert_eq!(Consumer { zk: zk.clone() }.count("/nodepool/components/pool").await, 0);

@@ -1,4 +1,4 @@
-//! What the brains decide, on worlds made by hand, from files and at random.
+//! Decisions of the functional core, on hand-made, recorded and random inputs.
 
 #[path = "policy/clock_steps.rs"]
 mod clock_steps;

@@ -1,4 +1,4 @@
-//! The launcher as a process: flags, the start and what can be wrong with it, signals, the web port, sessions.
+//! The launcher as a process: flags, start-up and its failures, signals, the web port, sessions.
 
 mod daemon_process;
 mod support;
@@ -25,7 +25,6 @@ async fn coordinator(work_dir: &WorkDir) -> Coordinator {
     coordinator
 }
 
-// operations.md check 2
 #[test]
 fn the_version_text_matches_the_reference() {
     let work_dir = WorkDir::new("");
@@ -77,33 +76,31 @@ fn a_load_failure_at_startup_is_logged_last() {
 async fn a_web_port_in_use_prevents_startup() {
     let work_dir = WorkDir::new("");
     let _coordinator = coordinator(&work_dir).await;
-    let _taken = TcpListener::bind(("127.0.0.1", work_dir.web_port.number)).unwrap();
+    let _listener = TcpListener::bind(("127.0.0.1", work_dir.web_port.number)).unwrap();
     let ended = work_dir.run(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
     assert_eq!(ended.status.code(), Some(1));
     let expected = format!("cannot listen on 127.0.0.1:{}", work_dir.web_port.number);
     assert!(last_line(&ended).starts_with(&expected), "{}", last_line(&ended));
-    // Who wants no web server may share the machine.
+    // Without a web server, the port does not matter.
     let mut launcher = work_dir.launcher(&["-f", "--no-webapp"]);
     launcher.wait_for_log("Nodepool launcher 12.0.0 starting").await;
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.wait_for_exit().await.success());
 }
 
-// operations.md check 29
 #[tokio::test]
 async fn the_launcher_is_ready_after_the_first_snapshot() {
     let work_dir = WorkDir::new("");
     let mut coordinator = coordinator(&work_dir).await;
     coordinator.stop().await;
     let _launcher = work_dir.launcher(&["-f"]);
-    wait::until("an answer", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
+    wait::until("a reply", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
     assert_eq!(work_dir.get("/ready").await.unwrap().0, 503);
     assert_eq!(work_dir.get("/why/200-0000000001").await, Some((200, "[]".to_owned())));
     coordinator.start_again(&work_dir.path("coordinator")).await;
     work_dir.wait_until_ready().await;
 }
 
-// operations.md checks 30 and 31, as far as this page goes
 #[tokio::test]
 async fn responses_carry_the_headers_of_the_reference() {
     let work_dir = WorkDir::new("");
@@ -160,7 +157,7 @@ async fn unusual_http_requests_are_answered_and_do_no_harm() {
         [&b"\x16\x03\x01\x02\x00"[..], b"\r\n\r\n", b"GET\0/\r\n\r\n", long_path.as_bytes(), many_headers.as_bytes()]
     {
         let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
-        // The server may close while we are still writing; what matters is that it goes on serving others.
+        // The server may close during the write; other clients must still be served.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         let _ = tokio::time::timeout(PROCESS_TIMEOUT, stream.read_to_end(&mut Vec::new())).await.unwrap();
@@ -168,7 +165,6 @@ async fn unusual_http_requests_are_answered_and_do_no_harm() {
     work_dir.wait_until_ready().await;
 }
 
-// operations.md checks 53 and 54
 #[tokio::test]
 async fn every_stopping_signal_releases_the_registration_at_once() {
     let work_dir = WorkDir::new("");
@@ -183,7 +179,7 @@ async fn every_stopping_signal_releases_the_registration_at_once() {
         work_dir.wait_until_ready().await;
         launcher.signal(signal);
         assert!(launcher.wait_for_exit().await.success(), "{signal}");
-        // Sessions last ten seconds; who closes its own leaves nothing to wait for.
+        // Sessions have a timeout of ten seconds; a closed session leaves no registration.
         assert_eq!(registered_launchers(&session).await, Vec::<String>::new(), "{signal}");
         assert!(launcher.log().contains(&format!("stopping signal={signal}")), "{}", launcher.log());
     }
@@ -191,16 +187,15 @@ async fn every_stopping_signal_releases_the_registration_at_once() {
 
 #[tokio::test]
 async fn a_process_waiting_for_zookeeper_can_be_stopped() {
-    let nobody = ports::reserve();
-    let work_dir = WorkDir::new(&daemon_process::configuration(nobody.number));
+    let unused = ports::reserve();
+    let work_dir = WorkDir::new(&daemon_process::configuration(unused.number));
     let mut launcher = work_dir.launcher(&["-f"]);
     launcher.wait_for_log("Nodepool launcher 12.0.0 starting").await;
-    wait::until("an answer", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
+    wait::until("a reply", PROCESS_TIMEOUT, async || work_dir.get("/ready").await.is_some()).await;
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.wait_for_exit().await.success());
 }
 
-// operations.md check 54
 #[tokio::test]
 async fn a_hanging_zookeeper_delays_exit_by_at_most_ten_seconds() {
     let other = WorkDir::new("labels: []\nproviders: []\n");
@@ -213,10 +208,10 @@ async fn a_hanging_zookeeper_delays_exit_by_at_most_ten_seconds() {
     work_dir.wait_until_ready().await;
     standalone.signal(Signal::SIGSTOP);
     launcher.signal(Signal::SIGTERM);
-    let began = Instant::now();
+    let started = Instant::now();
     let status = launcher.wait_for_exit().await;
     standalone.signal(Signal::SIGCONT);
-    assert!(status.success() && began.elapsed() < Duration::from_secs(13), "{status} after {:?}", began.elapsed());
+    assert!(status.success() && started.elapsed() < Duration::from_secs(13), "{status} after {:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -228,7 +223,7 @@ async fn an_unread_log_pipe_does_not_prevent_exit() {
         ChildProcess::start("launcher", &mut command, Output::Piped, &work_dir.path("daemon.log"), work_dir.home());
     let _unread = launcher.pipes();
     work_dir.wait_until_ready().await;
-    // The pipe is filled behind its back.
+    // The test fills the pipe, so the launcher cannot write to it.
     let output = format!("/proc/{}/fd/1", launcher.pid());
     let mut options = std::fs::OpenOptions::new();
     let mut pipe = options.write(true).custom_flags(nix::libc::O_NONBLOCK).open(output).unwrap();
@@ -236,15 +231,14 @@ async fn an_unread_log_pipe_does_not_prevent_exit() {
     for length in [block.len(), 1] {
         while pipe.write(&block[..length]).is_ok() {}
     }
-    // A dump blocks whoever writes it.
+    // The dump blocks the thread that writes it.
     launcher.signal(Signal::SIGUSR2);
     launcher.signal(Signal::SIGTERM);
-    let began = Instant::now();
+    let started = Instant::now();
     let status = launcher.wait(PROCESS_TIMEOUT).await;
-    assert!(status.success() && began.elapsed() < Duration::from_secs(16), "{status} after {:?}", began.elapsed());
+    assert!(status.success() && started.elapsed() < Duration::from_secs(16), "{status} after {:?}", started.elapsed());
 }
 
-// operations.md check 55
 #[tokio::test]
 async fn sigusr2_writes_the_state_of_every_actor() {
     let work_dir = WorkDir::new("");
@@ -265,7 +259,7 @@ async fn sigusr2_writes_the_state_of_every_actor() {
         .collect();
     let actors: Vec<&str> = objects.iter().map(|object| object["actor"].as_str().unwrap()).collect();
     assert!(actors.contains(&"Launcher") && actors.contains(&"CleanupWorker"), "{actors:?}");
-    // The first signal begins a profile, the second writes it.
+    // The first signal starts a profile, the second writes it.
     let (first, second) = log.split_once("End debug handler").unwrap();
     assert!(first.contains("Starting profile") && !first.contains("Handlers by processor time"), "{first}");
     for expected in
@@ -281,7 +275,7 @@ async fn an_expired_session_restarts_all_actors() {
     let mut coordinator = coordinator(&work_dir).await;
     let mut launcher = work_dir.launcher(&["-f"]);
     work_dir.wait_until_ready().await;
-    // The new coordinator has never heard of the session.
+    // The new coordinator does not know the session.
     coordinator.stop().await;
     coordinator.start_again(&work_dir.path("another-coordinator")).await;
     let session = coordinator.session().await;
@@ -304,7 +298,7 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
     let second = Coordinator::start(&work_dir.path("second")).await;
     let session = second.session().await;
     work_dir.configure(&second.configuration());
-    // The second server does not know the session, so the launcher begins a new one there.
+    // The second server does not know the session, so the launcher creates a new one there.
     wait::until("the launcher to register there", PROCESS_TIMEOUT, async || {
         registered_launchers(&session).await.len() == 1
     })
@@ -314,8 +308,8 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
 
 #[tokio::test]
 async fn an_unreachable_zookeeper_is_retried_with_the_current_configuration() {
-    let nobody = ports::reserve();
-    let work_dir = WorkDir::new(&daemon_process::configuration(nobody.number));
+    let unused = ports::reserve();
+    let work_dir = WorkDir::new(&daemon_process::configuration(unused.number));
     let mut launcher = work_dir.launcher(&["-f"]);
     launcher.wait_for_log("cannot connect to ZooKeeper, retrying").await;
     let _coordinator = coordinator(&work_dir).await;
@@ -324,7 +318,6 @@ async fn an_unreachable_zookeeper_is_retried_with_the_current_configuration() {
     assert!(launcher.wait_for_exit().await.success());
 }
 
-// operations.md check 56
 #[tokio::test]
 async fn statsd_metrics_are_sent_to_the_configured_address() {
     let work_dir = WorkDir::new("");
@@ -334,18 +327,20 @@ async fn statsd_metrics_are_sent_to_the_configured_address() {
     command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
     let _launcher = work_dir.start_command(command);
     let hostname = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let mut wanted = vec![
+    let mut expected = vec![
         "nodepool.nodes.ready:0|g".to_owned(),
         "nodepool.nodes.in-use:0|g".to_owned(),
         format!("nodepool.launcher.{hostname}.zk.client.connection_queue:0|g"),
     ];
     let mut buffer = [0; 2048];
-    while !wanted.is_empty() {
-        let length =
-            tokio::time::timeout(PROCESS_TIMEOUT, statsd.recv(&mut buffer)).await.expect("all keys come").unwrap();
+    while !expected.is_empty() {
+        let length = tokio::time::timeout(PROCESS_TIMEOUT, statsd.recv(&mut buffer))
+            .await
+            .expect("all keys are received")
+            .unwrap();
         assert!(length <= 512, "{length}");
         let datagram = text(&buffer[..length]);
-        wanted.retain(|line| !datagram.lines().any(|sent| sent == line));
+        expected.retain(|line| !datagram.lines().any(|sent| sent == line));
     }
 }
 

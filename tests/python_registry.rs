@@ -1,4 +1,4 @@
-//! Our registrations in the registry of the Python Nodepool: seen, kept up to date, and gone when they are gone.
+//! Our components in the registry of the Python Nodepool: visible, updated, and removed at the end of their session.
 
 mod daemon_process;
 mod support;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use support::real::python::{self, Interpreter, Script};
 use support::{real, wait};
 
-/// Python programs are slow to start, more so on a busy machine.
+/// Python programs start slowly, even more so on a busy machine.
 const REGISTRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn configuration(port: u16, labels: &str) -> String {
@@ -34,14 +34,13 @@ async fn becomes(script: &mut Script, what: &str, expected: Value) {
     .await;
 }
 
-/// The only component of a kind, as it is written.
+/// The only component of a kind, as stored.
 async fn record(session: &RealConnection, kind: ComponentKind) -> Value {
     let (names, _) = session.children(&paths::components(kind)).await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
     serde_json::from_slice(&session.get(&paths::component(kind, &names[0])).await.unwrap().0).unwrap()
 }
 
-// zookeeper.md check 20
 #[tokio::test]
 async fn components_are_listed_with_their_web_port_while_registered() {
     if real::skipped() {
@@ -72,11 +71,11 @@ async fn components_are_listed_with_their_web_port_while_registered() {
     let launchers = json!([{"hostname": process["hostname"], "state": "running", "version": process["version"]}]);
     becomes(&mut registry, "pools", listed(json!(["a"]))).await;
     becomes(&mut registry, "launchers", launchers.clone()).await;
-    // Changes come through as well.
+    // Changes of a registration are visible, too.
     work_dir.configure(&configuration(coordinator.port, "[a, b]"));
     becomes(&mut registry, "pools", listed(json!(["a", "b"]))).await;
 
-    // The pool leaves with its provider, and the launcher stays.
+    // The pool is unregistered with its provider, while the launcher stays registered.
     work_dir.configure(&coordinator.configuration());
     becomes(&mut registry, "pools", json!([])).await;
     becomes(&mut registry, "launchers", launchers).await;

@@ -1,4 +1,4 @@
-//! The simulated OpenStack itself: its knobs do what they say, and openstacksdk finds a cloud.
+//! The simulated OpenStack: its knobs have their documented effect, and openstacksdk accepts it as a cloud.
 
 mod support;
 #[path = "openstack_contract/cloud.rs"]
@@ -19,14 +19,14 @@ use cloud::Cloud;
 use serde_json::{Value, json};
 use support::real::simulated_openstack::SimulatedOpenStack;
 
-/// A cloud with these flags, and somebody who is logged in.
+/// A cloud with these flags, and a client that is logged in.
 async fn start(flags: &[&str]) -> (SimulatedOpenStack, Cloud) {
     let simulated = SimulatedOpenStack::start(flags).await;
     let cloud = Cloud::connect(&simulated.clouds_yaml(), "simulated").await;
     (simulated, cloud)
 }
 
-/// Makes a server and says its id.
+/// Creates a server and returns its id.
 async fn server(cloud: &Cloud, name: &str) -> String {
     cloud.create(&cloud.server_request(name).await).await
 }
@@ -42,7 +42,7 @@ fn ids(servers: &Value) -> Vec<String> {
     servers.as_array().expect("servers are a list").iter().map(id).collect()
 }
 
-/// Turns on one fault, and nothing else of the kind.
+/// Enables one fault, and disables all others.
 async fn fault(simulated: &SimulatedOpenStack, fault: &str) {
     simulated.knobs(json!({"faults": [fault]})).await;
 }

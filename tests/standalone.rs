@@ -1,4 +1,4 @@
-//! `nodepool standalone`: one command, and the next one gets nodes; what is kept, and what may be in the way.
+//! `nodepool standalone`: one command starts it, the next one gets nodes; its stored data, and failures at start-up.
 
 mod daemon_process;
 mod support;
@@ -15,12 +15,12 @@ use support::wait;
 use zookeeper_server::types::CreateMode;
 
 async fn standalone(work_dir: &WorkDir, arguments: &[&str]) -> Daemon {
-    serving(work_dir, NODEPOOL, &[&["standalone"], arguments].concat()).await
+    start_standalone(work_dir, NODEPOOL, &[&["standalone"], arguments].concat()).await
 }
 
-/// Started by this command. Before it serves, who looks for it may find the port of an earlier one, which may be somebody else's by now.
-async fn serving(work_dir: &WorkDir, command: &str, arguments: &[&str]) -> Daemon {
-    // A second start in the same place goes on in the same log.
+/// Starts standalone by this command and waits for its coordinator, as an earlier port in the log may be reused.
+async fn start_standalone(work_dir: &WorkDir, command: &str, arguments: &[&str]) -> Daemon {
+    // A second start in the same directory appends to the same log.
     let starts = |log: &str| log.matches("Coordinator 127.0.0.1:").count();
     let before = starts(&std::fs::read_to_string(work_dir.path("daemon.log")).unwrap_or_default());
     let daemon = work_dir.start(command, arguments);
@@ -55,7 +55,7 @@ async fn standalone_serves_node_requests_of_the_cli() {
         let listed = text(&work_dir.run(NODEPOOL, &["list"]).stdout);
         !listed.contains("fake-cloud") && listed.contains("this-machine")
     };
-    wait::until("the servers to be gone", PROCESS_TIMEOUT, list).await;
+    wait::until("the servers to be deleted", PROCESS_TIMEOUT, list).await;
     daemon.signal(Signal::SIGINT);
     assert!(daemon.wait_for_exit().await.success(), "{}", daemon.log());
 }
@@ -64,9 +64,9 @@ async fn standalone_serves_node_requests_of_the_cli() {
 async fn standalone_builds_uploads_and_boots_images_unless_disabled() {
     let work_dir = WorkDir::new("");
     let mut daemon = standalone(&work_dir, &[]).await;
-    let asked = work_dir.run(NODEPOOL, &["image-build", "--wait", "--uploads", "demo"]);
-    assert!(asked.status.success(), "{}", text(&asked.stderr));
-    assert!(text(&asked.stdout).contains("is uploaded to fake-cloud as "), "{}", text(&asked.stdout));
+    let built = work_dir.run(NODEPOOL, &["image-build", "--wait", "--uploads", "demo"]);
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    assert!(text(&built.stdout).contains("is uploaded to fake-cloud as "), "{}", text(&built.stdout));
     let booted = work_dir.run(NODEPOOL, &["request", "--label", "built", "--wait", "30", "--", "env"]);
     assert!(text(&booted.stdout).contains("NODEPOOL_NODE_COUNT=1"), "{}", text(&booted.stderr));
     daemon.signal(Signal::SIGINT);
@@ -90,8 +90,8 @@ async fn standalone_data_survives_a_kill() {
     daemon.kill();
     let _daemon = standalone(&work_dir, &["--data-dir", "nodepool-data"]).await;
     let listed = text(&work_dir.run(NODEPOOL, &["list"]).stdout);
-    let kept = |line: &str| line.contains(&id) && line.contains("| hold ");
-    assert!(listed.lines().any(kept), "{listed}");
+    let is_held = |line: &str| line.contains(&id) && line.contains("| hold ");
+    assert!(listed.lines().any(is_held), "{listed}");
 }
 
 #[tokio::test]
@@ -103,13 +103,13 @@ async fn configured_zookeeper_servers_are_ignored_with_a_warning() {
     daemon.wait_for_log("zookeeper-servers and zookeeper-tls of nodepool.yaml are ignored").await;
     work_dir.wait_until_ready().await;
     has_ready_nodes(&work_dir, 1).await;
-    // The commands beside it know its providers.
+    // Commands in the same directory find its nodes.
     let listed = work_dir.run(NODEPOOL, &["-o", "json", "list"]);
     let nodes: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     let deleted = work_dir.run(NODEPOOL, &["delete", "--now", nodes[0]["id"].as_str().unwrap()]);
     assert!(deleted.status.success(), "{}", text(&deleted.stderr));
     has_ready_nodes(&work_dir, 1).await;
-    // A changed file is loaded without leaving the own coordinator.
+    // A changed file is loaded, and the embedded coordinator stays in use.
     work_dir.configure(&format!(
         "zookeeper-servers: [{{host: other.invalid, port: 1}}]\n{}",
         provider.replace("here", "there")
@@ -165,12 +165,12 @@ async fn an_embedded_zookeeper_write_failure_ends_the_process() {
     let mut first = standalone(&work_dir, &[]).await; // the store must exist before the disk is full
     has_ready_nodes(&work_dir, 2).await;
     first.kill();
-    // In units of 512 bytes: no file may grow beyond 3 MiB, and the write fails instead of ending the process.
+    // `ulimit -f` counts blocks of 512 bytes: a file cannot exceed 3 MiB, and the process survives the failed write.
     let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" standalone";
-    let mut daemon = serving(&work_dir, "/bin/sh", &["-c", script, NODEPOOL]).await;
+    let mut daemon = start_standalone(&work_dir, "/bin/sh", &["-c", script, NODEPOOL]).await;
     has_ready_nodes(&work_dir, 2).await;
     let log = daemon.log();
-    let starts = log.rsplit("Coordinator 127.0.0.1:").next().expect("a split text has a last part");
+    let starts = log.rsplit("Coordinator 127.0.0.1:").next().expect("split yields at least one part");
     let port = starts.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
     let zk = client::connect(ConnectOptions::plain("127.0.0.1", port.unwrap())).await.unwrap();
     for index in 0..200 {
@@ -182,7 +182,7 @@ async fn an_embedded_zookeeper_write_failure_ends_the_process() {
     let status = daemon.wait_for_exit().await;
     assert_eq!(status.code(), Some(1), "{}", daemon.log());
     let log = daemon.log();
-    // Threads that still try to reach it may have their say after that.
+    // Threads that still use the coordinator may log after that line.
     assert!(log.lines().any(|line| line.starts_with("the coordinator stopped: ")), "{log}");
 }
 
@@ -212,7 +212,7 @@ fn startup_errors_name_the_conflicting_path() {
     }
 }
 
-/// The file that the daemon writes for clients is what Python's programs can use: TLS, with all three files there.
+/// Python programs can use the written client configuration: it names the TLS port, and its three files exist.
 #[tokio::test]
 async fn the_configuration_for_clients_names_the_tls_port_and_its_files() {
     let work_dir = WorkDir::new("");

@@ -1,4 +1,4 @@
-//! The static driver: what it reads from a configuration, and what it finds out about real hosts.
+//! The static driver: its configuration keys, and its checks of real hosts.
 
 mod misbehaving_hosts;
 mod provider_harness;
@@ -25,7 +25,7 @@ use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::Instant;
 
-/// A configuration with one static provider whose one pool has these nodes.
+/// A configuration with one static provider, one pool and these nodes.
 fn config(nodes: &str) -> String {
     let mut yaml = String::from("zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}, {name: b}, {name: c}]\n");
     yaml.push_str("providers:\n  - name: static-provider\n    driver: static\n    pools:\n      - name: main\n");
@@ -65,7 +65,7 @@ fn reason(facts: &ProviderFacts, identity: &HostIdentity) -> String {
 
 #[test]
 fn omitted_keys_of_a_static_node_have_nodepool_defaults() {
-    // config.md §10.3, and check 30: the port is 22 for winrm too.
+    // The default port is 22 for winrm, too.
     let host = &hosts_of("- {name: host-1, labels: [a], connection-type: winrm}")[0];
     let expected = StaticHost {
         identity: identity("host-1", "zuul", 22),
@@ -85,7 +85,7 @@ fn omitted_keys_of_a_static_node_have_nodepool_defaults() {
 }
 
 #[test]
-fn keys_of_a_static_node_are_read_as_the_loader_does() {
+fn keys_of_a_static_node_are_read_as_nodepool_reads_them() {
     let hosts = hosts_of(
         "- {name: host-1, labels: a b, username: root, connection-port: '2022', ssh-port: 1, timeout: '13',
             host-key: ssh-rsa AAAA, host-key-checking: 0, connection-type: network_cli, shell-type: cmd,
@@ -103,7 +103,7 @@ fn keys_of_a_static_node_are_read_as_the_loader_does() {
     assert_eq!(second.configured_keys, ["one x", "two y"]);
 }
 
-// It took the host out of service: no host can show an empty key.
+// An empty key took its host out of service: no host can present one.
 #[test]
 fn an_empty_host_key_is_none() {
     let hosts =
@@ -193,8 +193,8 @@ fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
 #[test]
 fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
     on_real_time(async {
-        let (gone, hears) = std::sync::mpsc::channel();
-        let address = listen(ListenerBehavior::HangsUp, gone);
+        let (hung_up, connections) = std::sync::mpsc::channel();
+        let address = listen(ListenerBehavior::HangsUp, hung_up);
         let port = address.port();
         let mut provider = ProviderHarness::of_config(&config(&format!(
             "- {{name: 127.0.0.1, connection-port: {port}, labels: a, host-key: own key, host-key-checking: false}}
@@ -202,14 +202,14 @@ fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
              - {{name: unresolvable.invalid, connection-port: {port}, labels: a, host-key-checking: false}}"
         )));
         let facts = provider.wait_for_refresh().await;
-        let [literal, named, nowhere] = &facts.static_hosts[..] else { panic!("three hosts") };
+        let [literal, named, unresolvable] = &facts.static_hosts[..] else { panic!("three hosts") };
         assert_eq!(literal.check, HostCheck::NotNeeded { address: Some(address.ip()) });
         assert_eq!(literal.host_keys(), Some(&[String::from("own key")][..]));
         assert!(named.address().is_some_and(|address| address.is_loopback()), "{named:?}");
-        assert!(reason(&facts, &nowhere.identity).starts_with("cannot resolve unresolvable.invalid: "));
+        assert!(reason(&facts, &unresolvable.identity).starts_with("cannot resolve unresolvable.invalid: "));
         let probed = provider.run(Job::Probe(literal.identity.clone())).await;
         assert_eq!(probed, Ok(Outcome::Alive(literal.identity.clone())));
-        assert!(hears.try_recv().is_err(), "nobody connected");
+        assert!(connections.try_recv().is_err(), "no connection was made");
     });
 }
 
@@ -221,9 +221,9 @@ fn a_refresh_checks_hosts_independently() {
     on_real_time(async {
         let good = Host::start(Options { keys: vec![KeyKind::Ed25519, KeyKind::Rsa], ..Options::at(31) }).await;
         let changed = Host::start(Options { keys: vec![KeyKind::Ed25519], ..Options::at(32) }).await;
-        let (gone, _hears) = std::sync::mpsc::channel();
+        let (hung_up, _connections) = std::sync::mpsc::channel();
         let (silent, chatters) =
-            (listen(ListenerBehavior::Silent, gone.clone()), listen(ListenerBehavior::Chatters, gone));
+            (listen(ListenerBehavior::Silent, hung_up.clone()), listen(ListenerBehavior::Chatters, hung_up));
         let down = free_address("127.0.0.33");
         let node = |address: SocketAddr, timeout: u32, more: &str| {
             let (ip, port) = (address.ip(), address.port());
@@ -239,13 +239,13 @@ fn a_refresh_checks_hosts_independently() {
             node(down, 1, ""),
         ];
         let provider = ProviderHarness::of_config(&config(&nodes.concat()));
-        // The good ones are known while the silent one is still being waited for.
+        // The good hosts are known while the check of the silent one is in flight.
         let good_known =
             |facts: &ProviderFacts| facts.static_hosts.iter().filter(|host| host.check.is_good()).count() == 3;
         let facts = provider.wait_for_facts(good_known).await;
         assert_eq!(check_of(&facts, &zuul_at(silent)), HostCheck::Pending);
 
-        // The survey with which a provider begins is made without being asked for.
+        // The initial refresh of a provider needs no job.
         let facts = provider.wait_for_refresh().await;
         let [first, switch, mismatch, windows, hanging, other_service, refused] = &facts.static_hosts[..] else {
             panic!("seven hosts")
@@ -254,7 +254,7 @@ fn a_refresh_checks_hosts_independently() {
         assert_eq!(switch.host_keys(), Some(&good.keys()[..]));
         assert_eq!(first.address(), Some(good.address().ip()));
         let HostCheck::Passed { at, .. } = &first.check else { panic!("{first:?}") };
-        assert!(at.0 > 1e9, "the time of the check is noted: {at:?}");
+        assert!(at.0 > 1e9, "the time of the check is recorded: {at:?}");
         assert!(reason(&facts, &mismatch.identity).starts_with("host key mismatches (127.0.0.32): "));
         assert_eq!((windows.check.is_good(), windows.host_keys()), (true, Some(&[][..])));
         for (host, address) in [(hanging, silent), (other_service, chatters), (refused, down)] {
@@ -265,7 +265,7 @@ fn a_refresh_checks_hosts_independently() {
 }
 
 #[test]
-fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
+fn a_host_that_passed_is_registered_while_another_check_is_pending() {
     let config = provider_harness::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
     let section = config.providers.values().next().unwrap();
     let mut facts =
@@ -275,14 +275,14 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
     let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);
     let mut snapshot = Snapshot::default();
     snapshot.connected = true;
-    let world = Inputs {
+    let inputs = Inputs {
         config: &config,
         snapshot: &snapshot,
         facts: &facts,
         now: Timestamp(1000.0),
         monotonic_now: MonotonicTime::at(1000.0),
     };
-    let effects = CleanupPlanner::new(Seconds(28_800.0)).step(planner::Event::Wake, &world);
+    let effects = CleanupPlanner::new(Seconds(28_800.0)).step(planner::Event::Wake, &inputs);
     let registered = effects.iter().filter_map(|effect| match effect {
         planner::Effect::Register { node, .. } => node.hostname.as_deref(),
         _ => None,
@@ -302,7 +302,7 @@ fn a_host_check_detects_changed_keys() {
         let nodes = format!("- {{name: 127.0.0.34, connection-port: {port}, labels: a, host-key: {key}, timeout: 20}}");
         let mut provider = ProviderHarness::of_config(&config(&nodes));
         let identity = zuul_at(address);
-        // The survey with which a provider begins looks at the same host, and must not end after the inspection.
+        // The initial refresh checks the same host, and must not end after the inspection.
         provider.wait_for_refresh().await;
         let inspected = provider.run(Job::Inspect(identity.clone())).await;
         let check = check_of(&provider.facts(), &identity);
@@ -313,9 +313,9 @@ fn a_host_check_detects_changed_keys() {
         let inspected = provider.run(Job::Inspect(identity.clone())).await;
         let check = check_of(&provider.facts(), &identity);
         assert_eq!(inspected, Ok(Outcome::Inspected(identity.clone(), check)));
-        let noted = reason(&provider.facts(), &identity);
-        assert!(noted.starts_with("host key mismatches"), "{noted}");
-        assert!(!noted.contains(host.keys()[0].split(' ').nth(1).unwrap()), "no keys in messages: {noted}");
+        let reported = reason(&provider.facts(), &identity);
+        assert!(reported.starts_with("host key mismatches"), "{reported}");
+        assert!(!reported.contains(host.keys()[0].split(' ').nth(1).unwrap()), "no keys in messages: {reported}");
     });
 }
 
@@ -346,24 +346,24 @@ fn a_liveness_check_records_only_dead_hosts() {
 #[test]
 fn a_liveness_check_does_not_wait_for_a_refresh() {
     on_real_time(async {
-        let (gone, _hears) = std::sync::mpsc::channel();
-        let silent = listen(ListenerBehavior::Silent, gone);
+        let (hung_up, _connections) = std::sync::mpsc::channel();
+        let silent = listen(ListenerBehavior::Silent, hung_up);
         let port = silent.port();
         let hanging = |number| {
             format!("- {{name: 127.0.0.1, username: u{number}, connection-port: {port}, labels: a, timeout: 4}}\n")
         };
         let nodes: String = (0..150).map(hanging).collect();
         let mut provider = ProviderHarness::of_config(&config(&nodes));
-        let began = Instant::now();
+        let started = Instant::now();
         let probed = provider.run(Job::Probe(identity("127.0.0.1", "u149", port))).await;
         assert!(matches!(probed, Ok(Outcome::Alive(_))), "{probed:?}");
-        assert_eq!(provider.facts().refreshed_at.0, 0.0, "the survey goes on");
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-        // The last fifty had to wait for a turn, and that did not use up their own time.
+        assert_eq!(provider.facts().refreshed_at.0, 0.0, "the refresh is still running");
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        // The last fifty hosts waited for a free slot; the wait does not count towards their own timeout.
         let facts = provider.wait_for_refresh().await;
         for host in &facts.static_hosts {
-            let noted = reason(&facts, &host.identity);
-            assert!(noted.ends_with("no response in the key exchange"), "{noted}");
+            let reported = reason(&facts, &host.identity);
+            assert!(reported.ends_with("no response in the key exchange"), "{reported}");
         }
     });
 }
@@ -373,10 +373,10 @@ fn ten_thousand_hosts_are_refreshed_in_seconds() {
     on_real_time(async {
         let nodes: String = (0..10_000).map(|number| format!("- {{name: fake-{number}, labels: a}}\n")).collect();
         let provider = ProviderHarness::of_config(&config(&nodes));
-        let began = Instant::now();
+        let started = Instant::now();
         assert!(provider.wait_for_refresh().await.static_hosts.iter().all(|host| host.check.is_good()));
-        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-        eprintln!("10,000 hosts in {:?}", began.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+        eprintln!("10,000 hosts in {:?}", started.elapsed());
     });
 }
 
@@ -385,8 +385,8 @@ fn jobs_a_static_provider_cannot_do_fail() {
     on_paused_time(async {
         let mut provider = ProviderHarness::of_config(&config("- {name: fake-host-1, labels: a}"));
         assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))));
-        let stranger = identity("fake-host-1", "root", 22);
-        assert_eq!(provider.run(Job::Inspect(stranger.clone())).await, Err(CloudError::NotFound));
-        assert_eq!(provider.run(Job::Probe(stranger)).await, Err(CloudError::NotFound));
+        let unknown = identity("fake-host-1", "root", 22);
+        assert_eq!(provider.run(Job::Inspect(unknown.clone())).await, Err(CloudError::NotFound));
+        assert_eq!(provider.run(Job::Probe(unknown)).await, Err(CloudError::NotFound));
     });
 }

@@ -1,4 +1,4 @@
-//! Real sshd on loopback addresses as static hosts: up, down, hanging, with other keys than before.
+//! Real sshd on loopback addresses as static hosts: running, stopped, hanging, with changed keys.
 
 mod in_process_launcher;
 mod support;
@@ -11,7 +11,7 @@ use nodepool_model::records::time::Seconds;
 use support::real::skipped;
 use support::real::sshd::{Host, Options, start_silent_host};
 
-/// A launcher that looks at failed hosts every second.
+/// A launcher that checks failed hosts every second.
 fn process(nodes: &[String]) -> InProcessDaemon {
     let nodes: String = nodes.iter().map(|node| format!("          - {{{node}}}\n")).collect();
     let yaml = format!(
@@ -24,14 +24,13 @@ fn node(host: &Host, more: &str) -> String {
     format!("name: {}, connection-port: {}, labels: [a], timeout: 3{more}", host.address().ip(), host.port())
 }
 
-async fn ask(consumer: &Consumer, label: &str) -> (RequestState, Vec<String>) {
+async fn submit(consumer: &Consumer, label: &str) -> (RequestState, Vec<String>) {
     let id = consumer.submit_labels(&[label]).await;
     let ended = consumer.wait_for_end(&id).await;
     let mut ports = Vec::new();
     for node in &ended.nodes {
-        ports.push(
-            consumer.node(node).await.expect("a node of a fulfilled request is there").connection_port.to_string(),
-        );
+        ports
+            .push(consumer.node(node).await.expect("a node of a fulfilled request exists").connection_port.to_string());
     }
     (ended.state, ports)
 }
@@ -55,11 +54,10 @@ fn a_node_record_combines_host_and_pool_settings() {
         assert_eq!((node.shell_type.as_deref(), node.connection_type.as_deref()), (Some("sh"), Some("ssh")));
         assert_eq!(node.attributes["executor-zone"], "lab");
         assert_eq!(node.public_ipv4, Some(host.address().ip().to_string()));
-        assert_eq!(ask(&consumer, "a").await.0, RequestState::Fulfilled);
+        assert_eq!(submit(&consumer, "a").await.0, RequestState::Fulfilled);
     });
 }
 
-// zookeeper.md check 92
 #[test]
 fn a_dead_host_is_skipped_until_it_answers() {
     if skipped() {
@@ -70,10 +68,10 @@ fn a_dead_host_is_skipped_until_it_answers() {
         let nodes = [node(&first, ""), node(&second, "")];
         let (_zookeeper, consumer, _process) = start_process(process(&nodes), 2).await;
         first.stop();
-        let (state, ports) = ask(&consumer, "a").await;
+        let (state, ports) = submit(&consumer, "a").await;
         assert_eq!((state, ports), (RequestState::Fulfilled, vec![second.port().to_string()]));
         until("the dead host to be deregistered", async || {
-            // Whoever asks for it finds out.
+            // A request for the host triggers its check.
             consumer.nodes().await.iter().all(|(_, node)| *node.connection_port != first.port()) || {
                 let id = consumer.submit_labels(&["a"]).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -100,7 +98,7 @@ fn a_hanging_host_does_not_delay_others() {
             (Host::start(Options::at(44)).await, start_silent_host("127.0.0.45".parse().unwrap()).await);
         let stuck = format!("name: 127.0.0.45, connection-port: {}, labels: [b], timeout: 2", hanging.address.port());
         let (_zookeeper, consumer, _process) = start_process(process(&[stuck, node(&host, "")]), 1).await;
-        assert_eq!(ask(&consumer, "a").await.0, RequestState::Fulfilled);
+        assert_eq!(submit(&consumer, "a").await.0, RequestState::Fulfilled);
         assert!(consumer.nodes().await.iter().all(|(_, node)| node.hostname.as_deref() != Some("127.0.0.45")));
     });
 }
@@ -124,7 +122,7 @@ fn changed_host_keys_are_accepted_unless_configured() {
             let nodes = consumer.accept(&id).await;
             consumer.use_and_release(nodes).await;
         }
-        until("the host with its new keys", async || {
+        until("a node with the new keys", async || {
             let nodes = consumer.nodes().await;
             nodes
                 .iter()
@@ -136,7 +134,7 @@ fn changed_host_keys_are_accepted_unless_configured() {
         assert_eq!(
             foreign_nodes.filter(|(_, node)| node.is_idle()).count(),
             0,
-            "its keys are not those of the configuration"
+            "its keys differ from the configured ones"
         );
     });
 }

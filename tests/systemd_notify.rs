@@ -1,4 +1,4 @@
-//! Under a service manager: what the daemons tell it, and that their units are sound.
+//! Service manager: the daemons' notifications to systemd, and the validity of their units.
 
 mod daemon_process;
 mod support;
@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 const BUILDER: &str = env!("CARGO_BIN_EXE_nodepool-builder");
 
-/// A service manager, as far as it listens.
+/// The receiving end of sd_notify.
 struct ServiceManager {
     socket: UnixDatagram,
     received: VecDeque<String>,
@@ -32,22 +32,22 @@ impl ServiceManager {
         command
     }
 
-    /// The next line that begins with one of these.
-    fn expect_line(&mut self, wanted: &[&str]) -> String {
+    /// The next line that starts with one of these prefixes.
+    fn expect_line(&mut self, prefixes: &[&str]) -> String {
         loop {
             while let Some(line) = self.received.pop_front() {
-                if wanted.iter().any(|start| line.starts_with(start)) {
+                if prefixes.iter().any(|start| line.starts_with(start)) {
                     return line;
                 }
             }
             let mut message = [0; 4096];
-            let length = self.socket.recv(&mut message).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
+            let length = self.socket.recv(&mut message).unwrap_or_else(|error| panic!("{prefixes:?}: {error}"));
             self.received.extend(String::from_utf8_lossy(&message[..length]).lines().map(str::to_owned));
         }
     }
 }
 
-// Nobody else needs the thread, so the socket may block it.
+// The receiving socket may block this thread, as no other task runs on it.
 fn assert_lifecycle_notified(program: &str, work_dir: &WorkDir) {
     let mut manager = ServiceManager::listen(work_dir);
     let mut running = work_dir.start_command(manager.command(work_dir, program));
@@ -62,7 +62,7 @@ fn assert_lifecycle_notified(program: &str, work_dir: &WorkDir) {
     assert!(runtime.block_on(running.wait_for_exit()).success());
 }
 
-/// The coordinator lives on threads of its own while a test blocks.
+/// The coordinator runs on its own threads while the test blocks.
 fn with_coordinator(rest: &str, test: impl FnOnce(&WorkDir)) {
     let work_dir = WorkDir::new("");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -95,16 +95,16 @@ fn while_zookeeper_is_unreachable_only_the_watchdog_is_notified() {
     for _ in 0..3 {
         assert_eq!(manager.expect_line(&["WATCHDOG=1", "READY=1"]), "WATCHDOG=1");
     }
-    // A process that does not run says nothing.
+    // A stopped process notifies nothing.
     launcher.signal(Signal::SIGSTOP);
     manager.socket.set_nonblocking(true).unwrap();
     while manager.socket.recv(&mut [0; 4096]).is_ok() {}
     manager.socket.set_nonblocking(false).unwrap();
     manager.socket.set_read_timeout(Some(Duration::from_millis(900))).unwrap();
     let mut message = [0; 4096];
-    // One may have been on its way.
+    // One message may have been in flight.
     let received = (0..2).filter(|_| manager.socket.recv(&mut message).is_ok()).count();
-    assert!(received < 2, "it goes on saying that it lives");
+    assert!(received < 2, "a stopped process feeds the watchdog");
     launcher.signal(Signal::SIGCONT);
     manager.socket.set_read_timeout(Some(PROCESS_TIMEOUT)).unwrap();
     manager.expect_line(&["WATCHDOG=1"]);
@@ -114,7 +114,7 @@ fn while_zookeeper_is_unreachable_only_the_watchdog_is_notified() {
     assert!(runtime.block_on(launcher.wait_for_exit()).success());
 }
 
-/// `None` where there is no systemd to ask.
+/// `None` if systemd-analyze is not installed.
 fn analyze(words: &[&str], unit: &str) -> Option<(bool, String)> {
     let path = format!("{}/contrib/systemd/{unit}", env!("CARGO_MANIFEST_DIR"));
     match Command::new("systemd-analyze").args(words).arg(path).output() {
@@ -127,12 +127,12 @@ fn analyze(words: &[&str], unit: &str) -> Option<(bool, String)> {
     }
 }
 
-/// Exposure in tenths: 100 is none of systemd's walls, 0 is all of them.
+/// Exposure in tenths: 100 uses no sandboxing of systemd, 0 uses all.
 #[test]
 fn the_systemd_units_are_valid_and_sandboxed() {
     for (unit, exposure) in [("nodepool-launcher.service", "20"), ("nodepool-builder.service", "90")] {
         let Some((_, text)) = analyze(&["verify", "--man=no", "--recursive-errors=no"], unit) else { return };
-        // The programs are not installed here, and what other units of this machine are is not our business.
+        // The programs are not installed here, and messages about other units of this machine are irrelevant.
         let ours: Vec<&str> =
             text.lines().filter(|line| line.contains(unit) && !line.contains("is not executable")).collect();
         assert!(ours.is_empty(), "{ours:#?}");

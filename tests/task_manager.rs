@@ -1,4 +1,4 @@
-//! TaskManager on paused time, with a small cloud in memory: spacing, bounds, deadlines, and an answer for everybody.
+//! TaskManager on paused time with an in-memory cloud: rate, calls in flight, deadlines, and a reply for every job.
 
 #[path = "task_manager/cloud.rs"]
 mod cloud;
@@ -53,7 +53,7 @@ const UNLIMITED: RateLimits = RateLimits {
 };
 
 impl TaskManagerHarness {
-    /// A provider that has made its first survey and does nothing.
+    /// A provider that has finished its initial refresh and is idle.
     async fn new(rate_limits: RateLimits) -> Self {
         let mut harness = Self::started(rate_limits, CloudState::default());
         harness.wait_for_refresh().await;
@@ -62,19 +62,19 @@ impl TaskManagerHarness {
         harness
     }
 
-    fn started(rate_limits: RateLimits, seen: CloudState) -> Self {
-        Self::with(rate_limits, seen, None)
+    fn started(rate_limits: RateLimits, state: CloudState) -> Self {
+        Self::with(rate_limits, state, None)
     }
 
     fn with_fence(rate_limits: RateLimits, fence: Fence) -> Self {
         Self::with(rate_limits, CloudState::default(), Some(fence))
     }
 
-    fn with(rate_limits: RateLimits, seen: CloudState, fence: Option<Fence>) -> Self {
-        let seen = Arc::new(Mutex::new(seen));
-        let cloud = Cloud { state: seen.clone(), pace: rate_limits, started_at: Instant::now() };
+    fn with(rate_limits: RateLimits, state: CloudState, fence: Option<Fence>) -> Self {
+        let state = Arc::new(Mutex::new(state));
+        let cloud = Cloud { state: state.clone(), pace: rate_limits, started_at: Instant::now() };
         let start = |deps| TaskManager::launch("cloud-a".into(), cloud, TaskManagerDeps { fence, ..deps });
-        Self { provider: ProviderHarness::new(start), state: seen }
+        Self { provider: ProviderHarness::new(start), state }
     }
 
     async fn wait_until(&self, what: impl Fn(&CloudState) -> bool) {
@@ -83,7 +83,7 @@ impl TaskManagerHarness {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_secs(3600), wait).await.expect("the condition comes true");
+        timeout(Duration::from_secs(3600), wait).await.expect("the condition is met");
     }
 
     fn starts(&self) -> Vec<(f64, String)> {
@@ -110,7 +110,7 @@ fn a_launch_reports_its_id_first_and_its_instance_last() {
 fn calls_start_at_the_rate_of_the_provider() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(RateLimits { spacing: Seconds(0.5), ..UNLIMITED }).await;
-        (0..6).for_each(|number| harness.submit(number, delete("gone")));
+        (0..6).for_each(|number| harness.submit(number, delete("unknown")));
         for _ in 0..6 {
             assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
         }
@@ -128,11 +128,11 @@ fn calls_in_flight_respect_the_configured_maximum() {
     {
         on_paused_time(async move {
             let mut harness = TaskManagerHarness::new(RateLimits { in_flight, ..UNLIMITED }).await;
-            (0..25).for_each(|number| harness.submit(number, delete("gone")));
+            (0..25).for_each(|number| harness.submit(number, delete("unknown")));
             for _ in 0..25 {
                 assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
             }
-            assert_eq!(harness.state.lock().unwrap().most_running, expected);
+            assert_eq!(harness.state.lock().unwrap().max_running, expected);
         });
     }
 }
@@ -141,10 +141,10 @@ fn calls_in_flight_respect_the_configured_maximum() {
 fn a_hanging_call_ends_by_its_deadline() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
-        let began = Instant::now();
+        let started_at = Instant::now();
         harness.submit(1, delete("hang"));
         assert_eq!(harness.wait_for_end().await, (1, Err(CloudError::Deadline)));
-        assert_eq!(began.elapsed().as_secs(), 30);
+        assert_eq!(started_at.elapsed().as_secs(), 30);
     });
 }
 
@@ -176,10 +176,10 @@ fn a_throttled_job_ends_when_its_submitter_cancels_it() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, delete("always-busy"));
-        harness.wait_until(|seen| seen.refusals >= 20).await;
+        harness.wait_until(|state| state.refusals >= 20).await;
         harness.abandon(1);
         assert_cancelled(&harness.wait_for_end().await.1);
-        harness.submit(2, delete("gone"));
+        harness.submit(2, delete("unknown"));
         assert_eq!(harness.wait_for_end().await, (2, Err(CloudError::NotFound)));
     });
 }
@@ -199,13 +199,13 @@ fn fifty_booting_servers_cost_one_listing_per_round() {
 }
 
 #[test]
-fn a_failed_listing_is_repeated_for_those_who_wait() {
+fn a_failed_listing_is_repeated_while_jobs_wait() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.state.lock().unwrap().listing_fails = true;
         harness.submit(1, launch("one"));
-        harness.wait_until(|seen| seen.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
-        // Nobody fails for it, so it is shown and told in the log.
+        harness.wait_until(|state| state.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
+        // No job fails because of it, so the error is in the dump and in the log.
         let error = dump::collect(&harness.registry).await[0]["listing_error"].clone();
         assert!(error.as_str().is_some_and(|error| !error.is_empty()), "{error}");
         harness.state.lock().unwrap().listing_fails = false;
@@ -219,7 +219,7 @@ fn the_initial_refresh_is_retried_until_it_succeeds() {
     on_paused_time(async {
         let harness =
             TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
-        harness.wait_until(|seen| seen.starts.len() >= 3).await;
+        harness.wait_until(|state| state.starts.len() >= 3).await;
         assert_eq!(harness.facts().refreshed_at.0, 0.0);
         let views = dump::collect(&harness.registry).await;
         assert_eq!((&views[0]["facts_age_s"], &views[0]["refresh_error"]), (&serde_json::Value::Null, &"500".into()));
@@ -227,7 +227,7 @@ fn the_initial_refresh_is_retried_until_it_succeeds() {
         harness.wait_for_refresh().await;
         let listings = harness.starts().len();
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(harness.starts().len(), listings, "nobody asked for another");
+        assert_eq!(harness.starts().len(), listings, "no other refresh is due");
     });
 }
 
@@ -272,15 +272,15 @@ fn a_draining_provider_finishes_its_jobs_and_stops() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, launch("one"));
-        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.wait_until(|state| !state.starts.is_empty()).await;
         harness.handle.drain.do_send(Drain);
         assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
-        // Who has not heard of it yet, or goes on with what was begun, is served.
+        // A job from a pool that does not know of the drain, or that continues a launch, is accepted.
         harness.submit(2, launch("two"));
         assert!(matches!(harness.wait_for_end().await, (2, Ok(Outcome::Launched(_)))));
-        // Nobody has the handle any more.
-        let (_, of_nobody) = tokio::sync::watch::channel(harness.handle.facts.borrow().clone());
-        harness.handle.facts = of_nobody;
+        // The last subscriber drops the handle.
+        let (_, unwatched) = tokio::sync::watch::channel(harness.handle.facts.borrow().clone());
+        harness.handle.facts = unwatched;
         let stopped = async {
             while harness.handle.submit.connected() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -302,7 +302,7 @@ fn a_draining_provider_refreshes_while_launches_may_need_it() {
             TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
         harness.submit(1, launch("hang"));
         harness.handle.drain.do_send(Drain);
-        harness.wait_until(|seen| seen.starts.len() > 3).await;
+        harness.wait_until(|state| state.starts.len() > 3).await;
         harness.state.lock().unwrap().listing_fails = false;
         harness.wait_for_refresh().await;
         assert_eq!(harness.wait_for_end().await, (1, Err(CloudError::Deadline)));
@@ -315,7 +315,7 @@ fn a_cancelled_job_ends_at_once_unless_its_call_is_in_flight() {
         let mut harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         harness.submit(1, launch("slow"));
         harness.submit(2, launch("two"));
-        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.wait_until(|state| !state.starts.is_empty()).await;
         harness.abandon(1);
         harness.abandon(2);
         let (job_id, result) = harness.wait_for_end().await;
@@ -351,7 +351,7 @@ fn a_provider_that_stops_answers_every_open_job() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         (0..5).for_each(|number| harness.submit(number, delete("slow")));
-        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.wait_until(|state| !state.starts.is_empty()).await;
         harness.handle.stop.do_send(Shutdown);
         for _ in 0..5 {
             assert_cancelled(&harness.wait_for_end().await.1);
@@ -376,7 +376,7 @@ fn a_panic_in_a_driver_answers_every_open_job_and_is_reported() {
 fn every_call_is_timed_and_counted_under_its_key() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
-        harness.submit(1, delete("gone"));
+        harness.submit(1, delete("unknown"));
         assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
         let (timer, counter) = (harness.samples.try_recv().unwrap(), harness.samples.try_recv().unwrap());
         assert_eq!([timer.name, counter.name], ["nodepool.task.cloud-a.compute.DELETE.servers"; 2]);
@@ -391,7 +391,7 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
         let harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
         harness.submit(1, delete("slow"));
         harness.submit(2, launch("two"));
-        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.wait_until(|state| !state.starts.is_empty()).await;
         let views = dump::collect(&harness.registry).await;
         let view = &views[0];
         assert_eq!((view["actor"].as_str(), view["name"].as_str()), (Some("TaskManager"), Some("cloud-a")));
@@ -418,21 +418,21 @@ fn an_out_of_tree_driver_takes_precedence() {
         }
     }
     on_paused_time(async {
-        let seen = Arc::new(Mutex::new(CloudState::default()));
+        let state = Arc::new(Mutex::new(CloudState::default()));
         let section = provider_section(
             "labels: [{name: a}]
 providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fake-host, labels: a}]}]}]",
         );
-        let outside = OutOfTreeDriver { state: seen.clone() };
+        let outside = OutOfTreeDriver { state: state.clone() };
         let mut provider =
             ProviderHarness::new(|deps| providers::start(&section, deps, Some(&outside)).expect("it starts"));
         assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
         assert_eq!(provider.handle.provider, "mine".into());
-        assert!(!seen.lock().unwrap().starts.is_empty());
+        assert!(!state.lock().unwrap().starts.is_empty());
     });
 }
 
-// A process that stood still for long does not know that others go on with its work.
+// A suspended process does not know that other launchers have taken over its work.
 #[test]
 fn mutating_calls_wait_until_the_session_is_known_alive() {
     on_paused_time(async {
@@ -442,13 +442,17 @@ fn mutating_calls_wait_until_the_session_is_known_alive() {
         let mut harness = TaskManagerHarness::with_fence(UNLIMITED, fence);
         harness.wait_for_refresh().await;
         zookeeper.suspend(session.session_id());
-        // As long as a server keeps a session of which it hears nothing.
+        // As long as a server keeps a session without heartbeats.
         tokio::time::sleep(Duration::from_secs(10)).await;
         harness.submit(1, launch("one"));
         harness.submit(2, Job::List);
-        assert!(matches!(harness.wait_for_end().await, (2, Ok(Outcome::Listed(_)))), "looking is free");
+        assert!(matches!(harness.wait_for_end().await, (2, Ok(Outcome::Listed(_)))), "reading is not fenced");
         let started = |what: &str| harness.starts().iter().filter(|(_, name)| name == what).count();
-        assert_eq!((started("one"), started("before Create(\"one\")")), (0, 1), "only what comes before is done");
+        assert_eq!(
+            (started("one"), started("before Create(\"one\")")),
+            (0, 1),
+            "only the preparation of the call is done"
+        );
         zookeeper.resume(session.session_id());
         assert!(matches!(harness.wait_for_end().await, (1, Ok(Outcome::Launched(_)))));
         zookeeper.expire(session.session_id());
@@ -456,6 +460,6 @@ fn mutating_calls_wait_until_the_session_is_known_alive() {
         harness.submit(4, Job::List);
         assert!(matches!(harness.wait_for_end().await, (4, Ok(Outcome::Listed(_)))));
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(harness.state.lock().unwrap().instances.len(), 1, "nothing goes any more");
+        assert_eq!(harness.state.lock().unwrap().instances.len(), 1, "no call is sent after the session expired");
     });
 }

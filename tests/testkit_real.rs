@@ -1,4 +1,4 @@
-//! The test harness itself: its real parts start, answer, fail and come back as the other tests rely on.
+//! Tests of the test harness: its real servers and programs start, reply, fail and restart as other tests require.
 
 mod support;
 
@@ -146,7 +146,7 @@ async fn an_ensemble_survives_the_loss_of_its_leader() {
     assert_eq!(ensemble.servers[first].role().await.as_deref(), Some("follower"));
 }
 
-/// What `ssh-keyscan` says about a host, in the form of `Host::keys`.
+/// The output of `ssh-keyscan` for a host, in the form of `Host::keys`.
 fn scanned(host: &sshd::Host) -> Vec<String> {
     let address = host.address();
     let output = Command::new("ssh-keyscan")
@@ -190,19 +190,19 @@ async fn a_hanging_host_accepts_and_stays_silent() {
     let host = sshd::start_silent_host(IpAddr::V4(Ipv4Addr::LOCALHOST)).await;
     let mut stream = TcpStream::connect(host.address).await.unwrap();
     let silence = tokio::time::timeout(Duration::from_millis(50), stream.read_u8()).await;
-    assert!(silence.is_err(), "the host said or did something: {silence:?}");
+    assert!(silence.is_err(), "the host replied or closed the connection: {silence:?}");
 }
 
 #[tokio::test]
 async fn a_program_gets_its_configuration_and_its_log_is_kept() {
-    // A shell takes the file as the command to run, and complains that it may not.
+    // The shell takes the configuration as a script to run, and reports that it is not permitted.
     let mut program = NodepoolProcess::start("/bin/sh", "labels: []\n", &[]);
     assert!(!program.wait(DEADLINE).await.success());
     assert!(program.log().contains("nodepool.yaml: Permission denied"), "{}", program.log());
     assert_eq!(std::fs::read_to_string(program.configuration()).unwrap(), "labels: []\n");
 }
 
-/// A test that notices nothing shows nothing.
+/// A harness that misses defects would make every test pass.
 #[tokio::test]
 async fn a_program_that_logs_a_defect_or_exits_fails_its_test() {
     let home = tempfile::tempdir().unwrap();
@@ -216,22 +216,22 @@ async fn a_program_that_logs_a_defect_or_exits_fails_its_test() {
         if lines.ends_with("exit 3") {
             let stat = format!("/proc/{pid}/stat");
             let is_dead = async || std::fs::read_to_string(&stat).unwrap().contains(") Z ");
-            wait::until("a program that ends by itself", DEADLINE, is_dead).await;
+            wait::until("the program to exit on its own", DEADLINE, is_dead).await;
         }
         let killed = catch_unwind(AssertUnwindSafe(|| program.kill()));
         let failure = killed.err().map(|panic| *panic.downcast::<String>().expect("an assertion has a text"));
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("program-{pid}.log"));
-        assert_eq!(std::fs::remove_file(kept).is_ok(), failure.is_some(), "the log of who has a defect is kept");
+        assert_eq!(std::fs::remove_file(kept).is_ok(), failure.is_some(), "the log is kept only after a defect");
         failure
     };
     assert_eq!(killed("echo begins; exec sleep 60").await, None);
     let panics = "echo \"thread 'main' panicked at src/x.rs:1:2:\"; echo nothing there; echo begins; exec sleep 60";
-    let failure = killed(panics).await.expect("a panic is noticed");
+    let failure = killed(panics).await.expect("a panic is detected");
     assert!(failure.contains("panicked at src/x.rs:1:2:\nnothing there"), "{failure}");
     let violation = "echo 'refused: would violate an invariant: two of them'; echo begins; exec sleep 60";
-    let failure = killed(violation).await.expect("a violation is noticed");
+    let failure = killed(violation).await.expect("a violation is detected");
     assert!(failure.contains("an invariant: two of them"), "{failure}");
-    let failure = killed("echo begins; exit 3").await.expect("an end is noticed");
+    let failure = killed("echo begins; exit 3").await.expect("an exit is detected");
     assert!(failure.contains("exited on its own (exit status: 3)"), "{failure}");
 }
 
@@ -255,7 +255,7 @@ async fn a_dropped_server_leaves_neither_process_nor_directory() {
     let server = Server::start(Options::default()).await;
     let home = server.home().to_owned();
     let name = home.to_string_lossy().into_owned();
-    assert_eq!(processes_naming(&name).len(), 2, "the server and its guard");
+    assert_eq!(processes_naming(&name).len(), 2, "the server and its guard process");
     drop(server);
     assert!(!home.exists());
     assert_eq!(processes_naming(&name), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Zuul's own code and the Python launcher, without ours: the yardstick works before we are measured with it.
+//! Zuul's own code with the Python launcher, without our programs: the reference environment works.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{
     wait,
 };
 
-/// The Python launcher looks at most things once a second, and at used nodes every few seconds.
+/// The Python launcher polls most objects once a second, and used nodes every few seconds.
 const ZUUL_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn zuul(interpreter: Interpreter, server: &Server) -> Script {
@@ -26,7 +26,7 @@ async fn states(zuul: &mut Script) -> Value {
     zuul.call(json!({"do": "list"})).await["nodes"].take()
 }
 
-/// Waits until exactly the nodes of these states exist, as Zuul sees them.
+/// Waits until exactly the nodes of these states exist, as listed by Zuul's code.
 async fn until_states(zuul: &mut Script, expected: &[&str]) {
     let what = format!("the nodes to be {expected:?}");
     wait::until(&what, ZUUL_TIMEOUT, async || {
@@ -51,7 +51,7 @@ async fn run_request_lifecycle(interpreter: Interpreter) {
     })
     .await;
 
-    // Requested, fulfilled, locked, used, given back, registered again.
+    // Requested, fulfilled, locked, used, released, registered again.
     let request = zuul.call(json!({"do": "submit", "labels": ["small"]})).await;
     assert_eq!(zuul.call(json!({"do": "wait", "request": request})).await, "fulfilled", "{}", launcher.log());
     let nodes = zuul.call(json!({"do": "accept", "request": request})).await;
@@ -62,13 +62,13 @@ async fn run_request_lifecycle(interpreter: Interpreter) {
     until_states(&mut zuul, &["in-use", "ready"]).await;
     zuul.call(json!({"do": "give_back", "request": request})).await;
     wait::until("the node to be registered anew", ZUUL_TIMEOUT, async || {
-        let nodes_now = states(&mut zuul).await;
-        let is_anew = nodes_now.get(nodes[0]["id"].as_str().unwrap()).is_none();
-        is_anew && nodes_now.as_object().unwrap().values().filter(|state| *state == "ready").count() == 2
+        let listed = states(&mut zuul).await;
+        let is_new = listed.get(nodes[0]["id"].as_str().unwrap()).is_none();
+        is_new && listed.as_object().unwrap().values().filter(|state| *state == "ready").count() == 2
     })
     .await;
 
-    // Both hosts at once leave nothing for a third: it is revised while it waits, and cancelled.
+    // With both hosts in use, a third request waits: it is revised, and cancelled.
     let pair = zuul.call(json!({"do": "submit", "labels": ["small", "small"]})).await;
     assert_eq!(zuul.call(json!({"do": "wait", "request": pair})).await, "fulfilled");
     assert_eq!(zuul.call(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
@@ -105,7 +105,7 @@ async fn zuul_13_and_the_python_launcher_pass_nodes() {
     run_request_lifecycle(Interpreter::Zuul13).await;
 }
 
-/// A revision before any launcher runs must be in the record; Zuul does not say so when it fails.
+/// A revision before any launcher runs must be in the record; Zuul does not report its failure.
 #[tokio::test]
 async fn zuul_revises_a_request_that_is_not_served_yet() {
     if real::skipped() {

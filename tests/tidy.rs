@@ -156,6 +156,10 @@ impl Visitor<'_> {
             self.report(1, &format!("{} lines, {FILE_LINES} are the limit", lines.len()));
         }
         for (index, line) in lines.iter().enumerate() {
+            // This file holds the lists and the examples.
+            if self.source.path == "tests/tidy.rs" {
+                break;
+            }
             let comment = line.split_once("//").map_or("", |(_, comment)| comment.trim_start_matches(['/', '!', ' ']));
             if comment.starts_with("TODO") && !comment.contains('#') {
                 self.report(index + 1, "a TODO without an issue number");
@@ -165,10 +169,6 @@ impl Visitor<'_> {
     }
 
     fn check_words(&mut self, line: &str, comment: &str, number: usize) {
-        // This file has the lists.
-        if self.source.path == "tests/tidy.rs" {
-            return;
-        }
         let words = |text: &str| -> Vec<String> {
             let words = text.split(|sign: char| !sign.is_alphanumeric() && sign != '_');
             words.map(str::to_ascii_lowercase).collect()

@@ -1,4 +1,4 @@
-//! The web port in bad company: wild paths and queries, slow clients, thousands of streams; and other launchers' figures.
+//! The web port with hostile clients: malformed requests, slow clients, thousands of streams; metrics of peers.
 
 mod daemon_process;
 mod support;
@@ -26,10 +26,10 @@ async fn launcher(rest: &str) -> (WorkDir, Coordinator, Daemon) {
     (work_dir, coordinator, daemon)
 }
 
-/// The whole of what is answered to these bytes, up to some size.
+/// The reply to these bytes, up to 4 KiB.
 async fn raw(work_dir: &WorkDir, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
-    // A server that has heard enough closes before all is sent.
+    // The server may close the connection before it has read everything.
     let _ = stream.write_all(bytes).await;
     let mut answer = vec![0; 4096];
     let mut read = 0;
@@ -41,7 +41,7 @@ async fn raw(work_dir: &WorkDir, bytes: &[u8]) -> String {
             }
         }
     };
-    tokio::time::timeout(TIMEOUT, reading).await.expect("an answer, or the end of the connection");
+    tokio::time::timeout(TIMEOUT, reading).await.expect("a reply, or the end of the connection");
     String::from_utf8_lossy(&answer[..read]).into_owned()
 }
 
@@ -134,29 +134,29 @@ async fn slow_clients_and_many_streams_use_little_memory() {
         );
         zk.create(&format!("/nodepool/nodes/{number:010}"), Bytes::from(record), CreateMode::Persistent).await.unwrap();
     }
-    wait::until("all nodes to be seen", TIMEOUT, async || {
+    wait::until("all nodes to be listed", TIMEOUT, async || {
         work_dir.get("/node-list?fields=id").await.unwrap().1.contains("| 0000001999 |")
     })
     .await;
-    // Each of these answers is 4 MB and more, and a body of its own; nobody reads them.
+    // Each of these replies is a different body of more than 4 MB, and the clients do not read them.
     let before = resident(&launcher);
     let mut slow = Vec::new();
     let keys = ["provider", "state", "label", "server_id", "comment", "hostname", "AZ", "locked"];
     for number in 0..150_usize {
         let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         let more: Vec<&str> = (0..8).filter(|bit| number >> bit & 1 == 1).map(|bit| keys[bit]).collect();
-        let asked = format!("GET /node-list?fields=id,comment,{} HTTP/1.1\r\nHost: x\r\n\r\n", more.join(","));
-        stream.write_all(asked.as_bytes()).await.unwrap();
+        let request = format!("GET /node-list?fields=id,comment,{} HTTP/1.1\r\nHost: x\r\n\r\n", more.join(","));
+        stream.write_all(request.as_bytes()).await.unwrap();
         slow.push(stream);
     }
-    // Those that were served hold no more than there is room for; the others are told to come again.
+    // The accepted replies are bounded in size; further requests are rejected with 503.
     let mut refused = 0;
     for stream in &mut slow {
         let mut head = [0; 12];
         tokio::time::timeout(TIMEOUT, stream.read_exact(&mut head)).await.unwrap().unwrap();
         refused += usize::from(&head[9..12] == b"503");
     }
-    assert!((1..150).contains(&refused), "{refused} were refused");
+    assert!((1..150).contains(&refused), "{refused} were rejected");
     let mut streams = Vec::new();
     let (mut served, mut refused) = (0, 0);
     for _ in 0..600 {
@@ -172,7 +172,7 @@ async fn slow_clients_and_many_streams_use_little_memory() {
         streams.push(stream);
     }
     assert_eq!((served, refused), (512, 88));
-    // All of them fall behind: they read nothing of this.
+    // All streams fall behind, as their clients read none of these updates.
     for round in 0..40 {
         for number in 0..20 {
             let record = format!(
@@ -184,10 +184,10 @@ async fn slow_clients_and_many_streams_use_little_memory() {
     assert_eq!(work_dir.get("/ready").await.unwrap().0, 200);
     let after = resident(&launcher);
     assert!(after < before + 450_000, "{before} kB, then {after} kB");
-    // Who leaves makes room.
+    // Closed connections free their capacity.
     drop(streams);
     drop(slow);
-    wait::until("room for another stream", TIMEOUT, async || {
+    wait::until("another stream to be accepted", TIMEOUT, async || {
         let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         stream.write_all(b"GET /api/stream HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let mut head = [0; 15];
@@ -196,15 +196,15 @@ async fn slow_clients_and_many_streams_use_little_memory() {
     .await;
 }
 
-/// A web port whose figures are those of another version.
+/// A web port whose metrics are those of another version.
 async fn misbehaving_peer() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let body = r#"{"launcher": "odd", "providers": [{"name": "incomplete", "extra": 1}], "extra": {}}"#;
+    let body = r#"{"launcher": "misbehaving", "providers": [{"name": "incomplete", "extra": 1}], "extra": {}}"#;
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut asked = [0; 1024];
-            let _ = stream.read(&mut asked).await;
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
             let _ = stream.write_all((head + body).as_bytes()).await;
         }
@@ -231,21 +231,21 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
         let (_, text) = work_dir.get("/api/metrics").await.unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["launchers"].clone()
     };
-    // What anybody could announce: nothing, a place of somebody else's, what listens nowhere, and one that answers oddly.
-    let nowhere = support::real::ports::reserve();
-    let odd = misbehaving_peer().await;
+    // Malicious or broken peers: no port, foreign addresses, a port without listener, and one with unexpected content.
+    let unused = support::real::ports::reserve();
+    let misbehaving = misbehaving_peer().await;
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let announced = [
         ("elsewhere", "127.0.0.1:8005".to_owned()),
         ("metadata", "169.254.169.254:80".to_owned()),
         ("path", "192.0.2.1:80/latest/meta-data?x=".to_owned()),
-        (&*own, format!("127.0.0.1:{}", nowhere.number)),
-        (&*own, odd.to_string()),
+        (&*own, format!("127.0.0.1:{}", unused.number)),
+        (&*own, misbehaving.to_string()),
     ];
     for (number, (hostname, webapp)) in announced.into_iter().enumerate() {
         let record =
             serde_json::json!({"hostname": hostname, "state": "running", "kind": "launcher", "webapp": webapp});
-        let path = format!("/nodepool/components/launcher/odd{number:010}");
+        let path = format!("/nodepool/components/launcher/bad{number:010}");
         zk.create(&path, Bytes::from(record.to_string()), CreateMode::Persistent).await.unwrap();
     }
     let expected = [
@@ -254,23 +254,23 @@ async fn providers_of_peers_are_shown_or_reported_missing() {
         "the launcher has no web port",
         "the launcher listens on its loopback address only",
         "the advertised web address is invalid",
-        &format!("http://127.0.0.1:{} does not respond", nowhere.number),
+        &format!("http://127.0.0.1:{} does not respond", unused.number),
         "\"incomplete\"",
     ];
-    wait::until("all of them to be told", TIMEOUT, async || {
+    wait::until("all peers to be reported", TIMEOUT, async || {
         let reply = peer_metrics().await.to_string();
         expected.iter().all(|expected| reply.contains(expected))
             && !reply.contains("169.254")
             && !reply.contains("extra")
     })
     .await;
-    // What is left out is there with nothing in it, so that nobody who reads it stumbles.
+    // Missing keys are shown as empty values, so that clients need not check for them.
     let reply = peer_metrics().await;
     let providers = reply.as_array().unwrap().iter().flat_map(|launcher| launcher["providers"].as_array().cloned());
     let incomplete = providers.flatten().find(|provider| provider["name"] == "incomplete").unwrap();
     assert_eq!((&incomplete["quotas"], &incomplete["calls"]["count"]), (&serde_json::json!([]), &0.into()));
     second.kill();
-    wait::until("the second to be missing, then gone", TIMEOUT, async || {
+    wait::until("the second launcher to be removed", TIMEOUT, async || {
         let reply = peer_metrics().await.to_string();
         !reply.contains("\"there\"") && reply.contains("\"here\"")
     })
@@ -307,7 +307,7 @@ async fn dumps_are_served_to_local_users_only() {
         ("forwarded", "for=192.0.2.1"),
         ("origin", "http://evil.example"),
         ("sec-fetch-site", "cross-site"),
-        // A name of theirs that they made resolve to us.
+        // A foreign name that resolves to our address (DNS rebinding).
         ("host", "evil.example"),
         ("host", "127.0.0.1.evil.example:8005"),
     ] {
@@ -319,32 +319,32 @@ async fn dumps_are_served_to_local_users_only() {
     {
         assert_eq!(client.get(format!("{url}?{query}")).send().await.unwrap().status(), status, "{query}");
     }
-    // Two at a time are refused; one whose client went away ends when it would have.
+    // A second profile at the same time is rejected; the profile of a disconnected client ends at its regular time.
     let begin = async || {
         let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         stream.write_all(b"GET /dump?profile=3 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         stream
     };
     let mut first = begin().await;
-    wait::until("the second to be refused", TIMEOUT, async || {
+    wait::until("the second profile to be rejected", TIMEOUT, async || {
         let refused = client.get(format!("{url}?profile=0.01")).send().await.unwrap().status() == 409;
         if !refused {
-            // It was served before the first one was looked at, which was refused then.
+            // The second request was served before the first one, which was rejected.
             first = begin().await;
         }
         refused
     })
     .await;
     drop(first);
-    wait::until("another to be made", TIMEOUT, async || {
+    wait::until("another profile to be accepted", TIMEOUT, async || {
         client.get(format!("{url}?profile=0.01")).send().await.unwrap().status() == 200
     })
     .await;
 }
 
-/// Whatever is secret in a configuration is in nothing that can be asked for, and in no log.
+/// Secrets of the configuration appear in no reply and in no log.
 #[tokio::test]
-async fn nothing_secret_is_shown() {
+async fn no_secret_is_in_replies_or_logs() {
     let secret = "hunter2-do-not-show";
     let work_dir = WorkDir::new("");
     let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
@@ -403,18 +403,18 @@ async fn nothing_secret_is_shown() {
     assert!(!launcher.log().contains(secret), "{}", launcher.log());
 }
 
-/// Two requests in one packet: nothing of the body that the first did not ask for is taken for the answer to the second.
+/// Two requests in one packet: a body after HEAD would be parsed as the reply to the second request.
 #[tokio::test]
 async fn head_has_no_body_even_with_another_request_behind_it() {
-    let (place, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
-    let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
-    let both =
+    let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
+    let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
+    let pipelined =
         b"HEAD /node-list HTTP/1.1\r\nHost: x\r\n\r\nGET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    stream.write_all(both).await.unwrap();
+    stream.write_all(pipelined).await.unwrap();
     let mut output = String::new();
     let _ = tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut output)).await.unwrap();
     assert!(!output.contains("| ID"), "{output}");
-    let alone = reqwest::Client::new().head(format!("http://127.0.0.1:{}/node-list", place.web_port.number));
-    let alone = alone.send().await.unwrap();
-    assert!(alone.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap() > 100);
+    let reply = reqwest::Client::new().head(format!("http://127.0.0.1:{}/node-list", work_dir.web_port.number));
+    let reply = reply.send().await.unwrap();
+    assert!(reply.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap() > 100);
 }

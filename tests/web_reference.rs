@@ -1,4 +1,4 @@
-//! Our web port beside that of the Python Nodepool 11 on one ZooKeeper: every list, with its parameters and in every format.
+//! Our web port compared with that of the Python Nodepool 11 on one ZooKeeper: every list, parameter and format.
 
 mod daemon_process;
 mod support;
@@ -19,7 +19,7 @@ use support::real::{nodepool11, ports};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 
-/// The Python program takes seconds to start, more on a busy machine.
+/// The Python program needs seconds to start, more on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const LISTS: [&str; 6] = ["image-list", "dib-image-list", "image-status", "node-list", "request-list", "label-list"];
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
@@ -33,7 +33,7 @@ struct WebReferenceHarness {
     _zookeeper: Server,
 }
 
-/// What a client sees of an answer.
+/// The parts of a reply that a client evaluates.
 #[derive(Debug, PartialEq)]
 struct Answer {
     status: u16,
@@ -66,7 +66,7 @@ impl WebReferenceHarness {
         };
         for port in both.ports() {
             let ready = format!("http://127.0.0.1:{port}/ready");
-            wait::until("both to be ready", TIMEOUT, async || {
+            wait::until("both web ports to be ready", TIMEOUT, async || {
                 both.client.get(&ready).send().await.is_ok_and(|answer| answer.status() == 200)
             })
             .await;
@@ -74,17 +74,17 @@ impl WebReferenceHarness {
         both
     }
 
-    /// Ours first.
+    /// Our port, then that of Nodepool 11.
     fn ports(&self) -> [u16; 2] {
         [self.work_dir.web_port.number, self.python.number]
     }
 
     async fn get(&self, port: u16, path: &str, headers: &[(&str, &str)]) -> (Answer, Option<String>) {
-        let mut asking = self.client.get(format!("http://127.0.0.1:{port}/{path}"));
+        let mut request = self.client.get(format!("http://127.0.0.1:{port}/{path}"));
         for (name, value) in headers {
-            asking = asking.header(*name, *value);
+            request = request.header(*name, *value);
         }
-        let response = asking.send().await.unwrap();
+        let response = request.send().await.unwrap();
         let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let date = |name: &str| header(name).map(|text| DateTime::parse_from_rfc2822(&text).unwrap());
         let modified = header("last-modified");
@@ -111,7 +111,7 @@ impl WebReferenceHarness {
     }
 }
 
-/// The order of nodes and labels means nothing; that of the lines of a table that is not one does.
+/// The lines of a body. Rows of a table are sorted, as the order of nodes and labels is arbitrary.
 fn lines(body: &str) -> Vec<String> {
     let mut lines: Vec<String> = body.split('\n').map(without_ages).collect();
     if body.starts_with('+') {
@@ -120,7 +120,7 @@ fn lines(body: &str) -> Vec<String> {
     lines
 }
 
-/// Each element as it stands in the answer, which has to be what Python writes.
+/// The elements of a JSON list as they are written; the body must be what Python's json.dumps writes.
 fn elements(body: &str) -> Vec<String> {
     let list: Value = serde_json::from_str(body).unwrap();
     assert_eq!(String::from_utf8(json::to_bytes(&list)).unwrap(), body, "as json.dumps writes it");
@@ -152,8 +152,8 @@ async fn put(zk: &RealConnection, path: &str, data: &str) {
     zk.create(path, data.as_bytes().to_vec().into(), CreateMode::Persistent).await.unwrap();
 }
 
-/// Records in many states, with what makes lists odd: absent values, several labels, other alphabets, markup, new lines,
-/// credentials in place of a port. Nothing of it is anybody's business, so that both leave it alone.
+/// Records in many states, with unusual values: missing, several labels, other alphabets, markup, line breaks, and
+/// credentials instead of a port. No launcher owns them, so both leave them unchanged.
 async fn fill(zk: &RealConnection) {
     let common = r#""state_time": 1700000000.5, "created_time": 1700000000.0, "provider": "elsewhere", "pool": "main""#;
     for (number, rest) in [
@@ -198,7 +198,6 @@ async fn locked(zk: &Arc<RealConnection>) -> Lock {
     lock::try_lock(&session, "/nodepool/nodes/0000000001/lock", "").await.unwrap().unwrap()
 }
 
-// operations.md checks 22 to 31
 #[tokio::test]
 async fn every_list_matches_the_python_reply() {
     if support::real::skipped() {
@@ -208,7 +207,7 @@ async fn every_list_matches_the_python_reply() {
     let held = locked(&both.zk).await;
     let locked = |body: Vec<String>| body.iter().any(|line| line.contains("| locked"));
     let [ours, _] = both.ports();
-    wait::until("the lock to be seen", TIMEOUT, async || locked(both.get(ours, "node-list", &[]).await.0.body)).await;
+    wait::until("the lock to be listed", TIMEOUT, async || locked(both.get(ours, "node-list", &[]).await.0.body)).await;
     let accepts: [&[(&str, &str)]; 7] = [
         &[],
         &[("accept", "text/plain")],
@@ -223,7 +222,7 @@ async fn every_list_matches_the_python_reply() {
             both.assert_same(list, accept).await;
         }
         for path in ["ready", "", "node-list/", "nodes", "NODE-LIST", "node-list/0000000000"] {
-            // The original has no page of its own.
+            // Nodepool 11 has no page at `/`.
             if !path.is_empty() {
                 both.assert_same(path, accept).await;
             }
@@ -254,21 +253,21 @@ async fn every_list_matches_the_python_reply() {
         }
     }
     held.release().await.unwrap();
-    // A pause shows in the list of builds as it does on the command line; the original forgets it there on the web.
+    // A pause is in the list of builds, as on the command line; Nodepool 11 omits it in the web list.
     put(&both.zk, "/nodepool/images/fedora/pause", "").await;
-    wait::until("the pause to be seen", TIMEOUT, async || {
+    wait::until("the pause to be listed", TIMEOUT, async || {
         both.get(ours, "dib-image-list", &[]).await.0.body.iter().any(|line| line.contains("| paused"))
     })
     .await;
     for port in both.ports() {
-        wait::until("the pause to be told", TIMEOUT, async || {
+        wait::until("the pause to be in the status", TIMEOUT, async || {
             both.get(port, "image-status", &[]).await.0.body.iter().any(|line| line.contains("| True "))
         })
         .await;
     }
 }
 
-// operations.md checks 30 and 31; all methods are treated alike
+// Both servers treat all methods alike.
 #[tokio::test]
 async fn unchanged_lists_are_answered_with_not_modified() {
     if support::real::skipped() {
@@ -284,8 +283,8 @@ async fn unchanged_lists_are_answered_with_not_modified() {
             let (later, _) = both.get(port, path, &[("if-modified-since", "Fri, 06 Nov 2099 08:49:37 GMT")]).await;
             assert_eq!((later.status, later.body.concat().as_str()), (304, ""), "{path}");
             assert_eq!((later.cors, later.cache_control), (first.cors, first.cache_control), "{path}");
-            let (odd, _) = both.get(port, path, &[("if-modified-since", "yesterday")]).await;
-            assert_eq!(odd.status, 200, "{path} {modified}");
+            let (unparsable, _) = both.get(port, path, &[("if-modified-since", "yesterday")]).await;
+            assert_eq!(unparsable.status, 200, "{path} {modified}");
         }
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "WONDER"] {
             let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
@@ -300,7 +299,7 @@ async fn unchanged_lists_are_answered_with_not_modified() {
     }
 }
 
-// nothing is asked of ZooKeeper for an answer
+// Replies need no request to ZooKeeper.
 #[tokio::test]
 async fn lists_stay_during_an_outage_and_readiness_reports_it() {
     if support::real::skipped() {
@@ -316,7 +315,7 @@ async fn lists_stay_during_an_outage_and_readiness_reports_it() {
     assert_eq!(work_dir.get("/health/ready").await.unwrap().0, 200);
     assert_eq!(work_dir.get("/health/live").await.unwrap(), (200, r#"{"stuck_threads":[]}"#.to_owned()));
     zookeeper.stop().await;
-    wait::until("the loss to be noticed", TIMEOUT, async || work_dir.get("/health/ready").await.unwrap().0 == 503)
+    wait::until("the outage to be reported", TIMEOUT, async || work_dir.get("/health/ready").await.unwrap().0 == 503)
         .await;
     let (status, text) = work_dir.get("/node-list").await.unwrap();
     assert!(status == 200 && text.contains("| Server ID |"), "{text}");

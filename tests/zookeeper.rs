@@ -1,4 +1,4 @@
-//! The client, its locks and its stores: Apache ZooKeeper, the embedded server and the store in memory.
+//! The client, its locks and its stores, on Apache ZooKeeper, the embedded server and the in-memory store.
 
 mod zk_contract;
 mod embedded_zk;

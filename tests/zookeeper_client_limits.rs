@@ -1,6 +1,6 @@
-//! What the way to ZooKeeper bears: a full queue of requests, clients that do not read, and ten thousand events a second.
+//! Limits of ZooKeeper client and server: a full request queue, clients that do not read, 10,000 events per second.
 //!
-//! Small each time; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md.
+//! Small by default; NODEPOOL_LIMITS=full uses the sizes of doc/reliability.md.
 
 mod embedded_zk;
 mod scale_parameters;
@@ -25,16 +25,16 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// What a session keeps for the time when there is a connection again.
+/// Maximum number of requests that a session queues while disconnected.
 const QUEUED_REQUESTS: usize = 50_000;
-/// More than a client gets rid of that reads no answers.
+/// More requests than a client that reads no replies can send.
 const UNREAD_REQUESTS: usize = 1_000_000;
-/// Of a client that reads nothing: 32 large answers that wait, and those of 100 kB that fit the buffers of its connection, which take
-/// ten megabytes on a Linux that was not told otherwise; with room to spare.
+/// Bound for such a client: 32 large replies in the queue, plus those of 100 kB in the buffers of the connection (ten
+/// megabytes by default on Linux), and a margin.
 const MAX_ACCEPTED: usize = 300;
-/// Who sends all the time and has sent nothing for so long cannot.
+/// A sender that makes no progress for this time is blocked.
 const STALL_TIME: Duration = Duration::from_secs(1);
-/// Watch events a second.
+/// Minimum rate of watch events.
 const MIN_EVENTS_PER_SECOND: f64 = 10_000.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,16 +56,16 @@ async fn a_full_request_queue_rejects_more_and_drains_in_order() {
     let last = zk.create("/last", Bytes::new(), CreateMode::Persistent);
     let refused = join_all((0..1_000).map(|_| zk.exists("/counter"))).await;
     let reason = "too many requests are waiting for a connection";
-    assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(why)) if why == reason)));
-    measured.lap("queued, and the rest refused");
+    assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(text)) if text == reason)));
+    measured.lap("queued, and the rest rejected");
     let server = zookeeper_server::EmbeddedServer::start(options).await.unwrap();
     let first = waiting.remove(0).await;
     assert!(first.unwrap().is_some());
     last.await.unwrap();
     let answers = join_all(waiting).await;
-    assert!(answers.iter().all(|answer| matches!(answer, Ok(Some(_)))), "each is answered");
-    measured.lap("answered after the server came back");
-    assert!(zk.exists("/last").await.unwrap().is_some(), "and the session goes on");
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Some(_)))), "each request has a reply");
+    measured.lap("replies after the server restarted");
+    assert!(zk.exists("/last").await.unwrap().is_some(), "the session continues");
     server.stop().await;
 }
 
@@ -75,15 +75,15 @@ async fn a_client_that_does_not_read_delays_no_other() {
     let server = embedded_zk::start(directory.path()).await;
     let zk = connect(embedded_zk::client(server.address().port())).await.unwrap();
     zk.create("/large", Bytes::from(vec![b'x'; 100_000]), CreateMode::Persistent).await.unwrap();
-    let mut measured = Stopwatch::start(&format!("{UNREAD_REQUESTS} requests whose answers nobody reads"));
+    let mut measured = Stopwatch::start(&format!("{UNREAD_REQUESTS} requests whose replies are not read"));
     let (address, before) = (server.address(), scale_parameters::resident());
-    let mut non_reading = RawClient::open(address, 40_000).await;
+    let mut stalled = RawClient::open(address, 40_000).await;
     let sent = Arc::new(AtomicUsize::new(0));
     let sending = tokio::spawn({
         let sent = sent.clone();
         async move {
             for _ in 0..UNREAD_REQUESTS {
-                non_reading
+                stalled
                     .send(op::GET_DATA, |body| {
                         body.text("/large").flag(false);
                     })
@@ -92,16 +92,16 @@ async fn a_client_that_does_not_read_delays_no_other() {
             }
         }
     });
-    // Others are served meanwhile, however far it has come.
+    // Another client is served meanwhile.
     for round in 0..500 {
         zk.set("/large", Bytes::from(vec![b'y'; 100_000]), round).await.unwrap();
     }
     measured.lap("500 writes of another client");
-    // The answers would take two gigabytes and more.
+    // All replies would need more than two gigabytes.
     assert!(scale_parameters::resident() < before + 300, "{} MB, before {before} MB", scale_parameters::resident());
-    // What was sent beyond that lies in the buffers of the connection, until they are full.
+    // Further requests are in the buffers of the connection, until these are full.
     let mut last = (0, Instant::now());
-    wait::until("the client to get rid of no more requests", SCALE_TIMEOUT, async || {
+    wait::until("the client to be blocked", SCALE_TIMEOUT, async || {
         let now = sent.load(Ordering::Relaxed);
         if now != last.0 {
             last = (now, Instant::now());
@@ -110,22 +110,22 @@ async fn a_client_that_does_not_read_delays_no_other() {
     })
     .await;
     let (sent, received) = (sent.load(Ordering::Relaxed), packets_received(address).await);
-    measured.lap(&format!("{sent} were sent, {received} packets read, those of the other client among them"));
-    assert!(!sending.is_finished() && sent < UNREAD_REQUESTS, "all {UNREAD_REQUESTS} were taken");
-    // The other client has sent 501, its greeting and a ping now and then.
+    measured.lap(&format!("{sent} requests sent, {received} packets read from all clients"));
+    assert!(!sending.is_finished() && sent < UNREAD_REQUESTS, "all {UNREAD_REQUESTS} were accepted");
+    // The other client sent 501 requests, its handshake and a few pings.
     assert!(received < 501 + MAX_ACCEPTED, "{received} packets were read");
     sending.abort();
     server.stop().await;
 }
 
-/// What `mntr` says of all clients.
+/// The number of packets received from all clients, according to `mntr`.
 async fn packets_received(address: SocketAddr) -> usize {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"mntr").await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let line = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received\t"));
-    line.and_then(|number| number.parse().ok()).expect("mntr has the number of packets")
+    line.and_then(|number| number.parse().ok()).expect("mntr reports the number of packets")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,12 +144,12 @@ async fn ten_thousand_watch_events_a_second() {
     let mirror = Mirror::start(reader, &tokio::runtime::Handle::current()).await.unwrap();
     let events = nodes * rounds;
     let mut measured = Stopwatch::start(&format!("{events} events"));
-    let began = Instant::now();
+    let started_at = Instant::now();
     for round in 1..=rounds {
         let written = join_all((0..nodes).map(|node| writer.set(&path(node), record(round), -1))).await;
         assert!(written.iter().all(Result::is_ok));
     }
-    let per_second = events as f64 / began.elapsed().as_secs_f64();
+    let per_second = events as f64 / started_at.elapsed().as_secs_f64();
     measured.lap(&format!("written, {per_second:.0} a second"));
     if scale_parameters::is_full() {
         assert!(per_second >= MIN_EVENTS_PER_SECOND, "{per_second:.0} a second");
@@ -159,8 +159,8 @@ async fn ten_thousand_watch_events_a_second() {
         let snapshot = mirror.snapshot();
         snapshot.nodes().filter(|(_, node)| node.record.hostname.as_deref() == Some(newest.as_str())).count() == nodes
     };
-    wait::until("the picture to be the newest", SCALE_TIMEOUT, is_newest).await;
-    measured.lap("the picture is the newest");
+    wait::until("the snapshot to be current", SCALE_TIMEOUT, is_newest).await;
+    measured.lap("the snapshot is current");
     drop(mirror);
     server.stop().await;
 }

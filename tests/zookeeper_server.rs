@@ -1,4 +1,4 @@
-//! The embedded server: its wire, its files, and who speaks to it.
+//! The embedded server: protocol, files, and clients.
 
 #[path = "zookeeper_server/client.rs"]
 mod client;

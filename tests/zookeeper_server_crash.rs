@@ -1,4 +1,4 @@
-//! kill -9 of the server process under load: nothing that was acknowledged is lost, sessions are resumed.
+//! kill -9 of the server process under load: acknowledged writes survive, and sessions resume.
 
 mod embedded_zk;
 mod support;
@@ -19,10 +19,10 @@ use zookeeper_server::jute::Reader;
 const ROUNDS: u64 = 12;
 const WRITERS: usize = 4;
 
-/// The example `coordinator`, which cargo builds beside the tests.
+/// The example `coordinator`, which cargo builds with the tests.
 fn executable() -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows its own file");
-    let target = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+    let test = std::env::current_exe().expect("the test has an executable");
+    let target = test.ancestors().nth(2).expect("tests are in target/PROFILE/deps");
     target.join("examples/coordinator")
 }
 
@@ -45,8 +45,7 @@ async fn start(data_dir: &Path, before: &str) -> (Child, SocketAddr) {
     (child, line.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Creates znodes as fast as they are acknowledged, several under way, until the connection breaks. Returns the names
-/// that were acknowledged.
+/// Creates znodes, several in flight, until the connection breaks. Returns the names of the acknowledged ones.
 async fn write(mut client: RawClient, prefix: String, data: &'static [u8]) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let (mut sent, mut received) = (0_u32, 0_u32);
@@ -76,25 +75,21 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
     for round in 0..ROUNDS {
         let (mut child, address) = start(directory.path(), "").await;
         let long_session = RawClient::resume(address, 40_000, long_session_id, &long_session_password, 0).await;
-        let mut long_session = long_session.unwrap_or_else(|| panic!("round {round}: the session is gone"));
+        let mut long_session = long_session.unwrap_or_else(|| panic!("round {round}: the session was lost"));
         if round == 0 {
             (long_session_id, long_session_password) = (long_session.session, long_session.password.clone());
             assert_eq!(long_session.create("/held", 1).await.code, 0);
         }
-        assert_eq!(long_session.exists_and_watch("/held").await, 0, "round {round}: the ephemeral is gone");
+        assert_eq!(long_session.exists_and_watch("/held").await, 0, "round {round}: the ephemeral was lost");
         for path in &all {
-            assert_eq!(
-                long_session.exists_and_watch(path).await,
-                0,
-                "round {round}: {path} was acknowledged and is lost"
-            );
+            assert_eq!(long_session.exists_and_watch(path).await, 0, "round {round}: {path} was acknowledged and lost");
         }
         let mut writers = Vec::new();
         for writer in 0..WRITERS {
             let client = RawClient::open(address, 4_000).await;
             writers.push(tokio::spawn(write(client, format!("/r{round}-w{writer}-"), b"some data")));
         }
-        tokio::time::sleep(Duration::from_millis(random.gen_range(20..400))).await; // the moment of the kill is the point
+        tokio::time::sleep(Duration::from_millis(random.gen_range(20..400))).await; // kill at a random time
         child.start_kill().unwrap();
         child.wait().await.unwrap();
         for writer in writers {
@@ -111,7 +106,7 @@ async fn a_server_stops_gracefully_when_stdin_closes() {
     let mut client = RawClient::open(address, 40_000).await;
     assert_eq!(client.create("/kept", 0).await.code, 0);
     drop(child.stdin.take());
-    wait::until("the server to end", Duration::from_secs(20), async || child.try_wait().unwrap().is_some()).await;
+    wait::until("the server to exit", Duration::from_secs(20), async || child.try_wait().unwrap().is_some()).await;
     let (_child, address) = start(directory.path(), "").await;
     let mut client = RawClient::resume(address, 40_000, client.session, &client.password, 0).await.expect("resumed");
     assert_eq!(client.exists_and_watch("/kept").await, 0);
@@ -123,14 +118,14 @@ async fn a_full_disk_stops_the_server_and_loses_no_acknowledged_write() {
     let (mut first, _) = start(directory.path(), "").await; // the store must exist before the disk is full
     first.start_kill().unwrap();
     first.wait().await.unwrap();
-    // 512-byte blocks: no file may grow beyond 3 MiB; the write fails instead of killing the process.
+    // In blocks of 512 bytes: a file cannot exceed 3 MiB; its write fails, and the process is not killed.
     let (mut child, address) = start(directory.path(), "trap '' XFSZ; ulimit -f 6144;").await;
     let client = RawClient::open(address, 4_000).await;
     let acknowledged = write(client, "/full-".to_owned(), &[b'x'; 50_000]).await;
     assert!(!acknowledged.is_empty());
-    // Waiting closes the standard input, and that would be another reason to end, in good order.
+    // `wait` would close the standard input, which also ends the server, without an error.
     let _input = child.stdin.take();
-    let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("the server ends");
+    let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("the server exits");
     assert!(!ended.unwrap().success());
     let (_child, address) = start(directory.path(), "").await;
     let mut client = RawClient::open(address, 4_000).await;

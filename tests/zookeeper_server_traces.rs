@@ -1,5 +1,5 @@
-//! Held to the truth: random requests go to the embedded server and to Apache ZooKeeper, and every reply and every
-//! watch event must be the same, down to the transaction ids.
+//! Comparison with Apache ZooKeeper: random requests go to both servers, and every reply and watch event must be the
+//! same, including the transaction ids.
 
 mod embedded_zk;
 mod support;
@@ -14,9 +14,9 @@ use rand::{Rng, SeedableRng};
 use support::real::{self, zookeeper};
 use zookeeper_server::jute::{Malformed, Reader, Writer};
 
-/// Session 0 uses one-shot watches and session 1 persistent ones: ZooKeeper 3.8 lets the two kinds replace each other
-/// where one session has both on a path, which 3.9 corrected and we do not copy. `checkWatches` is left out: 3.8 finds
-/// everybody's watches, not the session's own.
+/// Session 0 uses one-shot watches, session 1 persistent ones. In ZooKeeper 3.8 the two kinds replace each other if one
+/// session has both on a path; 3.9 corrected that, and we do not copy it. `checkWatches` is left out: 3.8 finds the
+/// watches of all sessions, not only those of the caller.
 const SESSIONS: usize = 2;
 const STEPS: usize = 1_500;
 
@@ -26,11 +26,11 @@ enum Step {
         operation: i32,
         body: Vec<u8>,
     },
-    /// Ends the session and opens another.
+    /// Closes the session and opens another.
     Close {
         session: usize,
     },
-    /// Loses the connection and resumes the session.
+    /// Drops the connection and resumes the session.
     Reconnect {
         session: usize,
     },
@@ -76,11 +76,11 @@ async fn replies_and_events_match_apache_zookeeper() {
     }
 }
 
-/// One of the two servers and our sessions on it.
+/// One of the two servers with the sessions on it.
 struct TracedServer {
     address: SocketAddr,
     clients: Vec<RawClient>,
-    /// Session ids by the order of their opening, which is how they are shown.
+    /// Session names by id, numbered in the order of their creation.
     names: BTreeMap<i64, String>,
     zxid: i64,
 }
@@ -101,7 +101,7 @@ impl TracedServer {
         client
     }
 
-    /// Carries out a step and tells everything that came of it.
+    /// Executes a step and describes its reply and events.
     async fn apply(&mut self, step: &Step) -> String {
         let mut sorted = false;
         let answer = match step {
@@ -111,11 +111,11 @@ impl TracedServer {
                 let shown = self
                     .describe_reply(*operation, body, &answer)
                     .unwrap_or_else(|error| format!("unreadable: {error}"));
-                // The order of the zxid in the reply to `auth` is 0 there; nobody reads it.
+                // The zxid in the header of the reply to `auth` is 0 in Apache ZooKeeper; no client uses it.
                 format!("zxid {} code {} {shown}", answer.zxid, answer.code)
             }
             Step::Close { session } => {
-                sorted = true; // ephemerals go in the order of a hash table there
+                sorted = true; // Apache ZooKeeper deletes ephemerals in hash order
                 let answer = self.clients[*session].request(op::CLOSE, |_| {}).await;
                 self.clients[*session] = self.open_session().await;
                 format!("zxid {} code {}", answer.zxid, answer.code)
@@ -123,7 +123,7 @@ impl TracedServer {
             Step::Reconnect { session } => {
                 let (id, password) = (self.clients[*session].session, self.clients[*session].password.clone());
                 let resumed = RawClient::resume(self.address, 30_000, id, &password, self.zxid).await;
-                self.clients[*session] = resumed.expect("the session lives");
+                self.clients[*session] = resumed.expect("the session is alive");
                 "resumed".into()
             }
         };
@@ -134,7 +134,7 @@ impl TracedServer {
             if sorted {
                 events.sort();
             }
-            text += &format!("; session {index} at {} heard {events:?}", ping.zxid);
+            text += &format!("; session {index} at {} received {events:?}", ping.zxid);
         }
         text
     }
@@ -189,7 +189,7 @@ impl TracedServer {
         })
     }
 
-    /// A stat without the times, which differ, and with sessions by name.
+    /// A stat without times, which differ, and with the session's name.
     fn describe_stat(&self, reader: &mut Reader<'_>) -> Result<String, Malformed> {
         let (czxid, mzxid) = (reader.long()?, reader.long()?);
         let (ctime, mtime) = (reader.long()?, reader.long()?);
@@ -202,7 +202,7 @@ impl TracedServer {
     }
 }
 
-/// Makes up steps.
+/// Generates random steps.
 struct StepGenerator<'a> {
     random: &'a mut StdRng,
     zxid: i64,
@@ -321,7 +321,7 @@ impl StepGenerator<'_> {
             &[open, (1, "digest", "user:hash")],
             &[open, open, (3, "ip", "127.0.0.1"), open],
             &[],
-            &[(31, "world", "somebody")],
+            &[(31, "world", "unknown")],
             &[open, (31, "nonsense", "x")],
             &[open, (31, "digest", "nocolon")],
         ];
@@ -339,7 +339,7 @@ impl StepGenerator<'_> {
     }
 
     fn path(&mut self) -> &'static str {
-        let odd = [
+        let unusual = [
             "",
             "a",
             "/a/",
@@ -359,7 +359,7 @@ impl StepGenerator<'_> {
             "/a/\u{7f}",
             "/zookeeper/quota",
         ];
-        if self.random.gen_bool(0.8) { self.existing_path() } else { odd.choose(self.random).expect("not empty") }
+        if self.random.gen_bool(0.8) { self.existing_path() } else { unusual.choose(self.random).expect("not empty") }
     }
 
     fn version(&mut self) -> i32 {
@@ -371,7 +371,7 @@ impl StepGenerator<'_> {
     }
 }
 
-/// Which persistent watch session 1 uses on a path: the kinds replace each other in ZooKeeper 3.8 too.
+/// The persistent watch mode that session 1 uses on a path, as the modes replace each other in ZooKeeper 3.8, too.
 fn mode_of(path: &str) -> i32 {
     i32::from(path.len() % 4 < 2)
 }

@@ -1,6 +1,6 @@
-//! Clouds files, variables and what is asked for, each with what it should come to.
+//! Clouds files, variables and selections, each with the expected outcome.
 
-/// What is set up and asked for. `@` stands for the directory of the case; its current directory is `@/work`.
+/// Set-up and selection of a case. `@` stands for the directory of the case; its current directory is `@/work`.
 pub struct Case<'a> {
     pub name: &'a str,
     pub files: &'a [(&'a str, &'a str)],
@@ -11,12 +11,12 @@ pub struct Case<'a> {
 }
 
 #[derive(Debug)]
-// The reasons are for the reader, and for whoever sees a case fail.
+// The reasons document the case, and are part of the message of a failed one.
 #[allow(dead_code)]
 pub enum Outcome {
     Same,
     SameExcept(&'static [Exception]),
-    /// Each with a part of its message.
+    /// Each is a part of the message.
     BothReject {
         ours: &'static str,
         theirs: &'static str,
@@ -31,7 +31,7 @@ pub enum Outcome {
     },
 }
 
-/// A setting that is ours on purpose.
+/// A setting that differs on purpose.
 #[derive(Debug)]
 pub struct Exception {
     pub at: &'static str,
@@ -40,7 +40,7 @@ pub struct Exception {
     pub why: &'static str,
 }
 
-/// A case with a clouds.yaml in the current directory, whose cloud `c` is asked for.
+/// A case that selects cloud `c` of a clouds.yaml in the current directory.
 const fn plain(name: &'static str, files: &'static [(&'static str, &'static str)], outcome: Outcome) -> Case<'static> {
     Case { name, files, variables: &[], cloud: Some("c"), region: None, outcome }
 }
@@ -48,7 +48,7 @@ const fn plain(name: &'static str, files: &'static [(&'static str, &'static str)
 pub const OTC_SWISS: &[Exception] = &[Exception {
     at: "/login/auth_url",
     ours: "\"https://iam-pub.eu-ch2.sc.otc.t-systems.com/v3\"",
-    why: "the SDK's own has no scheme, and no request can be sent there",
+    why: "the URL of the SDK has no scheme, so that no request can be sent",
 }];
 
 const OLD_NETWORKS: &[Exception] = &[Exception {
@@ -57,19 +57,19 @@ const OLD_NETWORKS: &[Exception] = &[Exception {
                    "routes_ipv6_externally": true, "nat_source": false, "nat_destination": false, "default_interface": true},
                   {"name": "in", "routes_externally": false, "routes_ipv4_externally": false,
                    "routes_ipv6_externally": false, "nat_source": false, "nat_destination": true, "default_interface": false}]"#,
-    why: "the SDK leaves three keys out and then fails when it looks for them",
+    why: "the SDK omits three keys and fails when it reads them",
 }];
 
 const UNSCOPED: &[Exception] = &[Exception {
     at: "/services/identity/endpoint",
     ours: "null",
-    why: "the SDK falls back to the login URL here; we have it in its own place",
+    why: "the SDK falls back to the login URL here; ours is in `login`",
 }];
 
 const QUOTED_NO: &[Exception] = &[Exception {
     at: "/private",
     ours: "false",
-    why: "for some flags any text is true to the SDK, also 'false'; for us only 'true' is, as it is for its other flags",
+    why: "the SDK takes any text for true in some flags, even 'false'; we accept only 'true', as its other flags do",
 }];
 
 pub const CASES: &[Case<'static>] = &[
@@ -110,7 +110,7 @@ pub const CASES: &[Case<'static>] = &[
             "project_id": 5}, "verify": false, "api_timeout": 10}}}"#),
     ], Outcome::Same),
     Case {
-        name: "the file of the variable",
+        name: "a file named by a variable",
         files: &[
             ("work/clouds.yaml", "clouds: {c: {auth: {auth_url: wrong, username: u, password: p, project_id: i}}}"),
             ("named", "clouds: {c: {auth: {auth_url: right, username: u, project_id: i}}}"),
@@ -122,7 +122,7 @@ pub const CASES: &[Case<'static>] = &[
         outcome: Outcome::Same,
     },
     Case {
-        name: "a variable that names no file",
+        name: "a variable that names a missing file",
         files: &[("work/clouds.yml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i}}}")],
         variables: &[("OS_CLIENT_CONFIG_FILE", "@/gone")],
         cloud: Some("c"),
@@ -157,7 +157,7 @@ pub const CASES: &[Case<'static>] = &[
         region: None,
         outcome: Outcome::OnlySdkRejects {
             theirs: "Cloud c was not found.",
-            why: "the SDK takes the whole list for the name of one directory",
+            why: "the SDK reads the whole list as the name of one directory",
         },
     },
     Case {
@@ -184,7 +184,7 @@ pub const CASES: &[Case<'static>] = &[
         outcome: Outcome::Same,
     },
     Case {
-        name: "the environment beside a file",
+        name: "the environment and a file",
         files: &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i}}}")],
         variables: &[("OS_AUTH_URL", "y"), ("OS_PASSWORD", "q"), ("OS_REGION_NAME", "r"), ("OS_PREFER_IPV6", "false")],
         cloud: Some("c"),
@@ -192,7 +192,7 @@ pub const CASES: &[Case<'static>] = &[
         outcome: Outcome::Same,
     },
     Case {
-        name: "a cloud that a variable chooses",
+        name: "a cloud selected by a variable",
         files: &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i}}, d: {}}")],
         variables: &[("OS_CLOUD", "c"), ("OS_AUTH_URL", "y")],
         cloud: None,
@@ -224,7 +224,7 @@ pub const CASES: &[Case<'static>] = &[
         outcome: Outcome::BothReject { ours: "not given: auth_url", theirs: "not given: auth_url" },
     },
     Case {
-        name: "a cloud with the name of the environment's",
+        name: "a cloud with the name of the cloud from the environment",
         files: &[("work/clouds.yaml", "clouds: {envvars: {auth: {auth_url: x}}}")],
         variables: &[],
         cloud: Some("envvars"),
@@ -245,7 +245,7 @@ pub const CASES: &[Case<'static>] = &[
     plain("the first of several regions", &[("work/clouds.yaml", "clouds: {c: {regions: [one, two],
         auth: {auth_url: 'https://{region_name}', username: u, password: p, project_id: i}}}")], Outcome::Same),
     Case {
-        name: "a region of a list in a text",
+        name: "a region of a list in a string",
         files: &[("work/clouds.yaml", "clouds: {c: {region_name: 'one,two', auth: {auth_url: x, username: u, password: p,
             project_id: i}}}")],
         variables: &[],
@@ -329,23 +329,23 @@ client: {prefer-ipv6: false}")], Outcome::Same),
     plain("an auth type of others", &[("work/clouds.yaml", "clouds: {c: {auth_type: v3totp, auth: {auth_url: x, username: u,
         user_domain_id: d, passcode: p, project_id: i}}}")], Outcome::OnlyOursRejects {
         ours: "the auth type v3totp is not part of this version",
-        why: "one-time passwords do not last for a daemon, and federation needs libraries and a person",
+        why: "one-time passwords are useless for a daemon, and federation needs libraries and a person",
     }),
     plain("an interface that no cloud has", &[("work/clouds.yaml", "clouds: {c: {interface: outer, auth: {auth_url: x, username: u,
         password: p, project_id: i}}}")], Outcome::OnlyOursRejects {
         ours: "there is no interface outer",
-        why: "every request of the SDK would fail for want of an endpoint",
+        why: "every request of the SDK would fail without an endpoint",
     }),
     plain("a broken file before a good one", &[
         ("work/clouds.yaml", "clouds: ["),
         ("home/.config/openstack/clouds.yaml", "clouds: {c: {auth: {auth_url: x, username: u, password: p, project_id: i}}}"),
     ], Outcome::OnlyOursRejects {
         ours: "unclosed bracket",
-        why: "the SDK skips a file that it cannot parse and takes another one that nobody meant",
+        why: "the SDK skips a file that it cannot parse and reads another one, which hides the error",
     }),
     plain("an empty auth", &[("work/clouds.yaml", "clouds: {c: {profile: citycloud, region_name: Fra1, auth: , username: u,
         password: p, project_id: i}}")], Outcome::OnlySdkRejects {
         theirs: "TypeError",
-        why: "what is null is as good as absent",
+        why: "a null value means an absent key",
     }),
 ];

@@ -1,4 +1,4 @@
-//! Our settings of a cloud in the shape in which tests/python/clouds.py prints those of openstacksdk.
+//! Our settings of a cloud in the JSON format in which tests/python/clouds.py prints those of openstacksdk.
 
 use openstack_clouds::{
     Auth, CloudSettings, Credential, Domain, FloatingIps, Identity, Interface, NetworkRole, Scope, Service, User,
@@ -79,7 +79,7 @@ fn service(service: &Service) -> Value {
     })
 }
 
-/// The body of the request for a token, as version 3 of the identity API has it.
+/// The body of the token request, in version 3 of the identity API.
 fn login(identity: &Identity) -> Value {
     let (method, proof) = match &identity.auth {
         Auth::Password { user, password } => {

@@ -1,4 +1,4 @@
-//! What the daemons make of a configuration: defaults, inheritance, references, secure file, equality.
+//! Loading of a configuration: defaults, inheritance, references, secure file, equality.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn errors(main: &str, secure: Option<&str>) -> Vec<String> {
     resolved.diagnostics.iter().filter(|problem| problem.is_error()).map(ToString::to_string).collect()
 }
 
-/// Exactly one error, by the text it starts with.
+/// Asserts exactly one error, by the beginning of its text.
 fn check_error(main: &str, start: &str) {
     let errors = errors(main, None);
     assert!(errors.len() == 1 && errors[0].starts_with(start), "{main}\nexpected {start}\nfound {errors:#?}");
@@ -62,7 +62,6 @@ fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> 
     names.into_iter().map(|name| name.as_ref().to_owned()).collect()
 }
 
-// config.md checks 20 and 22
 #[test]
 fn a_child_adds_elements_and_variables_and_overrides_what_is_truthy() {
     let config = load(
@@ -79,14 +78,13 @@ fn a_child_adds_elements_and_variables_and_overrides_what_is_truthy() {
         child.env_vars.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(variables, [("A", "x"), ("B", "bar"), ("C", "moo")]);
     assert_eq!((child.release.as_str(), child.dib_cmd.as_str()), ("21", "o"));
-    assert!(child.pause, "no child can take back a pause");
+    assert!(child.pause, "a child cannot undo the pause of its parent");
     assert_eq!(child.rebuild_age.0, 5.0);
     assert!(child.metadata.is_empty(), "metadata is not inherited");
     assert!(!child.delete_after_upload);
     assert_eq!(child.formats, names(["raw"]));
 }
 
-// config.md check 21
 #[test]
 fn abstract_images_are_not_built() {
     let config = load(
@@ -119,14 +117,13 @@ fn missing_and_cyclic_parents_are_errors() {
         "KeyError: 'bse' (np.yaml:1:32): diskimage a has a parent that does not exist, did you mean base?",
     );
     check_error("diskimages: [{name: a, parent: a}]", "diskimage a is its own ancestor");
-    let circle =
+    let cycle =
         "diskimages: [{name: a, parent: b}, {name: b, abstract: yes, parent: c}, {name: c, abstract: yes, parent: b}]";
-    check_error(circle, "diskimage a is its own ancestor");
+    check_error(cycle, "diskimage a is its own ancestor");
     let unused = "diskimages: [{name: a}, {name: b, abstract: true, parent: gone}]";
-    assert!(warnings(unused)[0].starts_with("diskimage b has non-existant parent: gone"), "nothing needs b");
+    assert!(warnings(unused)[0].starts_with("diskimage b has non-existant parent: gone"), "no image uses b");
 }
 
-// config.md check 36, as far as the configuration alone says
 #[test]
 fn providers_add_the_formats_they_require() {
     let config = load(
@@ -143,7 +140,6 @@ providers:
     assert_eq!(image(&config, "c").formats, names(["vhd"]));
 }
 
-// config.md check 23
 #[test]
 fn zookeeper_servers_become_one_connect_string() {
     let check = |servers: &str, expected: &str| {
@@ -169,7 +165,6 @@ fn zookeeper_servers_become_one_connect_string() {
     check_error("zookeeper-servers: [{host: a, port: x}]", "expected int for dictionary value @ data['port']");
 }
 
-// config.md checks 24, 25 and 48
 #[test]
 fn the_secure_file_replaces_servers_and_tls_and_adds_variables() {
     let (main, secure) = (file("secure-main"), file("secure-secure"));
@@ -203,7 +198,6 @@ fn host_names_in_certificates_are_checked_where_the_file_says_so() {
     assert_eq!(with(", check-hostname: true"), HostNames::Checked);
 }
 
-// config.md check 26
 #[test]
 fn the_web_port_has_its_defaults_key_by_key() {
     let check = |text: &str, port: u16, address: &str| {
@@ -218,7 +212,6 @@ fn the_web_port_has_its_defaults_key_by_key() {
     check_error("webapp: 8080", "expected a dictionary for dictionary value @ data['webapp']");
 }
 
-// config.md check 27
 #[test]
 fn an_explicit_driver_wins_over_the_name() {
     let config = load("providers: [{name: fake-a}, {name: fake-b, driver: aws}, {name: c}]");
@@ -232,7 +225,6 @@ fn an_explicit_driver_wins_over_the_name() {
     );
 }
 
-// config.md check 30
 #[test]
 fn static_pools_serve_the_labels_of_their_nodes() {
     let config = load(&file("static"));
@@ -245,7 +237,6 @@ fn static_pools_serve_the_labels_of_their_nodes() {
     assert_eq!(nodes[2].text("connection-type"), Ok(Some("winrm".to_owned())));
 }
 
-// config.md check 34, and the second half of 13
 #[test]
 fn rules_of_a_drivers_own_section_are_load_failures() {
     let errors = errors(&file("metastatic-error"), None);
@@ -325,7 +316,6 @@ providers:
     assert!(config.out_of_service.is_empty() && config.providers.contains_key("q"));
 }
 
-// config.md check 47, and §7
 #[test]
 fn limits_have_their_internal_names_and_are_otherwise_unlimited() {
     let config = load(
@@ -355,7 +345,6 @@ providers:
     assert_eq!(pool(&config, "hosts", "m").max_servers, None);
 }
 
-// config.md checks 49 and 50
 #[test]
 fn priorities_ages_and_attributes_have_their_defaults() {
     let config = load(
@@ -397,7 +386,7 @@ fn directories_retention_and_timeout_have_their_defaults() {
     check_error("labels: 5", "expected a list for dictionary value @ data['labels']");
 }
 
-/// The provider `p` of two files: does a change from one to the other replace it?
+/// Asserts whether the change from one file to the other replaces the provider `p`.
 fn check_equal(before: &str, after: &str, expected: Equality) {
     let provider = |text: &str| -> Arc<ProviderConfig> { load(text).providers["p"].clone() };
     let equal = provider(before) == provider(after);
@@ -410,7 +399,6 @@ enum Equality {
     Different,
 }
 
-// config.md checks 45 and 46
 #[test]
 fn only_relevant_changes_replace_a_provider() {
     use Equality::*;

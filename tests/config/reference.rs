@@ -1,4 +1,4 @@
-//! Nodepool 11's own validator and loader agree with ours on every configuration that it ships.
+//! The validator and loader of Nodepool 11 agree with ours on every configuration that it ships.
 //!
 //! Needs a Python with `nodepool==11.0.0` and `cachetools`, named by `NODEPOOL_TEST_REFERENCE`.
 
@@ -28,7 +28,7 @@ const ALL_DRIVERS: &[&str] = &[
     "test",
 ];
 
-/// What the reference says of one file.
+/// The verdict of the reference on one file.
 #[derive(Deserialize)]
 struct Verdict {
     file: String,
@@ -38,7 +38,7 @@ struct Verdict {
     facts: Value,
 }
 
-/// `None`, loudly, where there is no reference to ask.
+/// The verdicts; `None`, with a message, without a reference.
 fn reference() -> Option<&'static [Verdict]> {
     static VERDICTS: OnceLock<Option<Vec<Verdict>>> = OnceLock::new();
     VERDICTS.get_or_init(run_reference).as_deref()
@@ -50,7 +50,7 @@ fn run_reference() -> Option<Vec<Verdict>> {
         eprintln!("SKIPPED: NODEPOOL_TEST_REFERENCE does not name a Python with nodepool==11.0.0");
         return None;
     };
-    let own: Vec<_> = std::fs::read_dir("tests/config").unwrap().map(|entry| entry.unwrap().path()).collect();
+    let own: Vec<_> = std::fs::read_dir("tests/fixtures/config").unwrap().map(|entry| entry.unwrap().path()).collect();
     let own = own.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     let mut verdicts = read_verdicts(Command::new(&python).arg("tests/fixtures/config/reference.py"));
     verdicts.extend(read_verdicts(Command::new(&python).arg("tests/fixtures/config/reference.py").args(own)));
@@ -65,7 +65,6 @@ fn read_verdicts(command: &mut Command) -> Vec<Verdict> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-// config.md check 19
 #[test]
 fn the_validator_accepts_and_rejects_what_the_reference_does() {
     let Some(verdicts) = reference() else { return };
@@ -73,17 +72,17 @@ fn the_validator_accepts_and_rejects_what_the_reference_does() {
     for verdict in verdicts {
         let problems = validate(&verdict.text, &verdict.file, ALL_DRIVERS);
         let errors: Vec<String> = problems.iter().filter(|p| p.is_error()).map(ToString::to_string).collect();
-        // Beyond the reference's validator we refuse what its loader refuses.
+        // The reference's validator accepts files that its loader rejects; ours rejects them.
         let expected = verdict.validator != 0 || (!errors.is_empty() && deliberately_stricter(&verdict.file));
         if errors.is_empty() == expected {
-            differences.push(format!("{}: reference {}, we {errors:#?}", verdict.file, verdict.validator));
+            differences.push(format!("{}: reference {}, ours {errors:#?}", verdict.file, verdict.validator));
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Our own files that show where a decision goes beyond the reference, and one of its own, which is meant to be
-/// loaded together with a secure file and whose ZooKeeper path no client can use.
+/// Files of ours that document a stricter check than the reference's, and one of the reference.
+/// The latter is meant to be loaded with a secure file, and its ZooKeeper path is unusable.
 fn deliberately_stricter(file: &str) -> bool {
     file.starts_with("tests/fixtures/config/stricter") || file == "secure_file_config.yaml"
 }
@@ -101,31 +100,31 @@ fn the_loader_resolves_files_as_the_reference_does() {
             (Ok(config), "ok") => {
                 let ours = facts(&config);
                 let theirs = comparable(verdict.facts.clone(), &ours);
-                // Odd types we convert, and the reference carries along until something breaks.
+                // Values of unexpected types are converted here; the reference keeps them until it fails on them.
                 if ours != theirs && !verdict.file.ends_with("conversions.yaml") {
                     differences.push(format!("{}:\n  ours   {ours}\n  theirs {theirs}", verdict.file));
                 }
             }
             (Err(problems), "ok") if !deliberately_stricter(&verdict.file) => {
                 let errors: Vec<String> = problems.iter().filter(|p| p.is_error()).map(ToString::to_string).collect();
-                differences.push(format!("{}: only we refuse it: {errors:#?}", verdict.file));
+                differences.push(format!("{}: only ours rejects it: {errors:#?}", verdict.file));
             }
-            // The clouds themselves are the drivers' business.
+            // The drivers check the clouds themselves.
             (Ok(_), error) if error.contains("was not found") || error.contains("Auth plugin requires") => {}
-            (Ok(_), error) => differences.push(format!("{}: only the reference refuses it: {error}", verdict.file)),
+            (Ok(_), error) => differences.push(format!("{}: only the reference rejects it: {error}", verdict.file)),
             (Err(_), _) => {}
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Formats that clouds.yaml names are left to the driver that reads it: the reference may have more than we.
+/// Removes the formats that only the reference has: those in clouds.yaml are read by our driver, not by the loader.
 fn comparable(mut theirs: Value, ours: &Value) -> Value {
     for (name, image) in theirs["diskimages"].as_object_mut().unwrap() {
         let own = ours["diskimages"][name]["formats"].as_array().cloned().unwrap_or_default();
         image["formats"].as_array_mut().unwrap().retain(|format| own.contains(format));
     }
-    // The reference joins a host that is null into its text; we leave that server out.
+    // The reference formats a null host as text; our loader omits that server.
     if theirs["zookeeper"] == "None:None" {
         theirs["zookeeper"] = json!("");
     }

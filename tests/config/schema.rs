@@ -1,4 +1,4 @@
-//! The schema of `nodepool config-schema` and the validator agree, on files and on every small mistake in them.
+//! The schema of `nodepool config-schema` and the validator agree, on files and on every small mutation of them.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use python_yaml::parse::parse;
 use python_yaml::tree::{YamlNode, YamlValue};
 use serde_json::{Value, json};
 
-/// As a schema sees a file; `None` where JSON cannot say it.
+/// The JSON document of a YAML node; `None` for values that JSON lacks.
 fn as_json(node: &YamlNode) -> Option<Value> {
     Some(match &node.value {
         YamlValue::Null => Value::Null,
@@ -30,11 +30,11 @@ fn as_json(node: &YamlNode) -> Option<Value> {
 
 fn validator() -> Validator {
     let document = configuration_schema();
-    jsonschema::draft202012::meta::validate(&document).expect("it is a schema itself");
+    jsonschema::draft202012::meta::validate(&document).expect("the document is a valid schema");
     jsonschema::draft202012::new(&document).unwrap()
 }
 
-/// What the validator of files says against the structure of one, apart from what a schema cannot say.
+/// Diagnostics of the validator on the structure of a file, without those that a schema cannot express.
 fn diagnostics_of(root: &YamlNode) -> Vec<Diagnostic> {
     let mut problems = check::check(root, &[]);
     // 10 and 10.0 are the same number in JSON.
@@ -43,19 +43,19 @@ fn diagnostics_of(root: &YamlNode) -> Vec<Diagnostic> {
     problems
 }
 
-/// Whether both accept the text, or both refuse it.
+/// Asserts that both accept or both reject the text, and returns which.
 fn verdicts_agree(validator: &Validator, what: &str, text: &str) -> bool {
     let Ok(root) = parse(text, &mut Vec::new()) else { return false };
     let Some(document) = as_json(&root) else { return false };
-    let complaints = diagnostics_of(&root);
+    let diagnostics = diagnostics_of(&root);
     let errors: Vec<String> =
         validator.iter_errors(&document).map(|error| format!("{}: {error}", error.instance_path)).collect();
-    let verdicts = (complaints.is_empty(), errors.is_empty());
-    assert!(verdicts.0 == verdicts.1, "{what}\n{text}\nvalidator: {complaints:#?}\nschema: {errors:#?}");
+    let verdicts = (diagnostics.is_empty(), errors.is_empty());
+    assert!(verdicts.0 == verdicts.1, "{what}\n{text}\nvalidator: {diagnostics:#?}\nschema: {errors:#?}");
     verdicts.0
 }
 
-/// Every document that differs from this one in one place.
+/// Every document that differs from this one in one value or key.
 fn mutants(document: &Value) -> Vec<Value> {
     let replacements = [json!(null), json!(true), json!(3), json!(2.5), json!("x_y"), json!("7"), json!([]), json!({})];
     let mut found: Vec<Value> = replacements.into_iter().filter(|value| value != document).collect();
@@ -76,7 +76,7 @@ fn mutants(document: &Value) -> Vec<Value> {
             }
         }
         Value::Array(items) => {
-            // Items that are alike are checked alike.
+            // The validator checks equal items alike, so two of them suffice.
             for (index, item) in items.iter().enumerate().take(2) {
                 for mutant in mutants(item) {
                     let mut changed = items.clone();
@@ -91,7 +91,7 @@ fn mutants(document: &Value) -> Vec<Value> {
 }
 
 fn files() -> Vec<(String, String)> {
-    let mut files: Vec<(String, String)> = std::fs::read_dir("tests/config")
+    let mut files: Vec<(String, String)> = std::fs::read_dir("tests/fixtures/config")
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
@@ -102,7 +102,7 @@ fn files() -> Vec<(String, String)> {
     files
 }
 
-/// The configurations that Nodepool 11 comes with.
+/// The configurations that Nodepool 11 ships.
 fn upstream_files() -> Vec<(String, String)> {
     let python = crate::support::real::setting("NODEPOOL_TEST_REFERENCE");
     let output = Command::new(python).args(["-B", "tests/fixtures/config/reference.py"]).output().unwrap();
@@ -118,7 +118,7 @@ fn upstream_files() -> Vec<(String, String)> {
 
 fn check_with_mutants(files: &[(String, String)]) {
     let validator = validator();
-    let (mut accepted, mut refused) = (0, 0);
+    let (mut accepted, mut rejected) = (0, 0);
     for (name, text) in files {
         verdicts_agree(&validator, name, text);
         let Ok(root) = parse(text, &mut Vec::new()) else { continue };
@@ -126,11 +126,11 @@ fn check_with_mutants(files: &[(String, String)]) {
         for mutant in mutants(&document) {
             match verdicts_agree(&validator, name, &mutant.to_string()) {
                 true => accepted += 1,
-                false => refused += 1,
+                false => rejected += 1,
             }
         }
     }
-    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+    assert!(accepted > 100 && rejected > 100, "{accepted} accepted, {rejected} rejected");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn schema_and_validator_agree_on_nodepool_11_files() {
     for (name, text) in &shipped {
         verdicts_agree(&validator, name, text);
     }
-    // One file of each driver, the longest, shows all of its keys as far as any does.
+    // Mutate only the longest file of each driver, which has nearly all of its keys.
     let mut longest: std::collections::BTreeMap<String, &(String, String)> = Default::default();
     for file in &shipped {
         for driver in schema_names().filter(|driver| file.1.contains(&format!("driver: {driver}\n"))) {
@@ -174,7 +174,7 @@ fn the_command_prints_the_schema() {
     assert!(output.status.success() && printed == configuration_schema());
 }
 
-/// Every property of a schema, with its name.
+/// Collects every property of a schema with its name.
 fn properties(schema: &Value, found: &mut Vec<(String, Value)>) {
     match schema {
         Value::Object(fields) => {
@@ -190,7 +190,7 @@ fn properties(schema: &Value, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// The rows of the tables in `doc/` that explain keys.
+/// The rows of the tables in `doc/` that describe keys.
 fn documented_rows() -> Vec<String> {
     let mut rows = Vec::new();
     for file in ["configuration", "drivers/static", "drivers/fake", "drivers/openstack", "drivers/example"] {
@@ -215,8 +215,8 @@ fn schema_defaults_match_their_types_and_the_documents() {
             Value::Array(items) => items[0].as_str().unwrap().to_owned(),
             other => other.to_string(),
         };
-        let says_so = |row: &String| row.contains(&format!("`{name}`")) && row.contains(&shown);
-        assert!(rows.iter().any(says_so), "the documents do not have {name}: {shown}");
+        let has_default = |row: &String| row.contains(&format!("`{name}`")) && row.contains(&shown);
+        assert!(rows.iter().any(has_default), "doc/ lacks the default of {name}: {shown}");
     }
     assert!(defaults > 50, "{defaults}");
 }

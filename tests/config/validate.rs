@@ -1,4 +1,4 @@
-//! What `config-validate` accepts and rejects, with the texts that scripts look for.
+//! What `config-validate` accepts and rejects, with the error texts that scripts match.
 
 use nodepool_model::config::validate::validate;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn lines(problems: &[Diagnostic], severity: Severity) -> Vec<String> {
     problems.iter().filter(|problem| problem.severity == severity).map(ToString::to_string).collect()
 }
 
-/// Exactly these errors, each by the text it starts with; none of them means that the file is valid.
+/// Asserts exactly these errors, each by the beginning of its text. Without any the file is valid.
 fn check(text: &str, expected: &[&str]) {
     let found = lines(&validate(text, "np.yaml", BUILT), Severity::Error);
     let found: Vec<&String> = found.iter().filter(|line| !line.starts_with("Schema validation failed")).collect();
@@ -22,19 +22,17 @@ fn check(text: &str, expected: &[&str]) {
     assert!(found.len() == expected.len() && all_expected, "{text}\nexpected {expected:#?}\nfound {found:#?}");
 }
 
-/// A label, and a provider of a driver with the given YAML below it.
+/// A label, and a provider of the driver with the given YAML below it.
 fn provider(driver: &str, rest: &str) -> String {
     format!("labels: [{{name: a}}]\nproviders:\n- name: p\n  driver: {driver}\n{rest}")
 }
 
-// config.md checks 1 and 2
 #[test]
 fn a_file_with_most_keys_is_valid_once_its_variable_is_set() {
     check(&file("good").replace("%(NODEPOOL_PORT)", "8005"), &[]);
     check(&file("good"), &["YAML parsing failed (np.yaml:3:9)"]);
 }
 
-// config.md checks 3 to 9
 #[test]
 fn each_error_has_the_text_of_the_reference() {
     check(&file("yaml-error"), &["YAML parsing failed"]);
@@ -58,7 +56,6 @@ fn each_error_has_the_text_of_the_reference() {
     check(&file("unknown-key"), &["extra keys not allowed @ data['nothandled'] (np.yaml:1:1): the file has no key"]);
 }
 
-// config.md checks 10 to 14
 #[test]
 fn the_sections_of_drivers_are_checked_built_or_not() {
     check(&file("pod-with-image-and-spec"), &["extra keys not allowed @ data['pools'][0]['labels'][0]['spec']"]);
@@ -92,7 +89,6 @@ fn the_sections_of_drivers_are_checked_built_or_not() {
     );
 }
 
-// config.md checks 15 to 17
 #[test]
 fn types_are_checked_and_not_converted() {
     check("zookeeper-timeout: 10", &["expected float for dictionary value @ data['zookeeper-timeout']"]);
@@ -135,7 +131,6 @@ fn types_are_checked_and_not_converted() {
     }
 }
 
-// config.md checks 16 and 27
 #[test]
 fn the_driver_decides_which_schema_counts() {
     check("providers: [{name: x}]", &["required key not provided @ data['cloud']"]);
@@ -242,10 +237,10 @@ fn randomly_mutated_files_never_panic() {
         for replacement in
             ["", "- 5", "a: {b: [c]}", &format!("{key}: [[]]"), &format!("{key}: 9e99"), &format!("{key}: ~")]
         {
-            let mut shaken = lines.clone();
+            let mut mutated = lines.clone();
             let padded = format!("{}{}", " ".repeat(indentation), replacement.trim_start());
-            shaken[row] = &padded;
-            validate(&shaken.join("\n"), "np.yaml", BUILT);
+            mutated[row] = &padded;
+            validate(&mutated.join("\n"), "np.yaml", BUILT);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A command line and what it did, written down so that two programs can be compared at different times.
+//! Transcript of command lines and their effects, by which two programs can be compared at different times.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct CommandOutput {
 pub struct Step {
     pub line: String,
     pub typed: String,
-    /// It is refused, and how that is said is each program's own.
+    /// The command is rejected, and each program has its own error text.
     has_own_error_text: bool,
 }
 
@@ -35,7 +35,7 @@ impl Step {
         self.line.split(' ')
     }
 
-    /// No command but a wish of the test: this part of the tree goes.
+    /// The path of a `(remove PATH)` step, which deletes a part of the tree and runs no command.
     pub fn removed(&self) -> Option<&str> {
         self.line.strip_prefix("(remove ")?.strip_suffix(')')
     }
@@ -69,7 +69,7 @@ pub fn now_ms() -> i64 {
     i64::try_from(since_epoch.as_millis()).unwrap()
 }
 
-/// Turns the times of `tree.txt` into real ones and back.
+/// Converts the times of `tree.txt` to real ones and back.
 pub struct Times {
     start: i64,
 }
@@ -79,7 +79,7 @@ impl Times {
         Self { start: now_ms() / 1000 }
     }
 
-    /// `"@N"` becomes the time N seconds before the start.
+    /// Replaces `"@N"` by the time N seconds before the start.
     fn to_real(&self, text: &str) -> String {
         let mut parts = text.split("\"@");
         let mut real = parts.next().unwrap_or_default().to_owned();
@@ -90,7 +90,7 @@ impl Times {
         real
     }
 
-    /// Times become `"@N"` or, where they were written during the test, `"NOW"`; keys are sorted.
+    /// Replaces times by `"@N"` or, if they were written during the test, `"NOW"`; sorts keys.
     fn to_recorded(&self, value: Value) -> Value {
         match value {
             Value::Number(number) => match number.as_f64() {
@@ -107,7 +107,7 @@ impl Times {
                     ("formats", Value::String(formats)) => (key, Value::String(in_order(&formats))),
                     (_, value) => (key, self.to_recorded(value)),
                 };
-                // Nodepool 11 writes builds without what is empty, ours as they were.
+                // Nodepool 11 omits empty fields of builds when it writes them; our command keeps them.
                 let is_left_out = |key: &str, value: &Value| {
                     matches!(key, "builder" | "builder_id" | "formats") && (value.is_null() || value == "")
                 };
@@ -127,14 +127,14 @@ impl Times {
     }
 }
 
-/// Formats are a set; Nodepool 11 sorts them whenever it writes them, ours leaves them as they were.
+/// Formats are a set. Nodepool 11 sorts them whenever it writes them; our command leaves their order.
 fn in_order(formats: &str) -> String {
     let mut formats: Vec<&str> = formats.split(',').collect();
     formats.sort_unstable();
     formats.join(",")
 }
 
-/// The tree below `/nodepool` as it was last looked at.
+/// The tree below `/nodepool` as it was last read.
 pub struct GoldenTree {
     zk: Arc<RealConnection>,
     last_read: BTreeMap<String, Vec<u8>>,
@@ -161,17 +161,17 @@ impl GoldenTree {
     }
 
     async fn read_all(&self) -> BTreeMap<String, Vec<u8>> {
-        let (mut found, mut left) = (BTreeMap::new(), vec!["/nodepool".to_owned()]);
-        while let Some(path) = left.pop() {
+        let (mut found, mut unread) = (BTreeMap::new(), vec!["/nodepool".to_owned()]);
+        while let Some(path) = unread.pop() {
             let (data, _) = self.zk.get(&path).await.unwrap();
             let (names, _) = self.zk.children(&path).await.unwrap();
-            left.extend(names.into_iter().map(|name| format!("{path}/{name}")));
+            unread.extend(names.into_iter().map(|name| format!("{path}/{name}")));
             found.insert(path, data.to_vec());
         }
         found
     }
 
-    /// What has changed since the last look.
+    /// The changes since the last read.
     pub async fn changes(&mut self, times: &Times) -> String {
         let now = self.read_all().await;
         let mut text = String::new();
@@ -184,8 +184,8 @@ impl GoldenTree {
             text.push_str(format!("{change} {path} {}", times.record(data)).trim_end());
             text.push('\n');
         }
-        let gone = self.last_read.keys().filter(|path| !now.contains_key(*path));
-        for path in gone.filter(|path| !is_created_by_reads(path)) {
+        let deleted = self.last_read.keys().filter(|path| !now.contains_key(*path));
+        for path in deleted.filter(|path| !is_created_by_reads(path)) {
             text.push_str(&format!("removed {path}\n"));
         }
         self.last_read = now;
@@ -193,13 +193,13 @@ impl GoldenTree {
     }
 }
 
-/// Nodepool 11 makes these when it only looks; ours makes none.
+/// Nodepool 11 creates these paths by reading; our command creates none.
 fn is_created_by_reads(path: &str) -> bool {
     let is_node_lock = path.starts_with("/nodepool/nodes/") && path.ends_with("/lock");
     is_node_lock || path.starts_with("/nodepool/components")
 }
 
-/// What was said, in a form that both programs can have in common.
+/// The output of a command, in a form that is the same for both programs.
 pub fn entry(implementation: Implementation, step: &Step, output: &CommandOutput) -> String {
     let typed = if step.typed.is_empty() { String::new() } else { format!(" < {}", step.typed.trim_end()) };
     let mut text = format!("$ nodepool {}{typed}\n", step.line);
@@ -221,13 +221,13 @@ pub fn entry(implementation: Implementation, step: &Step, output: &CommandOutput
     text
 }
 
-/// What an export has written, by path.
+/// The content of an export, by path.
 pub fn exported(file: &Path, times: &Times) -> String {
     let data: BTreeMap<String, String> = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     data.iter().map(|(path, text)| format!("exported {path} {}\n", times.record(text.as_bytes()))).collect()
 }
 
-/// `DD:HH:MM:SS` becomes `DD:HH:**:**`.
+/// Replaces `DD:HH:MM:SS` by `DD:HH:**:**`.
 fn without_ages(line: &str) -> String {
     let is_age = |word: &str| {
         let digits = word.strip_prefix('-').unwrap_or(word);
@@ -237,7 +237,7 @@ fn without_ages(line: &str) -> String {
     line.split(' ').map(masked).collect::<Vec<_>>().join(" ")
 }
 
-/// The columns by which ours sorts, most important first.
+/// The columns by which our command sorts, most important first.
 fn order(names: &[&str]) -> Vec<usize> {
     let keys: &[&str] = match names {
         ["Build ID", ..] => &["Image", "Build ID", "Provider", "Upload ID"],
@@ -248,7 +248,7 @@ fn order(names: &[&str]) -> Vec<usize> {
     keys.iter().filter_map(|key| names.iter().position(|name| name == key)).collect()
 }
 
-/// The rows of each table in our order; a row may have several lines, of which only the first has an id.
+/// The rows of each table in our order. A row may have several lines, of which only the first has an id.
 fn sorted(lines: &[String]) -> Vec<String> {
     let mut done = Vec::new();
     let mut rest = lines.iter().peekable();
@@ -278,10 +278,10 @@ fn cells(line: &str) -> Vec<&str> {
     line.trim_matches('|').split('|').map(str::trim).collect()
 }
 
-/// Fails with the first step that differs.
+/// Panics at the first step that differs.
 pub fn assert_same(played: &str, expected: &str) {
     for (played, expected) in played.split("\n$ ").zip(expected.split("\n$ ")) {
-        assert!(played == expected, "\n--- here\n{played}\n--- Nodepool 11\n{expected}\n");
+        assert!(played == expected, "\n--- ours\n{played}\n--- Nodepool 11\n{expected}\n");
     }
     assert_eq!(played.len(), expected.len(), "steps are missing");
 }

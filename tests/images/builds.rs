@@ -1,4 +1,4 @@
-//! Builds of images: when one is begun, what the command is given, and what is recorded of its end.
+//! Image builds: when a build starts, the arguments of its command, and the record of its result.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,6 @@ use nodepool_zk::locks::lock::{make_path, try_lock};
 use nodepool_zk::paths;
 use zookeeper_server::types::CreateMode;
 
-// operations.md checks 42, 44, 51 and §5.4; zookeeper.md check 98
 #[test]
 fn an_image_without_a_build_is_built() {
     on_real_time(async {
@@ -40,7 +39,6 @@ fn an_image_without_a_build_is_built() {
     });
 }
 
-// operations.md checks 10, 52 and §5.3.3; zookeeper.md check 89
 #[test]
 fn a_build_request_is_deleted_only_when_its_build_exists() {
     on_real_time(async {
@@ -55,7 +53,7 @@ fn a_build_request_is_deleted_only_when_its_build_exists() {
         assert!(failed.unwrap().1.formats.is_empty());
         harness.remove_flag_file("fail");
         harness.until_built("debian", 2).await;
-        until("the request to go", async || !harness.is_build_requested("debian").await).await;
+        until("the request to be deleted", async || !harness.is_build_requested("debian").await).await;
         let calls = harness.calls().len();
         harness.request_build("other").await;
         tokio::task::yield_now().await;
@@ -63,7 +61,6 @@ fn a_build_request_is_deleted_only_when_its_build_exists() {
     });
 }
 
-// operations.md §5.7, check 9; zookeeper.md check 89
 #[test]
 fn a_paused_image_is_not_built_until_resumed() {
     on_real_time(async {
@@ -86,7 +83,6 @@ fn a_paused_image_is_not_built_until_resumed() {
     });
 }
 
-// operations.md §5.3.2, check 38
 #[test]
 fn an_old_or_incomplete_build_is_rebuilt() {
     on_real_time(async {
@@ -116,13 +112,12 @@ fn a_build_expires_without_any_other_event() {
     });
 }
 
-// operations.md §5.3.4
 #[test]
 fn an_image_that_another_builder_builds_is_not_built() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let directory = paths::image_builds_lock(&"debian".into());
-        let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("nobody has it");
+        let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("the lock is free");
         let two = [(); 2].map(|()| {
             let images = ["name: debian, formats: [raw]", "name: other, formats: [raw]"];
             harness.start_with(&images, |options| options.build_workers = 3)
@@ -135,27 +130,25 @@ fn an_image_that_another_builder_builds_is_not_built() {
     });
 }
 
-// operations.md checks 41, 45 and §4.2
 #[test]
 fn failed_builds_and_builds_without_a_file_are_recorded_as_failed() {
     on_real_time(async {
-        for (mark, image) in [
+        for (flag, image) in [
             ("fail", "name: debian, formats: [raw]"),
             ("empty", "name: debian, formats: [raw]"),
             ("hang", "name: debian, formats: [raw], build-timeout: 1"),
         ] {
             let harness = BuilderHarness::new();
-            harness.create_flag_file(mark);
+            harness.create_flag_file(flag);
             let _builder = harness.start(&[image]);
-            until(mark, async || harness.count_builds("debian", BuildState::Failed).await >= 1).await;
-            assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 0, "{mark}");
-            harness.remove_flag_file(mark);
+            until(flag, async || harness.count_builds("debian", BuildState::Failed).await >= 1).await;
+            assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 0, "{flag}");
+            harness.remove_flag_file(flag);
             harness.until_built("debian", 1).await;
         }
     });
 }
 
-// operations.md check 46
 #[test]
 fn a_build_whose_record_was_deleted_leaves_no_file() {
     on_real_time(async {
@@ -168,7 +161,7 @@ fn a_build_whose_record_was_deleted_leaves_no_file() {
         harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
         harness.remove_flag_file("hang");
         let is_of_build = |name: &String| name.contains(id.as_str());
-        until("its files to go", async || {
+        until("its files to be deleted", async || {
             let claims = names(&harness.path("images/.builds"));
             !names(&harness.path("images")).iter().chain(&claims).any(is_of_build)
         })
@@ -182,13 +175,13 @@ fn an_unwritable_directory_fails_builds_until_writable() {
     on_real_time(async {
         for folder in ["images", "logs"] {
             let harness = BuilderHarness::new();
-            let here = harness.path(folder);
-            let _ = std::fs::remove_dir(&here);
-            std::fs::write(&here, "a file is in the way").unwrap();
+            let directory = harness.path(folder);
+            let _ = std::fs::remove_dir(&directory);
+            std::fs::write(&directory, "a file is in the way").unwrap();
             let _builder = harness.start(&["name: debian, formats: [raw]"]);
             until(folder, async || harness.count_builds("debian", BuildState::Failed).await >= 1).await;
-            std::fs::remove_file(&here).unwrap();
-            std::fs::create_dir(&here).unwrap();
+            std::fs::remove_file(&directory).unwrap();
+            std::fs::create_dir(&directory).unwrap();
             harness.until_built("debian", 1).await;
         }
     });
@@ -204,7 +197,7 @@ fn a_missing_build_command_fails_the_build_and_leaves_no_files() {
             options.cleanup_interval = Seconds(1.0);
         });
         until("a failure", async || harness.count_builds("debian", BuildState::Failed).await == 1).await;
-        until("nothing to be left", async || {
+        until("the build to be deleted", async || {
             harness.builds("debian").await.is_empty() && names(&harness.path("images/.builds")).is_empty()
         })
         .await;
@@ -223,8 +216,8 @@ fn a_build_whose_record_was_deleted_is_cancelled() {
         until("the command to run", async || !harness.calls().is_empty()).await;
         let (id, _) = harness.builds("debian").await.remove(0);
         harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
-        let mark = format!("{}/images/debian-{id}", harness.folder.path().display());
-        until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
+        let image_path = format!("{}/images/debian-{id}", harness.folder.path().display());
+        until("its processes to end", async || !crate::in_process_builder::is_running(&image_path)).await;
     });
 }
 
@@ -237,13 +230,13 @@ fn session_loss_cancels_a_build_and_kills_its_processes() {
         until("the command to run", async || !harness.calls().is_empty()).await;
         harness.zookeeper.expire(builder.session_id);
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
-        let mark = format!("{}/images/debian-", harness.folder.path().display());
-        until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
-        assert_eq!(harness.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
+        let image_path = format!("{}/images/debian-", harness.folder.path().display());
+        until("its processes to end", async || !crate::in_process_builder::is_running(&image_path)).await;
+        assert_eq!(harness.builds("debian").await[0].1.state, BuildState::Building, "the next session cleans up");
     });
 }
 
-/// A build has gigabytes of temporary files, and file systems that it has mounted.
+/// A cancelled build has gigabytes of temporary files and mounted file systems to clean up.
 #[test]
 fn a_build_cancelled_by_session_loss_may_clean_up() {
     on_real_time(async {
@@ -255,8 +248,8 @@ fn a_build_cancelled_by_session_loss_may_clean_up() {
         harness.zookeeper.expire(builder.session_id);
         builder.running.await.unwrap();
         until("the build to exit", async || harness.path("exited").exists()).await;
-        let mark = format!("{}/images/debian-", harness.folder.path().display());
-        until("its processes to end", async || !crate::in_process_builder::is_running(&mark)).await;
+        let image_path = format!("{}/images/debian-", harness.folder.path().display());
+        until("its processes to end", async || !crate::in_process_builder::is_running(&image_path)).await;
     });
 }
 
@@ -267,13 +260,12 @@ fn a_build_is_newer_than_one_with_a_future_timestamp() {
         harness.put_foreign_build("debian", -3600.0, &["raw"]).await;
         let _builder = harness.start(&["name: debian, formats: [raw, qcow2]", "name: other, formats: [raw]"]);
         let builds = harness.until_built("debian", 2).await;
-        assert_eq!(builds[1].1.formats.len(), 2, "the one that has both formats is the newest: {builds:?}");
+        assert_eq!(builds[1].1.formats.len(), 2, "the build with both formats is the newest: {builds:?}");
         harness.until_built("other", 1).await;
-        assert_eq!(harness.builds("debian").await.len(), 2, "and no other one is needed");
+        assert_eq!(harness.builds("debian").await.len(), 2, "no further build is needed");
     });
 }
 
-// operations.md §2.3: SIGINT to a builder
 #[test]
 fn a_graceful_stop_finishes_the_running_build_and_starts_none() {
     on_real_time(async {

@@ -1,4 +1,4 @@
-//! What goes and what stays: old builds and uploads, half-finished and failed ones, those that nobody takes, and their files.
+//! Deletion and retention: old, interrupted and failed builds and uploads, images without a provider, and their files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn start(harness: &BuilderHarness, images: &[&str], providers: &[&str]) -> Build
     harness.start_for(images, providers, with_short_cleanup_interval)
 }
 
-/// Files and claims of a build.
+/// Whether files or a claim of the build exist.
 fn has_files(harness: &BuilderHarness, id: &BuildId) -> bool {
     let images = harness.path("images");
     let claims = images.join(".builds");
@@ -39,13 +39,13 @@ fn formats(harness: &BuilderHarness, id: &BuildId) -> BTreeSet<String> {
 }
 
 async fn until_deleted(harness: &BuilderHarness, id: &BuildId) {
-    until(&format!("build {id} to go"), async || {
-        !harness.builds("debian").await.iter().any(|(there, _)| there == id) && !has_files(harness, id)
+    until(&format!("build {id} to be deleted"), async || {
+        !harness.builds("debian").await.iter().any(|(existing, _)| existing == id) && !has_files(harness, id)
     })
     .await;
 }
 
-/// Another build, uploaded to all providers.
+/// Requests another build and waits until all providers have it.
 async fn build_again(harness: &BuilderHarness, providers: &[&str]) -> BuildId {
     let before: BTreeSet<BuildId> = harness.builds("debian").await.into_iter().map(|(id, _)| id).collect();
     harness.request_build("debian").await;
@@ -67,7 +67,6 @@ async fn build_again(harness: &BuilderHarness, providers: &[&str]) -> BuildId {
     id
 }
 
-// operations.md §5.6.6, check 38; zookeeper.md check 95
 #[test]
 fn only_the_current_and_the_previous_build_are_kept() {
     on_real_time(async {
@@ -81,13 +80,12 @@ fn only_the_current_and_the_previous_build_are_kept() {
         }
         until_deleted(&harness, &ids[0]).await;
         assert!(has_files(&harness, &ids[1]) && has_files(&harness, &ids[2]));
-        until("its images to go", async || harness.cloud.ids().len() == 4).await;
+        until("its images to be deleted", async || harness.cloud.ids().len() == 4).await;
         assert_eq!(harness.uploads("debian").await.len(), 4);
         assert_eq!(harness.count_builds("debian", BuildState::Ready).await, 2);
     });
 }
 
-// operations.md §5.6.6: providers that lag
 #[test]
 fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
     on_real_time(async {
@@ -101,7 +99,7 @@ fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
         for _ in 0..3 {
             build_again(&harness, &["one"]).await;
         }
-        until("the surplus at one to go", async || {
+        until("the surplus uploads of provider one to be deleted", async || {
             harness.count_uploads("debian", "one", UploadState::Ready).await == 2
         })
         .await;
@@ -111,7 +109,6 @@ fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
     });
 }
 
-// operations.md §5.8, check 34
 #[test]
 fn removing_an_image_from_a_provider_deletes_only_its_uploads() {
     on_real_time(async {
@@ -120,18 +117,17 @@ fn removing_an_image_from_a_provider_deletes_only_its_uploads() {
         harness.until_uploaded("debian", "one", 1).await;
         harness.until_uploaded("debian", "two", 1).await;
         builder.reconfigure(harness.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []", TWO])).await;
-        until("its uploads to go", async || harness.uploads("debian").await.len() == 1).await;
+        until("its uploads to be deleted", async || harness.uploads("debian").await.len() == 1).await;
         assert_eq!(harness.count_uploads("debian", "two", UploadState::Ready).await, 1);
         let ids = harness.cloud.ids();
         assert_eq!(ids.len(), 1, "{ids:?}");
-        // Of a provider that is gone altogether, nothing is touched.
+        // Uploads of a provider that is no longer configured at all are not touched.
         builder.reconfigure(harness.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []"])).await;
         build_again(&harness, &[]).await;
         assert_eq!(harness.count_uploads("debian", "two", UploadState::Ready).await, 1);
     });
 }
 
-// operations.md check 35
 #[test]
 fn an_unconfigured_image_is_deleted_completely() {
     on_real_time(async {
@@ -148,7 +144,6 @@ fn an_unconfigured_image_is_deleted_completely() {
     });
 }
 
-// operations.md check 36
 #[test]
 fn a_builder_without_the_provider_keeps_builds_of_others() {
     on_real_time(async {
@@ -156,7 +151,7 @@ fn a_builder_without_the_provider_keeps_builds_of_others() {
         harness.put_foreign_build("debian", 10.0, &["raw"]).await;
         let _builder = start(&harness, &[DEBIAN, "name: other, formats: [raw]"], &[]);
         harness.until_built("other", 1).await;
-        // A build that failed goes with a look at everything: there were several of them.
+        // A full clean-up deletes each failed build, so several of them run.
         for age in [100.0, 200.0, 300.0] {
             harness.put_foreign_build("debian", age, &["raw"]).await;
             let builds = harness.builds("debian").await;
@@ -169,7 +164,6 @@ fn a_builder_without_the_provider_keeps_builds_of_others() {
     });
 }
 
-// operations.md checks 37, 39, 47
 #[test]
 fn files_are_deleted_first_and_cloud_deletion_is_retried() {
     on_real_time(async {
@@ -179,20 +173,22 @@ fn files_are_deleted_first_and_cloud_deletion_is_retried() {
         let first = harness.builds("debian").await[0].0.clone();
         harness.cloud.state().delete_failures = 6;
         harness.set_build("debian", &first, BuildState::Deleting).await;
-        until("its files to go", async || !has_files(&harness, &first)).await;
+        until("its files to be deleted", async || !has_files(&harness, &first)).await;
         assert_eq!(harness.uploads("debian").await.iter().filter(|(key, _)| key.build == first).count(), 1);
         until_deleted(&harness, &first).await;
         assert!(harness.cloud.state().deletions >= 7);
-        until("what was rebuilt", async || harness.count_uploads("debian", "one", UploadState::Ready).await == 1).await;
+        until("the upload of the rebuilt image", async || {
+            harness.count_uploads("debian", "one", UploadState::Ready).await == 1
+        })
+        .await;
     });
 }
 
-// operations.md checks 6, 12 and §5.8
 #[test]
 fn an_upload_deleted_by_command_is_uploaded_again() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        // No look at everything comes along.
+        // No full clean-up runs.
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Seconds(1000.0));
         harness.until_uploaded("debian", "one", 1).await;
         let (key, _) = harness.uploads("debian").await.remove(0);
@@ -208,7 +204,6 @@ fn an_upload_deleted_by_command_is_uploaded_again() {
     });
 }
 
-// operations.md check 40; zookeeper.md check 97; §5.9
 #[test]
 fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
     on_real_time(async {
@@ -230,17 +225,16 @@ fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
                 ("nodepool_provider_name", provider),
             ]
         };
-        harness.cloud.put("left", &marks("0000000007", "one"));
+        harness.cloud.put("leaked", &marks("0000000007", "one"));
         harness.cloud.put("another-upload", &marks("0000000001", "one"));
         harness.cloud.put("another-provider", &marks("0000000007", "two"));
-        harness.cloud.put("a-stranger", &[]);
+        harness.cloud.put("foreign", &[]);
         let _builder = start(&harness, &["name: debian, formats: [qcow2]"], &[ONE]);
-        until("the record to go", async || harness.uploads("debian").await.is_empty()).await;
-        assert_eq!(harness.cloud.ids(), ["a-stranger", "another-provider", "another-upload"]);
+        until("the record to be deleted", async || harness.uploads("debian").await.is_empty()).await;
+        assert_eq!(harness.cloud.ids(), ["another-provider", "another-upload", "foreign"]);
     });
 }
 
-// operations.md §5.6.5, check 41
 #[test]
 fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
     on_real_time(async {
@@ -260,7 +254,7 @@ fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
             options.upload_interval = Seconds(2.0);
         });
         until("a failed upload", async || harness.count_uploads("debian", "one", UploadState::Failed).await == 1).await;
-        until("one upload that is ready", async || {
+        until("one ready upload", async || {
             let uploads = harness.uploads("debian").await;
             uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
         })
@@ -268,7 +262,6 @@ fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
     });
 }
 
-// operations.md §5.9: a crash during a build
 #[test]
 fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
     on_real_time(async {
@@ -279,7 +272,7 @@ fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
         let id = harness.builds("debian").await[0].0.clone();
         harness.zookeeper.expire(builder.session_id);
         builder.running.await.unwrap();
-        std::fs::write(harness.path("images").join(format!("debian-{id}.raw")), "half of it").unwrap();
+        std::fs::write(harness.path("images").join(format!("debian-{id}.raw")), "partial").unwrap();
         harness.remove_flag_file("hang");
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         until_deleted(&harness, &id).await;
@@ -287,7 +280,7 @@ fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
     });
 }
 
-// operations.md §5.6.7: what the original deletes too much
+// Nodepool 11 deletes such files.
 #[test]
 fn unrelated_files_are_never_deleted() {
     on_real_time(async {
@@ -303,7 +296,7 @@ fn unrelated_files_are_never_deleted() {
     });
 }
 
-// operations.md check 13: the owner of the files was away; and a builder of Nodepool 11 was there before
+// The record is deleted while the builder that has the files is down. Files of Nodepool 11 have no claim at first.
 #[test]
 fn a_restarted_builder_deletes_files_of_its_previous_process() {
     on_real_time(async {
@@ -313,14 +306,14 @@ fn a_restarted_builder_deletes_files_of_its_previous_process() {
         builder.process.stop();
         builder.running.await.unwrap();
         let id = harness.builds("debian").await[0].0.clone();
-        // As Nodepool 11 would have left it.
+        // Nodepool 11 leaves no claims.
         std::fs::remove_dir_all(harness.path("images/.builds")).unwrap();
         let builder = start(&harness, &[DEBIAN], &[ONE]);
         let claim = harness.path("images/.builds").join(format!("debian-{id}"));
         until("the claim", async || Path::exists(&claim)).await;
         builder.process.stop();
         builder.running.await.unwrap();
-        // Others have removed its record meanwhile.
+        // Another builder has deleted the record meanwhile.
         nodepool_zk::txn::delete_tree::delete_tree(harness.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
             .await
             .unwrap();
@@ -329,7 +322,6 @@ fn a_restarted_builder_deletes_files_of_its_previous_process() {
     });
 }
 
-// operations.md §5.6.9, check 49
 #[test]
 fn formats_uploaded_everywhere_are_deleted_unless_kept() {
     on_real_time(async {
@@ -345,22 +337,21 @@ fn formats_uploaded_everywhere_are_deleted_unless_kept() {
         harness.until_uploaded("debian", "one", 1).await;
         harness.until_uploaded("debian", "two", 1).await;
         let (id, _) = harness.builds("debian").await.remove(0);
-        until("the raw file to go", async || !formats(&harness, &id).contains("raw")).await;
+        until("the raw file to be deleted", async || !formats(&harness, &id).contains("raw")).await;
         let sums = |format: &str| [format.to_owned(), format!("{format}.md5"), format!("{format}.sha256")];
-        let left: BTreeSet<String> = ["d".to_owned()].into_iter().chain(sums("qcow2")).chain(sums("vhd")).collect();
-        assert_eq!(formats(&harness, &id), left);
-        // The folder of a build goes with it, whichever of its formats are left.
+        let expected: BTreeSet<String> = ["d".to_owned()].into_iter().chain(sums("qcow2")).chain(sums("vhd")).collect();
+        assert_eq!(formats(&harness, &id), expected);
+        // The `.d` folder is deleted with the build only, whichever of its formats remain.
         builder.reconfigure(harness.yaml(&["name: other, formats: [raw]"], &[])).await;
         harness.until_built("other", 1).await;
         assert_eq!(
             harness.count_builds("debian", BuildState::Ready).await,
             1,
-            "its uploads are of providers that are not configured"
+            "uploads of unconfigured providers keep the build"
         );
     });
 }
 
-// operations.md check 12
 #[test]
 fn a_build_without_its_directory_is_deleted() {
     on_real_time(async {
@@ -374,7 +365,6 @@ fn a_build_without_its_directory_is_deleted() {
     });
 }
 
-// operations.md §5.6.3
 #[test]
 fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
     on_real_time(async {
@@ -382,22 +372,22 @@ fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
         harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey { provider: "one".into(), image: "debian".into(), build, upload: "0000000001".into() };
-        harness.cloud.put("left", &[]);
+        harness.cloud.put("leaked", &[]);
         crate::in_process_launcher::image_records::record_upload(
             &harness.zk,
             &key,
             UploadState::Failed,
             5.0,
-            Some("left"),
+            Some("leaked"),
         )
         .await;
         let _builder = start(&harness, &["name: debian, formats: [qcow2]"], &[ONE]);
-        until("the record to go", async || harness.uploads("debian").await.is_empty()).await;
+        until("the record to be deleted", async || harness.uploads("debian").await.is_empty()).await;
         assert!(harness.cloud.ids().is_empty());
     });
 }
 
-// A builder that died while a cloud stored its image: it was there when nobody looked for it any more.
+// A builder died while a cloud stored its image, which appeared only after the search for it.
 #[test]
 fn a_late_cloud_image_is_deleted_with_its_upload() {
     on_real_time(async {
@@ -409,7 +399,7 @@ fn a_late_cloud_image_is_deleted_with_its_upload() {
         let marks: Vec<(&str, &str)> = marks.iter().map(|(mark, value)| (mark.as_str(), value.as_str())).collect();
         harness.cloud.put("late", &marks);
         harness.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
-        until("both images to go", async || {
+        until("both images to be deleted", async || {
             let ids = harness.cloud.ids();
             !ids.contains(&"late".to_owned()) && !ids.contains(&"image-1".to_owned())
         })
@@ -427,13 +417,13 @@ fn files_of_an_old_build_are_deleted_during_a_rebuild() {
         let before = BuildKey { image: "debian".into(), build: "00000000deadbeef".into() };
         let images = ImagesDir::new(harness.path("images"));
         images.claim(&before).unwrap();
-        std::fs::write(images.file(&before, "raw"), "all but finished").unwrap();
-        until("what has failed before to go", async || !images.file(&before, "raw").exists()).await;
-        assert_eq!(harness.calls().len(), 1, "it is built all the time");
+        std::fs::write(images.file(&before, "raw"), "partial").unwrap();
+        until("the files of the failed build to be deleted", async || !images.file(&before, "raw").exists()).await;
+        assert_eq!(harness.calls().len(), 1, "the same build is still running");
     });
 }
 
-/// Nobody knows whether the cloud has images of them, so each waits for its cloud: there may not be more and more of them.
+/// The cloud may have images of failed uploads, so their records wait until it can be listed. Their number is bounded.
 #[test]
 fn failed_uploads_do_not_accumulate_while_a_cloud_is_down() {
     on_real_time(async {
@@ -447,19 +437,19 @@ fn failed_uploads_do_not_accumulate_while_a_cloud_is_down() {
             options.cleanup_interval = Seconds(0.2);
             options.upload_interval = Seconds(0.05);
         });
-        let mut most = 0;
+        let mut max_records = 0;
         until("thirty attempts", async || {
-            most = most.max(harness.uploads("debian").await.len());
+            max_records = max_records.max(harness.uploads("debian").await.len());
             harness.cloud.orders_of("one").len() >= 30
         })
         .await;
-        assert!(most <= 4, "{most} records of one upload");
+        assert!(max_records <= 4, "{max_records} records of one upload");
         {
             let mut state = harness.cloud.state();
             state.upload_failures.clear();
             state.lists_fail = false;
         }
-        until("one upload that is ready, and nothing else", async || {
+        until("exactly one upload, which is ready", async || {
             let uploads = harness.uploads("debian").await;
             uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
         })

@@ -1,4 +1,4 @@
-//! Uploads of builds: which go where, what a cloud is told, what is recorded, and what becomes of those that fail.
+//! Image uploads: their providers, the metadata sent to the cloud, the record, and retries after a failure.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +23,6 @@ use python_yaml::diagnostics::Diagnostic;
 const DEBIAN: &str = "name: debian, formats: [raw], username: admin, python-path: /py, metadata: {a: top, b: top}";
 const TAKES_DEBIAN: &str = "name: one, cloud: c, diskimages: [{name: debian, meta: {b: own, flag: true}}]";
 
-// operations.md §5.5, check 43; zookeeper.md §1.6
 #[test]
 fn a_build_is_uploaded_to_every_provider_in_its_format() {
     on_real_time(async {
@@ -61,7 +60,7 @@ fn a_build_is_uploaded_to_every_provider_in_its_format() {
         assert_eq!(order.marks, marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
         let file = harness.path("images").join(format!("debian-{build}.qcow2"));
         assert_eq!((&order.file, order.size, order.format.as_str()), (&file, 6, "qcow2"));
-        // The command has left no checksums.
+        // The command has written no checksums.
         assert_eq!(order.md5.as_deref(), Some("4802fcebd761ca4f04c9a6320330fd10"));
         assert_eq!(order.sha256.as_ref().map(String::len), Some(64));
         let (key, record) = uploads.iter().find(|(key, _)| key.provider.as_str() == "two").unwrap();
@@ -71,7 +70,6 @@ fn a_build_is_uploaded_to_every_provider_in_its_format() {
     });
 }
 
-// operations.md §5.7, check 50
 #[test]
 fn paused_providers_get_no_uploads_but_paused_images_do() {
     on_real_time(async {
@@ -89,7 +87,6 @@ fn paused_providers_get_no_uploads_but_paused_images_do() {
     });
 }
 
-// operations.md check 33
 #[test]
 fn a_failed_upload_is_retried_after_the_others() {
     on_real_time(async {
@@ -114,23 +111,23 @@ fn hook(harness: &BuilderHarness, script: &str) -> String {
     format!("name: one, cloud: c, post-upload-hook: {}, diskimages: [{{name: debian}}]", path.display())
 }
 
-// operations.md §5.5.7, check 48
 #[test]
 fn a_hook_runs_for_each_image_and_a_rejected_image_is_deleted() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        let here = harness.folder.path().display().to_string();
-        let provider = hook(&harness, &format!("echo \"$1 $2 $3\" >> {here}/hooked; test ! -e {here}/refuse"));
+        let directory = harness.folder.path().display().to_string();
+        let provider =
+            hook(&harness, &format!("echo \"$1 $2 $3\" >> {directory}/hooked; test ! -e {directory}/refuse"));
         harness.create_flag_file("refuse");
         let _builder = harness.start_for(&[DEBIAN], &[&provider], |_| {});
-        until("a refusal", async || harness.count_uploads("debian", "one", UploadState::Failed).await > 0).await;
-        until("its image to go", async || harness.cloud.state().deletions > 0).await;
+        until("a rejected image", async || harness.count_uploads("debian", "one", UploadState::Failed).await > 0).await;
+        until("its image to be deleted", async || harness.cloud.state().deletions > 0).await;
         harness.remove_flag_file("refuse");
         harness.until_uploaded("debian", "one", 1).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let uploads = harness.uploads("debian").await;
         let id = uploads.last().unwrap().1.external_id.clone().unwrap();
-        let line = format!("one {id} {here}/images/debian-{build}.qcow2");
+        let line = format!("one {id} {directory}/images/debian-{build}.qcow2");
         assert_eq!(std::fs::read_to_string(harness.path("hooked")).unwrap().lines().last(), Some(line.as_str()));
         assert_eq!(harness.cloud.ids(), [id.to_string()]);
     });
@@ -152,7 +149,6 @@ fn a_hanging_hook_times_out_and_failed_deletion_is_recorded() {
     });
 }
 
-// operations.md §5.5.3, §5.5.9
 #[test]
 fn an_upload_in_progress_elsewhere_is_not_repeated() {
     on_real_time(async {
@@ -160,7 +156,7 @@ fn an_upload_in_progress_elsewhere_is_not_repeated() {
         harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (id, _) = harness.builds("debian").await.remove(0);
         let directory = paths::image_uploads_lock(&"debian".into(), &id, &"one".into());
-        let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("nobody has it");
+        let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("the lock is free");
         let file = harness.path("images").join(format!("debian-{id}.qcow2"));
         std::fs::write(&file, "image\n").unwrap();
         let elsewhere = "name: other, formats: [qcow2]";
@@ -176,7 +172,6 @@ fn an_upload_in_progress_elsewhere_is_not_repeated() {
     });
 }
 
-// config.md: image-name-format
 #[test]
 fn an_invalid_image_name_format_creates_no_record() {
     on_real_time(async {
@@ -190,7 +185,7 @@ fn an_invalid_image_name_format_creates_no_record() {
     });
 }
 
-// operations.md §5.9: crash during an upload, or between the upload and its record
+// A crash during an upload, or between the upload and its record.
 #[test]
 fn an_upload_of_a_dead_builder_is_resumed() {
     on_real_time(async {
@@ -208,14 +203,13 @@ fn an_upload_of_a_dead_builder_is_resumed() {
             .await;
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
         harness.until_uploaded("debian", "one", 1).await;
-        let [(again, taken)] = &harness.uploads("debian").await[..] else { panic!("one upload") };
-        assert_eq!((again, &taken.external_id), (&key, &record.external_id));
+        let [(again, resumed)] = &harness.uploads("debian").await[..] else { panic!("one upload") };
+        assert_eq!((again, &resumed.external_id), (&key, &record.external_id));
         assert!(harness.cloud.orders_of("one").last().unwrap().may_exist);
         assert_eq!(harness.cloud.ids().len(), 1);
     });
 }
 
-// operations.md check 34
 #[test]
 fn an_added_provider_gets_the_newest_build_without_a_rebuild() {
     on_real_time(async {
@@ -242,7 +236,7 @@ fn uploads_run_in_parallel_only_across_workers() {
     });
 }
 
-/// A cloud whose driver cannot be opened before what it reads beside its section is there.
+/// A cloud whose driver fails to open until a file that it reads exists.
 struct DelayedDrivers {
     is_available: Arc<AtomicBool>,
     cloud: ImageCloud,
@@ -265,16 +259,16 @@ impl ExtraDrivers for DelayedDrivers {
 fn a_provider_that_starts_late_gets_its_uploads() {
     on_real_time(async {
         let harness = BuilderHarness::new();
-        let is_there = Arc::<AtomicBool>::default();
-        let late = DelayedDrivers { is_available: is_there.clone(), cloud: harness.cloud.clone() };
-        let _builder = harness.start_with_drivers(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
+        let is_available = Arc::<AtomicBool>::default();
+        let drivers = DelayedDrivers { is_available: is_available.clone(), cloud: harness.cloud.clone() };
+        let _builder = harness.start_with_drivers(&[DEBIAN], &[TAKES_DEBIAN], Box::new(drivers), |_| {});
         harness.until_built("debian", 1).await;
-        is_there.store(true, Relaxed);
+        is_available.store(true, Relaxed);
         harness.until_uploaded("debian", "one", 1).await;
     });
 }
 
-// All launchers went on with the older image until the clock had come so far.
+// Launchers used the older image until the clock had reached its timestamp.
 #[test]
 fn an_upload_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {
@@ -286,6 +280,6 @@ fn an_upload_is_newer_than_one_with_a_future_timestamp() {
         harness.request_build("debian").await;
         harness.until_uploaded("debian", "one", 2).await;
         let newest = harness.uploads("debian").await.into_iter().max_by_key(|(_, upload)| upload.state_time);
-        assert_ne!(newest.expect("there are two").0.build, old.build);
+        assert_ne!(newest.expect("there are two uploads").0.build, old.build);
     });
 }

@@ -1,4 +1,4 @@
-//! The example driver: a request is served by a VM of its cloud, and used up again.
+//! The example driver: a request is served by a VM of its cloud, which is deleted after use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ providers:
         labels: [{name: small, cloud-image: debian, instance-type: large}]
 ";
 
-// drivers.md 2.12
 #[test]
 fn a_request_is_served_by_a_vm_that_is_deleted_after_use() {
     on_paused_time(async {
@@ -44,11 +43,11 @@ fn a_request_is_served_by_a_vm_that_is_deleted_after_use() {
         let addresses = [&node.interface_ip, &node.public_ipv4, &node.public_ipv6, &node.private_ipv4];
         assert_eq!(addresses.map(Option::as_deref), [Some("fake"); 4]);
         assert_eq!((node.username.as_deref(), node.host_keys.len()), (Some("zuul"), 1));
-        assert_eq!(*node.external_id, format!("np{}", request.nodes[0]), "the name is the id");
+        assert_eq!(*node.external_id, format!("np{}", request.nodes[0]), "the hostname is the id");
 
         let nodes = consumer.accept(&id).await;
         consumer.use_and_release(nodes).await;
-        until("the nodes are gone", async || consumer.nodes().await.is_empty()).await;
+        until("the nodes are deleted", async || consumer.nodes().await.is_empty()).await;
         let mut calls = BTreeMap::new();
         while let Ok(sample) = samples.try_recv() {
             if sample.kind == SampleKind::Counter {
@@ -65,22 +64,21 @@ fn a_vm_id_is_known_before_creation_and_unlisted_after_deletion() {
     crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(YAML);
         provider.submit(1, launch("np0000000001"));
-        let (_, JobEvent::InstanceKnown(id)) = provider.next().await else { panic!("the id is told first") };
+        let (_, JobEvent::InstanceKnown(id)) = provider.next().await else { panic!("the id is reported first") };
         assert_eq!(id.to_string(), "np0000000001");
         assert!(matches!(provider.wait_for_end().await.1, Ok(Outcome::Launched(_))));
         assert_eq!(provider.run(Job::Delete(id)).await, Ok(Outcome::Deleted));
-        let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list fails") };
+        let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list failed") };
         assert!(inventory.instances().is_empty());
     });
 }
 
-// config.md 10.12
 #[test]
 fn omitted_keys_have_the_defaults_of_nodepool_11() {
     crate::provider_harness::on_paused_time(async {
         let facts = ProviderHarness::of_config(YAML).facts();
-        let launching = facts.launch_config.as_ref().unwrap();
-        assert_eq!((launching.attempts, launching.boot_timeout), (3, Seconds(60.0)));
+        let launch_config = facts.launch_config.as_ref().unwrap();
+        assert_eq!((launch_config.attempts, launch_config.boot_timeout), (3, Seconds(60.0)));
         let began = tokio::time::Instant::now();
         let mut provider = ProviderHarness::of_config(YAML);
         for _ in 0..3 {

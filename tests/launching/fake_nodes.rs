@@ -1,4 +1,4 @@
-//! Nodes from a cloud, by the fake one: launched, handed out, used and deleted; attempts, quota, requests that vanish.
+//! Nodes of the fake cloud: launched, fulfilled, used and deleted; attempts, quota, and deleted requests.
 
 use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
 use nodepool::actors::runtime::clock;
@@ -30,7 +30,7 @@ async fn started(yaml: &str) -> (Consumer, InProcessDaemon) {
     (consumer, process)
 }
 
-// zookeeper.md check 26, drivers.md 1.7.3: what a launched node's record says
+// The record of a launched node is complete.
 #[test]
 fn a_used_node_is_deleted_with_its_server() {
     on_paused_time(async {
@@ -51,11 +51,10 @@ fn a_used_node_is_deleted_with_its_server() {
 
         let nodes = consumer.accept(&id).await;
         consumer.use_and_release(nodes).await;
-        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the node is deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
-// zookeeper.md check 28
 #[test]
 fn nodes_are_listed_in_the_order_of_the_requested_labels() {
     on_paused_time(async {
@@ -70,7 +69,6 @@ fn nodes_are_listed_in_the_order_of_the_requested_labels() {
     });
 }
 
-// zookeeper.md checks 32 and 33
 #[test]
 fn a_request_waits_for_capacity() {
     on_paused_time(async {
@@ -81,15 +79,14 @@ fn a_request_waits_for_capacity() {
         let second = consumer.submit_labels(&["a"]).await;
         let third = consumer.submit_labels(&["a", "a", "a"]).await;
         let third = consumer.wait_for_end(&third).await;
-        assert_eq!(third.state, RequestState::Failed, "it can never be served");
+        assert_eq!(third.state, RequestState::Failed, "the request can never be served");
         let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
-        until("the second waits for room", is_pending).await;
+        until("the second waits for capacity", is_pending).await;
         consumer.use_and_release(first_nodes).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
     });
 }
 
-// zookeeper.md check 40 and R38
 #[test]
 fn the_oldest_idle_node_is_evicted_for_capacity() {
     on_paused_time(async {
@@ -107,12 +104,15 @@ fn the_oldest_idle_node_is_evicted_for_capacity() {
         let id = consumer.submit_labels(&["b"]).await;
         let request = consumer.wait_for_end(&id).await;
         assert_eq!(request.state, RequestState::Fulfilled);
-        let left: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
-        assert_eq!(left, [idle[1].clone(), idle[2].clone(), request.nodes[0].clone()], "only the oldest has gone");
+        let remaining: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(
+            remaining,
+            [idle[1].clone(), idle[2].clone(), request.nodes[0].clone()],
+            "only the oldest is deleted"
+        );
     });
 }
 
-// zookeeper.md R38: not one that the request itself is going to take.
 #[test]
 fn a_node_that_the_request_will_reuse_is_not_evicted() {
     on_paused_time(async {
@@ -123,7 +123,7 @@ fn a_node_that_the_request_will_reuse_is_not_evicted() {
         let first = consumer.submit_labels(&["a"]).await;
         let idle = consumer.wait_for_end(&first).await.nodes;
         consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
-        until("it is idle", async || consumer.ready_nodes().await == 1).await;
+        until("the node is idle", async || consumer.ready_nodes().await == 1).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
         assert_eq!(consumer.node(&idle[0]).await.unwrap().state, NodeState::Ready);
@@ -133,7 +133,6 @@ fn a_node_that_the_request_will_reuse_is_not_evicted() {
     });
 }
 
-// zookeeper.md check 43, drivers.md 1.7.3
 #[test]
 fn a_failed_server_is_replaced_until_attempts_are_exhausted() {
     on_paused_time(async {
@@ -150,11 +149,11 @@ fn a_failed_server_is_replaced_until_attempts_are_exhausted() {
         let id = consumer.submit_labels(&["a"]).await;
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
-        until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the failed node is deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
-// zookeeper.md check 55, as architecture.md has it: nobody waits for nodes that nobody wants
+// No launch continues for a deleted request.
 #[test]
 fn a_deleted_request_leaves_no_nodes_behind() {
     on_paused_time(async {
@@ -171,7 +170,7 @@ fn a_deleted_request_leaves_no_nodes_behind() {
         })
         .await;
         consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
-        until("nothing is left", async || consumer.nodes().await.is_empty()).await;
+        until("all nodes are deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
@@ -190,7 +189,7 @@ fn throttling_fails_no_request() {
     });
 }
 
-// zookeeper.md check 27. The life of a node: claim, begin, id, ready and fulfilled; deleting, gone.
+// The transactions of a node: claim, begin, id, ready with fulfilled; deleting, deleted.
 #[test]
 fn a_node_lifecycle_takes_six_transactions() {
     on_paused_time(async {
@@ -200,18 +199,17 @@ fn a_node_lifecycle_takes_six_transactions() {
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let id = consumer.submit_labels(&["a"]).await;
-        let asked = zookeeper.last_zxid();
+        let submitted = zookeeper.last_zxid();
         consumer.wait_for_end(&id).await;
-        assert_eq!(zookeeper.last_zxid() - asked, 4);
+        assert_eq!(zookeeper.last_zxid() - submitted, 4);
         let nodes = consumer.accept(&id).await;
         consumer.use_and_release(nodes).await;
         let used = zookeeper.last_zxid();
-        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the node is deleted", async || consumer.nodes().await.is_empty()).await;
         assert_eq!(zookeeper.last_zxid() - used, 2);
     });
 }
 
-// zookeeper.md checks 35 and 37
 #[test]
 fn an_exhausted_quota_fails_no_request() {
     on_paused_time(async {
@@ -238,14 +236,13 @@ fn an_unknown_flavor_declines_only_its_label() {
         let (good, bad) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await);
         assert_eq!(consumer.wait_for_end(&good).await.state, RequestState::Fulfilled);
         assert_eq!(consumer.wait_for_end(&bad).await.state, RequestState::Failed);
-        let asking =
+        let replies =
             process.shared.explain_registry.request_all(ExplainRequest(bad), std::time::Duration::from_secs(5)).await;
-        let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
+        let why = replies.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
         assert!(why.starts_with("node type(s) [b] not available: Unable to find flavor"), "{why}");
     });
 }
 
-// zookeeper.md check 69
 #[test]
 fn server_deletion_is_retried_until_it_succeeds() {
     on_paused_time(async {
@@ -254,28 +251,27 @@ fn server_deletion_is_retried_until_it_succeeds() {
         consumer.wait_for_end(&first).await;
         let nodes = consumer.accept(&first).await;
         consumer.use_and_release(nodes).await;
-        until("all are gone", async || consumer.nodes().await.is_empty()).await;
+        until("all are deleted", async || consumer.nodes().await.is_empty()).await;
         drop(process);
     });
 }
 
-// zookeeper.md checks 52, 53 and 81
 #[test]
 fn min_ready_nodes_are_created_and_new_ones_share_their_zone() {
     on_paused_time(async {
         let yaml = cloud("", "    fake: {boot-time: 5}\n").replace("{name: a}", "{name: a, min-ready: 2}");
         let (consumer, _process) = started(&yaml).await;
         until("two are ready", async || consumer.ready_nodes().await == 2).await;
-        until("no request is left of that", async || consumer.requests().await.is_empty()).await;
-        let kept: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        until("the min-ready requests are deleted", async || consumer.requests().await.is_empty()).await;
+        let idle_nodes: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
         let id = consumer.submit_labels(&["a", "b", "a"]).await;
         let request = consumer.wait_for_end(&id).await;
-        assert!(kept.contains(&request.nodes[0]), "{kept:?} {:?}", request.nodes);
+        assert!(idle_nodes.contains(&request.nodes[0]), "{idle_nodes:?} {:?}", request.nodes);
         let mut zones = Vec::new();
         for id in &request.nodes {
             zones.push(consumer.node(id).await.unwrap().az);
         }
-        // The zones take turns, but all nodes of a request share the one of its first reused node.
+        // Zones alternate, but all nodes of a request share the zone of its first reused node.
         assert!(zones[0].is_some() && zones.iter().all(|zone| *zone == zones[0]), "{zones:?}");
         until("two others are ready", async || {
             let idle = consumer.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).count();
@@ -285,7 +281,6 @@ fn min_ready_nodes_are_created_and_new_ones_share_their_zone() {
     });
 }
 
-// zookeeper.md checks 32 and 34
 #[test]
 fn foreign_servers_reduce_the_available_capacity() {
     on_paused_time(async {
@@ -296,20 +291,19 @@ fn foreign_servers_reduce_the_available_capacity() {
         let never = consumer.submit_labels(&["b", "b", "b", "b"]).await;
         assert_eq!(consumer.wait_for_end(&never).await.state, RequestState::Failed);
         let is_pending = async || consumer.request(&waiting).await.unwrap().state == RequestState::Pending;
-        until("it waits for room", is_pending).await;
-        // It goes away unserved, and nothing waits for it any more.
+        until("the request waits for capacity", is_pending).await;
+        // The request is deleted unserved, and waits no longer.
         consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
         let nodes = consumer.accept(&first).await;
         consumer.use_and_release(nodes).await;
-        until("all are gone", async || consumer.nodes().await.is_empty()).await;
+        until("all are deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
-// zookeeper.md checks 65 and 70
 #[test]
 fn nodes_of_a_provider_that_cannot_open_are_kept() {
     on_paused_time(async {
-        let yaml = cloud("", "") + "  - {name: shut, driver: openstack, cloud: nobody-has-this-cloud, pools: []}\n";
+        let yaml = cloud("", "") + "  - {name: shut, driver: openstack, cloud: no-such-cloud, pools: []}\n";
         let (consumer, _process) = started(&yaml).await;
         let used = async |provider: &str| {
             let mut node = Node::new(NodeState::Used, clock::now());
@@ -321,7 +315,7 @@ fn nodes_of_a_provider_that_cannot_open_are_kept() {
             NodeId::from(paths::name(&path))
         };
         let (of_shut, of_lab) = (used("shut").await, used("lab").await);
-        until("the node of the other provider is gone", async || consumer.node(&of_lab).await.is_none()).await;
+        until("the node of the other provider is deleted", async || consumer.node(&of_lab).await.is_none()).await;
         assert_eq!(consumer.node(&of_shut).await.map(|node| node.state), Some(NodeState::Used));
     });
 }

@@ -1,4 +1,4 @@
-//! What the fake cloud makes of networks, images and volumes, the ports it begins with, and its faults.
+//! Networks, images and volumes of the fake cloud, its initial ports, and its faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn started_as(mut process: InProcessDaemon) -> (Consumer, InProcessDaemon)
     (consumer, process)
 }
 
-/// Asks for one node and gets it.
+/// Submits a request for one node and returns the node.
 async fn got(consumer: &Consumer, label: &str) -> Node {
     let id = consumer.submit_labels(&[label]).await;
     let request = consumer.wait_for_end(&id).await;
@@ -54,17 +54,16 @@ async fn launched(provider: &mut ProviderHarness, hostname: &str) -> Result<Inst
 }
 
 async fn listed(provider: &mut ProviderHarness) -> Vec<Instance> {
-    let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list fails") };
+    let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list failed") };
     inventory.instances().to_vec()
 }
 
-// drivers.md 2.11
 #[test]
 fn addresses_are_those_of_the_networks() {
     let cases = [
         ("fake-public-network-name", ["fake", "", "fake", "fake", "fake"]),
         ("fake-private-network-name", ["fake", "", "fake", "fake", "fake"]),
-        ("nobody-knows-this-network", ["fake", "", "fake", "fake", "fake"]),
+        ("unknown-network", ["fake", "", "fake", "fake", "fake"]),
         ("no-auto-ip-network-name", ["", "", "fake", "fake", "fake"]),
         ("fake-ipv6-network-name", ["fake", "fake_v6", "fake", "fake_v6", "fake_host_id"]),
         ("no-auto-ip-network-name, fake-ipv6-network-name", ["fake", "fake_v6", "fake", "fake_v6", "fake_host_id"]),
@@ -80,7 +79,6 @@ fn addresses_are_those_of_the_networks() {
     }
 }
 
-// config.md check 33
 #[test]
 fn the_networks_of_a_label_replace_those_of_its_pool() {
     on_paused_time(async {
@@ -93,7 +91,6 @@ fn the_networks_of_a_label_replace_those_of_its_pool() {
     });
 }
 
-// drivers.md 2.11, config.md check 44
 #[test]
 fn a_label_with_a_missing_image_is_declined_with_a_reason() {
     on_paused_time(async {
@@ -102,11 +99,11 @@ fn a_label_with_a_missing_image_is_declined_with_a_reason() {
         got(&consumer, "small").await;
         let id = consumer.submit_labels(&["other"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
-        let asking = process.shared.explain_registry.request_all(ExplainRequest(id), Duration::from_secs(5)).await;
-        let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
+        let replies = process.shared.explain_registry.request_all(ExplainRequest(id), Duration::from_secs(5)).await;
+        let why = replies.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
         assert!(why.contains("Unable to find image missing: the fake cloud has Fake Precise"), "{why}");
     });
-    // What is named by its id is taken as it is, and a cloud may be given other images.
+    // An image id is used without a lookup, and the fake cloud may be configured with other images.
     for (knobs, label) in [("", "by-id"), ("    fake: {images: [missing]}\n", "missing")] {
         on_paused_time(async move {
             let other = format!("          - {{name: other, cloud-image: {label}, min-ram: 8192}}\n");
@@ -125,11 +122,10 @@ fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
         let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192, "volumes": 1, "volume-gb": 9});
         assert_eq!(serde_json::json!(node.resources.unwrap()), resources);
         let two = consumer.submit_labels(&["small", "small"]).await;
-        assert_eq!(consumer.wait_for_end(&two).await.state, RequestState::Failed, "there is one volume");
+        assert_eq!(consumer.wait_for_end(&two).await.state, RequestState::Failed, "the cloud has one volume");
     });
 }
 
-// drivers.md 2.1.8 and 2.11
 #[test]
 fn leaked_ports_are_deleted_after_two_listings() {
     on_paused_time(async {
@@ -155,23 +151,23 @@ fn ports_are_kept_after_one_listing_or_if_too_many() {
     crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
         assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
-        let tidy = async |provider: &mut ProviderHarness, ports: bool, doing: CleanMode| {
-            let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode: doing }).await else {
-                panic!("the look fails")
+        let clean = async |provider: &mut ProviderHarness, ports: bool, mode: CleanMode| {
+            let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode }).await else {
+                panic!("the clean-up failed")
             };
             assert!(done.failed.is_empty(), "{done:?}");
             done
         };
-        let tidied = async |provider: &mut ProviderHarness, ports: bool, budget: usize| {
-            let done = tidy(provider, ports, CleanMode::Delete { budget }).await;
+        let delete_unused = async |provider: &mut ProviderHarness, ports: bool, budget: usize| {
+            let done = clean(provider, ports, CleanMode::Delete { budget }).await;
             (done.deleted.get("ports").copied(), done.exceeded.get("ports").copied())
         };
-        assert_eq!(tidied(&mut provider, true, 5).await, (None, None), "the first look");
-        assert_eq!(tidied(&mut provider, true, 1).await, (None, Some(2)));
-        assert_eq!(tidied(&mut provider, false, 5).await, (None, None));
-        assert_eq!(tidy(&mut provider, true, CleanMode::DryRun).await.unused["ports"].len(), 2);
-        assert_eq!(tidied(&mut provider, true, 5).await, (Some(2), None));
-        assert_eq!(tidied(&mut provider, true, 5).await, (None, None));
+        assert_eq!(delete_unused(&mut provider, true, 5).await, (None, None), "the first listing");
+        assert_eq!(delete_unused(&mut provider, true, 1).await, (None, Some(2)));
+        assert_eq!(delete_unused(&mut provider, false, 5).await, (None, None));
+        assert_eq!(clean(&mut provider, true, CleanMode::DryRun).await.unused["ports"].len(), 2);
+        assert_eq!(delete_unused(&mut provider, true, 5).await, (Some(2), None));
+        assert_eq!(delete_unused(&mut provider, true, 5).await, (None, None));
     });
 }
 
@@ -180,13 +176,13 @@ fn a_server_whose_create_reply_was_lost_is_found() {
     crate::provider_harness::on_paused_time(async {
         let mut provider = ProviderHarness::of_config(&cloud("    fake: {create-answer-lost-every: 1}\n", "", ""));
         assert!(matches!(launched(&mut provider, "np1").await, Err(CloudError::Failed { .. })));
-        let made = listed(&mut provider).await;
-        assert_eq!(made.len(), 1);
+        let created = listed(&mut provider).await;
+        assert_eq!(created.len(), 1);
         let Job::Launch(order) = launch("np1") else { unreachable!("launch makes a launch") };
         let again = LaunchOrder { may_exist: true, ..Arc::unwrap_or_clone(order) };
         let found = provider.run(Job::Launch(Arc::new(again))).await;
         assert!(
-            matches!(&found, Ok(Outcome::Launched(found)) if found.external_id == made[0].external_id),
+            matches!(&found, Ok(Outcome::Launched(found)) if found.external_id == created[0].external_id),
             "{found:?}"
         );
         assert_eq!(listed(&mut provider).await.len(), 1);
@@ -199,7 +195,7 @@ fn a_server_whose_create_reply_was_lost_is_found() {
     });
 }
 
-// drivers.md 2.11: an error whose text speaks of a quota
+// An error whose text mentions a quota.
 #[test]
 fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
     crate::provider_harness::on_paused_time(async {
@@ -209,7 +205,7 @@ fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
     });
 }
 
-// drivers.md 2.11: a creation that never finishes
+// A creation that never finishes.
 #[test]
 fn a_server_that_never_boots_ends_with_its_attempt() {
     on_paused_time(async {
@@ -224,11 +220,10 @@ fn a_server_that_never_boots_ends_with_its_attempt() {
         let (consumer, _process) = started(&cloud(knobs, "", "")).await;
         let id = consumer.submit_labels(&["small"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
-        until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the failed node is deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
-// drivers.md 2.11: extra console text
 #[test]
 fn consoles_and_addresses_are_as_configured() {
     crate::provider_harness::on_paused_time(async {

@@ -1,4 +1,4 @@
-//! What becomes of requests for which a pool has no room: one waits, pending, and others are told that the pool is paused.
+//! Requests for which a pool lacks capacity: one waits as pending, and the pool is registered as paused.
 
 use crate::in_process_launcher::fake_cloud::{is_paused, registration};
 use crate::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
@@ -8,16 +8,16 @@ use nodepool_zk::memory::MemoryZooKeeper;
 use nodepool_zk::paths;
 use tokio::task::JoinHandle;
 
-/// Pools of a fake cloud with the label `a`, each with room for so many nodes.
+/// Pools of a fake cloud with the label `a`, each with the given number of servers at most.
 async fn started(
     zookeeper: &MemoryZooKeeper,
     pools: &[(&str, i64, usize)],
 ) -> (Consumer, InProcessDaemon, JoinHandle<()>) {
     let pools: Vec<_> = pools
         .iter()
-        .map(|(name, priority, most)| {
+        .map(|(name, priority, max_servers)| {
             format!(
-                "      - {{name: {name}, priority: {priority}, max-servers: {most}, labels: [{{name: a, cloud-image: image, \
+                "      - {{name: {name}, priority: {priority}, max-servers: {max_servers}, labels: [{{name: a, cloud-image: image, \
                  flavor-name: Fake Flavor}}]}}\n"
             )
         })
@@ -44,7 +44,6 @@ async fn wait_for_state(consumer: &Consumer, id: &RequestId, state: RequestState
     until(&format!("request {id} becomes {state:?}"), async || self::state(consumer, id).await == state).await;
 }
 
-// zookeeper.md checks 33, 36 and 38
 #[test]
 fn the_first_request_lacking_capacity_pauses_the_pool() {
     on_paused_time(async {
@@ -57,11 +56,11 @@ fn the_first_request_lacking_capacity_pauses_the_pool() {
         wait_for_state(&consumer, &second, RequestState::Pending).await;
         until("the pool is paused", async || is_paused(&consumer, "main").await).await;
         let third = consumer.submit_labels(&["a", "a"]).await;
-        let unknown = consumer.submit_labels(&["unheard-of"]).await;
+        let unknown = consumer.submit_labels(&["unknown"]).await;
         assert_eq!(consumer.wait_for_end(&unknown).await.state, RequestState::Failed);
         assert_eq!(state(&consumer, &second).await, RequestState::Pending);
         assert_eq!(state(&consumer, &third).await, RequestState::Requested);
-        assert_eq!(consumer.nodes().await.len(), 2, "no node is made for them");
+        assert_eq!(consumer.nodes().await.len(), 2, "no node is created for them");
 
         consumer.use_and_release(used).await;
         assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled);
@@ -69,11 +68,10 @@ fn the_first_request_lacking_capacity_pauses_the_pool() {
         let used = consumer.accept(&second).await;
         consumer.use_and_release(used).await;
         assert_eq!(consumer.wait_for_end(&third).await.state, RequestState::Fulfilled);
-        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+        until("the pool is resumed", async || !is_paused(&consumer, "main").await).await;
     });
 }
 
-// zookeeper.md checks 33 and 62, config.md check 49
 #[test]
 fn a_full_preferred_pool_leaves_requests_to_the_next() {
     on_paused_time(async {
@@ -87,13 +85,13 @@ fn a_full_preferred_pool_leaves_requests_to_the_next() {
             assert_eq!(node.pool.as_ref().map(|name| name.as_str()), Some(pool));
             in_use.extend(consumer.accept(&id).await);
         }
-        // Now both are full, and one of them keeps it.
+        // Both pools are full now, and one of them accepts the request.
         let third = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &third, RequestState::Pending).await;
     });
 }
 
-// Everybody who follows components would hear of it twice for each request.
+// A short pause would be two events per request for everything that watches components.
 #[test]
 fn a_full_pool_is_not_paused_if_another_pool_serves_at_once() {
     on_paused_time(async {
@@ -108,14 +106,13 @@ fn a_full_pool_is_not_paused_if_another_pool_serves_at_once() {
         }
         assert_ne!(pools[0], pools[1]);
         assert_eq!(registration(&consumer, pools[0].as_str()).await.1, 0);
-        // Now both are full, and what lasts is told.
+        // Both pools are full now, and a lasting pause is registered.
         let third = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &third, RequestState::Pending).await;
         until("one is paused", async || is_paused(&consumer, "one").await || is_paused(&consumer, "other").await).await;
     });
 }
 
-// zookeeper.md check 56
 #[test]
 fn a_request_deleted_while_waiting_blocks_no_others() {
     on_paused_time(async {
@@ -126,7 +123,7 @@ fn a_request_deleted_while_waiting_blocks_no_others() {
         let second = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &second, RequestState::Pending).await;
         consumer.zk.delete(&paths::request(&second), -1).await.unwrap();
-        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+        until("the pool is resumed", async || !is_paused(&consumer, "main").await).await;
         let third = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &third, RequestState::Pending).await;
         consumer.use_and_release(used).await;

@@ -1,4 +1,4 @@
-//! Answers to writes that arrive after the news of what others did next: the picture does not go back.
+//! Replies to own writes that arrive after events of later foreign writes: the snapshot does not go back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,17 +30,17 @@ async fn start_harness() -> DelayedWriteHarness {
     for container in ["/nodepool/nodes", "/nodepool/requests"] {
         lock::make_path(&other, container).await.unwrap();
     }
-    let (zk, word) = delayed_replies(zookeeper.connect(), false);
+    let (zk, release_replies) = delayed_replies(zookeeper.connect(), false);
     let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
-    DelayedWriteHarness { other, store: Store::new(zk, Arc::new(mirror)), release_replies: word }
+    DelayedWriteHarness { other, store: Store::new(zk, Arc::new(mirror)), release_replies }
 }
 
 impl DelayedWriteHarness {
-    /// Waits for a picture.
+    /// Waits for a snapshot that satisfies the condition.
     async fn wait_for_snapshot(&self, what: &str, condition: impl Fn(&nodepool_model::snapshot::Snapshot) -> bool) {
         let mut snapshots = self.store.mirror().subscribe();
-        let seen = snapshots.wait_for(|snapshot| condition(snapshot));
-        tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| panic!("{what}")).unwrap();
+        let matching = snapshots.wait_for(|snapshot| condition(snapshot));
+        tokio::time::timeout(Duration::from_secs(10), matching).await.unwrap_or_else(|_| panic!("{what}")).unwrap();
     }
 }
 
@@ -48,7 +48,7 @@ fn ready() -> Node {
     Node::new(NodeState::Ready, Timestamp(1.0))
 }
 
-// A request withdrawn the moment it was fulfilled came back to life in the picture, and kept its nodes for ever.
+// A request that was deleted as soon as it was fulfilled reappeared in the snapshot, and its nodes stayed assigned.
 #[tokio::test]
 async fn a_node_deleted_before_its_write_reply_stays_deleted() {
     let harness = start_harness().await;
@@ -67,11 +67,11 @@ async fn a_node_deleted_before_its_write_reply_stays_deleted() {
         record.set_state(RequestState::Fulfilled, Timestamp(2.0));
         record.nodes = vec![node.clone()];
     });
-    let given = snapshot.node(&node).unwrap().change(node.clone(), |record| {
+    let assigned = snapshot.node(&node).unwrap().change(node.clone(), |record| {
         record.allocated_to = Some(request.clone());
     });
     let others = async {
-        // What we write ourselves shows when we hear of it; others see it before.
+        // Our own writes are in the snapshot only with their events or replies; other clients read them before.
         while harness.other.exists(&at_request).await.unwrap().unwrap().version == 0 {
             tokio::task::yield_now().await;
         }
@@ -79,13 +79,13 @@ async fn a_node_deleted_before_its_write_reply_stays_deleted() {
         harness.other.delete(&paths::node_lock(&node), -1).await.unwrap();
         harness.other.delete(&at_node, -1).await.unwrap();
         harness
-            .wait_for_snapshot("that both are gone", |snapshot| {
+            .wait_for_snapshot("that both are deleted", |snapshot| {
                 snapshot.request(&request).is_none() && snapshot.node(&node).is_none()
             })
             .await;
         harness.release_replies.send_replace(true);
     };
-    let (written, ()) = join(harness.store.fulfill(fulfilled, vec![given]), others).await;
+    let (written, ()) = join(harness.store.fulfill(fulfilled, vec![assigned]), others).await;
     written.unwrap();
     let snapshot = harness.store.mirror().snapshot();
     assert!(snapshot.request(&request).is_none() && snapshot.node(&node).is_none());
@@ -98,7 +98,7 @@ async fn a_node_deleted_before_its_create_reply_stays_deleted() {
         harness.wait_for_snapshot("the node", |snapshot| snapshot.node_count() == 1).await;
         let id = harness.store.mirror().snapshot().nodes().next().unwrap().0.clone();
         harness.other.delete(&paths::node(&id), -1).await.unwrap();
-        harness.wait_for_snapshot("that it is gone", |snapshot| snapshot.node_count() == 0).await;
+        harness.wait_for_snapshot("that the node is deleted", |snapshot| snapshot.node_count() == 0).await;
         harness.release_replies.send_replace(true);
     };
     let (registered, ()) = join(harness.store.register(ready()), others).await;

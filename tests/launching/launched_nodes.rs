@@ -1,4 +1,4 @@
-//! How requests get nodes of a cloud: what is reused and what is made, attempts and timeouts, and who declines.
+//! Requests served by nodes of a cloud: reused and launched nodes, attempts and timeouts, and declines.
 
 use std::time::Duration;
 
@@ -30,10 +30,10 @@ async fn fulfilled(consumer: &Consumer, id: &RequestId) -> Vec<NodeId> {
 }
 
 async fn node(consumer: &Consumer, id: &NodeId) -> Node {
-    consumer.node(id).await.unwrap_or_else(|| panic!("node {id} is gone"))
+    consumer.node(id).await.unwrap_or_else(|| panic!("node {id} does not exist"))
 }
 
-/// Has a node made that nobody uses.
+/// Launches a node and leaves it idle.
 async fn idle(consumer: &Consumer, label: &str) -> NodeId {
     let id = consumer.submit_labels(&[label]).await;
     let node = fulfilled(consumer, &id).await.remove(0);
@@ -42,7 +42,7 @@ async fn idle(consumer: &Consumer, label: &str) -> NodeId {
     node
 }
 
-// zookeeper.md checks 26 and 27: each state a watcher sees, and what is true of the nodes the moment the end is visible
+// Asserts each state that a watch observes, and the records of the nodes as soon as the end is visible.
 #[test]
 fn a_request_becomes_pending_then_fulfilled_with_ready_unlocked_nodes() {
     on_paused_time(async {
@@ -52,15 +52,15 @@ fn a_request_becomes_pending_then_fulfilled_with_ready_unlocked_nodes() {
         let id = consumer.submit(request).await;
         let mut states = vec![RequestState::Requested];
         while *states.last().unwrap() != RequestState::Fulfilled {
-            // The watch is there before the look, so that no change is missed between them.
+            // The watch is set before the read, so that no change is missed between them.
             let (_, changed) = consumer.zk.exists_and_watch(&paths::request(&id)).await.unwrap();
-            let seen = consumer.request(&id).await.unwrap();
-            if seen.state == *states.last().unwrap() {
+            let current = consumer.request(&id).await.unwrap();
+            if current.state == *states.last().unwrap() {
                 changed.await;
                 continue;
             }
-            states.push(seen.state);
-            for node in &seen.nodes {
+            states.push(current.state);
+            for node in &current.nodes {
                 let record = self::node(&consumer, node).await;
                 assert_eq!((record.state, record.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
                 assert_eq!(record.tenant_name.as_ref().map(|name| name.as_str()), Some("tenant-one"));
@@ -73,11 +73,11 @@ fn a_request_becomes_pending_then_fulfilled_with_ready_unlocked_nodes() {
     });
 }
 
-// zookeeper.md checks 28, 52 and 54: what is idle is taken, what is somebody's or of another pool is not, and the order is that of the wishes
+// Idle nodes are reused in the order of the requested labels. Allocated nodes and those of other pools are not.
 #[test]
 fn idle_nodes_are_assigned_in_order_of_the_requested_labels() {
     on_paused_time(async {
-        // Nodes of one request are of one zone.
+        // All nodes of a request share a zone.
         let mut both = single_provider(json!({"fake": {"zones": ["az1"]}}), json!({}));
         let mut other = both["providers"][0]["pools"][0].clone();
         (other["name"], other["priority"]) = (json!("other"), json!(200));
@@ -111,14 +111,13 @@ fn idle_nodes_are_assigned_in_order_of_the_requested_labels() {
     });
 }
 
-// zookeeper.md check 53
 #[test]
 fn all_nodes_of_a_request_share_the_zone_of_a_reused_idle_node() {
     on_paused_time(async {
         let pool = json!({"availability-zones": ["az1", "az2"]});
         let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), pool)).await;
-        let zone = async |id: &NodeId| node(&consumer, id).await.az.expect("it is somewhere");
-        // The zones take turns.
+        let zone = async |id: &NodeId| node(&consumer, id).await.az.expect("the node has a zone");
+        // Zones alternate.
         let (one, other) = (idle(&consumer, "a").await, idle(&consumer, "b").await);
         let (of_one, of_other) = (zone(&one).await, zone(&other).await);
         assert_ne!(of_one, of_other);
@@ -132,18 +131,17 @@ fn all_nodes_of_a_request_share_the_zone_of_a_reused_idle_node() {
             let nodes = consumer.accept(&id).await;
             consumer.use_and_release(nodes).await;
         }
-        // Nothing is idle any more.
+        // No node is idle any more.
         let id = consumer.submit_labels(&["a", "b"]).await;
         let nodes = fulfilled(&consumer, &id).await;
         assert_eq!(zone(&nodes[0]).await, zone(&nodes[1]).await);
     });
 }
 
-// zookeeper.md checks 29, 31 and 32, config.md check 47
 #[test]
 fn a_request_that_a_pool_can_never_serve_is_declined() {
     let cases = [
-        (json!({}), vec!["unheard-of"]),
+        (json!({}), vec!["unknown"]),
         (json!({"max-servers": 0}), vec!["a"]),
         (json!({"max-servers": -1}), vec!["a"]),
         (json!({"max-servers": 1}), vec!["a", "b"]),
@@ -162,7 +160,6 @@ fn a_request_that_a_pool_can_never_serve_is_declined() {
     }
 }
 
-// zookeeper.md check 30
 #[test]
 fn an_image_that_only_one_provider_has_is_served_there() {
     on_paused_time(async {
@@ -194,7 +191,7 @@ fn an_image_that_only_one_provider_has_is_served_there() {
         })
         .await;
         for _ in 0..5 {
-            let request = served().await.expect("it stays where it is");
+            let request = served().await.expect("the provider keeps the image");
             let node = node(&consumer, &request.nodes[0]).await;
             assert_eq!(node.provider.as_ref().map(|name| name.as_str()), Some("two"));
             assert_eq!(node.image_id, Some(paths::image_upload(&key)));
@@ -202,7 +199,6 @@ fn an_image_that_only_one_provider_has_is_served_there() {
     });
 }
 
-// zookeeper.md check 61
 #[test]
 fn a_preferred_provider_serves_first_and_blocks_nothing() {
     on_paused_time(async {
@@ -230,9 +226,9 @@ fn a_preferred_provider_serves_first_and_blocks_nothing() {
     });
 }
 
-// zookeeper.md checks 43 and 44: refused, broken and too slow, three times each
+// A rejected create call, a failed boot and a timeout, with three attempts each.
 #[test]
-fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
+fn an_unlaunchable_node_fails_its_request_after_the_last_attempt() {
     let cases = [
         json!({"fake": {"create-fails-every": 1}}),
         json!({"fake": {"boot-fails-every": 1}}),
@@ -250,12 +246,12 @@ fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
                 let took = (clock::now() - began).0;
                 assert!((6.0..9.0).contains(&took), "three attempts of two seconds take {took} s");
             }
-            until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+            until("the node is deleted", async || consumer.nodes().await.is_empty()).await;
         });
     }
 }
 
-// zookeeper.md check 46: the good node is freed while the request is still there
+// The good node is released while the request still exists.
 #[test]
 fn if_one_of_two_nodes_fails_the_other_is_released_at_once() {
     on_paused_time(async {
@@ -264,7 +260,7 @@ fn if_one_of_two_nodes_fails_the_other_is_released_at_once() {
         let id = consumer.submit_labels(&["a", "a"]).await;
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0));
-        until("the failed one is gone", async || consumer.nodes().await.len() == 1).await;
+        until("the failed node is deleted", async || consumer.nodes().await.len() == 1).await;
         let (good, node) = consumer.nodes().await.remove(0);
         assert!(node.is_idle(), "{node:?}");
         let next = consumer.submit_labels(&["a"]).await;
@@ -272,7 +268,6 @@ fn if_one_of_two_nodes_fails_the_other_is_released_at_once() {
     });
 }
 
-// zookeeper.md checks 48 and 49, config.md checks 28 and 32: who is connected to, and how
 #[test]
 fn host_keys_follow_connection_type_and_settings() {
     on_paused_time(async {
@@ -318,7 +313,7 @@ fn host_keys_follow_connection_type_and_settings() {
     });
 }
 
-// zookeeper.md check 55, as architecture.md has it: what is ready is kept for others, and nobody waits for what is not
+// Ready nodes are released for other requests, and booting nodes are not awaited.
 #[test]
 fn a_deleted_request_frees_its_ready_nodes_and_its_lock() {
     on_paused_time(async {
@@ -328,19 +323,19 @@ fn a_deleted_request_frees_its_ready_nodes_and_its_lock() {
         let id = consumer.submit_labels(&["a", "a"]).await;
         let count =
             async |state: NodeState| consumer.nodes().await.iter().filter(|(_, node)| node.state == state).count();
-        until("one is ready and one is tried again", async || {
+        until("one is ready and one is in its second attempt", async || {
             count(NodeState::Ready).await == 1 && count(NodeState::Building).await == 1
         })
         .await;
         consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
-        until("the ready one is idle", async || consumer.ready_nodes().await == 1).await;
-        until("the other one is gone", async || consumer.nodes().await.len() == 1).await;
+        until("the ready node is idle", async || consumer.ready_nodes().await == 1).await;
+        until("the other node is deleted", async || consumer.nodes().await.len() == 1).await;
         let contenders = lock::contenders(&consumer.zk, &paths::request_lock(&id)).await;
-        assert!(!contenders.is_ok_and(|contenders| !contenders.is_empty()), "its lock is held");
+        assert!(!contenders.is_ok_and(|contenders| !contenders.is_empty()), "the lock of the request is held");
         let next = consumer.submit_labels(&["a"]).await;
         fulfilled(&consumer, &next).await;
-        assert_eq!(consumer.nodes().await.len(), 1, "it is used");
-        assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing is left to clean up");
+        assert_eq!(consumer.nodes().await.len(), 1, "the next request reuses the node");
+        assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing remains to clean up");
     });
 }
 
@@ -351,33 +346,33 @@ fn a_lock_contender_does_not_delay_the_end_of_a_request() {
             start_fake_launcher(&single_provider(json!({"fake": {"boot-time": 20}}), json!({}))).await;
         let id = consumer.submit_labels(&["a", "b"]).await;
         let directory = paths::request_lock(&id);
-        until("it is accepted", async || consumer.count(&directory).await == 1).await;
-        let prefix = paths::contender_prefix(&directory, "somebody");
-        let somebody = consumer.zk.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
-        let (somebody, _) = somebody.unwrap();
+        until("the request is accepted", async || consumer.count(&directory).await == 1).await;
+        let prefix = paths::contender_prefix(&directory, "other");
+        let contender = consumer.zk.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
+        let (contender, _) = contender.unwrap();
         fulfilled(&consumer, &id).await;
-        let (left, _) = consumer.zk.children(&directory).await.unwrap();
-        assert_eq!(left, [paths::name(&somebody)]);
+        let (remaining, _) = consumer.zk.children(&directory).await.unwrap();
+        assert_eq!(remaining, [paths::name(&contender)]);
     });
 }
 
-// zookeeper.md check 57
 #[test]
 fn a_locked_request_is_served_with_its_changes_after_unlocking() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(json!({}), json!({}))).await;
-        let before = json::to_bytes(&request_for(&["unheard-of"]));
-        // Nobody can serve it as it is at first, and who looks at it declines it.
+        let before = json::to_bytes(&request_for(&["unknown"]));
+        // No pool can serve the first version of the request, so an unlocked one would be declined.
         lock::make_path(&consumer.zk, "/nodepool/requests-lock").await.unwrap();
         let path = "/nodepool/requests/200-0000009999";
         let id = RequestId::from(paths::name(path));
-        let held = lock::try_lock(&consumer.zk, &paths::request_lock(&id), "").await.unwrap().expect("it is free");
+        let held =
+            lock::try_lock(&consumer.zk, &paths::request_lock(&id), "").await.unwrap().expect("the lock is free");
         lock::make_path(&consumer.zk, "/nodepool/requests").await.unwrap();
         consumer.zk.create(path, before.clone().into(), CreateMode::Persistent).await.unwrap();
         let other = consumer.submit_labels(&["b"]).await;
         fulfilled(&consumer, &other).await;
         sleep(Duration::from_secs(60)).await;
-        assert_eq!(consumer.zk.get(path).await.unwrap().0, before, "nobody has written to it");
+        assert_eq!(consumer.zk.get(path).await.unwrap().0, before, "the record is unchanged");
         let mut revised = request_for(&["a"]);
         revised.relative_priority = 7;
         consumer.zk.set(path, json::to_bytes(&revised).into(), -1).await.unwrap();

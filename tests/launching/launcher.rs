@@ -1,4 +1,4 @@
-//! The launcher's tree of actors on a ZooKeeper in memory and on paused time.
+//! The actors of a launcher on a ZooKeeper in memory and on paused time.
 
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use zookeeper_server::types::CreateMode;
 
 const TWO_HOSTS: &[&str] = &["name: fake-h1, labels: [a], max-parallel-jobs: 2", "name: fake-h2, labels: [b]"];
 
-// zookeeper.md checks 26, 27, 90
 #[test]
 fn a_ready_node_is_assigned_in_one_transaction() {
     on_paused_time(async {
@@ -43,11 +42,11 @@ fn a_ready_node_is_assigned_in_one_transaction() {
             labels
         };
         assert_eq!(labels, ["b", "a"]);
-        assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing is left to clean up");
+        assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing remains to clean up");
     });
 }
 
-/// More than a pool takes up in one pass, and no tick helps.
+/// More requests than one scheduling pass accepts, without polling.
 #[test]
 fn hundreds_of_requests_are_served_without_polling() {
     on_paused_time(async {
@@ -55,15 +54,14 @@ fn hundreds_of_requests_are_served_without_polling() {
         let process = InProcessDaemon::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
         let (_zookeeper, consumer, _process) = crate::in_process_launcher::start_process(process, 300).await;
         let ids = futures::future::join_all((0..300).map(|_| consumer.submit_labels(&["a"]))).await;
-        let mut given = std::collections::BTreeSet::new();
+        let mut assigned = std::collections::BTreeSet::new();
         for id in ids {
-            given.extend(consumer.wait_for_end(&id).await.nodes);
+            assigned.extend(consumer.wait_for_end(&id).await.nodes);
         }
-        assert_eq!(given.len(), 300);
+        assert_eq!(assigned.len(), 300);
     });
 }
 
-// zookeeper.md checks 90 and 99
 #[test]
 fn a_used_static_node_is_reregistered_in_its_slot() {
     on_paused_time(async {
@@ -83,7 +81,6 @@ fn a_used_static_node_is_reregistered_in_its_slot() {
     });
 }
 
-// zookeeper.md checks 71, 100
 #[test]
 fn nodes_of_a_withdrawn_request_are_released() {
     on_paused_time(async {
@@ -93,13 +90,12 @@ fn nodes_of_a_withdrawn_request_are_released() {
         consumer.wait_for_end(&id).await;
         assert_eq!(consumer.ready_nodes().await, 0);
         consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
-        until("the node to be free", async || consumer.ready_nodes().await == 1).await;
+        until("the node to be idle", async || consumer.ready_nodes().await == 1).await;
         let (_, node) = consumer.nodes().await.pop().unwrap();
-        assert_eq!(node.slot, Some(0), "it is the same node, not a new one");
+        assert_eq!(node.slot, Some(0), "the node is the same one");
     });
 }
 
-// zookeeper.md checks 64, 80
 #[test]
 fn after_session_expiry_the_launcher_keeps_its_name() {
     on_paused_time(async {
@@ -129,7 +125,6 @@ async fn registered(consumer: &Consumer) -> Vec<String> {
     ids
 }
 
-// zookeeper.md checks 60, 63
 #[test]
 fn two_launchers_fail_requests_that_both_declined() {
     on_paused_time(async {
@@ -143,10 +138,10 @@ fn two_launchers_fail_requests_that_both_declined() {
         let (one, two) = (consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["a"]).await);
         let (one, two) = (consumer.wait_for_end(&one).await, consumer.wait_for_end(&two).await);
         assert_ne!(one.nodes, two.nodes);
-        let nobody = consumer.submit_labels(&["c"]).await;
-        let nobody = consumer.wait_for_end(&nobody).await;
-        assert_eq!((nobody.state, nobody.declined_by.len()), (RequestState::Failed, 2));
-        assert!(nobody.nodes.is_empty());
+        let unserved = consumer.submit_labels(&["c"]).await;
+        let unserved = consumer.wait_for_end(&unserved).await;
+        assert_eq!((unserved.state, unserved.declined_by.len()), (RequestState::Failed, 2));
+        assert!(unserved.nodes.is_empty());
     });
 }
 
@@ -178,7 +173,6 @@ fn after_a_short_disconnection_nothing_was_missed() {
     });
 }
 
-// config.md checks 38, 43, 46
 #[test]
 fn a_changed_file_is_applied_and_a_broken_one_is_not() {
     on_paused_time(async {
@@ -204,11 +198,10 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
         .await;
         let id = consumer.submit_labels(&["b"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
-        assert_eq!(registered(&consumer).await, before, "the pool's worker was not restarted");
+        assert_eq!(registered(&consumer).await, before, "the pool worker is not restarted");
     });
 }
 
-// config.md check 39, zookeeper.md check 84
 #[test]
 fn a_removed_provider_is_unregistered_and_its_nodes_stay() {
     on_paused_time(async {
@@ -221,7 +214,6 @@ fn a_removed_provider_is_unregistered_and_its_nodes_stay() {
     });
 }
 
-// zookeeper.md checks 74, 77
 #[test]
 fn empty_nodes_and_old_lock_directories_are_deleted() {
     on_paused_time(async {
@@ -231,15 +223,14 @@ fn empty_nodes_and_old_lock_directories_are_deleted() {
         for path in [paths::node(&empty), paths::node_lock(&empty), stale.to_owned()] {
             consumer.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
         }
-        until("the empty node to go", async || consumer.count("/nodepool/nodes").await == 1).await;
+        until("the empty node to be deleted", async || consumer.count("/nodepool/nodes").await == 1).await;
         tokio::time::sleep(Duration::from_secs(8 * 3600 - 200)).await;
-        assert!(consumer.zk.exists(stale).await.unwrap().is_some(), "younger than eight hours");
+        assert!(consumer.zk.exists(stale).await.unwrap().is_some(), "the directory is younger than eight hours");
         tokio::time::sleep(Duration::from_secs(400)).await;
         assert!(consumer.zk.exists(stale).await.unwrap().is_none());
     });
 }
 
-// zookeeper.md checks 75, 76, config.md check 50
 #[test]
 fn held_nodes_expire_at_the_moment_they_are_due() {
     on_paused_time(async {
@@ -255,7 +246,6 @@ fn held_nodes_expire_at_the_moment_they_are_due() {
     });
 }
 
-// zookeeper.md check 59
 #[test]
 fn unreadable_records_block_nothing_and_are_kept() {
     on_paused_time(async {
@@ -263,8 +253,8 @@ fn unreadable_records_block_nothing_and_are_kept() {
         let consumer = Consumer::of(&zookeeper);
         lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
         lock::make_path(&consumer.zk, "/nodepool/requests").await.unwrap();
-        let rubbish: [&[u8]; 5] = [b"{", b"\xff\xfe", b"[]", br#"{"state": "asleep"}"#, br#"{"state": "ready"}"#];
-        for (number, data) in rubbish.iter().enumerate() {
+        let unreadable: [&[u8]; 5] = [b"{", b"\xff\xfe", b"[]", br#"{"state": "asleep"}"#, br#"{"state": "ready"}"#];
+        for (number, data) in unreadable.iter().enumerate() {
             let mode = CreateMode::Persistent;
             let data = Bytes::from_static(data);
             consumer.zk.create(&format!("/nodepool/nodes/000000{number:04}"), data.clone(), mode).await.unwrap();
@@ -280,7 +270,7 @@ fn unreadable_records_block_nothing_and_are_kept() {
         let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!(consumer.count("/nodepool/nodes").await, 6, "nothing is deleted on suspicion");
+        assert_eq!(consumer.count("/nodepool/nodes").await, 6, "unreadable records are not deleted");
     });
 }
 

@@ -1,4 +1,4 @@
-//! A forgotten server that its cloud promises to delete and keeps.
+//! A leaked server whose deletion its cloud accepts and never performs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,7 +23,7 @@ use python_yaml::diagnostics::Diagnostic;
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
-/// The number of the node whose server it was.
+/// The id of the node to which the server belonged.
 #[derive(Clone)]
 struct UndeletableServer {
     node: String,
@@ -32,7 +32,7 @@ struct UndeletableServer {
 
 impl SimpleAdapter for UndeletableServer {
     async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        Err(CloudError::Denied("nobody wants anything".to_owned()))
+        Err(CloudError::Denied("no launch is expected".to_owned()))
     }
 
     async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
@@ -41,9 +41,9 @@ impl SimpleAdapter for UndeletableServer {
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
-        let mut instance = Instance::new(ExternalId::text("forgotten"));
-        let mark = [("nodepool_provider_name", "lab"), ("nodepool_node_id", &self.node)];
-        instance.metadata = mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let mut instance = Instance::new(ExternalId::text("leaked"));
+        let metadata = [("nodepool_provider_name", "lab"), ("nodepool_node_id", &self.node)];
+        instance.metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         instance.state = InstanceState::Running;
         Ok(vec![instance])
     }
@@ -69,26 +69,27 @@ fn deletion_of_a_leaked_server_times_out_and_runs_one_at_a_time() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
-        let made = consumer.zk.create(&paths::node_prefix(), Bytes::from("{}"), CreateMode::PersistentSequential).await;
-        let (path, _) = made.unwrap();
+        let created =
+            consumer.zk.create(&paths::node_prefix(), Bytes::from("{}"), CreateMode::PersistentSequential).await;
+        let (path, _) = created.unwrap();
         consumer.zk.delete(&path, -1).await.unwrap();
 
         let deletions = Arc::<AtomicUsize>::default();
         let cloud = UndeletableServer { node: paths::name(&path).to_owned(), deletions: deletions.clone() };
         let mut process = InProcessDaemon::with_drivers(YAML, |_| {}, Some(Box::new(cloud)));
         process.run(&zookeeper);
-        until("it is deleted", async || deletions.load(Relaxed) == 1).await;
+        until("the deletion is requested", async || deletions.load(Relaxed) == 1).await;
         sleep(Duration::from_secs(300)).await;
-        // The test's, the launcher's, and one of each provider that runs.
+        // Besides the providers that run, the test and the launcher have one each.
         let running = || Arc::strong_count(&deletions) - 2;
         assert_eq!((deletions.load(Relaxed), running()), (1, 1));
         let changed = YAML.replace("cloud: fake\n", "cloud: other\n");
         assert_ne!(changed, YAML);
         std::fs::write(&process.file, changed).unwrap();
         sleep(Duration::from_secs(280)).await;
-        assert_eq!((deletions.load(Relaxed), running()), (1, 2), "ten minutes are not over");
+        assert_eq!((deletions.load(Relaxed), running()), (1, 2), "the timeout of ten minutes has not expired");
         sleep(Duration::from_secs(100)).await;
-        assert_eq!(running(), 1, "the replaced provider has gone");
-        until("another deletion is begun", async || deletions.load(Relaxed) == 2).await;
+        assert_eq!(running(), 1, "the replaced provider is stopped");
+        until("another deletion is requested", async || deletions.load(Relaxed) == 2).await;
     });
 }

@@ -1,4 +1,4 @@
-//! Min-ready: what our launcher asks of the pools of other launchers, which a test plays. Our static pools are never asked.
+//! Min-ready requests of our launcher to pools of other launchers, which the test plays. Our static pools receive none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use nodepool_zk::paths;
 use nodepool_zk::txn::delete_tree;
 use tokio::time::sleep;
 
-/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+/// Longer than any interval of a launcher: every action that is due has been performed.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// A launcher with a static host of label `a` that wants `min_ready` idle nodes of label `b`.
+/// A launcher with a static host of label `a` and `min_ready` for label `b`.
 fn config_with_min_ready(min_ready: i64, more: &str) -> String {
     let text = yaml("lab", &["name: fake-h1, labels: [a]"], more);
     text.replacen("  - name: b\n", &format!("  - name: b\n    min-ready: {min_ready}\n"), 1)
@@ -37,7 +37,7 @@ async fn start_with_foreign_pool(yaml: &str) -> (MemoryZooKeeper, Consumer, InPr
     (zookeeper, consumer, process, cloud)
 }
 
-/// Waits for so many open requests, and a while longer, in which none is made or goes.
+/// Waits until this many requests are open, and asserts that they do not change for a while.
 async fn wait_for_requests(consumer: &Consumer, count: usize) -> Vec<RequestId> {
     until(&format!("{count} requests"), async || consumer.requests().await.len() == count).await;
     let ids = consumer.requests().await;
@@ -46,14 +46,13 @@ async fn wait_for_requests(consumer: &Consumer, count: usize) -> Vec<RequestId> 
     ids
 }
 
-/// How many requests were ever made: their numbers are counted through.
+/// The number of requests created so far, by the sequence number of a new one.
 async fn requests_ever_created(consumer: &Consumer) -> i64 {
-    let id = consumer.submit_labels(&["nobody-has-it"]).await;
+    let id = consumer.submit_labels(&["unknown"]).await;
     consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
     id.sequence().parse().unwrap()
 }
 
-// zookeeper.md checks 13, 81
 #[test]
 fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
     on_paused_time(async {
@@ -67,57 +66,60 @@ fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
             assert_eq!(record["requestor"], "NodePool:min-ready");
             assert_eq!(record["node_types"], serde_json::json!(["b"]));
             assert_eq!((&record["reuse"], &record["state"]), (&false.into(), &"requested".into()));
-            assert_eq!(record["declined_by"], serde_json::json!([]), "our own pool leaves it to the other");
+            assert_eq!(
+                record["declined_by"],
+                serde_json::json!([]),
+                "our own pool, which lacks the label, does not decline"
+            );
             let event = record["event_id"].as_str().unwrap().to_owned();
             assert!(event.len() == 32 && event.bytes().all(|byte| byte.is_ascii_hexdigit()), "{event}");
             events.insert(event);
         }
-        assert_eq!(events.len(), 2, "each is an event of its own");
+        assert_eq!(events.len(), 2, "each request has its own event id");
         assert_eq!(requests_ever_created(&consumer).await, 2);
     });
 }
 
-// zookeeper.md checks 12, 81
 #[test]
 fn fulfilled_min_ready_requests_are_deleted_and_nodes_freed() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process, cloud) = start_with_foreign_pool(&config_with_min_ready(2, "")).await;
-        let mut given = Vec::new();
+        let mut fulfilled = Vec::new();
         for id in wait_for_requests(&consumer, 2).await {
             let node = cloud.fulfill(&id).await.pop().unwrap();
-            given.push((node.clone(), consumer.node(&node).await.unwrap()));
+            fulfilled.push((node.clone(), consumer.node(&node).await.unwrap()));
         }
-        until("both nodes to be free", async || consumer.ready_nodes().await == 3).await;
-        until("both requests to go", async || consumer.requests().await.is_empty()).await;
-        for (id, mut before) in given {
+        until("both nodes to be idle", async || consumer.ready_nodes().await == 3).await;
+        until("both requests to be deleted", async || consumer.requests().await.is_empty()).await;
+        for (id, mut before) in fulfilled {
             before.allocated_to = None;
-            assert_eq!(consumer.node(&id).await.unwrap(), before, "nothing else of the record has changed");
+            assert_eq!(consumer.node(&id).await.unwrap(), before, "only the allocation changes");
         }
         sleep(SETTLE_TIME).await;
-        assert_eq!(requests_ever_created(&consumer).await, 2, "there are enough now");
+        assert_eq!(requests_ever_created(&consumer).await, 2, "min-ready is satisfied");
     });
 }
 
-// Found by a simulated hour (seed 45544): nobody ended a request whose creation was not answered, and its node stayed given to it.
+// Found by simulation seed 45544: a request whose create reply was lost was never finished, and its node stayed
+// assigned.
 #[test]
 fn a_min_ready_request_with_a_lost_reply_is_finished_too() {
     on_paused_time(async {
         let (zookeeper, consumer, process, cloud) = start_with_foreign_pool(&config_with_min_ready(1, "")).await;
         let node = cloud.fulfill(&wait_for_requests(&consumer, 1).await[0]).await.pop().unwrap();
-        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+        until("the node to be idle", async || consumer.ready_nodes().await == 2).await;
         sleep(SETTLE_TIME).await;
         zookeeper.fail_next(process.session_id, 1, Fault::AfterApplying);
         delete_tree::delete_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
         let id = wait_for_requests(&consumer, 1).await.remove(0);
         cloud.fulfill(&id).await;
-        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
-        until("the request to go", async || consumer.requests().await.is_empty()).await;
+        until("the node to be idle", async || consumer.ready_nodes().await == 2).await;
+        until("the request to be deleted", async || consumer.requests().await.is_empty()).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(requests_ever_created(&consumer).await, 2, "it is known, so there is no other in its place");
+        assert_eq!(requests_ever_created(&consumer).await, 2, "the request counts, so no second one is created");
     });
 }
 
-// zookeeper.md check 81
 #[test]
 fn only_missing_nodes_are_requested_whoever_has_the_others() {
     on_paused_time(async {
@@ -130,15 +132,15 @@ fn only_missing_nodes_are_requested_whoever_has_the_others() {
         process.run(&zookeeper);
         until("our own node", async || consumer.ready_nodes().await == 3).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(requests_ever_created(&consumer).await, 0, "two idle nodes are two idle nodes");
+        assert_eq!(requests_ever_created(&consumer).await, 0, "idle nodes of other pools count");
 
-        // One of them is somebody's now.
+        // One of them is allocated to a request.
         let mut node = consumer.node(&last).await.unwrap();
         node.allocated_to = Some(consumer.submit_labels(&["c"]).await);
         cloud.zk.set(&paths::node(&last), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
         until("one request", async || min_ready(&consumer).await.len() == 1).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(min_ready(&consumer).await.len(), 1, "for the one that is missing");
+        assert_eq!(min_ready(&consumer).await.len(), 1, "one node is missing");
     });
 }
 
@@ -153,12 +155,12 @@ fn a_label_of_static_hosts_alone_creates_no_requests() {
         let (zookeeper, consumer, _process) = crate::in_process_launcher::start_launcher(&text, 1).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(requests_ever_created(&consumer).await, 0);
-        // From the moment on at which somebody else has the label, it is.
+        // Requests start when another pool has the label.
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
         let id = wait_for_requests(&consumer, 1).await.remove(0);
         cloud.fulfill(&id).await;
-        until("the request to go", async || consumer.requests().await.is_empty()).await;
-        // And no longer when he has gone.
+        until("the request to be deleted", async || consumer.requests().await.is_empty()).await;
+        // They end when that pool is unregistered.
         cloud.unregister().await;
         let id = consumer.submit_labels(&["b"]).await;
         consumer.wait_for_end(&id).await;
@@ -167,7 +169,6 @@ fn a_label_of_static_hosts_alone_creates_no_requests() {
     });
 }
 
-// zookeeper.md checks 81, 82
 #[test]
 fn other_pools_launch_labels_that_our_static_hosts_have_too() {
     on_paused_time(async {
@@ -186,16 +187,15 @@ fn other_pools_launch_labels_that_our_static_hosts_have_too() {
         assert_eq!(
             (request.state, request.declined_by.len()),
             (RequestState::Requested, 1),
-            "ours never waits with it"
+            "our own pool declines instead of waiting"
         );
         assert_ne!(request.declined_by, std::slice::from_ref(&cloud.launcher));
-        assert_eq!(pool().await, before, "and never pauses");
+        assert_eq!(pool().await, before, "our own pool is never paused");
         cloud.fulfill(&id).await;
-        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+        until("the node to be idle", async || consumer.ready_nodes().await == 2).await;
     });
 }
 
-// zookeeper.md check 81
 #[test]
 fn min_ready_backoff_doubles_up_to_a_minute_until_success() {
     on_paused_time(async {
@@ -205,8 +205,8 @@ fn min_ready_backoff_doubles_up_to_a_minute_until_success() {
         }
         let id = next_request(&consumer).await;
         let node = cloud.fulfill(&id).await.remove(0);
-        until("the request to go", async || consumer.requests().await.is_empty()).await;
-        until("the node to be free", async || consumer.node(&node).await.unwrap().is_idle()).await;
+        until("the request to be deleted", async || consumer.requests().await.is_empty()).await;
+        until("the node to be idle", async || consumer.node(&node).await.unwrap().is_idle()).await;
         consumer.set_state(&node, NodeState::InUse).await;
         pause_after_failure_is(1.0, &consumer, &cloud).await;
     });
@@ -221,26 +221,24 @@ async fn pause_after_failure_is(expected: f64, consumer: &Consumer, cloud: &Fore
     let id = next_request(consumer).await;
     let failed_at = clock::now();
     cloud.fail(&id).await;
-    until("the failed request to go", async || !consumer.requests().await.contains(&id)).await;
+    until("the failed request to be deleted", async || !consumer.requests().await.contains(&id)).await;
     next_request(consumer).await;
     let pause = (clock::now() - failed_at).0;
     assert!((expected - 0.01..expected + 0.5).contains(&pause), "{pause} s instead of {expected} s");
 }
 
-// zookeeper.md check 42
 #[test]
 fn a_tenant_at_its_limit_does_not_block_min_ready() {
     on_paused_time(async {
         let limit = "tenant-resource-limits:\n  - tenant-name: small\n    max-servers: 0\n";
         let (_zookeeper, consumer, _process, cloud) = start_with_foreign_pool(&config_with_min_ready(1, limit)).await;
         let id = wait_for_requests(&consumer, 1).await.remove(0);
-        assert_eq!(consumer.request(&id).await.unwrap().tenant_name, None, "nobody's limit counts");
+        assert_eq!(consumer.request(&id).await.unwrap().tenant_name, None, "no tenant's limit applies");
         cloud.fulfill(&id).await;
-        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+        until("the node to be idle", async || consumer.ready_nodes().await == 2).await;
     });
 }
 
-// zookeeper.md check 81
 #[test]
 fn min_ready_requests_are_recreated_by_the_next_session() {
     on_paused_time(async {
@@ -252,16 +250,15 @@ fn min_ready_requests_are_recreated_by_the_next_session() {
         let old = next_request(&consumer).await;
         zookeeper.expire(process.session_id);
         assert_eq!(running.await.unwrap(), SessionEnd::Expired);
-        assert!(consumer.requests().await.is_empty(), "they were ephemeral");
+        assert!(consumer.requests().await.is_empty(), "min-ready requests are ephemeral");
         process.run(&zookeeper);
         let new = next_request(&consumer).await;
         assert_ne!(new, old);
         cloud.fulfill(&new).await;
-        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+        until("the node to be idle", async || consumer.ready_nodes().await == 2).await;
     });
 }
 
-// zookeeper.md check 81
 #[test]
 fn a_deleted_min_ready_request_is_recreated() {
     on_paused_time(async {
@@ -273,7 +270,7 @@ fn a_deleted_min_ready_request_is_recreated() {
     });
 }
 
-/// Python unlocks its nodes before it says that a request is fulfilled; an operator may lock one at any time.
+/// Nodepool 11 unlocks its nodes before it writes a request fulfilled; an operator may lock a node at any time.
 #[test]
 fn a_locked_node_is_freed_on_unlock_without_retries_before() {
     on_paused_time(async {
@@ -291,14 +288,17 @@ fn a_locked_node_is_freed_on_unlock_without_retries_before() {
         let writes = zookeeper.last_zxid() - before;
         assert!(writes < 600, "{writes} writes in a minute for one locked node");
         let record = consumer.node(&node).await.unwrap();
-        assert_eq!((record.state, record.allocated_to.as_ref()), (NodeState::Ready, Some(&id)), "not under a lock");
+        assert_eq!(
+            (record.state, record.allocated_to.as_ref()),
+            (NodeState::Ready, Some(&id)),
+            "a locked node is not changed"
+        );
         held.release().await.unwrap();
-        until("the node to be free", async || consumer.node(&node).await.unwrap().is_idle()).await;
-        until("the request to go", async || consumer.requests().await.is_empty()).await;
+        until("the node to be idle", async || consumer.node(&node).await.unwrap().is_idle()).await;
+        until("the request to be deleted", async || consumer.requests().await.is_empty()).await;
     });
 }
 
-// zookeeper.md M3
 #[test]
 fn min_ready_requests_nothing_that_cannot_be_launched() {
     on_paused_time(async {
@@ -312,6 +312,6 @@ fn min_ready_requests_nothing_that_cannot_be_launched() {
         process.run(&zookeeper);
         until("a node of the label that can be launched", async || consumer.ready_nodes().await == 1).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(requests_ever_created(&consumer).await, 1, "the other label was not asked for");
+        assert_eq!(requests_ever_created(&consumer).await, 1, "the other label is not requested");
     });
 }

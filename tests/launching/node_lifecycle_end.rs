@@ -1,4 +1,4 @@
-//! What becomes of nodes of a cloud: used, left by whoever had them, held, too old; and of requests that were left.
+//! The end of nodes of a cloud (used, abandoned, held, expired), and requests that a launcher or consumer abandoned.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use serde_json::json;
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
-/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+/// Longer than any interval of a launcher: every action that is due has been performed.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// Has nodes of label `a` launched and takes them.
+/// Launches nodes of label `a` and locks them as a consumer.
 async fn accepted(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
     let id = consumer.submit_labels(&vec!["a"; count]).await;
     assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
@@ -45,15 +45,15 @@ async fn create(consumer: &Consumer, node: &Node) -> NodeId {
     NodeId::from(paths::name(&path))
 }
 
-/// Writes a node as it never came to be by itself.
+/// Writes a change of a node that no launcher makes by itself.
 async fn change(consumer: &Consumer, id: &NodeId, change: impl FnOnce(&mut Node)) {
-    let mut node = consumer.node(id).await.expect("the node is there");
+    let mut node = consumer.node(id).await.expect("the node exists");
     node.state_time = clock::now();
     change(&mut node);
     consumer.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
 }
 
-/// A node of the pool, for a request or for nobody.
+/// A node of the pool, allocated to a request or not.
 fn record(state: NodeState, request: Option<&RequestId>) -> Node {
     let mut node = Node::new(state, clock::now());
     (node.provider, node.pool, node.labels) = (Some("lab".into()), Some("main".into()), vec!["a".into()]);
@@ -61,7 +61,6 @@ fn record(state: NodeState, request: Option<&RequestId>) -> Node {
     node
 }
 
-// zookeeper.md checks 67 and 79
 #[test]
 fn used_nodes_are_deleted_with_instances_unless_locked() {
     use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
@@ -72,28 +71,27 @@ fn used_nodes_are_deleted_with_instances_unless_locked() {
         ))
         .await;
         let mut nodes = accepted(&consumer, 8).await;
-        let (kept, held) = nodes.pop().unwrap();
-        consumer.set_state(&kept, InUse).await;
+        let (in_use_node, held) = nodes.pop().unwrap();
+        consumer.set_state(&in_use_node, InUse).await;
         for ((id, lock), state) in nodes.into_iter().zip([Used, InUse, Building, Failed, Aborted, Deleting, Deleted]) {
             change(&consumer, &id, |node| node.state = state).await;
             lock.release().await.unwrap();
         }
-        // Whose removal was interrupted may have lost its lock directory and its instance.
+        // An interrupted deletion may have removed the lock directory and the instance already.
         create(&consumer, &record(Deleted, None)).await;
         let began = clock::now();
-        until("all but one are gone", async || consumer.nodes().await.len() == 1).await;
-        assert!((clock::now() - began).0 < 10.0, "two passes are ten seconds");
+        until("all but one are deleted", async || consumer.nodes().await.len() == 1).await;
+        assert!((clock::now() - began).0 < 10.0, "two passes take ten seconds");
         sleep(SETTLE_TIME).await;
-        assert_eq!(state(&consumer, &kept).await, Some(InUse));
-        // The cloud has room for eight, and has one.
+        assert_eq!(state(&consumer, &in_use_node).await, Some(InUse));
+        // The cloud has capacity for eight instances, and has one.
         let next = accepted(&consumer, 7).await;
         consumer.use_and_release(next).await;
         held.release().await.unwrap();
-        until("the last one is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the last one is deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
-// zookeeper.md check 69, drivers.md 1.7.4
 #[test]
 fn an_undeletable_node_stays_deleting_and_unlocked() {
     on_paused_time(async {
@@ -101,16 +99,16 @@ fn an_undeletable_node_stays_deleting_and_unlocked() {
             start_fake_launcher(&single_provider(json!({"fake": {"delete-fails-every": 2}}), json!({}))).await;
         let nodes = accepted(&consumer, 2).await;
         consumer.use_and_release(nodes).await;
-        until("one is left", async || consumer.nodes().await.len() == 1).await;
-        let (left, node) = consumer.nodes().await.remove(0);
+        until("one node remains", async || consumer.nodes().await.len() == 1).await;
+        let (remaining, node) = consumer.nodes().await.remove(0);
         assert_eq!(node.state, NodeState::Deleting);
-        until("nobody holds it", async || !is_locked(&consumer, &left).await).await;
-        assert_eq!(state(&consumer, &left).await, Some(NodeState::Deleting));
-        until("it is gone", async || consumer.nodes().await.is_empty()).await;
+        until("the node is unlocked", async || !is_locked(&consumer, &remaining).await).await;
+        assert_eq!(state(&consumer, &remaining).await, Some(NodeState::Deleting));
+        until("the node is deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
 
-// drivers.md 1.7.4: a deletion is given up after ten minutes, and another one is begun
+// A deletion times out after ten minutes, and another one is started.
 #[test]
 fn a_deletion_that_times_out_is_restarted() {
     on_paused_time(async {
@@ -120,20 +118,19 @@ fn a_deletion_that_times_out_is_restarted() {
         let id = nodes[0].0.clone();
         consumer.use_and_release(nodes).await;
         let began = clock::now();
-        until("it is being deleted", async || is_locked(&consumer, &id).await).await;
+        until("the deletion is running", async || is_locked(&consumer, &id).await).await;
         sleep(Duration::from_secs(590)).await;
-        assert!(is_locked(&consumer, &id).await, "ten minutes are not over");
-        until("it is given up", async || !is_locked(&consumer, &id).await).await;
+        assert!(is_locked(&consumer, &id).await, "the timeout of ten minutes has not expired");
+        until("the deletion is cancelled", async || !is_locked(&consumer, &id).await).await;
         assert_eq!(state(&consumer, &id).await, Some(NodeState::Deleting));
-        until("another deletion is begun", async || is_locked(&consumer, &id).await).await;
+        until("another deletion is started", async || is_locked(&consumer, &id).await).await;
         sleep(Duration::from_secs(250)).await;
-        until("it is gone", async || consumer.node(&id).await.is_none()).await;
+        until("the node is deleted", async || consumer.node(&id).await.is_none()).await;
         let took = (clock::now() - began).0;
         assert!((900.0..920.0).contains(&took), "{took} s");
     });
 }
 
-// zookeeper.md checks 72 and 73
 #[test]
 fn a_partly_fulfilled_request_restarts_with_its_ready_nodes() {
     on_paused_time(async {
@@ -146,37 +143,35 @@ fn a_partly_fulfilled_request_restarts_with_its_ready_nodes() {
         let mut good = record(NodeState::Ready, Some(&id));
         good.external_id = "a-server".into();
         let good = create(&consumer, &good).await;
-        let begun = create(&consumer, &record(NodeState::Init, Some(&id))).await;
+        let unfinished = create(&consumer, &record(NodeState::Init, Some(&id))).await;
         let mut process = InProcessDaemon::new(&single_provider(json!({}), json!({})).to_string());
         process.run(&zookeeper);
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 3));
-        assert!(request.nodes.contains(&good) && !request.nodes.contains(&begun), "{:?}", request.nodes);
-        assert_eq!(state(&consumer, &begun).await, None);
+        assert!(request.nodes.contains(&good) && !request.nodes.contains(&unfinished), "{:?}", request.nodes);
+        assert_eq!(state(&consumer, &unfinished).await, None);
     });
 }
 
-// zookeeper.md check 75
 #[test]
 fn a_node_that_was_ready_for_too_long_is_replaced() {
     on_paused_time(async {
         let mut configuration = single_provider(json!({}), json!({}));
         configuration["labels"][0] = json!({"name": "a", "min-ready": 1, "max-ready-age": 20});
         let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
-        until("one is ready", async || consumer.ready_nodes().await == 1).await;
+        until("one node is ready", async || consumer.ready_nodes().await == 1).await;
         let (first, node) = consumer.nodes().await.remove(0);
-        until("it is gone", async || consumer.node(&first).await.is_none()).await;
+        until("the node is deleted", async || consumer.node(&first).await.is_none()).await;
         let age = (clock::now() - node.state_time).0;
-        assert!((20.0..26.0).contains(&age), "it was {age} s old");
-        until("the next one is ready", async || consumer.ready_nodes().await == 1).await;
-        // Who uses one does not make it older.
+        assert!((20.0..26.0).contains(&age), "deleted at an age of {age} s");
+        until("the next node is ready", async || consumer.ready_nodes().await == 1).await;
+        // A node locked by a consumer does not expire.
         let used = accepted(&consumer, 1).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(state(&consumer, &used[0].0).await, Some(NodeState::Ready));
     });
 }
 
-// zookeeper.md checks 76 and 88, config.md check 50
 #[test]
 fn a_held_node_is_reserved_until_it_expires_and_is_deleted() {
     for (limit, own, expected) in [(2.0, None, 2.0), (10.0, Some(3), 3.0), (3.0, Some(10), 3.0), (0.0, Some(4), 4.0)] {
@@ -199,7 +194,6 @@ fn a_held_node_is_reserved_until_it_expires_and_is_deleted() {
     }
 }
 
-// zookeeper.md check 88
 #[test]
 fn a_node_held_without_limit_is_never_assigned() {
     on_paused_time(async {
@@ -215,7 +209,6 @@ fn a_node_held_without_limit_is_never_assigned() {
     });
 }
 
-// zookeeper.md check 80
 #[test]
 fn a_session_lost_during_a_launch_is_recovered_by_another() {
     on_paused_time(async {
@@ -235,26 +228,27 @@ fn a_session_lost_during_a_launch_is_recovered_by_another() {
         let ended = zookeeper.last_zxid();
         assert_eq!(running.await.unwrap(), SessionEnd::Expired);
         sleep(SETTLE_TIME).await;
-        assert_eq!(zookeeper.last_zxid(), ended, "nobody writes");
+        assert_eq!(zookeeper.last_zxid(), ended, "nothing is written");
         assert_eq!(consumer.request(&id).await.unwrap().state, RequestState::Pending);
         second.run(&zookeeper);
         let request = consumer.wait_for_end(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
-        until("what was begun before is gone", async || consumer.nodes().await.len() == 2).await;
+        until("the nodes of the first session are deleted", async || consumer.nodes().await.len() == 2).await;
     });
 }
 
-// zookeeper.md check 80
 #[test]
 fn booting_nodes_of_a_dead_launcher_are_adopted_at_once() {
     on_paused_time(async {
         let configuration = single_provider(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        // Nothing comes of looking again after a while.
-        let patient = |options: &mut LauncherOptions| options.watermark_sleep = Seconds(1000.0);
-        let (mut first, mut second) =
-            (InProcessDaemon::with(&configuration, patient), InProcessDaemon::with(&configuration, patient));
+        // With this interval no periodic pass helps.
+        let rarely_polling = |options: &mut LauncherOptions| options.watermark_sleep = Seconds(1000.0);
+        let (mut first, mut second) = (
+            InProcessDaemon::with(&configuration, rarely_polling),
+            InProcessDaemon::with(&configuration, rarely_polling),
+        );
         first.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
         let requests = [consumer.submit_labels(&["a", "b"]).await, consumer.submit_labels(&["a"]).await];
@@ -264,23 +258,24 @@ fn booting_nodes_of_a_dead_launcher_are_adopted_at_once() {
         })
         .await;
         let booting: Vec<NodeId> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
-        // Who has no such provider hears of it as early, and does not have the requests begin anew.
+        // A launcher without this provider is notified as early, and does not reset the requests.
         let elsewhere = fake_cloud::configuration(&[provider("elsewhere", json!({}), json!({}))]).to_string();
-        let mut third = InProcessDaemon::with(&elsewhere, patient);
+        let mut third = InProcessDaemon::with(&elsewhere, rarely_polling);
         third.run(&zookeeper);
         until("another pool is registered", async || consumer.count("/nodepool/components/pool").await == 2).await;
         second.run(&zookeeper);
         until("all pools are registered", async || consumer.count("/nodepool/components/pool").await == 3).await;
-        // It has had its first look at everything.
+        // The second launcher has completed its first clean-up pass.
         sleep(Duration::from_secs(5)).await;
         zookeeper.expire(first.session_id);
-        let is_held = async |id: &RequestId| {
+        let is_locked = async |id: &RequestId| {
             let directory = paths::request_lock(id);
             lock::contenders(&consumer.zk, &directory).await.is_ok_and(|contenders| !contenders.is_empty())
         };
         let expired = clock::now();
-        until("somebody holds them", async || is_held(&requests[0]).await && is_held(&requests[1]).await).await;
-        assert!((clock::now() - expired).0 < 1.0, "it is gone on with at once");
+        until("both requests are locked", async || is_locked(&requests[0]).await && is_locked(&requests[1]).await)
+            .await;
+        assert!((clock::now() - expired).0 < 1.0, "the requests are resumed at once");
         for id in &requests {
             let nodes = consumer.wait_for_end(id).await.nodes;
             assert!(nodes.iter().all(|node| booting.contains(node)), "{nodes:?} of {booting:?}");
@@ -288,7 +283,6 @@ fn booting_nodes_of_a_dead_launcher_are_adopted_at_once() {
     });
 }
 
-// zookeeper.md check 100
 #[test]
 fn unaccepted_nodes_of_a_dead_consumer_are_kept_for_the_request() {
     on_paused_time(async {
@@ -296,21 +290,21 @@ fn unaccepted_nodes_of_a_dead_consumer_are_kept_for_the_request() {
         let dying = Consumer::of(&zookeeper);
         let accepted = dying.submit_labels(&["a"]).await;
         let fulfilled = dying.submit_labels(&["a"]).await;
-        let kept = dying.wait_for_end(&fulfilled).await.nodes.remove(0);
+        let unaccepted = dying.wait_for_end(&fulfilled).await.nodes.remove(0);
         dying.wait_for_end(&accepted).await;
         let (used, _lock) = dying.accept(&accepted).await.remove(0);
         dying.set_state(&used, NodeState::InUse).await;
         zookeeper.expire(dying.zk.session_id());
-        until("the accepted one is gone", async || consumer.node(&used).await.is_none()).await;
+        until("the accepted node is deleted", async || consumer.node(&used).await.is_none()).await;
         sleep(SETTLE_TIME).await;
-        let node = consumer.node(&kept).await.unwrap();
+        let node = consumer.node(&unaccepted).await.unwrap();
         assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&fulfilled)));
         consumer.zk.delete(&paths::request(&fulfilled), -1).await.unwrap();
-        until("the other one is free", async || consumer.node(&kept).await.is_some_and(|node| node.is_idle())).await;
+        until("the other node is idle", async || consumer.node(&unaccepted).await.is_some_and(|node| node.is_idle()))
+            .await;
     });
 }
 
-// zookeeper.md check 59
 #[test]
 fn nodes_without_a_pool_or_label_block_no_request() {
     on_paused_time(async {
@@ -330,7 +324,7 @@ fn nodes_without_a_pool_or_label_block_no_request() {
     });
 }
 
-/// A launcher that boots a node for a request; and both.
+/// Starts a launcher that boots a node for a request; returns both ids.
 async fn booting() -> (MemoryZooKeeper, Consumer, InProcessDaemon, RequestId, NodeId) {
     let (zookeeper, consumer, process) =
         start_fake_launcher(&single_provider(json!({"fake": {"boot-time": 20}}), json!({}))).await;
@@ -341,7 +335,6 @@ async fn booting() -> (MemoryZooKeeper, Consumer, InProcessDaemon, RequestId, No
     (zookeeper, consumer, process, id, node)
 }
 
-// zookeeper.md check 58
 #[test]
 fn a_node_taken_without_a_lock_is_replaced_for_the_request() {
     for taken in [NodeState::Hold, NodeState::Used, NodeState::Deleting, NodeState::Deleted] {
@@ -353,14 +346,13 @@ fn a_node_taken_without_a_lock_is_replaced_for_the_request() {
             assert!(!request.nodes.contains(&node), "{taken}");
             match taken {
                 NodeState::Hold => assert_eq!(state(&consumer, &node).await, Some(taken)),
-                _ => until("it is gone", async || consumer.node(&node).await.is_none()).await,
+                _ => until("the node is deleted", async || consumer.node(&node).await.is_none()).await,
             }
             assert_eq!(process.shared.panics.count(), 0, "{taken}");
         });
     }
 }
 
-// zookeeper.md check 58
 #[test]
 fn a_request_finished_by_others_stays_finished_and_frees_its_node() {
     for state in [RequestState::Failed, RequestState::Fulfilled] {
@@ -369,7 +361,7 @@ fn a_request_finished_by_others_stays_finished_and_frees_its_node() {
             let mut request = consumer.request(&id).await.unwrap();
             request.state = state;
             consumer.zk.set(&paths::request(&id), Bytes::from(json::to_bytes(&request)), -1).await.unwrap();
-            until("its node is free", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
+            until("its node is idle", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
             assert_eq!(consumer.request(&id).await.unwrap().state, state);
             let again = consumer.submit_labels(&["a"]).await;
             assert_eq!(consumer.wait_for_end(&again).await.nodes, [node]);

@@ -1,4 +1,4 @@
-//! Notifications: a driver hears what becomes of its nodes outside its own jobs.
+//! Notifications: a driver is notified of the use and deletion of its nodes outside its own jobs.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: 
 
 pub type Notifications = Arc<Mutex<Vec<Notification>>>;
 
-/// Of a pool `main` with a label `a`.
+/// The launch configuration of a pool `main` with a label `a`.
 pub fn launching() -> LaunchConfig {
     let label = LaunchLabel {
         need: Some(Resources::none().with("instances", 1.0)),
@@ -46,7 +46,7 @@ pub fn launching() -> LaunchConfig {
     }
 }
 
-/// A cloud whose instances are there at once.
+/// A cloud whose instances are running at once.
 struct InstantCloud {
     instances: Mutex<Vec<Instance>>,
     notifications: Notifications,
@@ -94,7 +94,6 @@ impl ExtraDrivers for InstantDriver {
     }
 }
 
-// drivers.md 1.11
 #[test]
 fn a_driver_is_notified_of_reused_and_deleted_nodes() {
     on_paused_time(async {
@@ -116,6 +115,6 @@ fn a_driver_is_notified_of_reused_and_deleted_nodes() {
         let used = consumer.accept(&second).await;
         consumer.use_and_release(used).await;
         let all = [Notification::NodeReused(node.clone()), Notification::NodeDeleted(node.clone())];
-        until("both are heard", async || *received.lock().unwrap() == all).await;
+        until("both notifications are received", async || *received.lock().unwrap() == all).await;
     });
 }

@@ -1,4 +1,4 @@
-//! Several pools: two of one provider, those of launchers that died, and those of a provider that cannot start.
+//! Several pools: two of one provider, those of launchers that crashed, and those of a provider that fails to start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use python_yaml::diagnostics::Diagnostic;
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
-/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+/// Longer than any interval of a launcher: every action that is due has been performed.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// One provider whose pool `east` has three slots of label `a` and whose pool `west` has three of label `b`.
@@ -55,7 +55,6 @@ async fn components(consumer: &Consumer) -> BTreeMap<String, PoolComponent> {
     found
 }
 
-// zookeeper.md check 66
 #[test]
 fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
     on_paused_time(async {
@@ -73,7 +72,7 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
                 assert_eq!((node.labels, node.provider.unwrap().as_str()), (vec![label.into()], "lab"));
             }
         }
-        // All nodes of a request come from one pool.
+        // All nodes of a request are from one pool.
         let mixed = consumer.submit_labels(&["a", "b"]).await;
         let mixed = consumer.wait_for_end(&mixed).await;
         assert_eq!(mixed.state, RequestState::Failed);
@@ -85,37 +84,37 @@ fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
     });
 }
 
-/// With answers held back, who has begun to serve a request is still at it: how many are served of one for each pool?
+/// With replies held back, a fulfilled request still counts as handled. Submits one request per pool; returns how many
+/// are fulfilled, and the reasons of the others.
 async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     let zookeeper = zookeeper();
     let consumer = Consumer::of(&zookeeper);
     let mut process = InProcessDaemon::new(&two_pools(limit));
-    let (zk, word) = delayed_replies(zookeeper.connect(), true);
+    let (zk, release_replies) = delayed_replies(zookeeper.connect(), true);
     process.run_on(zk);
     until("6 nodes", async || consumer.ready_nodes().await == 6).await;
-    word.send_replace(false);
-    let asked = [consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await];
+    release_replies.send_replace(false);
+    let submitted = [consumer.submit_labels(&["a"]).await, consumer.submit_labels(&["b"]).await];
     sleep(SETTLE_TIME).await;
     let (mut served, mut why) = (0, Vec::new());
-    for id in &asked {
+    for id in &submitted {
         match consumer.request(id).await.unwrap().state {
             RequestState::Fulfilled => served += 1,
             _ => why.extend(reasons(&process, id).await),
         }
     }
-    word.send_replace(true);
-    for id in &asked {
+    release_replies.send_replace(true);
+    for id in &submitted {
         assert_eq!(consumer.wait_for_end(id).await.state, RequestState::Fulfilled);
     }
     (served, why)
 }
 
 async fn reasons(process: &InProcessDaemon, id: &RequestId) -> Vec<String> {
-    let answers = process.shared.explain_registry.request_all(ExplainRequest(id.clone()), Duration::from_secs(5)).await;
-    answers.into_iter().filter_map(|(_, why)| why.ok().flatten()).map(|why| why.reason).collect()
+    let replies = process.shared.explain_registry.request_all(ExplainRequest(id.clone()), Duration::from_secs(5)).await;
+    replies.into_iter().filter_map(|(_, why)| why.ok().flatten()).map(|why| why.reason).collect()
 }
 
-// zookeeper.md check 66, rule R14
 #[test]
 fn max_concurrency_counts_the_requests_of_all_pools_of_the_provider() {
     on_paused_time(async {
@@ -131,21 +130,24 @@ fn max_concurrency_counts_the_requests_of_all_pools_of_the_provider() {
     });
 }
 
-// zookeeper.md check 64
 #[test]
 fn a_label_is_awaited_until_its_launchers_registration_expires() {
     on_paused_time(async {
         let (zookeeper, consumer, _process) =
             start_launcher(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let own = components(&consumer).await.remove("main").unwrap().id.unwrap();
-        // It says nothing any more, and its session is not over yet.
+        // This pool does not respond, and its session has not expired yet.
         let dead = ForeignPool::register(&zookeeper, "cloud", &["c"]).await;
         let id = consumer.submit_labels(&["c"]).await;
         sleep(SETTLE_TIME).await;
         let waiting = consumer.request(&id).await.unwrap();
         assert_eq!((waiting.state, waiting.declined_by.len()), (RequestState::Requested, 0));
         let other = consumer.submit_labels(&["a"]).await;
-        assert_eq!(consumer.wait_for_end(&other).await.state, RequestState::Fulfilled, "nobody else waits for it");
+        assert_eq!(
+            consumer.wait_for_end(&other).await.state,
+            RequestState::Fulfilled,
+            "other requests do not wait for it"
+        );
 
         zookeeper.expire(dead.zk.session_id());
         let ended = consumer.wait_for_end(&id).await;
@@ -153,7 +155,6 @@ fn a_label_is_awaited_until_its_launchers_registration_expires() {
     });
 }
 
-// zookeeper.md checks 65, 70
 #[test]
 fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
     on_paused_time(async {
@@ -175,7 +176,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         process.run(&zookeeper);
         until("the node of the other provider", async || consumer.nodes().await.len() == 5).await;
         let id = consumer.submit_labels(&["b"]).await;
-        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed, "its labels are nobody's");
+        assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed, "no pool has the label");
         sleep(SETTLE_TIME).await;
         let nodes = consumer.nodes().await;
         let after: Vec<Node> = nodes.into_iter().map(|(_, node)| node).take(4).collect();
@@ -183,7 +184,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
     });
 }
 
-/// A driver that cannot be opened before what it reads beside its section is there.
+/// A driver that fails to open until a file that it reads exists.
 struct DelayedDrivers(Arc<AtomicBool>);
 
 impl ExtraDrivers for DelayedDrivers {
@@ -204,35 +205,35 @@ fn a_failed_provider_start_is_retried_without_a_file_change() {
     on_paused_time(async {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
-        let is_there = Arc::<AtomicBool>::default();
-        let mut process = InProcessDaemon::with_drivers(YAML, |_| {}, Some(Box::new(DelayedDrivers(is_there.clone()))));
+        let is_available = Arc::<AtomicBool>::default();
+        let mut process =
+            InProcessDaemon::with_drivers(YAML, |_| {}, Some(Box::new(DelayedDrivers(is_available.clone()))));
         process.run(&zookeeper);
         let pools = async || consumer.count("/nodepool/components/pool").await;
-        // At the start, and after a reload that replaces it.
+        // At the start, and after a reload that replaces the provider.
         for cloud in ["one", "two"] {
             sleep(SETTLE_TIME).await;
             assert_eq!(pools().await, 0);
             let id = consumer.submit_labels(&["a"]).await;
-            until("it is known why", async || {
+            until("the reason is known", async || {
                 reasons(&process, &id).await == ["the provider is out of service: no clouds.yaml"]
             })
             .await;
-            is_there.store(true, Relaxed);
+            is_available.store(true, Relaxed);
             assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
             assert_eq!(pools().await, 1);
             let nodes = consumer.accept(&id).await;
             consumer.use_and_release(nodes).await;
-            until("its node is gone", async || consumer.nodes().await.is_empty()).await;
-            is_there.store(false, Relaxed);
+            until("its node is deleted", async || consumer.nodes().await.is_empty()).await;
+            is_available.store(false, Relaxed);
             sleep(SETTLE_TIME).await;
-            assert_eq!(pools().await, 1, "what runs is left alone");
+            assert_eq!(pools().await, 1, "a running provider is not restarted");
             std::fs::write(&process.file, YAML.replace("cloud: fake\n", &format!("cloud: {cloud}\n"))).unwrap();
-            until("the pool has left", async || pools().await == 0).await;
+            until("the pool is unregistered", async || pools().await == 0).await;
         }
     });
 }
 
-// zookeeper.md rule R26
 #[test]
 fn a_tenant_limited_request_keeps_its_rank_in_other_pools() {
     on_paused_time(async {
@@ -240,7 +241,7 @@ fn a_tenant_limited_request_keeps_its_rank_in_other_pools() {
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
-        // Somebody else's cloud has two servers of the tenant.
+        // A pool of another launcher has two servers of the tenant.
         let mut node = Node::new(NodeState::InUse, Timestamp(1.0));
         (node.provider, node.pool, node.tenant_name) = (Some("cloud".into()), Some("main".into()), Some("t".into()));
         node.resources = Some(serde_json::Map::from_iter([("instances".to_owned(), 2.into())]).into());
@@ -251,20 +252,20 @@ fn a_tenant_limited_request_keeps_its_rank_in_other_pools() {
         process.run(&zookeeper);
         until("6 nodes", async || consumer.ready_nodes().await == 6).await;
 
-        let ask = async |labels: &[&str]| {
+        let submit = async |labels: &[&str]| {
             let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
             let mut request = NodeRequest::new(labels, "tester", Timestamp(1.0));
             request.tenant_name = Some("t".into());
             consumer.submit(request).await
         };
-        let (large, small) = (ask(&["a", "a"]).await, ask(&["b"]).await);
+        let (large, small) = (submit(&["a", "a"]).await, submit(&["b"]).await);
         sleep(SETTLE_TIME).await;
         for (id, wants, free) in [(&large, 2, 1), (&small, 1, -1)] {
             assert_eq!(consumer.request(id).await.unwrap().state, RequestState::Requested);
             let reason = format!("tenant t is at its limit: needs instances {wants}, free {free}");
             assert!(reasons(&process, id).await.contains(&reason), "{:?}", reasons(&process, id).await);
         }
-        // Another tenant's requests go on, whatever their rank.
+        // Requests of other tenants are served, whatever their rank.
         let other = consumer.submit_labels(&["b"]).await;
         assert_eq!(consumer.wait_for_end(&other).await.state, RequestState::Fulfilled);
 

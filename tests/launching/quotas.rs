@@ -1,4 +1,4 @@
-//! Limits of pools, clouds and tenants: what is launched within them, and what becomes of requests beyond them.
+//! Limits of pools, clouds and tenants: launches within them, and requests beyond them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use nodepool_zk::paths;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+/// Longer than any interval of a launcher: every action that is due has been performed.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
@@ -25,7 +25,7 @@ async fn wait_for_state(consumer: &Consumer, id: &RequestId, state: RequestState
     until(&format!("request {id} becomes {state:?}"), async || self::state(consumer, id).await == state).await;
 }
 
-/// With room for one node, the second request waits without a node of its own until the first one's is gone.
+/// With capacity for one node, the second request has no node of its own until the node of the first is deleted.
 async fn assert_waits_for_capacity(configuration: &Value) {
     let (_zookeeper, consumer, _process) = start_fake_launcher(configuration).await;
     let first = consumer.submit_labels(&["a"]).await;
@@ -38,16 +38,20 @@ async fn assert_waits_for_capacity(configuration: &Value) {
     assert_eq!(consumer.wait_for_end(&never).await.state, RequestState::Failed, "{configuration}");
     sleep(SETTLE_TIME).await;
     assert_eq!(state(&consumer, &second).await, RequestState::Pending, "{configuration}");
-    assert_eq!(consumer.nodes().await.len(), 1, "no node is made for it: {configuration}");
+    assert_eq!(consumer.nodes().await.len(), 1, "no node is created for it: {configuration}");
     let before = used[0].0.as_str().parse::<i64>().unwrap();
     consumer.use_and_release(used).await;
     let served = consumer.wait_for_end(&second).await;
     assert_eq!(served.state, RequestState::Fulfilled, "{configuration}");
-    assert_eq!(served.nodes[0].as_str().parse::<i64>().unwrap(), before + 1, "nor was one in vain: {configuration}");
-    until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+    assert_eq!(
+        served.nodes[0].as_str().parse::<i64>().unwrap(),
+        before + 1,
+        "no other node was created meanwhile: {configuration}"
+    );
+    until("the pool is resumed", async || !is_paused(&consumer, "main").await).await;
 }
 
-// zookeeper.md checks 32 and 33: servers, cores and memory of a pool
+// Servers, cores and memory of a pool.
 #[test]
 fn a_request_beyond_the_pool_limit_waits() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
@@ -55,7 +59,7 @@ fn a_request_beyond_the_pool_limit_waits() {
     }
 }
 
-// zookeeper.md checks 34 and 35: the cloud's own limits count where nobody wants them ignored
+// The cloud's own limits count unless `ignore-provider-quota` is set.
 #[test]
 fn a_request_beyond_the_cloud_quota_waits() {
     for limit in [json!({"max-instances": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
@@ -66,15 +70,14 @@ fn a_request_beyond_the_cloud_quota_waits() {
     }
 }
 
-/// Asks for a tenant, with this precedence.
-async fn ask_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, labels: &[&str]) -> RequestId {
+/// Submits a request of this tenant with this precedence.
+async fn submit_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, labels: &[&str]) -> RequestId {
     let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
     let mut request = NodeRequest::new(labels, "tester", clock::now());
     request.tenant_name = tenant.map(Into::into);
     consumer.submit_with_precedence(precedence, request).await
 }
 
-// zookeeper.md checks 38 and 50
 #[test]
 fn requests_lacking_capacity_are_served_by_rank() {
     on_paused_time(async {
@@ -83,10 +86,10 @@ fn requests_lacking_capacity_are_served_by_rank() {
         let first = consumer.submit_labels(&["a"]).await;
         consumer.wait_for_end(&first).await;
         let mut used = consumer.accept(&first).await;
-        let waiting = ask_as(&consumer, None, "300", &["a"]).await;
+        let waiting = submit_as(&consumer, None, "300", &["a"]).await;
         wait_for_state(&consumer, &waiting, RequestState::Pending).await;
-        let low = ask_as(&consumer, None, "200", &["a"]).await;
-        let high = ask_as(&consumer, None, "100", &["a"]).await;
+        let low = submit_as(&consumer, None, "200", &["a"]).await;
+        let high = submit_as(&consumer, None, "100", &["a"]).await;
         for (next, behind) in [(&waiting, vec![&high, &low]), (&high, vec![&low]), (&low, vec![])] {
             consumer.use_and_release(used).await;
             assert_eq!(consumer.wait_for_end(next).await.state, RequestState::Fulfilled);
@@ -98,7 +101,7 @@ fn requests_lacking_capacity_are_served_by_rank() {
     });
 }
 
-// zookeeper.md check 39: nothing of ours raises, so the label becomes one that cannot be launched
+// The label of the waiting request is changed to one that cannot be launched.
 #[test]
 fn a_waiting_request_is_declined_when_its_label_fails() {
     on_paused_time(async {
@@ -113,9 +116,9 @@ fn a_waiting_request_is_declined_when_its_label_fails() {
         std::fs::write(&process.file, configuration.to_string()).unwrap();
         let declined = consumer.wait_for_end(&waiting).await;
         assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, 1));
-        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+        until("the pool is resumed", async || !is_paused(&consumer, "main").await).await;
         let lock = lock::contenders(&consumer.zk, &paths::request_lock(&waiting)).await;
-        assert!(lock.is_ok_and(|contenders| contenders.is_empty()), "its lock is given back");
+        assert!(lock.is_ok_and(|contenders| contenders.is_empty()), "its lock is released");
         let second = consumer.submit_labels(&["a"]).await;
         wait_for_state(&consumer, &second, RequestState::Pending).await;
         consumer.use_and_release(used).await;
@@ -123,7 +126,7 @@ fn a_waiting_request_is_declined_when_its_label_fails() {
     });
 }
 
-// drivers.md 1.3: the cloud's limits are those of all pools together, a pool's are its own
+// A limit of the cloud applies to all pools together, a limit of a pool to that pool.
 #[test]
 fn pools_share_cloud_limits_but_not_pool_limits() {
     for (limit, is_shared) in [(json!({"max-servers": 1}), false), (json!({}), true)] {
@@ -151,7 +154,7 @@ fn pools_share_cloud_limits_but_not_pool_limits() {
     }
 }
 
-// zookeeper.md R5: whoever waits is told of the new limits
+// A changed limit is applied to a waiting request.
 #[test]
 fn a_waiting_request_is_served_when_its_pool_limit_rises() {
     on_paused_time(async {
@@ -165,28 +168,28 @@ fn a_waiting_request_is_served_when_its_pool_limit_rises() {
         configuration["providers"][0]["pools"][0]["max-servers"] = json!(2);
         std::fs::write(&process.file, configuration.to_string()).unwrap();
         assert_eq!(consumer.wait_for_end(&waiting).await.state, RequestState::Fulfilled);
-        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+        until("the pool is resumed", async || !is_paused(&consumer, "main").await).await;
     });
 }
 
-// zookeeper.md R14 and K3: nodes that are ready do not count, those that boot do
+// Requests with booting nodes count; nodes that are ready do not.
 #[test]
 fn concurrent_launches_respect_max_concurrency() {
     on_paused_time(async {
         let slow = json!({"max-concurrency": 1, "fake": {"boot-time": 20}});
         let (_zookeeper, consumer, _process) = start_fake_launcher(&single_provider(slow, json!({}))).await;
-        let mut asked = Vec::new();
+        let mut submitted = Vec::new();
         for label in ["a", "b", "a"] {
-            asked.push(consumer.submit_labels(&[label]).await);
+            submitted.push(consumer.submit_labels(&[label]).await);
         }
         until("all are served", async || {
             let nodes = consumer.nodes().await;
             assert!(nodes.iter().filter(|(_, node)| node.state == NodeState::Building).count() <= 1);
             let mut served = 0;
-            for id in &asked {
+            for id in &submitted {
                 served += usize::from(state(&consumer, id).await == RequestState::Fulfilled);
             }
-            served == asked.len()
+            served == submitted.len()
         })
         .await;
     });
@@ -200,7 +203,6 @@ fn concurrent_launches_respect_max_concurrency() {
     });
 }
 
-// zookeeper.md check 41
 #[test]
 fn a_tenant_at_its_limit_waits_and_others_are_served() {
     for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
@@ -209,16 +211,16 @@ fn a_tenant_at_its_limit_waits_and_others_are_served() {
             configuration["tenant-resource-limits"] = json!([limit]);
             configuration["tenant-resource-limits"][0]["tenant-name"] = json!("small");
             let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
-            let first = ask_as(&consumer, Some("small"), "200", &["a"]).await;
+            let first = submit_as(&consumer, Some("small"), "200", &["a"]).await;
             assert_eq!(consumer.wait_for_end(&first).await.state, RequestState::Fulfilled);
             let used = consumer.accept(&first).await;
-            let second = ask_as(&consumer, Some("small"), "200", &["b"]).await;
-            let other = ask_as(&consumer, Some("other"), "200", &["b", "a"]).await;
+            let second = submit_as(&consumer, Some("small"), "200", &["b"]).await;
+            let other = submit_as(&consumer, Some("other"), "200", &["b", "a"]).await;
             assert_eq!(consumer.wait_for_end(&other).await.state, RequestState::Fulfilled, "{limit}");
             sleep(SETTLE_TIME).await;
             let request = consumer.request(&second).await.unwrap();
             assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]), "{limit}");
-            assert_eq!(consumer.count(&paths::request_lock(&second)).await, 0, "nobody holds it: {limit}");
+            assert_eq!(consumer.count(&paths::request_lock(&second)).await, 0, "the request is unlocked: {limit}");
             assert!(!is_paused(&consumer, "main").await, "{limit}");
             consumer.use_and_release(used).await;
             assert_eq!(consumer.wait_for_end(&second).await.state, RequestState::Fulfilled, "{limit}");
@@ -226,7 +228,6 @@ fn a_tenant_at_its_limit_waits_and_others_are_served() {
     }
 }
 
-// zookeeper.md check 42
 #[test]
 fn min_ready_is_independent_of_tenant_limits() {
     on_paused_time(async {
@@ -235,14 +236,13 @@ fn min_ready_is_independent_of_tenant_limits() {
         configuration["labels"][0]["min-ready"] = json!(1);
         let (_zookeeper, consumer, _process) = start_fake_launcher(&configuration).await;
         until("a node is ready", async || consumer.ready_nodes().await == 1).await;
-        let refused = ask_as(&consumer, Some("none"), "200", &["a"]).await;
+        let limited = submit_as(&consumer, Some("none"), "200", &["a"]).await;
         sleep(SETTLE_TIME).await;
-        assert_eq!(state(&consumer, &refused).await, RequestState::Requested);
-        assert_eq!(consumer.ready_nodes().await, 1, "an idle node is no tenant's, until one gets it");
+        assert_eq!(state(&consumer, &limited).await, RequestState::Requested);
+        assert_eq!(consumer.ready_nodes().await, 1, "an idle node counts towards no tenant");
     });
 }
 
-// zookeeper.md check 82
 #[test]
 fn min_ready_without_capacity_fails_and_pauses_no_pool() {
     on_paused_time(async {
@@ -254,10 +254,10 @@ fn min_ready_without_capacity_fails_and_pauses_no_pool() {
         consumer.wait_for_end(&id).await;
         let used = consumer.accept(&id).await;
         let mut failed = Vec::new();
-        until("several requests for its like fail", async || {
+        until("several min-ready requests fail", async || {
             assert!(!is_paused(&consumer, "main").await);
             for id in consumer.requests().await {
-                // It may go between the two looks.
+                // The request may be deleted between the two reads.
                 let Some(request) = consumer.request(&id).await else { continue };
                 assert_ne!(request.state, RequestState::Pending);
                 if request.state == RequestState::Failed && !failed.contains(&id) {
@@ -268,13 +268,13 @@ fn min_ready_without_capacity_fails_and_pauses_no_pool() {
         })
         .await;
         let states: Vec<_> = consumer.nodes().await.into_iter().map(|(_, node)| node.state).collect();
-        assert_eq!(states, [NodeState::Ready], "the one that is taken, and none beside it");
+        assert_eq!(states, [NodeState::Ready], "only the node in use exists");
         consumer.use_and_release(used).await;
         until("the next is ready", async || consumer.ready_nodes().await == 1).await;
     });
 }
 
-// What was given up stayed there as a node that is built, with the room that its request waited for.
+// A node whose release was not written remained in state building, and used the capacity for which its request waited.
 #[test]
 fn a_node_whose_eviction_failed_is_deleted_later() {
     on_paused_time(async {
@@ -295,11 +295,11 @@ fn a_node_whose_eviction_failed_is_deleted_later() {
         })
         .await;
         sleep(Duration::from_secs_f64(4.5)).await;
-        // One of them is refused, and neither that the other one is ready nor that this one goes is written.
+        // One node fails on quota. Neither its deletion nor the state of the other one is written.
         zookeeper.fail_next(process.session_id, 40, Fault::BeforeApplying);
-        let begun = Instant::now();
+        let began = Instant::now();
         let ended = consumer.wait_for_end(&second).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 2));
-        assert!(begun.elapsed() < Duration::from_secs(120), "there was no room for {:?}", begun.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(120), "there was no capacity for {:?}", began.elapsed());
     });
 }

@@ -1,4 +1,4 @@
-//! What a changed file does to a launcher that runs: a part that cannot be used harms nothing else.
+//! Reload of the configuration while the launcher runs: an unusable section affects no other one.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn pools(consumer: &Consumer) -> Vec<String> {
     let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
     let mut labels = Vec::new();
     for name in names {
-        // It may leave between the two looks.
+        // The pool may be unregistered between the two reads.
         let Ok((data, _)) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await else { continue };
         let record: serde_json::Value = serde_json::from_slice(&data).unwrap();
         labels.push(record["provider_name"].as_str().unwrap().to_owned());
@@ -48,7 +48,6 @@ async fn served(consumer: &Consumer, label: &str) -> RequestState {
     ended.state
 }
 
-// config.md section 2.4, zookeeper.md check 65
 #[test]
 fn a_rejected_section_removes_only_its_own_pools() {
     on_paused_time(async {
@@ -58,21 +57,21 @@ fn a_rejected_section_removes_only_its_own_pools() {
 
         let twice = format!("{A}, {A}");
         std::fs::write(&process.file, two_providers(SERVERS, &twice, B)).unwrap();
-        until("the pool to leave", async || pools(&consumer).await == ["p-b"]).await;
+        until("the pool to be unregistered", async || pools(&consumer).await == ["p-b"]).await;
         assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
-        assert_eq!(served(&consumer, "a").await, RequestState::Failed, "nobody is left who promises the label");
+        assert_eq!(served(&consumer, "a").await, RequestState::Failed, "no pool has the label");
         let in_force = process.shared.active_config().unwrap().config;
         let reason = &in_force.out_of_service["p-a"];
         assert!(reason.starts_with("static node zuul@fake-a:22 already defined ("), "{reason}");
 
         std::fs::write(&process.file, two_providers(SERVERS, A, B)).unwrap();
-        until("the pool to come back", async || pools(&consumer).await == ["p-a", "p-b"]).await;
+        until("the pool to be registered again", async || pools(&consumer).await == ["p-a", "p-b"]).await;
         assert_eq!(served(&consumer, "a").await, RequestState::Fulfilled);
     });
 }
 
-// Found by seed 46510: the pool registered itself once more while its registration was being taken back, and requests that all others
-// had declined waited for it.
+// Found by simulation seed 46510: a pool registered itself again while its registration was being deleted. Requests
+// that all others had declined waited for it.
 #[test]
 fn a_removed_pool_stays_unregistered_after_a_disconnection() {
     for lost in [0, 5] {
@@ -86,15 +85,14 @@ fn a_removed_pool_stays_unregistered_after_a_disconnection() {
             tokio::time::sleep(Duration::from_secs(5)).await;
             zookeeper.fail_next(process.session_id, lost, Fault::BeforeApplying);
             zookeeper.resume(process.session_id);
-            let has_gone = async || pools(&consumer).await == ["p-b", "p-c"];
-            until("the pool to leave", has_gone).await;
+            let is_unregistered = async || pools(&consumer).await == ["p-b", "p-c"];
+            until("the pool to be unregistered", is_unregistered).await;
             tokio::time::sleep(Duration::from_secs(5)).await;
-            assert!(has_gone().await, "it stays away, {lost} requests lost");
+            assert!(is_unregistered().await, "the pool stays unregistered, {lost} requests lost");
         });
     }
 }
 
-// zookeeper.md check 65
 #[test]
 fn a_failed_provider_start_does_not_affect_others() {
     on_paused_time(async {
@@ -139,7 +137,7 @@ fn unreachable_zookeeper_servers_keep_the_running_configuration() {
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             assert_eq!(consumer.count("/nodepool/nodes").await, 2, "{servers}");
             assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled, "{servers}");
-            until("the node to come back", async || consumer.ready_nodes().await == 2).await;
+            until("the node to be registered again", async || consumer.ready_nodes().await == 2).await;
         }
         std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();
         until("the third node", async || consumer.ready_nodes().await == 3).await;
@@ -169,7 +167,7 @@ fn a_new_session_uses_the_last_valid_configuration() {
     });
 }
 
-/// A cloud whose instances take half a minute, with one attempt for each node.
+/// A cloud whose instances boot in half a minute, with one attempt per node.
 fn slow_cloud(more: &str) -> String {
     format!(
         "zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: fake\n    \
@@ -178,14 +176,13 @@ fn slow_cloud(more: &str) -> String {
     )
 }
 
-// drivers.md 1.9, zookeeper.md R5
 #[test]
 fn booting_nodes_finish_when_their_provider_is_replaced_or_removed() {
     on_paused_time(async {
         let without = format!("zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders: []\n");
         for changed in [slow_cloud("    boot-timeout: 77\n"), without] {
             let (_zookeeper, consumer, process) = start_process(InProcessDaemon::new(&slow_cloud("")), 0).await;
-            until("the pool is there", async || consumer.count("/nodepool/components/pool").await == 1).await;
+            until("the pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
             let id = consumer.submit_labels(&["a", "a"]).await;
             until("its nodes are booting", async || {
                 consumer.nodes().await.iter().filter(|(_, node)| node.external_id.is_string()).count() == 2
@@ -194,7 +191,7 @@ fn booting_nodes_finish_when_their_provider_is_replaced_or_removed() {
             std::fs::write(&process.file, &changed).unwrap();
             let request = consumer.wait_for_end(&id).await;
             assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2), "{changed}");
-            assert_eq!(consumer.nodes().await.len(), 2, "and nothing was begun anew");
+            assert_eq!(consumer.nodes().await.len(), 2, "no launch was restarted");
         }
     });
 }

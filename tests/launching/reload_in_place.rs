@@ -1,4 +1,4 @@
-//! What stays the same when a file is loaded again: TaskManagers, and the registrations of pools.
+//! Reloads that keep TaskManagers and the registrations of pools.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use nodepool_model::records::request::RequestState;
 use python_yaml::diagnostics::Diagnostic;
 use zookeeper_server::types::Stat;
 
-/// The static driver; counts how often it is opened, which is once for each TaskManager.
+/// The static driver, with a count of how often it is opened: once for each TaskManager.
 struct CountingDrivers(Arc<AtomicUsize>);
 
 impl ExtraDrivers for CountingDrivers {
@@ -29,12 +29,12 @@ impl ExtraDrivers for CountingDrivers {
 
 fn counted(text: &str) -> (InProcessDaemon, Arc<AtomicUsize>) {
     let (mut process, opened) = (InProcessDaemon::new(text), Arc::new(AtomicUsize::new(0)));
-    let shared = Arc::get_mut(&mut process.shared).expect("nobody else has it yet");
+    let shared = Arc::get_mut(&mut process.shared).expect("no other handle exists yet");
     shared.drivers = Some(Box::new(CountingDrivers(opened.clone())));
     (process, opened)
 }
 
-/// The only registered pool: its znode, what it says of its labels, and its id.
+/// The only registered pool: its znode, its labels, and its id.
 async fn pool(consumer: &Consumer) -> (String, Stat, Vec<String>, String) {
     let (mut names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
     assert_eq!(names.len(), 1);
@@ -45,7 +45,7 @@ async fn pool(consumer: &Consumer) -> (String, Stat, Vec<String>, String) {
     (name, stat, labels, record["id"].as_str().unwrap().to_owned())
 }
 
-/// Waits until the launcher works by the files as they are now.
+/// Waits until the launcher uses the changed files.
 async fn loaded_after(process: &InProcessDaemon, change: impl FnOnce()) {
     let stamp = || process.shared.active_config().map(|loaded| loaded.stamp);
     let before = stamp();
@@ -64,7 +64,6 @@ fn replace(process: &InProcessDaemon, text: &str) {
     std::fs::rename(&new, &process.file).unwrap();
 }
 
-// config.md check 46
 #[test]
 fn a_touched_file_replaces_no_task_manager_or_registration() {
     on_paused_time(async {
@@ -74,18 +73,17 @@ fn a_touched_file_replaces_no_task_manager_or_registration() {
         let (before, zxid) = (pool(&consumer).await, zookeeper.last_zxid());
         loaded_after(&process, || touch(&process)).await;
         tokio::time::sleep(Duration::from_secs(300)).await;
-        // A comment is a change of the file and of nothing else.
+        // A comment changes the file and nothing else.
         loaded_after(&process, || replace(&process, &format!("# A comment.\n{text}"))).await;
         tokio::time::sleep(Duration::from_secs(300)).await;
         assert_eq!(opened.load(Ordering::Relaxed), 1);
         assert_eq!(pool(&consumer).await, before);
-        assert_eq!(zookeeper.last_zxid(), zxid, "nothing at all was written");
+        assert_eq!(zookeeper.last_zxid(), zxid, "nothing is written");
         let id = consumer.submit_labels(&["a"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Fulfilled);
     });
 }
 
-// config.md check 38, zookeeper.md check 83
 #[test]
 fn an_added_label_updates_the_existing_registration() {
     on_paused_time(async {
@@ -96,14 +94,14 @@ fn an_added_label_updates_the_existing_registration() {
         let more = yaml("lab", &["name: fake-h1, labels: [a, b]"], "");
         loaded_after(&process, || std::fs::write(&process.file, &more).unwrap()).await;
         until("the second label", async || pool(&consumer).await.2 == ["a", "b"]).await;
-        // A configuration management system writes beside the file and renames.
+        // A configuration management system writes a new file and renames it.
         let most = yaml("lab", &["name: fake-h1, labels: [a, b]", "name: fake-h2, labels: [c]"], "");
         loaded_after(&process, || replace(&process, &most)).await;
         until("the third label", async || pool(&consumer).await.2 == ["a", "b", "c"]).await;
         let (same_name, last, _, same_id) = pool(&consumer).await;
-        assert_eq!((same_name, same_id, last.czxid), (name, id, first.czxid), "the same znode, never another");
+        assert_eq!((same_name, same_id, last.czxid), (name, id, first.czxid), "the znode is updated, not recreated");
         assert_eq!(last.version, first.version + 2, "one write for each change");
-        assert_eq!(opened.load(Ordering::Relaxed), 3, "a changed section has a TaskManager of its own");
+        assert_eq!(opened.load(Ordering::Relaxed), 3, "a changed section has its own TaskManager");
         let request = consumer.submit_labels(&["c"]).await;
         assert_eq!(consumer.wait_for_end(&request).await.state, RequestState::Fulfilled);
     });

@@ -1,4 +1,4 @@
-//! The compound writes: what they cost, what they prove, and what they do with trees that others shaped.
+//! The compound writes: their cost, their conditions, and foreign children in the trees they change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,12 +48,12 @@ impl TransactionHarness {
         case
     }
 
-    /// Until the mirror has seen all that happened.
+    /// Waits until the mirror has received all events.
     async fn wait_for_mirror(&self) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    fn hand_out(&self) -> (RequestChange, Vec<NodeChange>) {
+    fn fulfilment(&self) -> (RequestChange, Vec<NodeChange>) {
         let snapshot = self.store.mirror().snapshot();
         let node = snapshot.node(&self.node).unwrap();
         let node = node.change(self.node.clone(), |record| record.allocated_to = Some(self.request.clone()));
@@ -69,7 +69,7 @@ impl TransactionHarness {
         self.other.zk.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
     }
 
-    async fn assert_handed_out(&self) {
+    async fn assert_fulfilled(&self) {
         assert_eq!(self.other.request(&self.request).await.unwrap().state, RequestState::Fulfilled);
         assert_eq!(self.other.node(&self.node).await.unwrap().allocated_to.as_ref(), Some(&self.request));
         for directory in [paths::node_lock(&self.node), paths::request_lock(&self.request)] {
@@ -97,13 +97,17 @@ fn fulfilling_a_request_is_one_transaction() {
                 case.create(&path).await;
             }
             case.wait_for_mirror().await;
-            let (request, nodes) = case.hand_out();
+            let (request, nodes) = case.fulfilment();
             let before = case.zookeeper.last_zxid();
             case.store.fulfill(request, nodes).await.unwrap();
             assert_eq!(case.zookeeper.last_zxid() - before, 1, "{directories:?}");
-            case.assert_handed_out().await;
-            let kept = case.other.zk.exists(&paths::request_lock(&case.request)).await.unwrap().is_some();
-            assert_eq!(kept, directories.contains(&"request"), "a directory of others stays, none is left behind");
+            case.assert_fulfilled().await;
+            let directory_exists = case.other.zk.exists(&paths::request_lock(&case.request)).await.unwrap().is_some();
+            assert_eq!(
+                directory_exists,
+                directories.contains(&"request"),
+                "a foreign directory is kept, no other one remains"
+            );
         });
     }
 }
@@ -112,7 +116,7 @@ fn fulfilling_a_request_is_one_transaction() {
 fn a_writer_observes_its_own_write_at_once() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
-        let (request, nodes) = case.hand_out();
+        let (request, nodes) = case.fulfilment();
         case.store.fulfill(request, nodes).await.unwrap();
         let snapshot = case.store.mirror().snapshot();
         assert_eq!(snapshot.request(&case.request).unwrap().record.state, RequestState::Fulfilled);
@@ -142,30 +146,30 @@ fn the_event_of_an_own_write_publishes_no_second_snapshot() {
         let with_one_more = snapshots.latest_and_mark_seen().revision;
         case.store.remove_node(&case.node, 0).await.unwrap();
         case.wait_for_mirror().await;
-        assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 1, "one picture for a removal");
+        assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 1, "one snapshot for a deletion");
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
         case.wait_for_mirror().await;
-        assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 2, "and one for what is new");
+        assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 2, "one snapshot for a creation");
     });
 }
 
 #[test]
 fn a_foreign_lock_prevents_any_change() {
     for known in [true, false] {
-        for what in ["node", "request"] {
+        for locked in ["node", "request"] {
             on_paused_time(async {
                 let case = TransactionHarness::new().await;
-                let (request, nodes) = case.hand_out();
+                let (request, nodes) = case.fulfilment();
                 let path =
-                    if what == "node" { paths::node_lock(&case.node) } else { paths::request_lock(&case.request) };
+                    if locked == "node" { paths::node_lock(&case.node) } else { paths::request_lock(&case.request) };
                 let held = lock::try_lock(&case.other.zk, &path, "").await.unwrap().unwrap();
                 if known {
                     case.wait_for_mirror().await;
                 }
                 let error = case.store.fulfill(request, nodes).await.unwrap_err();
-                assert_eq!(error, WriteError::Contended, "{what}, known to the mirror: {known}");
+                assert_eq!(error, WriteError::Contended, "{locked}, known to the mirror: {known}");
                 case.assert_untouched().await;
-                assert_eq!(lock::contenders(&case.other.zk, &path).await.unwrap().len(), 1, "ours left again");
+                assert_eq!(lock::contenders(&case.other.zk, &path).await.unwrap().len(), 1, "our contender is deleted");
                 held.release().await.unwrap();
             });
         }
@@ -181,18 +185,17 @@ fn lock_directories_with_foreign_children_use_the_slow_path() {
             case.create(path).await;
         }
         case.wait_for_mirror().await;
-        let (request, nodes) = case.hand_out();
+        let (request, nodes) = case.fulfilment();
         case.store.fulfill(request, nodes).await.unwrap();
-        case.assert_handed_out().await;
+        case.assert_fulfilled().await;
     });
 }
 
-// zookeeper.md check 58
 #[test]
 fn a_finished_request_is_neither_fulfilled_nor_claimed() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
-        let (request, nodes) = case.hand_out();
+        let (request, nodes) = case.fulfilment();
         let snapshot = case.store.mirror().snapshot();
         let claimed = snapshot.request(&case.request).unwrap().change(case.request.clone(), |record| {
             record.set_state(RequestState::Pending, clock::now());
@@ -205,18 +208,17 @@ fn a_finished_request_is_neither_fulfilled_nor_claimed() {
         let new = Node::new(NodeState::Init, clock::now());
         assert_eq!(case.store.claim(claimed, Vec::new(), vec![new]).await.unwrap_err(), WriteError::Conflict);
         assert_eq!(case.other.zk.get(&path).await.unwrap().0, failed);
-        assert_eq!(case.other.nodes().await.len(), 1, "no node is made");
+        assert_eq!(case.other.nodes().await.len(), 1, "no node is created");
         let contenders = lock::contenders(&case.other.zk, &paths::request_lock(&case.request)).await;
-        assert!(contenders.unwrap_or_default().is_empty(), "nor is it locked");
+        assert!(contenders.unwrap_or_default().is_empty(), "the request is unlocked");
     });
 }
 
-// zookeeper.md check 54
 #[test]
 fn a_record_that_changed_meanwhile_is_a_conflict() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
-        let (request, nodes) = case.hand_out();
+        let (request, nodes) = case.fulfilment();
         let mut held = case.other.node(&case.node).await.unwrap();
         held.state = NodeState::Hold;
         case.other.zk.set(&paths::node(&case.node), Bytes::from(json::to_bytes(&held)), -1).await.unwrap();
@@ -237,7 +239,7 @@ fn a_node_is_deleted_recursively_unless_locked() {
         let held = lock::try_lock(&case.other.zk, &lock_directory, "").await.unwrap().unwrap();
         assert_eq!(case.store.remove_node(&case.node, 0).await, Err(WriteError::Contended));
         held.release().await.unwrap();
-        assert_eq!(case.store.remove_node(&case.node, 7).await, Err(WriteError::Conflict), "another version");
+        assert_eq!(case.store.remove_node(&case.node, 7).await, Err(WriteError::Conflict), "a stale version");
         case.store.remove_node(&case.node, 0).await.unwrap();
         assert!(case.other.node(&case.node).await.is_none());
         assert!(case.store.mirror().snapshot().node(&case.node).is_none());
@@ -248,7 +250,7 @@ fn a_node_is_deleted_recursively_unless_locked() {
 fn a_node_is_released_only_if_its_request_was_deleted() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
-        let (request, nodes) = case.hand_out();
+        let (request, nodes) = case.fulfilment();
         case.store.fulfill(request, nodes).await.unwrap();
         let release = || {
             let snapshot = case.store.mirror().snapshot();
@@ -261,13 +263,12 @@ fn a_node_is_released_only_if_its_request_was_deleted() {
     });
 }
 
-// zookeeper.md check 18, quirk K9
 #[test]
 fn fulfilling_a_deleted_request_leaves_no_traces() {
     for (is_large, is_strange, is_known) in
         [(false, false, false), (false, true, false), (false, false, true), (true, false, false), (true, true, true)]
     {
-        let about = format!("large: {is_large}, strange children: {is_strange}, known: {is_known}");
+        let case_name = format!("large: {is_large}, strange children: {is_strange}, known: {is_known}");
         on_paused_time(async {
             let case = TransactionHarness::new().await;
             let request_lock = paths::request_lock(&case.request);
@@ -277,9 +278,9 @@ fn fulfilling_a_deleted_request_leaves_no_traces() {
                 }
                 case.wait_for_mirror().await;
             }
-            let (request, mut nodes) = case.hand_out();
+            let (request, mut nodes) = case.fulfilment();
             if is_large {
-                // More than goes into one transaction.
+                // More than fits into one transaction.
                 let mut record = Node::clone(&nodes[0].record);
                 record.comment = Some("x".repeat(950_000));
                 nodes[0].record = record;
@@ -288,22 +289,22 @@ fn fulfilling_a_deleted_request_leaves_no_traces() {
             if is_known {
                 case.wait_for_mirror().await;
             }
-            assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict), "{about}");
+            assert_eq!(case.store.fulfill(request, nodes).await, Err(WriteError::Conflict), "{case_name}");
             case.wait_for_mirror().await;
-            assert!(case.other.request(&case.request).await.is_none(), "{about}");
-            assert!(case.other.node(&case.node).await.unwrap().is_idle(), "{about}");
+            assert!(case.other.request(&case.request).await.is_none(), "{case_name}");
+            assert!(case.other.node(&case.node).await.unwrap().is_idle(), "{case_name}");
             for directory in [&request_lock, &paths::node_lock(&case.node)] {
                 let contenders = lock::contenders(&case.other.zk, directory).await.unwrap_or_default();
-                assert!(contenders.is_empty(), "{about}: {contenders:?}");
+                assert!(contenders.is_empty(), "{case_name}: {contenders:?}");
             }
-            let is_there = case.other.zk.exists(&request_lock).await.unwrap().is_some();
-            // The steps of a large one begin with a lock, as peers lock; the directory goes when it is old.
-            assert_eq!(is_there, is_strange || is_large, "{about}");
+            let directory_exists = case.other.zk.exists(&request_lock).await.unwrap().is_some();
+            // The steps of a chunked write begin with a lock, as peers lock. The clean-up deletes the old directory.
+            assert_eq!(directory_exists, is_strange || is_large, "{case_name}");
         });
     }
 }
 
-// Found by tests/kill.rs: in steps a reset freed nodes of a request that had been fulfilled since somebody decided on it.
+// Found by tests/crash_launcher.rs: a chunked reset freed nodes of a request that was fulfilled after the decision.
 #[test]
 fn a_stale_reset_after_fulfilment_frees_nothing() {
     for is_large in [false, true] {
@@ -312,8 +313,8 @@ fn a_stale_reset_after_fulfilment_frees_nothing() {
             if is_large {
                 case.zookeeper.limit_transactions(1);
             }
-            // What a hand-out in steps shows between its last node and its end.
-            let (fulfilled, nodes) = case.hand_out();
+            // The state between the last node and the end of a chunked fulfilment.
+            let (fulfilled, nodes) = case.fulfilment();
             let mut pending = case.other.request(&case.request).await.unwrap();
             pending.set_state(RequestState::Pending, clock::now());
             let set = async |path: String, data: Vec<u8>| case.other.zk.set(&path, data.into(), -1).await.unwrap();
@@ -329,7 +330,7 @@ fn a_stale_reset_after_fulfilment_frees_nothing() {
             let freed = node.change(case.node.clone(), |record| record.allocated_to = None);
             set(paths::request(&case.request), json::to_bytes(&fulfilled.record)).await;
             assert_eq!(case.store.reset(reset, vec![freed]).await, Err(WriteError::Conflict), "large: {is_large}");
-            case.assert_handed_out().await;
+            case.assert_fulfilled().await;
         });
     }
 }
@@ -340,13 +341,13 @@ fn a_chunked_fulfilment_fails_if_a_node_changed() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
-        // Others come after it, which leaves time.
+        // More nodes follow, so that the operator has time.
         let mut ready = case.other.node(&case.node).await.unwrap();
         ready.labels = vec!["b".into()];
         for _ in 0..5 {
             case.store.register(ready.clone()).await.unwrap();
         }
-        let (request, mut nodes) = case.hand_out();
+        let (request, mut nodes) = case.fulfilment();
         let snapshot = case.store.mirror().snapshot();
         let others = snapshot.nodes().filter(|(id, _)| **id != case.node);
         let allocate = |record: &mut Node| record.allocated_to = Some(case.request.clone());
@@ -370,32 +371,32 @@ fn a_chunked_fulfilment_fails_if_a_node_changed() {
     });
 }
 
-// Before the first node of it can be taken for one that somebody left.
+// The lock precedes the first allocation, which would look abandoned otherwise.
 #[test]
 fn a_chunked_fulfilment_is_locked_at_every_step() {
     on_paused_time(async {
         let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
-        let (request, nodes) = case.hand_out();
-        let (frames, mut shown) = tokio::sync::mpsc::channel(100);
-        case.store.mirror().stream_transitions(frames);
+        let (request, nodes) = case.fulfilment();
+        let (batches, mut received) = tokio::sync::mpsc::channel(100);
+        case.store.mirror().stream_transitions(batches);
         case.store.fulfill(request, nodes).await.unwrap();
         case.wait_for_mirror().await;
         let mut pending = 0;
-        while let Ok(frame) = shown.try_recv() {
-            let snapshot = frame.snapshot;
+        while let Ok(batch) = received.try_recv() {
+            let snapshot = batch.snapshot;
             if snapshot.request(&case.request).unwrap().record.state == RequestState::Pending {
                 pending += 1;
                 assert!(snapshot.is_request_locked(&case.request), "{snapshot:?}");
             }
         }
-        assert!(pending > 0, "it was seen");
-        case.assert_handed_out().await;
+        assert!(pending > 0, "a pending request is observed");
+        case.assert_fulfilled().await;
         assert!(!case.store.mirror().snapshot().is_request_locked(&case.request));
     });
 }
 
-/// New nodes as a claim makes them, told apart by their labels.
+/// New nodes as in a claim, with a label each.
 fn new_nodes(case: &TransactionHarness, labels: &[&str]) -> Vec<Node> {
     let node = |label: &&str| {
         let mut node = Node::new(NodeState::Init, clock::now());
@@ -412,14 +413,14 @@ fn pending(case: &TransactionHarness) -> RequestChange {
     snapshot.request(&case.request).unwrap().change(case.request.clone(), pending)
 }
 
-/// These nodes as they become when they are begun.
+/// The nodes in state `building`.
 fn building(case: &TransactionHarness, nodes: &[NodeId]) -> Vec<NodeChange> {
     let snapshot = case.store.mirror().snapshot();
-    let begun = |id: &NodeId| {
+    let to_building = |id: &NodeId| {
         let record = snapshot.node(id).unwrap();
         record.change(id.clone(), |record: &mut Node| record.state = NodeState::Building)
     };
-    nodes.iter().map(begun).collect()
+    nodes.iter().map(to_building).collect()
 }
 
 async fn locks_of_nodes(case: &TransactionHarness, nodes: &[NodeId]) -> usize {
@@ -430,14 +431,14 @@ async fn locks_of_nodes(case: &TransactionHarness, nodes: &[NodeId]) -> usize {
     count
 }
 
-// One request for more nodes than fit a transaction.
+// One request for more nodes than fit into a transaction.
 #[test]
 fn a_chunked_launch_is_claimed_started_and_resumed() {
-    for most in [1, 3_000, 700_000] {
+    for max_bytes in [1, 3_000, 700_000] {
         on_paused_time(async {
             let case = TransactionHarness::new().await;
-            case.zookeeper.limit_transactions(most);
-            let (_, reuse) = case.hand_out();
+            case.zookeeper.limit_transactions(max_bytes);
+            let (_, reuse) = case.fulfilment();
             let labels = ["b", "c", "d", "e", "f"];
             let claimed = case.store.claim(pending(&case), reuse, new_nodes(&case, &labels)).await.unwrap();
             assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Pending);
@@ -446,20 +447,20 @@ fn a_chunked_launch_is_claimed_started_and_resumed() {
             let nodes = [claimed.nodes, more].concat();
             for (node, label) in nodes.iter().zip(labels.iter().chain(&["g", "h"])) {
                 let node = case.other.node(node).await.unwrap();
-                assert_eq!((node.state, node.labels), (NodeState::Init, vec![(*label).into()]), "most {most}");
+                assert_eq!((node.state, node.labels), (NodeState::Init, vec![(*label).into()]), "limit {max_bytes}");
             }
             let locks = case.store.begin(building(&case, &nodes)).await.unwrap();
-            assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "most {most}");
+            assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "limit {max_bytes}");
             for (lock, node) in locks.iter().zip(&nodes) {
                 assert!(lock.path().starts_with(&paths::node(node)), "{} is the lock of {node}", lock.path());
                 assert_eq!(case.other.node(node).await.unwrap().state, NodeState::Building);
             }
-            // Its launcher ends, and another one goes on.
+            // The launcher exits, and another one resumes the request.
             drop((claimed.lock, locks));
             case.wait_for_mirror().await;
             let (lock, locks) = case.store.adopt(pending(&case), building(&case, &nodes)).await.unwrap();
             assert!(lock.path().starts_with(&paths::request_lock(&case.request)));
-            assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "most {most}");
+            assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "limit {max_bytes}");
         });
     }
 }
@@ -473,38 +474,38 @@ fn a_failed_chunk_leaves_no_lock() {
             let directory = paths::request_lock(&case.request);
             lock::contenders(&case.other.zk, &directory).await.unwrap_or_default().len()
         };
-        // Somebody has the node that was to be reused.
-        let taken = lock::try_lock(&case.other.zk, &paths::node_lock(&case.node), "").await.unwrap().unwrap();
-        let (_, reuse) = case.hand_out();
-        let begun = Instant::now();
-        let refused = case.store.claim(pending(&case), reuse, new_nodes(&case, &["b"])).await;
-        assert_eq!(refused.unwrap_err(), WriteError::Conflict);
+        // Another client has locked the node to be reused.
+        let foreign_lock = lock::try_lock(&case.other.zk, &paths::node_lock(&case.node), "").await.unwrap().unwrap();
+        let (_, reuse) = case.fulfilment();
+        let began = Instant::now();
+        let rejected = case.store.claim(pending(&case), reuse, new_nodes(&case, &["b"])).await;
+        assert_eq!(rejected.unwrap_err(), WriteError::Conflict);
         assert!(
-            begun.elapsed() >= Duration::from_millis(500),
-            "it would be tried again at once on a picture of its own"
+            began.elapsed() >= Duration::from_millis(500),
+            "an immediate error would be retried on an unchanged snapshot"
         );
         case.wait_for_mirror().await;
-        assert_eq!((request_locks().await, case.other.nodes().await.len()), (0, 1), "nothing was made for it");
-        taken.release().await.unwrap();
+        assert_eq!((request_locks().await, case.other.nodes().await.len()), (0, 1), "no node was created for it");
+        foreign_lock.release().await.unwrap();
         case.wait_for_mirror().await;
 
         let claimed = case.store.claim(pending(&case), Vec::new(), new_nodes(&case, &["b", "c", "d"])).await.unwrap();
-        let begun = building(&case, &claimed.nodes);
-        // Somebody removes the last of them.
+        let changes = building(&case, &claimed.nodes);
+        // The last node is deleted by another client.
         case.other.zk.delete(&paths::node(&claimed.nodes[2]), -1).await.unwrap();
-        assert_eq!(case.store.begin(begun.clone()).await.unwrap_err(), WriteError::Conflict);
+        assert_eq!(case.store.begin(changes.clone()).await.unwrap_err(), WriteError::Conflict);
         case.wait_for_mirror().await;
         assert_eq!(locks_of_nodes(&case, &claimed.nodes).await, 0);
         drop(claimed.lock);
         case.wait_for_mirror().await;
-        let adopted = case.store.adopt(pending(&case), begun).await;
+        let adopted = case.store.adopt(pending(&case), changes).await;
         assert_eq!(adopted.unwrap_err(), WriteError::Conflict);
         case.wait_for_mirror().await;
         assert_eq!((request_locks().await, locks_of_nodes(&case, &claimed.nodes).await), (0, 0));
     });
 }
 
-// What it has freed in one portion is somebody else's before the last one.
+// A node freed by one step is allocated to another request before the last step.
 #[test]
 fn a_failed_chunked_request_ends_though_its_nodes_were_reassigned() {
     on_paused_time(async {
@@ -520,25 +521,30 @@ fn a_failed_chunked_request_ends_though_its_nodes_were_reassigned() {
             change: Some(snapshot.node(id).unwrap().change(id.clone(), free)),
         };
         let freed: Vec<HeldNode> = claimed.nodes.iter().zip(locks).map(freed).collect();
-        let (other, watched, asked) = (case.other.clone(), paths::node(&claimed.nodes[0]), case.request.clone());
+        let (other, watched, failed_request) =
+            (case.other.clone(), paths::node(&claimed.nodes[0]), case.request.clone());
         let (_, changed) = other.zk.exists_and_watch(&watched).await.unwrap();
-        let taking = tokio::spawn(async move {
+        let reassignment = tokio::spawn(async move {
             changed.await;
             let mut node = other.node(&NodeId::from(paths::name(&watched))).await.unwrap();
             assert_eq!((node.state, node.allocated_to), (NodeState::Ready, None));
             node.allocated_to = Some(RequestId::from("200-0000000099"));
             other.zk.set(&watched, Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
-            other.request(&asked).await.unwrap().state
+            other.request(&failed_request).await.unwrap().state
         });
         let fail = |record: &mut NodeRequest| record.set_state(RequestState::Failed, clock::now());
         let failed = snapshot.request(&case.request).unwrap().change(case.request.clone(), fail);
         case.store.finish(Some((claimed.lock, Some(failed))), freed).await.unwrap();
-        assert_eq!(taking.await.unwrap(), RequestState::Pending, "it was not over when the node was taken");
+        assert_eq!(
+            reassignment.await.unwrap(),
+            RequestState::Pending,
+            "the request is still pending when the node is reassigned"
+        );
         assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Failed);
     });
 }
 
-// Found by tests/fault_runs.rs: a pool whose registration was made and not answered registered once more.
+// Found by tests/fault_injection.rs: a pool whose registration reply was lost registered a second time.
 #[test]
 fn a_component_is_registered_once_despite_a_lost_reply() {
     on_paused_time(async {
@@ -558,7 +564,7 @@ fn a_component_is_registered_once_despite_a_lost_reply() {
             assert_eq!(zk.get(&path).await.unwrap().0, data(id));
             assert_eq!(zk.children(&paths::components(ComponentKind::Pool)).await.unwrap().0.len(), all);
         }
-        // What another session says is not ours.
+        // A registration of another session does not count.
         let other: Zk = zookeeper.connect();
         let prefix = paths::component_prefix(ComponentKind::Pool, "here");
         other.create(&prefix, data("four").into(), CreateMode::EphemeralSequential).await.unwrap();

@@ -40,9 +40,9 @@ pub struct Server {
 impl Server {
     fn instance(&self) -> Instance {
         let mut instance = Instance::new(ExternalId::text(&self.id));
-        let marks = [("nodepool_provider_name", self.provider), ("nodepool_node_id", self.node.as_deref())];
-        let marks = marks.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())));
-        instance.metadata = marks.collect();
+        let metadata = [("nodepool_provider_name", self.provider), ("nodepool_node_id", self.node.as_deref())];
+        let metadata = metadata.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())));
+        instance.metadata = metadata.collect();
         if self.is_stopping {
             instance.state = InstanceState::Stopping;
         }

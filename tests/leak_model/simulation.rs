@@ -81,7 +81,8 @@ pub struct LeakSimulation<'a> {
     pending: Vec<PendingReply>,
     built: Fixture,
     is_in_service: bool,
-    /// Servers whose node ids this session reported as unissued. They are kept, even if the list was stale and the name is in use again.
+    /// Servers whose node ids this session reported as unissued. They are kept, even if the list was stale and the name
+    /// is in use again.
     reported_unissued: BTreeSet<String>,
     /// In such clouds a server's id is its name, which contains the node's number.
     is_named: bool,
@@ -156,8 +157,8 @@ impl<'a> LeakSimulation<'a> {
             30..33 => self.delete_many_records(),
             33..37 => self.create_foreign_server(),
             37..45 => {
-                let most = self.rng.gen_range(1..6);
-                self.zookeeper.deliver_changes(most);
+                let max_changes = self.rng.gen_range(1..6);
+                self.zookeeper.deliver_changes(max_changes);
             }
             45..48 => self.zookeeper.mirror.connected = false,
             48..51 => self.reconnect(),
@@ -186,8 +187,8 @@ impl<'a> LeakSimulation<'a> {
         number
     }
 
-    /// Marks the servers of a lost node as leaked: they cannot be distinguished from duplicates of the node that has its number now.
-    /// A session that reported the number as unissued keeps them.
+    /// Marks the servers of a lost node as leaked: they are indistinguishable from duplicates of the node with its
+    /// number. A session that reported the number as unissued keeps them.
     fn abandon_lost(&mut self, lost: usize) {
         self.mark_leaked(lost, |server| !server.is_reported_unissued);
         self.lifetimes[lost].is_wanted = !self.servers_of(lost).is_empty();

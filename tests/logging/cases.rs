@@ -1,6 +1,6 @@
 //! Logging files as operators have them, and broken ones.
 
-/// A file by its name; `before` are files that are there already.
+/// A logging file by its name; `before` are files that exist already.
 pub struct Case {
     pub name: &'static str,
     pub file: &'static str,
@@ -23,7 +23,7 @@ pub const READ: [Case; 21] = [
         [handler_console]\nclass=StreamHandler\n\n[formatter_simple]\nformat=SIMPLE %(levelname)s %(name)s %(message)s\n",
     ),
     case(
-        "merge keys, and a key that is there twice",
+        "merge keys, and a duplicate key",
         "logging.yaml",
         "version: 1\ndisable_existing_loggers: false\nx-base: &base {class: logging.StreamHandler, formatter: plain}\n\
         formatters: {plain: {format: 'X %(levelname)s %(name)s %(message)s'}}\n\
@@ -31,7 +31,7 @@ pub const READ: [Case; 21] = [
         root: {level: DEBUG, handlers: []}\nroot: {level: INFO, handlers: [console]}\n",
     ),
     case(
-        "the file that Nodepool 11 brings along",
+        "the file shipped with Nodepool 11",
         "logging.conf",
         "[formatters]\nkeys=simple\n\n\
         [loggers]\nkeys=root,nodepool,openstack\n\n\
@@ -43,7 +43,7 @@ pub const READ: [Case; 21] = [
         [formatter_simple]\nformat=%(asctime)s %(levelname)s %(name)s: %(message)s\ndatefmt=\n",
     ),
     case(
-        "the file of many installations: all in one, debug apart",
+        "a common file: one log, and another one for debug",
         "logging.conf",
         "[loggers]\nkeys=root,nodepool,requests,openstack,kazoo\n\n[handlers]\nkeys=console,debug,normal\n\n\
         [formatters]\nkeys=simple\n\n[logger_root]\nlevel=WARNING\nhandlers=console\n\n\
@@ -59,7 +59,7 @@ pub const READ: [Case; 21] = [
         [formatter_simple]\nformat=%(asctime)s %(levelname)s %(name)s: %(message)s\ndatefmt=\n",
     ),
     case(
-        "ini with everything that configparser does",
+        "ini with all features of configparser",
         "logging.ini",
         "# a comment\n[DEFAULT]\nname = own\nfolder=.\n[loggers]\nkeys: root , np\n[handlers]\nkeys=a,\n  b\n[formatters]\nkeys=f,g\n\
         [logger_root]\nlevel=NOTSET\nhandlers=a\n[logger_np]\nqualname = nodepool.PoolWorker\nhandlers=b\npropagate=0\nlevel=ERROR\n\
@@ -87,13 +87,13 @@ pub const READ: [Case; 21] = [
         \x20 nodepool.builder: {level: 50}\n  nodepool.PoolWorker.lab-main: {level: ERROR}\nroot: {level: ERROR, handlers: [all]}\n",
     ),
     case(
-        "a root that says NOTSET",
+        "a root logger with level NOTSET",
         "logging.yaml",
         "version: 1\ndisable_existing_loggers: false\nhandlers: {a: {class: logging.FileHandler, filename: a.log}}\n\
         root: {level: NOTSET, handlers: [a]}\n",
     ),
     case(
-        "a root that says nothing",
+        "a root logger without a level",
         "logging.yaml",
         "version: 1\ndisable_existing_loggers: false\nhandlers: {a: {class: logging.FileHandler, filename: a.log}}\n\
         root: {handlers: [a]}\n",
@@ -104,14 +104,14 @@ pub const READ: [Case; 21] = [
         "version: 1\nhandlers: {a: {class: logging.FileHandler, filename: a.log}}\nroot: {level: DEBUG, handlers: [a]}\n",
     ),
     case(
-        "existing loggers are disabled by an ini file, but for those below a named one",
+        "existing loggers are disabled by an ini file, except below a named one",
         "logging.conf",
         "[loggers]\nkeys=root,zk\n[handlers]\nkeys=a\n[formatters]\nkeys=\n[logger_root]\nlevel=DEBUG\nhandlers=a\n\
         [logger_zk]\nqualname=nodepool.zk\nhandlers=\n[handler_a]\nclass=FileHandler\nargs=('a.log',)\n",
     ),
-    case("nobody to write: the last resort", "logging.yaml", "version: 1\nloggers: {nodepool: {level: DEBUG}}\n"),
+    case("no handler: the last resort", "logging.yaml", "version: 1\nloggers: {nodepool: {level: DEBUG}}\n"),
     case(
-        "nobody wants to write",
+        "only a null handler",
         "logging.yaml",
         "version: 1\nhandlers: {n: {class: logging.NullHandler}}\nloggers: {nodepool: {level: DEBUG}}\nroot: {handlers: [n]}\n",
     ),
@@ -125,7 +125,7 @@ pub const READ: [Case; 21] = [
         \"nodepool.NodePool\": {\"handlers\": [\"b\"], \"filters\": [\"zk\"]}}, \"root\": {\"level\": \"DEBUG\", \"handlers\": [\"b\"]}}\n",
     ),
     Case {
-        name: "files that are there already",
+        name: "existing files",
         file: "logging.yaml",
         text: "version: 1\nhandlers:\n  a: {class: logging.FileHandler, filename: a.log, mode: w}\n\
             \x20 b: {class: logging.FileHandler, filename: b.log, mode: a}\n\
@@ -172,7 +172,7 @@ pub const READ: [Case; 21] = [
     ),
 ];
 
-/// Refused by both, by us with these words.
+/// Files that both reject; the third text is the beginning of our message.
 pub const REFUSED: [(&str, &str, &str); 14] = [
     ("logging.conf", "nonsense\n", "logging.conf: line 1: a section such as [loggers] is expected"),
     ("logging.conf", "[loggers]\nkeys=root\n", "logging.conf: there is no section [formatters]"),

@@ -1,4 +1,4 @@
-//! Limits that need a real inventory: volumes, limits that are ignored, and what others use of the project.
+//! Limits that need a real inventory: volumes, ignored limits, and usage of others in the project.
 
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
@@ -10,17 +10,17 @@ use crate::openstack_harness::harness::{CLOUD_TIMEOUT, OpenStackHarness, with_la
 use crate::support::wait;
 
 async fn is_pending(harness: &OpenStackHarness, id: &RequestId) {
-    let request = async || harness.consumer.request(id).await.expect("it is there").state;
+    let request = async || harness.consumer.request(id).await.expect("the request exists").state;
     wait::until("the request to wait", CLOUD_TIMEOUT, async || request().await == RequestState::Pending).await;
 }
 
-/// With room for one volume, a request for two never fits, and the second of two requests waits.
-async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
+/// With capacity for one volume, a request for two fails, and the second of two requests for one waits.
+async fn second_volume_waits(flags: &[&str], pool_keys: Value, reason: &str) {
     let cloud = TestCloud::simulated(flags).await;
     let configure = |name: &str| {
         let mut provider = cloud.provider(name);
         let pool = &mut provider["pools"][0];
-        pool.as_object_mut().unwrap().extend(of_pool.as_object().unwrap().clone());
+        pool.as_object_mut().unwrap().extend(pool_keys.as_object().unwrap().clone());
         let label = &mut pool["labels"][0];
         (label["boot-from-volume"], label["volume-size"]) = (json!(true), json!(2));
         vec![provider]
@@ -42,7 +42,6 @@ async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
     .await;
 }
 
-// zookeeper.md check 33, drivers.md 1.3: volumes of a pool, their size too
 #[test]
 fn a_pool_limits_number_and_size_of_volumes() {
     on_real_time(async {
@@ -51,7 +50,6 @@ fn a_pool_limits_number_and_size_of_volumes() {
     });
 }
 
-// zookeeper.md check 34, drivers.md 2.1.7: those of the project
 #[test]
 fn a_project_limits_number_and_size_of_volumes() {
     on_real_time(async {
@@ -60,7 +58,6 @@ fn a_project_limits_number_and_size_of_volumes() {
     });
 }
 
-// zookeeper.md check 35
 #[test]
 fn a_stale_quota_blocks_only_pools_that_respect_it() {
     on_real_time(async {
@@ -91,7 +88,6 @@ fn a_stale_quota_blocks_only_pools_that_respect_it() {
     });
 }
 
-// drivers.md 1.3 and 1.7.7
 #[test]
 fn foreign_servers_count_towards_the_project_limits() {
     on_real_time(async {

@@ -1,4 +1,4 @@
-//! Who may log in and where: passwords, application credentials, regions; and that a provider that cannot harms no other.
+//! Logins: passwords, application credentials, regions; a provider that cannot log in does not affect others.
 
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
@@ -60,7 +60,7 @@ fn a_token_works_like_a_password_until_it_expires() {
 fn the_region_is_used_and_recorded() {
     on_real_time(async {
         let cloud = TestCloud::simulated(&["--region", "north"]).await;
-        // The first one is that of a provider which names none.
+        // A provider without `region-name` would use the first region.
         cloud.set("regions", json!(["south", "north"]));
         let configure = |name: &str| {
             let mut provider = cloud.provider(name);
@@ -82,13 +82,13 @@ fn a_busy_keystone_is_retried_after_its_retry_after() {
     on_real_time(async {
         let fault = "429 times=1 path=^/identity/v3/auth/tokens$";
         let cloud = TestCloud::simulated(&["--retry-after-s", "4", "--fault", fault]).await;
-        let began = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
             async |harness| {
                 let (id, _) = harness.obtain_nodes(&["a"]).await;
-                assert!(began.elapsed().as_secs() >= 4, "it waits as long as it was told to");
+                assert!(started.elapsed().as_secs() >= 4, "the login waits for Retry-After");
                 harness.accept_and_release(&id).await;
                 harness.wait_until_empty().await;
             },
@@ -97,11 +97,11 @@ fn a_busy_keystone_is_retried_after_its_retry_after() {
     });
 }
 
-/// An authority that has signed nothing.
+/// A certificate authority that has signed no certificate.
 fn other_authority(folder: &std::path::Path) -> std::path::PathBuf {
     let path = folder.join("other-ca.pem");
-    let made = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
-    std::fs::write(&path, made.cert.pem()).unwrap();
+    let generated = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
+    std::fs::write(&path, generated.cert.pem()).unwrap();
     path
 }
 
@@ -154,7 +154,7 @@ fn tls_uses_the_authority_of_clouds_yaml() {
     });
 }
 
-/// The cloud with others in its clouds.yaml that nobody can log in to.
+/// Adds clouds to clouds.yaml at which no login succeeds.
 fn with_unusable_clouds(cloud: &mut TestCloud, folder: &std::path::Path) {
     let name = cloud.name.clone();
     cloud.copy_clouds_yaml(folder, |file| {
@@ -209,7 +209,7 @@ fn a_failed_login_is_reported_and_affects_no_other_provider() {
                     let id = harness.consumer.submit_labels(&[label]).await;
                     harness.wait_for_reason(&id, reason).await;
                 }
-                // What is not in clouds.yaml has no pool that could say anything, so those of others decline.
+                // A provider whose cloud is not in clouds.yaml has no pool, so the other pools decline its labels.
                 for label in ["unknown", "region"] {
                     let id = harness.consumer.submit_labels(&[label]).await;
                     assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
@@ -222,7 +222,7 @@ fn a_failed_login_is_reported_and_affects_no_other_provider() {
     });
 }
 
-/// Has the configuration loaded again, with this change or as it is: it is written at another time.
+/// Rewrites the configuration, changed or not, so that the launcher reloads it.
 fn load_again(harness: &OpenStackHarness, change: impl FnOnce(&mut Value)) {
     let text = std::fs::read_to_string(&harness.process.file).unwrap();
     let mut file: Value = serde_json::from_str(&text).unwrap();
@@ -230,8 +230,8 @@ fn load_again(harness: &OpenStackHarness, change: impl FnOnce(&mut Value)) {
     std::fs::write(&harness.process.file, file.to_string()).unwrap();
 }
 
-/// Asks until a request is not refused any more.
-async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId {
+/// Submits requests until one is fulfilled.
+async fn submit_until_fulfilled(harness: &OpenStackHarness, label: &str) -> RequestId {
     wait::until_some(&format!("label {label} to be served"), CLOUD_TIMEOUT, async || {
         let id = harness.consumer.submit_labels(&[label]).await;
         (harness.wait_for_end(&id).await.state == RequestState::Fulfilled).then_some(id)
@@ -239,7 +239,6 @@ async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId
     .await
 }
 
-// config.md check 42 and section 3, rule 3
 #[test]
 fn a_changed_clouds_yaml_applies_at_the_next_reload() {
     on_real_time(async {
@@ -263,16 +262,16 @@ fn a_changed_clouds_yaml_applies_at_the_next_reload() {
             harness.wait_for_reason(&id, "401").await;
             cloud.add("changing", good.clone());
             cloud.add("later", good.clone());
-            // It goes on trying, with what it has read.
+            // The provider retries with the clouds.yaml that it has read.
             let tries = async || cloud.simulation().state().await["calls"].as_u64();
             let before = tries().await;
-            wait::until("another try", CLOUD_TIMEOUT, async || tries().await > before).await;
+            wait::until("another login", CLOUD_TIMEOUT, async || tries().await > before).await;
             let id = harness.consumer.submit_labels(&["a"]).await;
             harness.wait_for_reason(&id, "401").await;
             load_again(harness, |_| {});
-            // What could not be started before has its cloud now, too.
+            // The reload also starts the provider that failed to start before.
             for label in ["a", "b"] {
-                let id = served_in_the_end(harness, label).await;
+                let id = submit_until_fulfilled(harness, label).await;
                 harness.accept_and_release(&id).await;
             }
             harness.wait_until_empty().await;
@@ -289,7 +288,7 @@ fn a_changed_clouds_yaml_applies_at_the_next_reload() {
                 state == RequestState::Failed
             })
             .await;
-            // Whoever cannot log in cannot delete either.
+            // A provider that cannot log in cannot delete its servers either.
             cloud.add("changing", good.clone());
             load_again(harness, |_| {});
             harness.wait_until_empty().await;

@@ -1,4 +1,4 @@
-//! What a cloud does not have, refuses or breaks: the request is declined with the reason or waits, and nothing is left.
+//! References that a cloud lacks, rejects or breaks: a request is declined with a reason or waits; no server leaks.
 
 use nodepool_model::records::request::RequestState;
 use serde_json::json;
@@ -8,7 +8,6 @@ use crate::openstack_harness::harness::{with_launcher, with_tuned_launcher};
 use crate::openstack_harness::{TestCloud, clouds};
 use nodepool_model::records::time::Seconds;
 
-// drivers.md 2.1.2
 #[test]
 fn unknown_flavors_and_networks_decline_only_their_labels() {
     on_real_time(async {
@@ -44,7 +43,6 @@ fn unknown_flavors_and_networks_decline_only_their_labels() {
     });
 }
 
-// drivers.md 2.1.2
 #[test]
 fn a_missing_image_is_declined_until_it_exists() {
     on_real_time(async {
@@ -78,7 +76,6 @@ fn a_missing_image_is_declined_until_it_exists() {
     });
 }
 
-// config.md check 44
 #[test]
 fn a_provider_without_its_image_fails_its_own_labels_only() {
     on_real_time(async {
@@ -101,11 +98,11 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
     });
 }
 
-// The catalogue does not have it, or it is not for us.
+// Glance is missing from the catalog, or forbidden for this user.
 #[test]
 fn without_glance_images_named_by_id_still_boot() {
     on_real_time(async {
-        // Each simulated cloud gives it the same id.
+        // The image has the same id in every simulated cloud.
         let known = TestCloud::simulated(&[]).await.client().await.id_of("image", "images", "raw-1M").await;
         let images = ["--fault", "403 service=image path=/images"];
         for (flags, reason) in [(["--without", "image"], "no service of type image"), (images, "403")] {
@@ -135,7 +132,6 @@ fn without_glance_images_named_by_id_still_boot() {
     });
 }
 
-// zookeeper.md checks 43 and 45, drivers.md 1.7.3
 #[test]
 fn failed_servers_are_replaced_and_all_are_deleted() {
     on_real_time(async {
@@ -167,7 +163,7 @@ fn failed_servers_are_replaced_and_all_are_deleted() {
     });
 }
 
-/// The clouds of a small project: four cores, which are two servers of the flavor `medium`.
+/// Clouds of a small project: four cores, enough for two servers of the flavor `medium`.
 async fn small_clouds() -> Vec<TestCloud> {
     let mut clouds = vec![TestCloud::simulated(&["--quota-cores", "4", "--quota-servers", "3"]).await];
     let small = TestCloud::real().and_then(|cloud| cloud.sibling(&format!("{}-small", cloud.name)));
@@ -178,7 +174,7 @@ async fn small_clouds() -> Vec<TestCloud> {
     clouds
 }
 
-/// Two servers fill the project: a third one waits until there is enough of what is short, and three at once never come.
+/// Two servers use the whole project. A third one waits for the quota, and a request for three is declined.
 async fn assert_waits_for_quota(cloud: &TestCloud, short: &str) {
     with_launcher(
         cloud,
@@ -194,7 +190,7 @@ async fn assert_waits_for_quota(cloud: &TestCloud, short: &str) {
             let request = async || harness.consumer.request(&waiting).await.unwrap();
             let is_pending = async || request().await.state == RequestState::Pending;
             crate::support::wait::until(
-                "it waits for room",
+                "the request to wait for capacity",
                 crate::openstack_harness::harness::CLOUD_TIMEOUT,
                 is_pending,
             )
@@ -208,7 +204,6 @@ async fn assert_waits_for_quota(cloud: &TestCloud, short: &str) {
     .await;
 }
 
-// zookeeper.md checks 32 and 34, drivers.md 2.1.7
 #[test]
 fn a_full_project_delays_requests_and_declines_oversized_ones() {
     on_real_time(async {
@@ -218,8 +213,7 @@ fn a_full_project_delays_requests_and_declines_oversized_ones() {
     });
 }
 
-// zookeeper.md check 34, drivers.md 2.1.7
-// drivers.md 2.1.4: what is known is outdated where a creation is answered by a 400
+// A 400 reply to a create call marks the provider facts as outdated.
 #[test]
 fn a_replaced_image_of_the_same_name_fails_no_request() {
     on_real_time(async {
@@ -256,11 +250,11 @@ fn a_removed_zone_fails_no_request() {
             |name| vec![cloud.provider(name)],
             async |harness| {
                 let (first, nodes) = harness.obtain_nodes(&["a"]).await;
-                // The next request would be given the other one.
-                let left = nodes[0].az.clone().unwrap();
-                cloud.simulation().knobs(json!({"zones": [left]})).await;
+                // Without the removal, the next request would get the other zone.
+                let remaining = nodes[0].az.clone().unwrap();
+                cloud.simulation().knobs(json!({"zones": [remaining]})).await;
                 let (second, nodes) = harness.obtain_nodes(&["a", "a"]).await;
-                assert!(nodes.iter().all(|node| node.az.as_ref() == Some(&left)), "{nodes:?}");
+                assert!(nodes.iter().all(|node| node.az.as_ref() == Some(&remaining)), "{nodes:?}");
                 harness.accept_and_release(&first).await;
                 harness.accept_and_release(&second).await;
                 harness.wait_until_empty().await;
@@ -279,7 +273,6 @@ fn an_exhausted_network_delays_requests() {
     });
 }
 
-// zookeeper.md check 37, drivers.md 2.1.4
 #[test]
 fn an_unexpected_quota_error_only_delays_the_request() {
     on_real_time(async {
@@ -295,7 +288,7 @@ fn an_unexpected_quota_error_only_delays_the_request() {
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second server", crate::openstack_harness::harness::CLOUD_TIMEOUT, refused)
                 .await;
-            // From then on it is known that servers of this label take floating addresses.
+            // From now on the pool counts a floating IP for each server of this label.
             harness.wait_for_reason(&second, "floating-ips").await;
             harness.accept_and_release(&first).await;
             harness.wait_until_fulfilled(&second).await;
@@ -307,7 +300,6 @@ fn an_unexpected_quota_error_only_delays_the_request() {
     });
 }
 
-// zookeeper.md check 37, drivers.md 2.1.4
 #[test]
 fn a_server_fault_naming_the_quota_only_delays_the_request() {
     on_real_time(async {
@@ -332,7 +324,6 @@ fn a_server_fault_naming_the_quota_only_delays_the_request() {
     });
 }
 
-// drivers.md 2.1.7
 #[test]
 fn a_cloud_without_neutron_or_cinder_launches_nodes() {
     on_real_time(async {
@@ -341,7 +332,7 @@ fn a_cloud_without_neutron_or_cinder_launches_nodes() {
             let configure = |name: &str| {
                 let mut provider = cloud.provider(name);
                 let pool = &mut provider["pools"][0];
-                // Without Neutron nobody knows what a network's name stands for.
+                // Without Neutron, network names cannot be resolved.
                 (pool["networks"], pool["auto-floating-ip"]) = (json!([]), json!(true));
                 let mut volume = pool["labels"][0].clone();
                 (volume["name"], volume["boot-from-volume"]) = (json!("volume"), json!(true));
@@ -363,7 +354,7 @@ fn a_cloud_without_neutron_or_cinder_launches_nodes() {
     });
 }
 
-/// What decides about floating addresses fails while the launcher starts: servers wait for it and are not given out without.
+/// The call that decides about floating IPs fails at start-up: the server waits, and is not ready without an address.
 #[test]
 fn a_server_with_several_ports_waits_for_the_port_list() {
     on_real_time(async {
@@ -386,7 +377,6 @@ fn a_server_with_several_ports_waits_for_the_port_list() {
     });
 }
 
-// zookeeper.md check 35, drivers.md 1.3
 #[test]
 fn unavailable_quotas_affect_only_pools_that_respect_them() {
     on_real_time(async {
@@ -412,7 +402,7 @@ fn unavailable_quotas_affect_only_pools_that_respect_them() {
                 harness.wait_for_reason(&second, "cannot read the cloud's limits").await;
                 let third = harness.consumer.submit_labels(&["c"]).await;
                 harness.wait_for_reason(&third, "cannot read the cloud's limits").await;
-                // Refused is refused, while a failure may pass.
+                // 403 and 404 are final, while a 500 is retried.
                 match status {
                     "500" => {
                         cloud.simulation().knobs(json!({"faults": []})).await;
@@ -429,7 +419,7 @@ fn unavailable_quotas_affect_only_pools_that_respect_them() {
     });
 }
 
-// drivers.md 1.3: an old value is as good
+// An old value of the limits is kept if they can no longer be read.
 #[test]
 fn known_quotas_are_kept_when_they_become_unavailable() {
     on_real_time(async {
@@ -440,7 +430,7 @@ fn known_quotas_are_kept_when_they_become_unavailable() {
             &cloud,
             |name| vec![cloud.provider(name)],
             async |harness| {
-                // A launch that fails is followed by a survey.
+                // A failed launch triggers a refresh.
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');

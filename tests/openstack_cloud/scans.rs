@@ -1,4 +1,4 @@
-//! Host keys of servers as a launch asks for them: never there, there at the second attempt, and of servers that have gone.
+//! Key scans of a launch: no keys at all, keys at the second attempt, and nodes whose server was deleted.
 
 use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::openstack_harness::harness::{CLOUD_TIMEOUT, OpenStackHarness, server_
 use crate::support::real::{self, ports, sshd};
 use crate::support::wait;
 
-/// A provider whose servers are asked for their keys at this port, for so many seconds.
+/// A provider that scans host keys at this port, for at most this many seconds.
 fn checked(cloud: &TestCloud, name: &str, port: u16, seconds: u64) -> Value {
     let mut provider = cloud.provider(name);
     (provider["boot-timeout"], provider["launch-retries"]) = (json!(seconds), json!(2));
@@ -18,7 +18,6 @@ fn checked(cloud: &TestCloud, name: &str, port: u16, seconds: u64) -> Value {
     provider
 }
 
-// zookeeper.md check 47, drivers.md 1.7.8: nobody answers
 #[test]
 fn servers_without_host_keys_fail_the_request_and_are_deleted() {
     on_real_time(async {
@@ -28,14 +27,14 @@ fn servers_without_host_keys_fail_the_request_and_are_deleted() {
             let id = harness.consumer.submit_labels(&["a"]).await;
             let request = harness.wait_for_end(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
-            assert_eq!(cloud.simulation().state().await["servers_created"], 2, "both attempts were made");
+            assert_eq!(cloud.simulation().state().await["servers_created"], 2, "two servers for two attempts");
             harness.wait_until_empty().await;
         })
         .await;
     });
 }
 
-/// The address of the server that is there, other than this one.
+/// The id and address of a server, other than `than`.
 async fn address_of_another(
     harness: &OpenStackHarness,
     cloud: &TestCloud,
@@ -50,7 +49,7 @@ async fn address_of_another(
     .await
 }
 
-// zookeeper.md check 47, drivers.md 1.7.8: nobody answers at the first server, and an sshd does at the second
+// No sshd runs at the first server, and one at the second.
 #[test]
 fn a_failed_key_scan_is_retried_with_another_server() {
     if real::skipped() {
@@ -79,7 +78,6 @@ fn a_failed_key_scan_is_retried_with_another_server() {
     });
 }
 
-// zookeeper.md check 68, drivers.md 1.7.4
 #[test]
 fn a_node_whose_server_was_deleted_elsewhere_is_deleted() {
     on_real_time(async {
@@ -91,7 +89,7 @@ fn a_node_whose_server_was_deleted_elsewhere_is_deleted() {
                     let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                     harness.client.delete_server(server_of(&nodes[0])).await;
                     let servers = async || harness.client.servers_of(&harness.provider).await;
-                    wait::until("the server to be gone", CLOUD_TIMEOUT, async || servers().await.is_empty()).await;
+                    wait::until("the server to be deleted", CLOUD_TIMEOUT, async || servers().await.is_empty()).await;
                     harness.accept_and_release(&id).await;
                     harness.wait_until_empty().await;
                 },

@@ -1,4 +1,4 @@
-//! How long the cloud's answers took, told to the statsd that its clouds.yaml names.
+//! Timings of the cloud's calls, sent to the statsd that clouds.yaml names.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::in_process_launcher::on_real_time;
 use crate::openstack_harness::harness::{CLOUD_TIMEOUT, with_launcher};
 use crate::openstack_harness::{TestCloud, clouds};
 
-/// The cloud with a statsd of its own.
+/// Adds a statsd for this cloud alone to clouds.yaml.
 fn with_statsd(cloud: &mut TestCloud, folder: &Path, statsd: &UdpSocket) {
     let (name, port) = (cloud.name.clone(), statsd.local_addr().unwrap().port());
     cloud.copy_clouds_yaml(folder, |file| {
@@ -18,7 +18,6 @@ fn with_statsd(cloud: &mut TestCloud, folder: &Path, statsd: &UdpSocket) {
     });
 }
 
-// operations.md 4.4
 #[test]
 fn statsd_receives_timings_of_each_kind_of_call() {
     on_real_time(async {
@@ -49,7 +48,7 @@ fn statsd_receives_timings_of_each_kind_of_call() {
             let (mut buffer, mut is_timed) = ([0; 2048], false);
             while !wanted.is_empty() || !is_timed {
                 let received = tokio::time::timeout(CLOUD_TIMEOUT, statsd.recv(&mut buffer)).await;
-                let length = received.unwrap_or_else(|_| panic!("{}: {wanted:?} come", cloud.name)).unwrap();
+                let length = received.unwrap_or_else(|_| panic!("{}: not received: {wanted:?}", cloud.name)).unwrap();
                 let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
                 assert!(datagram.lines().all(|line| line.starts_with("of.one.")), "{datagram}");
                 wanted.retain(|line| !datagram.lines().any(|sent| sent == *line));

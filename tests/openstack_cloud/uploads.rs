@@ -1,4 +1,4 @@
-//! Labels whose image the builder makes: nodes boot from its newest upload.
+//! Labels with an image of the builder: nodes boot from its newest upload.
 
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::request::RequestState;
@@ -28,7 +28,6 @@ async fn record(
     key
 }
 
-// zookeeper.md, checks 26 (a node's image_id and login) and 30 (no upload here).
 #[test]
 fn nodes_boot_from_the_newest_upload_that_is_ready() {
     on_real_time(async {
@@ -48,17 +47,17 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                 assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
                 harness.wait_for_reason(&id, "image debian has not been uploaded to this provider").await;
 
-                let nowhere = "00000000-0000-4000-8000-000000000000";
+                let unknown_id = "00000000-0000-4000-8000-000000000000";
                 record(harness, "b1", UploadState::Ready, 1000.0, Some(&image)).await;
                 record(harness, "b2", UploadState::Uploading, 3000.0, None).await;
-                record(harness, "b3", UploadState::Deleting, 4000.0, Some(nowhere)).await;
+                record(harness, "b3", UploadState::Deleting, 4000.0, Some(unknown_id)).await;
                 let newest = record(harness, "b0", UploadState::Ready, 2000.0, Some(&image)).await;
                 let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 let node = &nodes[0];
                 let path =
                     format!("/nodepool/images/debian/builds/b0/providers/{}/images/0000000001", harness.provider);
                 assert_eq!(node.image_id.as_deref(), Some(path.as_str()));
-                // What the configuration says of the image, and not what the upload does.
+                // Login and port come from the configuration, not from the upload.
                 assert_eq!((node.username.as_deref(), node.port()), (Some("zuul"), Some(2222)));
                 let server = harness.client.server(server_of(node)).await;
                 assert_eq!(server["image"]["id"], json!(image));
@@ -68,14 +67,14 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                 );
                 harness.accept_and_release(&id).await;
 
-                // It is to go: the one before it is used again.
-                record(harness, "b0", UploadState::Deleting, 5000.0, Some(nowhere)).await;
+                // The newest upload is being deleted, so the previous one is used.
+                record(harness, "b0", UploadState::Deleting, 5000.0, Some(unknown_id)).await;
                 let (id, nodes) = harness.obtain_nodes(&["a"]).await;
                 assert_eq!(nodes[0].image_id.as_deref(), Some(path.replace("/b0/", "/b1/").as_str()));
                 harness.accept_and_release(&id).await;
                 let zk = harness.zookeeper.connect();
                 for key in [newest, key(harness, "b1")] {
-                    zk.delete(&paths::image_upload(&key), -1).await.expect("the upload is there");
+                    zk.delete(&paths::image_upload(&key), -1).await.expect("the upload exists");
                 }
                 let id = harness.consumer.submit_labels(&["a"]).await;
                 assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);

@@ -1,4 +1,4 @@
-//! What a driver reads of an answer: keys that are there, with values of the right type.
+//! The keys of a reply that a driver reads: each exists and has a value of the right type.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ pub enum JsonType {
     Bool,
     List,
     Object,
-    /// A text that may be null.
+    /// A string or null.
     TextOrNull,
 }
 
@@ -26,7 +26,7 @@ impl JsonType {
     }
 }
 
-/// Panics when a key is missing or of another type.
+/// Panics if a key is missing or has another type.
 pub fn check(what: &str, value: &Value, shape: &[(&str, JsonType)]) {
     for (key, is) in shape {
         let found = value.get(key).unwrap_or_else(|| panic!("{what} has no {key}: {value}"));

@@ -1,4 +1,4 @@
-//! The clock on the wall is set while something is waited for.
+//! Steps of the wall clock during a timeout or a back-off: both are measured in monotonic time.
 
 use crate::fixtures::{FixtureSpec, node_id};
 use crate::launches::PoolHarness;
@@ -9,7 +9,7 @@ use nodepool_model::snapshot::WriteError;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::pool::{Effect, Event};
 
-/// An hour is more than is ever waited for here, so nothing that happens then happens by chance.
+/// One hour: longer than any wait in this file, so a step cannot end a wait by chance.
 const BACK_AND_AHEAD: [Seconds; 2] = [Seconds(-3600.0), Seconds(3600.0)];
 
 #[test]
@@ -17,7 +17,7 @@ fn the_boot_timeout_is_independent_of_clock_steps() {
     for by in BACK_AND_AHEAD {
         let mut harness = PoolHarness::new("a");
         harness.start_launches();
-        let due = harness.pool.due().expect("it is not waited for without end");
+        let due = harness.pool.due().expect("the wait is bounded");
         assert_eq!(due - harness.built.monotonic_now(), Seconds(60.0));
         harness.built.set_clock(by);
         assert_eq!(harness.step(Event::Clock), [], "no time has passed");
@@ -37,8 +37,8 @@ fn quota_backoff_is_independent_of_clock_steps() {
         harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
         harness.built.snapshot.remove_node(&harness.nodes[0]);
         harness.built.set_clock(by);
-        assert_eq!(harness.step(Event::Wake), [], "it rests");
-        harness.built.advance_to(harness.pool.due().expect("it is tried again"));
+        assert_eq!(harness.step(Event::Wake), [], "it backs off");
+        harness.built.advance_to(harness.pool.due().expect("a retry is due"));
         assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { .. }]));
     }
 }
@@ -56,11 +56,11 @@ fn deletion_backoff_is_independent_of_clock_steps() {
         let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);
-        let refused = Err(WriteError::Failed("the cloud says no".to_owned()));
+        let refused = Err(WriteError::Failed("injected cloud error".to_owned()));
         planner.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.inputs());
         built.set_clock(by);
-        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 0, "it rests");
-        let due = planner.due().expect("it is tried again");
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 0, "it backs off");
+        let due = planner.due().expect("a retry is due");
         assert!((due - built.monotonic_now()).0 <= 5.0);
         built.advance_to(due);
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);

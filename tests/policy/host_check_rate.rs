@@ -1,4 +1,4 @@
-//! Static hosts that failed their check are tried again, a few at a time.
+//! Rate of repeated checks of static hosts that failed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ fn checks_of_hundreds_of_dead_hosts_are_spread_out() {
         };
         effects.into_iter().map(host).collect::<VecDeque<_>>()
     };
-    let mut under_way = inspected(planner.step(Event::Sweep, &built.inputs()));
-    assert_eq!(under_way.len(), 50);
+    let mut in_flight = inspected(planner.step(Event::Sweep, &built.inputs()));
+    assert_eq!(in_flight.len(), 50);
     assert!(inspected(planner.step(Event::Sweep, &built.inputs())).is_empty(), "the next sweep adds none");
-    // One that passes meanwhile, as the pool found out, is not checked again.
+    // A host that passes a check of the pool meanwhile is not checked again.
     let provider = ProviderName::from("lab");
     let last = built.facts[&provider].static_hosts[119].identity.clone();
     Arc::make_mut(built.facts.get_mut(&provider).unwrap()).record_check(&last, HostCheck::Pending);
-    let mut seen = 0;
-    while let Some(host) = under_way.pop_front() {
-        seen += 1;
-        under_way.extend(inspected(planner.step(Event::Inspected(provider.clone(), host), &built.inputs())));
-        assert!(under_way.len() <= 50);
+    let mut checked = 0;
+    while let Some(host) = in_flight.pop_front() {
+        checked += 1;
+        in_flight.extend(inspected(planner.step(Event::Inspected(provider.clone(), host), &built.inputs())));
+        assert!(in_flight.len() <= 50);
     }
-    assert_eq!(seen, 119);
-    assert_eq!(inspected(planner.step(Event::Sweep, &built.inputs())).len(), 50, "all have had their turn");
+    assert_eq!(checked, 119);
+    assert_eq!(inspected(planner.step(Event::Sweep, &built.inputs())).len(), 50, "every host was checked once");
 }

@@ -55,7 +55,7 @@ fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
     Event::Proven(lab_provider(), Some(Proof { nodes: nodes.collect(), issued_ids_below: 1000 }))
 }
 
-/// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
+/// A sweep, its listing and the proof from ZooKeeper. Returns no effects if the listing of ids shows no candidate.
 fn sweep(leaks: &mut LeakDetector, built: &Fixture, instances: &[Instance], then: Event) -> Vec<Effect> {
     let mut listing = leaks.step(Event::Sweep, &built.inputs());
     if listing == [Effect::ListServerIds(lab_provider())] {
@@ -72,26 +72,26 @@ fn sweep(leaks: &mut LeakDetector, built: &Fixture, instances: &[Instance], then
 
 fn deleted(effects: &[Effect]) -> Vec<(String, LeakReason)> {
     let deletion = |effect: &Effect| match effect {
-        Effect::Delete { candidate: suspect, .. } => Some((suspect.external_id.to_string(), suspect.reason)),
+        Effect::Delete { candidate, .. } => Some((candidate.external_id.to_string(), candidate.reason)),
         _ => None,
     };
     effects.iter().filter_map(deletion).collect()
 }
 
-const GONE: &str = "0000000099";
+const DELETED: &str = "0000000099";
 
-// zookeeper.md check 78, drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
+// A leak needs the same instance id in two sweeps, and a fresh read of ZooKeeper between them.
 #[test]
 fn a_leak_needs_two_sightings_and_a_zookeeper_check() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
-    let instances = [instance("a", "lab", GONE)];
-    let first = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
-    assert_eq!(first, [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]);
-    let second = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    let instances = [instance("a", "lab", DELETED)];
+    let first = sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]));
+    assert_eq!(first, [Effect::Prove(lab_provider(), vec![NodeId::from(DELETED.to_owned())])]);
+    let second = sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]));
     assert_eq!(deleted(&second), [("a".to_owned(), LeakReason::NoNode)]);
 }
 
-/// A node of the world "1 ready", with this instance.
+/// One ready node with this instance.
 fn ready_with(id: &str) -> Fixture {
     let mut built = inputs(&["1 ready"]);
     let (node, stored) =
@@ -103,7 +103,7 @@ fn ready_with(id: &str) -> Fixture {
     built
 }
 
-// The clock was put back by an hour, and for an hour longer there was no list.
+// A clock that was set back by an hour suspended listings for an hour.
 #[test]
 fn listings_run_every_ten_minutes_despite_clock_steps() {
     for by in [Seconds(-3600.0), Seconds(3600.0)] {
@@ -122,35 +122,31 @@ fn listings_run_every_ten_minutes_despite_clock_steps() {
 #[test]
 fn without_candidates_only_ids_are_listed_until_one_is_new() {
     let (mut leaks, mut built) = (LeakDetector::default(), ready_with("a"));
-    let known = [instance("a", "lab", "0000000001"), instance("b", "other", GONE)];
-    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "nothing is known yet");
+    let known = [instance("a", "lab", "0000000001"), instance("b", "other", DELETED)];
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "no instance is known yet");
     assert_eq!(leaks.step(listed(&known), &built.inputs()), []);
     for _ in 0..3 {
         assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
         assert_eq!(leaks.step(ids_listed(&known), &built.inputs()), []);
     }
-    let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
+    let all = [known.as_slice(), &[instance("c", "lab", DELETED)]].concat();
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
-    assert_eq!(
-        leaks.step(ids_listed(&all), &built.inputs()),
-        [Effect::List(lab_provider())],
-        "an instance that nobody knows"
-    );
+    assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())], "an unknown instance");
     assert_eq!(
         leaks.step(listed(&all), &built.inputs()),
-        [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]
+        [Effect::Prove(lab_provider(), vec![NodeId::from(DELETED.to_owned())])]
     );
-    leaks.step(proven(&[(GONE, None)]), &built.inputs());
+    leaks.step(proven(&[(DELETED, None)]), &built.inputs());
     assert_eq!(
         leaks.step(Event::Sweep, &built.inputs()),
         [Effect::List(lab_provider())],
-        "a suspect is looked at closely"
+        "a candidate needs a full listing"
     );
     assert_eq!(deleted(&leaks.step(listed(&all), &built.inputs())).len(), 1);
-    leaks.step(proven(&[(GONE, None)]), &built.inputs());
+    leaks.step(proven(&[(DELETED, None)]), &built.inputs());
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(listed(&known), &built.inputs());
-    // Of a node that is gone, the instance is nobody's, and a roll call that fails tells nothing.
+    // The instance of a deleted node is a candidate; a failed listing of ids proves nothing.
     let id = built.snapshot.nodes().next().expect("a node").0.clone();
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(Event::Listed(lab_provider(), None), &built.inputs());
@@ -161,28 +157,28 @@ fn without_candidates_only_ids_are_listed_until_one_is_new() {
     assert_eq!(leaks.step(ids_listed(&known), &built.inputs()), [Effect::List(lab_provider())]);
 }
 
-// A reload took the provider away between the two, and it was back before the next sweep.
+// A reload removed the provider between the two listings, and added it again before the next sweep.
 #[test]
 fn a_missed_listing_is_made_by_the_next_sweep() {
     let (mut leaks, built) = (LeakDetector::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001")];
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(listed(&known), &built.inputs());
-    let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
+    let all = [known.as_slice(), &[instance("c", "lab", DELETED)]].concat();
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::ListServerIds(lab_provider())]);
     assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())]);
-    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [], "the list is on its way");
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [], "a listing is in flight");
     assert_eq!(leaks.step(Event::Listed(lab_provider(), None), &built.inputs()), []);
-    sweep(&mut leaks, &built, &all, proven(&[(GONE, None)]));
-    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&[(GONE, None)]))).len(), 1);
+    sweep(&mut leaks, &built, &all, proven(&[(DELETED, None)]));
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&[(DELETED, None)]))).len(), 1);
 }
 
 #[test]
 fn instances_known_or_unconfirmed_by_zookeeper_are_kept() {
     let node = Node::new(NodeState::Ready, Timestamp(1.0));
-    for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab_provider(), None)] {
+    for answer in [proven(&[(DELETED, Some(node))]), proven(&[]), Event::Proven(lab_provider(), None)] {
         let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
-        let instances = [instance("a", "lab", GONE)];
+        let instances = [instance("a", "lab", DELETED)];
         for _ in 0..3 {
             let effects = sweep(&mut leaks, &built, &instances, answer.clone());
             assert_eq!(deleted(&effects), [], "{answer:?}");
@@ -193,44 +189,43 @@ fn instances_known_or_unconfirmed_by_zookeeper_are_kept() {
 #[test]
 fn a_failed_listing_discards_the_proof() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
-    let instances = [instance("a", "lab", GONE)];
-    sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    let instances = [instance("a", "lab", DELETED)];
+    sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]));
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(Event::Listed(lab_provider(), None), &built.inputs());
-    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
-    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))).len(), 1);
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]))), []);
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]))).len(), 1);
 }
 
 #[test]
 fn nothing_is_decided_while_zookeeper_is_unreachable() {
     let (mut leaks, mut built) = (LeakDetector::default(), inputs(&[]));
-    let instances = [instance("a", "lab", GONE)];
-    sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    let instances = [instance("a", "lab", DELETED)];
+    sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]));
     built.snapshot.connected = false;
     assert_eq!(leaks.step(Event::Sweep, &built.inputs()), []);
     built.snapshot.connected = true;
-    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)]))), []);
 }
 
-// zookeeper.md check 78, drivers.md 1.7.6
 #[test]
 fn foreign_and_terminating_instances_are_no_leaks() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
-    let mut going = instance("b", "lab", GONE);
-    going.state = InstanceState::Stopping;
-    let instances = [instance("a", "other", GONE), going, Instance::new(ExternalId::text("c"))];
+    let mut terminating = instance("b", "lab", DELETED);
+    terminating.state = InstanceState::Stopping;
+    let instances = [instance("a", "other", DELETED), terminating, Instance::new(ExternalId::text("c"))];
     for _ in 0..3 {
-        assert_eq!(sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)])), []);
+        assert_eq!(sweep(&mut leaks, &built, &instances, proven(&[(DELETED, None)])), []);
     }
 }
 
-// drivers.md 1.7.7: what leaked instances take is no room; but the one of a node that has just gone may be seen once more
+// Leaked instances reduce the capacity. The instance of a node that was just deleted may be listed once more.
 #[test]
 fn leaked_instances_count_towards_limits_until_deleted() {
     let (mut leaks, mut built) = (LeakDetector::default(), inputs(&[]));
     let amounts = Resources::none().with("cores", 4.0).with("instances", 1.0);
-    let mut leaked = Instance { resources: amounts.clone(), ..instance("a", "lab", GONE) };
-    let another = Instance { resources: amounts.clone(), ..instance("b", "other", GONE) };
+    let mut leaked = Instance { resources: amounts.clone(), ..instance("a", "lab", DELETED) };
+    let another = Instance { resources: amounts.clone(), ..instance("b", "other", DELETED) };
     let reported_usage = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
             Effect::SetLeakedUsage(provider, amounts) => Some((provider.clone(), amounts.clone())),
@@ -238,39 +233,40 @@ fn leaked_instances_count_towards_limits_until_deleted() {
         })
     };
     let mut sweep_usage = |built: &Fixture, instances: &[Instance]| {
-        reported_usage(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
+        reported_usage(&sweep(&mut leaks, built, instances, proven(&[(DELETED, None)])))
     };
-    assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "seen once");
+    assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "listed once");
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), Some((lab_provider(), amounts.clone())));
     let known = ProviderFacts { leaked: amounts, ..ProviderFacts::clone(&built.facts[&lab_provider()]) };
     built.facts = BTreeMap::from([(lab_provider(), Arc::new(known))]);
     leaked.state = InstanceState::Stopping;
-    assert_eq!(sweep_usage(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
+    assert_eq!(sweep_usage(&built, &[leaked, another.clone()]), None, "still terminating, and already reported");
     assert_eq!(sweep_usage(&built, &[another]), Some((lab_provider(), Resources::none())));
 }
 
 #[test]
 fn instances_with_unissued_node_ids_are_reported_and_kept() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
-    // One from before ZooKeeper was restored, one of a number that nobody gives, and a leak.
-    let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
+    // An id from before ZooKeeper was restored, an id in a foreign format, and a leak.
+    let instances = [("a", "0000000100"), ("b", "100"), ("c", DELETED)].map(|(id, node)| instance(id, "lab", node));
     let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
-        ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
-    let say = |numbers_given| {
-        Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below: numbers_given }))
-    };
+        ["0000000100", "100", DELETED].map(|id| (NodeId::from(id.to_owned()), None)).into();
+    let proof =
+        |issued_ids_below| Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below }));
     let reported = |effects: &[Effect]| match effects {
-        [Effect::UnissuedId(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
+        [Effect::UnissuedId(_, candidates)] => {
+            candidates.iter().map(|candidate| candidate.external_id.to_string()).collect()
+        }
         _ => Vec::new(),
     };
     leaks.step(Event::Sweep, &built.inputs());
     leaks.step(listed(&instances), &built.inputs());
-    assert_eq!(reported(&leaks.step(say(100), &built.inputs())), ["a", "b"]);
+    assert_eq!(reported(&leaks.step(proof(100), &built.inputs())), ["a", "b"]);
     for _ in 0..2 {
         leaks.step(Event::Sweep, &built.inputs());
         assert_eq!(deleted(&leaks.step(listed(&instances), &built.inputs())), [("c".to_owned(), LeakReason::NoNode)]);
-        // Another node has got the number since.
-        assert_eq!(reported(&leaks.step(say(101), &built.inputs())), ["a", "b"]);
+        // Another node received the id since.
+        assert_eq!(reported(&leaks.step(proof(101), &built.inputs())), ["a", "b"]);
     }
 }
 
@@ -282,16 +278,16 @@ fn a_duplicate_instance_is_deleted_but_not_during_the_launch() {
         [(NodeState::Ready, 1), (NodeState::InUse, 1), (NodeState::Building, 0), (NodeState::Init, 0)]
     {
         let (mut leaks, mut built) = (LeakDetector::default(), inputs(&["1 ready"]));
-        let id = built.snapshot.nodes().next().expect("the world has a node").0.clone();
+        let id = built.snapshot.nodes().next().expect("the fixture has a node").0.clone();
         node.state = state;
-        let mut stored = built.snapshot.node(&id).expect("it is there").clone();
+        let mut stored = built.snapshot.node(&id).expect("the node exists").clone();
         stored.record = Arc::new(node.clone());
         built.snapshot.remove_node(&id);
         built.snapshot.put_node(id.clone(), stored);
         let instances = [instance("a", "lab", id.as_str()), instance("b", "lab", id.as_str())];
-        let say = || proven(&[(id.as_str(), Some(node.clone()))]);
-        sweep(&mut leaks, &built, &instances, say());
-        let effects = deleted(&sweep(&mut leaks, &built, &instances, say()));
+        let proof = || proven(&[(id.as_str(), Some(node.clone()))]);
+        sweep(&mut leaks, &built, &instances, proof());
+        let effects = deleted(&sweep(&mut leaks, &built, &instances, proof()));
         assert_eq!(effects.len(), expected, "{state:?}");
         assert!(effects.iter().all(|(id, why)| id == "b" && *why == LeakReason::OtherInstance), "{effects:?}");
     }
@@ -302,18 +298,18 @@ fn leaks_beyond_the_budget_are_reported_and_kept() {
     let (mut leaks, built) = (LeakDetector::default(), inputs(&[]));
     let ids: Vec<String> = (100..120).map(|number| format!("{number:010}")).collect();
     let instances: Vec<Instance> = ids.iter().map(|id| instance(id, "lab", id)).collect();
-    let gone: Vec<(&str, Option<Node>)> = ids.iter().map(|id| (id.as_str(), None)).collect();
-    sweep(&mut leaks, &built, &instances, proven(&gone));
-    let effects = sweep(&mut leaks, &built, &instances, proven(&gone));
+    let deleted_nodes: Vec<(&str, Option<Node>)> = ids.iter().map(|id| (id.as_str(), None)).collect();
+    sweep(&mut leaks, &built, &instances, proven(&deleted_nodes));
+    let effects = sweep(&mut leaks, &built, &instances, proven(&deleted_nodes));
     assert_eq!(deleted(&effects), []);
     let reported = effects
         .iter()
         .any(|effect| matches!(effect, Effect::Exceeded { candidates, budget: 10, .. } if candidates.len() == 20));
     assert!(reported, "{effects:?}");
-    // Of two hundred, twenty are a tenth.
+    // The budget is a tenth: 20 of 200 instances.
     let known: Vec<Instance> = (0..180).map(|number| instance(&format!("x{number}"), "lab", "0000000001")).collect();
     let all: Vec<Instance> = instances.iter().chain(&known).cloned().collect();
     let built = inputs(&["1 ready"]);
-    sweep(&mut leaks, &built, &all, proven(&gone));
-    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&gone))).len(), 20);
+    sweep(&mut leaks, &built, &all, proven(&deleted_nodes));
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&deleted_nodes))).len(), 20);
 }

@@ -1,4 +1,4 @@
-//! What may not keep a pool or a request from going on for ever.
+//! Conditions that must not block a pool or a request forever.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use nodepool_policy::cleanup::rules::{self, Repair};
 use nodepool_policy::pool::{Effect, Event, LivenessResult, Pool};
 use nodepool_policy::scheduler::min_ready::{self, MinReady, MinReadyAction};
 
-/// Of a label one node shall always be ready.
+/// A label with min-ready 1.
 fn with_one_min_ready() -> (LabelName, PoolHarness, MinReady) {
     with_min_ready("a min-ready=1")
 }
@@ -43,7 +43,7 @@ fn is_released(effects: &[Effect]) -> bool {
 #[test]
 fn a_draining_pool_releases_requests_waiting_for_capacity() {
     let mut harness = PoolHarness::about_to_extend();
-    assert_eq!(harness.step(Event::Draining), [], "nobody knows yet what comes of it");
+    assert_eq!(harness.step(Event::Draining), [], "the reply to the claim is pending");
     let request = harness.request.clone();
     let effects = harness.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
     assert!(is_released(&effects), "{effects:?}");
@@ -62,14 +62,14 @@ fn max_concurrency_zero_releases_waiting_requests() {
     assert!(is_released(&effects), "{effects:?}");
 }
 
-// Its pool waited for room for it, with a lock that was not its own any more, and nobody else could have it.
+// The pool waited for capacity under a lock that it no longer held, so no other pool could accept the request.
 #[test]
 fn a_waiting_request_with_a_broken_lock_is_abandoned() {
     let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
     assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(_)]));
     let request = harness.request.clone();
     harness.step(Event::Claimed(request.clone(), Ok(Vec::new())));
-    assert_eq!(harness.step(Event::Wake), [], "it waits");
+    assert_eq!(harness.step(Event::Wake), [], "it waits for capacity");
     harness.built.snapshot.remove_request_lock(&request);
     let effects = harness.step(Event::Wake);
     assert!(matches!(&effects[..], [Effect::Finish { .. }]), "{effects:?}");
@@ -77,7 +77,7 @@ fn a_waiting_request_with_a_broken_lock_is_abandoned() {
     assert!(harness.pool.is_idle());
 }
 
-// What had begun to go in the future, by the clock of then, was waited for until then.
+// A deletion that a fast clock dated in the future was awaited until that time.
 #[test]
 fn a_deletion_dated_in_the_future_is_no_pending_capacity() {
     let mut harness =
@@ -86,19 +86,19 @@ fn a_deletion_dated_in_the_future_is_no_pending_capacity() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Evict(_))), "{effects:?}");
 }
 
-// Refused at once, it was tried fifty times a second.
+// A request that ZooKeeper rejects immediately was retried fifty times a second.
 #[test]
 fn a_rejected_min_ready_request_backs_off() {
     let (label, mut harness, mut min_ready) = with_one_min_ready();
-    for pause in [1.0, 2.0, 4.0] {
+    for backoff in [1.0, 2.0, 4.0] {
         let plan = |min_ready: &mut MinReady, harness: &PoolHarness| {
             min_ready.plan(&Default::default(), &harness.built.inputs())
         };
         assert_eq!(plan(&mut min_ready, &harness), [MinReadyAction::Submit(label.clone())]);
         min_ready.submitted(&label, "event", None, harness.built.monotonic_now());
         assert_eq!(plan(&mut min_ready, &harness), []);
-        let due = min_ready.due(harness.built.monotonic_now()).expect("it is tried again");
-        assert_eq!(due - harness.built.monotonic_now(), Seconds(pause));
+        let due = min_ready.due(harness.built.monotonic_now()).expect("a retry is due");
+        assert_eq!(due - harness.built.monotonic_now(), Seconds(backoff));
         harness.built.advance_to(due);
     }
 }
@@ -106,9 +106,9 @@ fn a_rejected_min_ready_request_backs_off() {
 #[test]
 fn a_pool_its_cloud_rejects_delays_no_other_pool() {
     let mut harness = PoolHarness::new("a");
-    let trouble = Some(Unavailable::Temporary("no answer".to_owned()));
+    let unavailable = Some(Unavailable::Temporary("timeout".to_owned()));
     let facts = ProviderFacts {
-        unavailable: trouble,
+        unavailable,
         refreshed_at: ProviderFacts::initial().refreshed_at,
         ..ProviderFacts::clone(&harness.built.facts["lab"])
     };
@@ -117,7 +117,7 @@ fn a_pool_its_cloud_rejects_delays_no_other_pool() {
     assert!(harness.pool.is_paused());
 }
 
-// A cloud refused to delete one server for ever, and in that pool no idle node made room any more.
+// A cloud refused to delete one server, and the pool stopped evicting idle nodes.
 #[test]
 fn a_repeatedly_failing_deletion_is_no_pending_capacity() {
     let deleting = "6 labels=b deleting age=400";
@@ -130,14 +130,17 @@ fn a_repeatedly_failing_deletion_is_no_pending_capacity() {
         let inputs = harness.built.inputs();
         let again: Vec<Repair> = rules::finished_nodes(&"lab".into(), |_, _| true, &inputs).collect();
         let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
-        assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
+        assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "the first attempt's time is kept");
     }
     assert!(wake(&mut harness));
-    let lately = "6 labels=b deleting age=10";
-    assert!(!wake(&mut PoolHarness::with_capacity(2.0, "200-1 a", &[lately, "7 labels=b age=500"])), "its room comes");
+    let recent = "6 labels=b deleting age=10";
+    assert!(
+        !wake(&mut PoolHarness::with_capacity(2.0, "200-1 a", &[recent, "7 labels=b age=500"])),
+        "its capacity is about to be freed"
+    );
 }
 
-// The node of such a request stayed given to it as long as the session lived.
+// The node of such a request stayed allocated to it until the session ended.
 #[test]
 fn a_min_ready_request_with_a_lost_reply_is_recognized() {
     let (label, mut harness, mut min_ready) = with_one_min_ready();
@@ -162,7 +165,7 @@ fn a_min_ready_request_with_a_lost_reply_is_recognized() {
     assert!(actions.contains(&MinReadyAction::Finish { request: id, nodes: Vec::new() }), "{actions:?}");
 }
 
-// One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
+// A node that was started, but whose reply was lost, was released unchanged: without an owner and never deleted.
 #[test]
 fn duplicate_nodes_of_a_min_ready_request_are_deleted_with_it() {
     let spec = FixtureSpec {
@@ -181,31 +184,32 @@ fn duplicate_nodes_of_a_min_ready_request_are_deleted_with_it() {
     let stored = Versioned { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
     harness.built.snapshot.put_request(id, stored);
     let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
-    let finished = actions.iter().find_map(|wish| match wish {
+    let finished = actions.iter().find_map(|action| match action {
         MinReadyAction::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
         _ => None,
     });
     assert_eq!(finished, Some(vec![NodeState::Deleting, NodeState::Ready]), "{actions:?}");
 }
 
-// Its last write did not fit what ZooKeeper takes, so it was served, and not fulfilled, again and again.
+// Its final write exceeded ZooKeeper's packet limit, so the request was served, and failed to be fulfilled, repeatedly.
 #[test]
 fn a_request_exceeding_one_write_fails_at_once() {
-    let ask = |nodes: usize| {
+    let submit = |nodes: usize| {
         let mut harness = PoolHarness::new(&vec!["a"; nodes].join(","));
         let effects = harness.step(Event::Wake);
-        let why = harness.pool.last_verdict(&harness.request, &harness.built.snapshot).expect("it was looked at");
+        let why =
+            harness.pool.last_verdict(&harness.request, &harness.built.snapshot).expect("the request was evaluated");
         (effects, why.reason)
     };
-    let (effects, _) = ask(MAX_NODES);
+    let (effects, _) = submit(MAX_NODES);
     assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.len() == MAX_NODES));
-    let (effects, reason) = ask(MAX_NODES + 1);
-    let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
+    let (effects, reason) = submit(MAX_NODES + 1);
+    let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("the request is declined: {reason}") };
     assert_eq!(change.record.state, RequestState::Failed);
     assert_eq!(reason, "it requests 10001 nodes; a request can have at most 10000: split it into several requests");
 }
 
-// It got the room that came free before those that somebody waited for.
+// Such a request got freed capacity before requests of consumers did.
 #[test]
 fn a_min_ready_request_without_quota_does_not_wait() {
     let mut harness = PoolHarness::new("a");
@@ -220,16 +224,20 @@ fn a_min_ready_request_without_quota_does_not_wait() {
     assert!(!harness.pool.is_paused());
 }
 
-// As many requests as somebody had typed were made, until the memory was full.
+// A mistyped count created requests until memory was exhausted.
 #[test]
 fn min_ready_nodes_are_requested_in_batches() {
     let (_, harness, mut min_ready) = with_min_ready("a min-ready=9e18");
     let actions = min_ready.plan(&Default::default(), &harness.built.inputs());
     assert_eq!(actions.len(), 1000);
-    assert_eq!(min_ready.plan(&Default::default(), &harness.built.inputs()), [], "the next ones when these have come");
+    assert_eq!(
+        min_ready.plan(&Default::default(), &harness.built.inputs()),
+        [],
+        "the next batch follows when these requests exist"
+    );
 }
 
-// It was given to its request with labels that this had not asked for, and the write refused as a defect.
+// The node was assigned with labels that the request did not contain, and the write was refused as a defect.
 #[test]
 fn a_node_relabelled_during_its_host_check_is_not_assigned() {
     let nodes = ["1 host=h1 slot=0", "2 host=h1 slot=1"];
@@ -253,11 +261,11 @@ fn a_node_relabelled_during_its_host_check_is_not_assigned() {
     assert!(pool.is_idle());
 }
 
-/// A request for two nodes of which the cloud has given one, with whatever else that led to.
+/// A request for two nodes of which the cloud has launched one; returns the effects of the refusal of the other.
 fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
     (harness.request, harness.nodes) = (request_id(request), Vec::new());
     harness.start_launches();
-    let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("a ready node is saved") };
     harness.apply(&ready.clone());
     assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
@@ -266,13 +274,13 @@ fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
     effects
 }
 
-// Each of two waited for the room of the other's node.
+// Two requests waited for the capacity that the other's node used.
 #[test]
 fn the_lowest_ranked_waiting_request_releases_its_nodes() {
     let mut harness = PoolHarness::new("a,a");
     partly_served(&mut harness, "200-1");
     let first = (harness.request.clone(), harness.nodes[0].clone());
-    assert_eq!(harness.step(Event::Wake), [], "it waits alone");
+    assert_eq!(harness.step(Event::Wake), [], "no other request waits");
     harness.built.snapshot.put_request(request_id("200-2"), {
         let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
         Versioned { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
@@ -283,7 +291,7 @@ fn the_lowest_ranked_waiting_request_releases_its_nodes() {
     let [Effect::Finish { request, finish }] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((request, &finish.nodes[0].0), (&request_id("200-2"), &harness.nodes[0]));
     assert_ne!(*request, first.0);
-    // While somebody else has a node of the pool, who will give it back, nobody has to give way.
+    // While a consumer uses a node of the pool, and will return it, no request has to release its nodes.
     let mut in_use = Node::clone(&harness.built.snapshot.node(&first.1).unwrap().record);
     (in_use.state, in_use.allocated_to) = (NodeState::InUse, None);
     harness
@@ -293,7 +301,7 @@ fn the_lowest_ranked_waiting_request_releases_its_nodes() {
     assert!(harness.step(Event::Finished(request_id("200-2"), Err(WriteError::Conflict))).is_empty());
 }
 
-// The other pool left the request to this one, which asked its cloud again every five seconds.
+// The other pool yielded the request to this one, which retried its cloud every five seconds.
 #[test]
 fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
     let mut harness = PoolHarness::from_spec(&FixtureSpec {
@@ -309,11 +317,11 @@ fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
     harness.built.snapshot.remove_node(&harness.nodes[0]);
     harness.built.snapshot.remove_request_lock(&harness.request);
     harness.step(Event::Finished(harness.request.clone(), Ok(())));
-    assert_eq!(harness.step(Event::Wake), [], "it rests");
+    assert_eq!(harness.step(Event::Wake), [], "it backs off");
     assert!(harness.pool.is_paused());
 }
 
-// Seed 74703 of the simulated hours: its old node counted as its own, and was given to it once more when it had become idle.
+// Simulator seed 74703: a node of the previous attempt counted as its own, and was assigned again once it was idle.
 #[test]
 fn a_node_of_a_previous_attempt_does_not_belong_to_the_request() {
     let mut harness =
@@ -321,7 +329,7 @@ fn a_node_of_a_previous_attempt_does_not_belong_to_the_request() {
     assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));
     let request = harness.request.clone();
     harness.step(Event::Claimed(request, Ok(Vec::new())));
-    assert_eq!(harness.step(Event::Wake), [], "whoever had the request before is about to let the node go");
+    assert_eq!(harness.step(Event::Wake), [], "the previous owner is about to release the node");
     let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
     free.allocated_to = None;
     harness
@@ -331,6 +339,8 @@ fn a_node_of_a_previous_attempt_does_not_belong_to_the_request() {
     let facts = ProviderFacts { limits: Resources::unlimited(), ..ProviderFacts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let effects = harness.step(Event::Wake);
-    let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else {
+        panic!("capacity is available: {effects:?}")
+    };
     assert_eq!((reuse.len(), build.len()), (1, 1));
 }

@@ -1,6 +1,6 @@
-//! Plans: a world in a file, and beside it what the pool and the upkeep decide about it.
+//! Plans: files with inputs and the expected decisions of the pool and the cleanup planner.
 //!
-//! `UPDATE=1 cargo test --test policy plans` rewrites the expectations; the difference is then reviewed.
+//! `UPDATE=1 cargo test --test policy plans` rewrites the expectations, to be reviewed as a diff.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::pool::{self, Pool};
 
-/// Everything that is decided about a world, as text.
+/// All decisions about the inputs, as text.
 fn plan(built: &Fixture) -> String {
     let mut text = String::new();
     let inputs = built.inputs();
@@ -23,7 +23,7 @@ fn plan(built: &Fixture) -> String {
     for (id, _) in built.snapshot.requests() {
         match pool.last_verdict(id, &built.snapshot) {
             Some(why) => writeln!(text, "{id}: {:?}: {}", why.verdict, why.reason).unwrap(),
-            None => writeln!(text, "{id}: not looked at").unwrap(),
+            None => writeln!(text, "{id}: not evaluated").unwrap(),
         }
     }
     for effect in effects {
@@ -31,10 +31,10 @@ fn plan(built: &Fixture) -> String {
     }
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     for effect in planner.step(planner::Event::Sweep, &inputs) {
-        writeln!(text, "upkeep {}", describe_cleanup_effect(&effect)).unwrap();
+        writeln!(text, "cleanup {}", describe_cleanup_effect(&effect)).unwrap();
     }
     if let Some(due) = planner.due() {
-        writeln!(text, "upkeep looks again in {} s", (due - built.monotonic_now()).0).unwrap();
+        writeln!(text, "cleanup reconciles again in {} s", (due - built.monotonic_now()).0).unwrap();
     }
     text
 }
@@ -43,7 +43,7 @@ fn describe_effect(effect: &pool::Effect) -> String {
     match effect {
         pool::Effect::Fulfill(plan) => {
             assert_eq!(plan.request.record.nodes, plan.nodes.iter().map(|node| node.id.clone()).collect::<Vec<_>>());
-            format!("hands out {:?} to {}", plan.request.record.nodes, plan.request.id)
+            format!("assigns {:?} to {}", plan.request.record.nodes, plan.request.id)
         }
         pool::Effect::Decline { request, .. } => format!("declines {}: {:?}", request.id, request.record.state),
         pool::Effect::Probe { request, node, host } => format!("probes {host} for node {node} of {request}"),
@@ -68,8 +68,8 @@ fn describe_cleanup_effect(effect: &planner::Effect) -> String {
             format!("updates {node}: slot {} labels {:?}", record.slot.unwrap(), record.labels)
         }
         planner::Effect::Inspect { host, .. } => format!("inspects {host}"),
-        planner::Effect::Refresh(provider) => format!("surveys {provider}"),
-        planner::Effect::Undeletable { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
+        planner::Effect::Refresh(provider) => format!("refreshes {provider}"),
+        planner::Effect::Undeletable { provider, nodes } => format!("reports undeletable {nodes:?} of {provider}"),
     }
 }
 
@@ -79,7 +79,7 @@ fn every_plan_matches_its_file() {
     let update = std::env::var_os("UPDATE").is_some();
     let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() >= 20, "the plans are gone");
+    assert!(files.len() >= 20, "the plans are missing");
     let mut wrong = String::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -99,7 +99,7 @@ fn every_plan_matches_its_file() {
     assert!(wrong.is_empty() || update, "{wrong}");
 }
 
-/// One of a process writes, and the others would be refused.
+/// Only one pool of a process may write about a request; ZooKeeper would reject the others.
 #[test]
 fn a_request_leased_by_another_pool_is_skipped_until_it_fails() {
     let spec = "{hosts: [h1 labels=a check=not-needed], nodes: [1 host=h1 slot=0], requests: ['200-1 a'], expect: ''}";
@@ -115,15 +115,15 @@ fn a_request_leased_by_another_pool_is_skipped_until_it_fails() {
 
     built.shared_pools.begin_lease(&pool_id(), &id);
     built.shared_pools.end_lease(&other, &id);
-    assert_eq!(built.shared_pools.leases().get(&id), Some(&pool_id()), "nobody ends what another one does");
+    assert_eq!(built.shared_pools.leases().get(&id), Some(&pool_id()), "a pool ends only its own lease");
     pool.update_leases(&built.shared_pools);
     let effects = pool.step(pool::Event::Wake, &built.inputs());
     assert!(matches!(effects[..], [pool::Effect::Fulfill(_)]), "{effects:?}");
 }
 
-// It used to say that ZooKeeper does not answer.
+// The verdict was "ZooKeeper does not answer".
 #[test]
-fn a_draining_pool_says_that_it_is_being_shut_down_or_replaced() {
+fn a_draining_pool_reports_that_it_is_shut_down_or_replaced() {
     let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 a'], expect: ''}";
     let built = build(&serde_yaml::from_str(spec).unwrap());
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
@@ -134,7 +134,7 @@ fn a_draining_pool_says_that_it_is_being_shut_down_or_replaced() {
     assert_eq!(verdict.reason, "the pool is being shut down or replaced");
 }
 
-/// Of pools that decline at the same time one writes first, and its write may end the request.
+/// When several pools decline at the same time, the first write may end the request.
 #[test]
 fn a_superseded_decline_keeps_its_reason() {
     let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 zebra'], expect: ''}";

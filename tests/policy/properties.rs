@@ -1,4 +1,4 @@
-//! Laws that hold in every world (architecture.md section 13), on worlds drawn at random.
+//! Properties that hold for all inputs, checked on random inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,8 @@ use proptest::prelude::*;
 
 const LABELS: [&str; 4] = ["a", "b", "c", "d"];
 
-fn labels(most: usize) -> impl Strategy<Value = String> {
-    prop::collection::btree_set(prop::sample::select(&LABELS[..3]), 1..=most)
+fn labels(max: usize) -> impl Strategy<Value = String> {
+    prop::collection::btree_set(prop::sample::select(&LABELS[..3]), 1..=max)
         .prop_map(|labels| labels.into_iter().collect::<Vec<_>>().join(","))
 }
 
@@ -88,7 +88,7 @@ fn scheduling_pass(built: &Fixture) -> (Pool, Vec<Effect>) {
     (pool, effects)
 }
 
-/// Nodes by request, of hand-outs and of those of which a host is still being probed.
+/// Nodes by request, including nodes whose host is still being probed.
 fn assigned(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
     let handlers = pool.view(NOW, MonotonicTime::at(NOW.0)).requests.into_iter();
     handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
@@ -99,7 +99,7 @@ fn lacking_labels(reason: &str) -> Vec<LabelName> {
     let Some((_, labels)) = reason.split_once(" idle node(s) of label") else { return Vec::new() };
     let named = match labels.split_once(']') {
         Some((many, _)) => many.trim_start_matches("s ["),
-        None => labels.trim_start().split([',', ' ']).next().expect("a label is named"),
+        None => labels.trim_start().split([',', ' ']).next().expect("the reason names a label"),
     };
     named.split(',').map(LabelName::from).collect()
 }
@@ -116,14 +116,14 @@ fn apply(built: &mut Fixture, plan: &ImmediateFulfillment, mzxid: i64) {
 }
 
 proptest! {
-    /// Laws 1, 2: nodes are given once, and only idle ones, with the label that was asked for.
+    /// A node is assigned at most once, only while idle, and only with the requested label.
     #[test]
     fn a_node_is_in_at_most_one_request_and_fits_it(spec in specs()) {
         let built = build(&spec);
         let (pool, effects) = scheduling_pass(&built);
         let mut seen = BTreeSet::new();
         for node in assigned(&pool).into_values().flatten() {
-            prop_assert!(seen.insert(node.clone()), "{node} was given twice");
+            prop_assert!(seen.insert(node.clone()), "{node} was assigned twice");
             let record = &built.snapshot.node(&node).unwrap().record;
             prop_assert!(record.is_idle() && !built.snapshot.is_node_locked(&node));
         }
@@ -137,15 +137,13 @@ proptest! {
         }
     }
 
-    /// Law 3.
     #[test]
-    fn equal_worlds_give_equal_plans(spec in specs()) {
+    fn equal_inputs_give_equal_plans(spec in specs()) {
         prop_assert_eq!(scheduling_pass(&build(&spec)).1, scheduling_pass(&build(&spec)).1);
     }
 
-    /// Law 4.
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_plan_for_its_requests(spec in specs()) {
+    fn an_executed_plan_leaves_nothing_to_plan_for_its_requests(spec in specs()) {
         let mut built = build(&spec);
         let (mut pool, effects) = scheduling_pass(&built);
         let mut served = BTreeSet::new();
@@ -163,41 +161,41 @@ proptest! {
         }
     }
 
-    /// Law 5 and the promise to large requests: while one waits for a label, nothing behind it takes that label.
+    /// Large requests do not starve: while one waits for a label, no request of lower rank gets that label.
     #[test]
-    fn what_a_request_is_short_of_goes_to_nobody_behind_it(spec in specs()) {
+    fn nodes_a_request_lacks_go_to_no_lower_rank(spec in specs()) {
         let built = build(&spec);
         let (pool, _) = scheduling_pass(&built);
-        let given = assigned(&pool);
+        let assignments = assigned(&pool);
         for (rank, _) in built.snapshot.waiting_requests() {
             let Some(why) = pool.last_verdict(&rank.id, &built.snapshot) else { continue };
             let short = lacking_labels(&why.reason);
-            for (behind, nodes) in &given {
+            for (behind, nodes) in &assignments {
                 let other = Rank::of(behind, &built.snapshot.request(behind).unwrap().record);
                 if other <= *rank {
                     continue;
                 }
                 for node in nodes {
                     let labels = &built.snapshot.node(node).unwrap().record.labels;
-                    let taken = labels.iter().find(|label| short.contains(label));
-                    prop_assert!(taken.is_none(), "{behind} took {node} from {}: {}", rank.id, why.reason);
+                    let unfair = labels.iter().find(|label| short.contains(label));
+                    prop_assert!(unfair.is_none(), "{behind} got {node}, although {} lacks it: {}", rank.id, why.reason);
                 }
             }
         }
     }
 
-    /// Law 5, the other half: a single wish waits only when every fitting idle node of a host that answers is spoken for.
+    /// A request for one node waits only if every fitting idle node of a reachable host is reserved.
     #[test]
-    fn nothing_that_fits_waits(spec in specs()) {
+    fn no_request_that_fits_waits(spec in specs()) {
         let built = build(&spec);
         let (pool, _) = scheduling_pass(&built);
-        let given: BTreeSet<NodeId> = assigned(&pool).into_values().flatten().collect();
+        let assigned_nodes: BTreeSet<NodeId> = assigned(&pool).into_values().flatten().collect();
         let first_waiting = built.snapshot.waiting_requests().find(|(rank, request)| {
-            let waits = pool.last_verdict(&rank.id, &built.snapshot).is_some_and(|why| why.reason.contains("idle node"));
+            let waits = pool.last_verdict(&rank.id, &built.snapshot).is_some_and(|why| why.reason.starts_with("needs "));
             waits && request.record.node_types.len() == 1
         });
         let Some((rank, request)) = first_waiting else { return Ok(()) };
-        let kept_for_others = built.snapshot.waiting_requests().take_while(|(other, _)| *other != rank).any(|(other, _)| {
+        let reserved_for_others = built.snapshot.waiting_requests().take_while(|(other, _)| *other != rank).any(|(other, _)| {
             pool.last_verdict(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
         });
         let label = &request.record.node_types[0];
@@ -209,11 +207,10 @@ proptest! {
             host.is_some_and(|host| !dead.contains(&host))
         };
         let mut idle = built.snapshot.idle_nodes(&pool_id(), label);
-        let free = idle.find(|node| !given.contains(*node) && is_alive(node));
-        prop_assert!(kept_for_others || free.is_none(), "{} waits although {free:?} is idle", rank.id);
+        let free = idle.find(|node| !assigned_nodes.contains(*node) && is_alive(node));
+        prop_assert!(reserved_for_others || free.is_none(), "{} waits although {free:?} is idle", rank.id);
     }
 
-    /// Law 6.
     #[test]
     fn every_open_request_has_a_verdict_with_a_reason(spec in specs()) {
         let built = build(&spec);
@@ -221,14 +218,13 @@ proptest! {
         for (id, request) in built.snapshot.requests() {
             if matches!(request.record.state, RequestState::Requested | RequestState::Pending) {
                 let why = pool.last_verdict(id, &built.snapshot);
-                prop_assert!(why.is_some_and(|why| !why.reason.is_empty()), "{id} has none");
+                prop_assert!(why.is_some_and(|why| !why.reason.is_empty()), "{id} has no verdict");
             }
         }
     }
 
-    /// Law 10.
     #[test]
-    fn the_ledger_equals_a_recount(spec in specs(), removed in prop::collection::vec(0usize..16, 0..8)) {
+    fn usage_totals_equal_a_recount(spec in specs(), removed in prop::collection::vec(0usize..16, 0..8)) {
         let mut built = build(&spec);
         for index in removed {
             built.snapshot.remove_node(&crate::fixtures::node_id(&index.to_string()));
@@ -240,9 +236,8 @@ proptest! {
         prop_assert_eq!(&built.snapshot.usage_totals, &recount);
     }
 
-    /// Law 11.
     #[test]
-    fn a_sweep_never_touches_locked_nodes_nor_held_ones_before_their_time(spec in specs()) {
+    fn a_sweep_never_touches_locked_or_unexpired_held_nodes(spec in specs()) {
         let built = build(&spec);
         let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         for effect in planner.step(planner::Event::Sweep, &built.inputs()) {
@@ -262,9 +257,8 @@ proptest! {
         }
     }
 
-    /// Law 13.
     #[test]
-    fn records_survive_being_read_and_written(
+    fn records_round_trip(
         extra in prop::collection::btree_map("[a-z_]{1,8}x", any::<i64>(), 0..5),
         text in ".*",
         number in any::<i32>(),
@@ -285,7 +279,7 @@ proptest! {
 
 #[test]
 fn a_waiting_request_keeps_every_label_it_ever_lacked() {
-    // Short of b first; while it waits, a runs out as well. When b comes back, a must not be lost to others.
+    // The request lacks b first, then a as well. When b is available again, a must stay reserved.
     let inputs = |nodes: &[&str]| FixtureSpec {
         hosts: vec!["h1 labels=a check=not-needed".to_owned(), "h2 labels=b check=not-needed".to_owned()],
         nodes: nodes.iter().map(|line| line.to_string()).collect(),
@@ -296,16 +290,15 @@ fn a_waiting_request_keeps_every_label_it_ever_lacked() {
     let first = build(&inputs(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0 in-use locked"]));
     assert!(pool.step(Event::Wake, &first.inputs()).is_empty());
     let only_a = build(&inputs(&["1 host=h1 slot=0", "2 host=h2 slot=0 in-use locked"]));
-    assert!(pool.step(Event::Wake, &only_a.inputs()).is_empty(), "a is kept for 200-1");
+    assert!(pool.step(Event::Wake, &only_a.inputs()).is_empty(), "a is reserved for 200-1");
     let only_b = build(&inputs(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0"]));
-    assert!(pool.step(Event::Wake, &only_b.inputs()).is_empty(), "b is kept for 200-1 as well");
+    assert!(pool.step(Event::Wake, &only_b.inputs()).is_empty(), "b is reserved for 200-1 as well");
     let both = build(&inputs(&["1 host=h1 slot=0", "2 host=h2 slot=0"]));
     pool.step(Event::Wake, &both.inputs());
     assert_eq!(assigned(&pool).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
     assert!(matches!(both.snapshot.request(&request_id("200-1")).unwrap().record.state, RequestState::Requested));
 }
 
-// drivers.md 9.1: the limit holds over all pools of a provider.
 #[test]
 fn max_concurrency_counts_the_requests_of_the_other_pools() {
     let spec = FixtureSpec {
@@ -316,10 +309,10 @@ fn max_concurrency_counts_the_requests_of_the_other_pools() {
         ..FixtureSpec::default()
     };
     let built = build(&spec);
-    for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
+    for (other_pools_busy, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-        pool.set_other_pools_busy(elsewhere);
+        pool.set_other_pools_busy(other_pools_busy);
         pool.step(Event::Wake, &built.inputs());
-        assert_eq!(assigned(&pool).len(), expected, "{elsewhere} elsewhere");
+        assert_eq!(assigned(&pool).len(), expected, "{other_pools_busy} busy in other pools");
     }
 }

@@ -1,4 +1,4 @@
-//! What follows when ZooKeeper refuses a write of ours: another try, but only on another picture.
+//! Repairs that ZooKeeper rejects: each is retried, but only on a newer snapshot.
 
 use crate::fixtures::{FixtureSpec, build};
 use nodepool_model::records::time::Seconds;
@@ -6,7 +6,7 @@ use nodepool_model::snapshot::WriteError;
 use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
-/// The key of the repair that an effect asks for.
+/// The keys of the repairs among the effects.
 fn repairs(effects: &[Effect]) -> Vec<String> {
     let repair = |effect: &Effect| match effect {
         Effect::Repair(repair @ Repair::Retire { .. }) => Some(repair.key()),
@@ -15,25 +15,25 @@ fn repairs(effects: &[Effect]) -> Vec<String> {
     effects.iter().filter_map(repair).collect()
 }
 
-// A repair was refused after the lock that stood in its way had gone, and nobody looked again until the next tick.
+// A repair was rejected after the lock that blocked it was released, and no run followed until the next tick.
 #[test]
 fn a_rejected_repair_is_retried_on_a_newer_snapshot() {
     let spec = "hosts: [h1 labels=a check=not-needed]\nnodes: [1 host=h1 slot=0 used]\nexpect: ''\n";
     let spec: FixtureSpec = serde_yaml::from_str(spec).unwrap();
     let mut built = build(&spec);
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
-    let asked = repairs(&planner.step(Event::Wake, &built.inputs()));
-    assert_eq!(asked, ["node 0000000001"]);
+    let keys = repairs(&planner.step(Event::Wake, &built.inputs()));
+    assert_eq!(keys, ["node 0000000001"]);
     for error in [WriteError::Conflict, WriteError::Contended] {
-        // The picture of the lock's end comes while the repair is under way.
+        // The snapshot without the lock is published while the repair is in flight.
         built.snapshot.revision += 1;
-        assert!(repairs(&planner.step(Event::Wake, &built.inputs())).is_empty(), "it is under way");
-        let refused = Event::Repaired(asked[0].clone(), Err(error));
+        assert!(repairs(&planner.step(Event::Wake, &built.inputs())).is_empty(), "the repair is in flight");
+        let refused = Event::Repaired(keys[0].clone(), Err(error));
         assert!(planner.step(refused, &built.inputs()).is_empty());
-        assert_eq!(planner.due(), Some(built.monotonic_now()), "a look is due at once");
-        assert_eq!(repairs(&planner.step(Event::Wake, &built.inputs())), asked);
+        assert_eq!(planner.due(), Some(built.monotonic_now()), "a run is due immediately");
+        assert_eq!(repairs(&planner.step(Event::Wake, &built.inputs())), keys);
     }
-    let refused = Event::Repaired(asked[0].clone(), Err(WriteError::Contended));
+    let refused = Event::Repaired(keys[0].clone(), Err(WriteError::Contended));
     assert!(planner.step(refused, &built.inputs()).is_empty());
-    assert_eq!(planner.due(), None, "nothing has changed since, so nothing would be different");
+    assert_eq!(planner.due(), None, "the snapshot has not changed");
 }

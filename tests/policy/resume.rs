@@ -1,4 +1,4 @@
-//! Requests that a launcher left, of pools that only others have: whether they are waited for.
+//! Abandoned requests of pools that run only in other launchers: reset at once, or after a delay.
 
 use crate::fixtures::{Fixture, FixtureSpec, build};
 use nodepool_model::records::time::Seconds;
@@ -6,7 +6,7 @@ use nodepool_model::snapshot::RequestChange;
 use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
-/// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
+/// A request with a booting node of a provider that this process does not run; `other` is a pool of another launcher.
 fn inputs(other: Option<&str>) -> Fixture {
     inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1"], other)
 }
@@ -35,10 +35,10 @@ fn a_request_resumable_elsewhere_is_reset_after_a_delay() {
     let mut built = inputs(Some("other provider=elsewhere labels=a version=12.0.0"));
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     assert!(!resets(&mut planner, &built));
-    let due = planner.due().expect("it is looked at again");
+    let due = planner.due().expect("another run is due");
     assert_eq!((due - built.monotonic_now()).0, 3.0);
     built.advance_to(due);
-    assert!(resets(&mut planner, &built), "nobody went on with it");
+    assert!(resets(&mut planner, &built), "no launcher resumed it");
 }
 
 #[test]
@@ -50,16 +50,16 @@ fn a_request_that_no_pool_can_resume_is_reset_at_once() {
     }
 }
 
-// A Nodepool 11 that deletes what boots for a request that its launcher left may take minutes over that, and so long nobody served it.
+// Nodepool 11 may take minutes to delete booting nodes of an abandoned request, which was not served until then.
 #[test]
 fn nodes_being_deleted_do_not_delay_a_reset() {
-    let going = "2 provider=elsewhere labels=a deleting allocated=200-1 locked";
-    assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[going], None)));
-    // Nor do they keep anybody from going on with what boots in their place.
+    let deleting = "2 provider=elsewhere labels=a deleting allocated=200-1 locked";
+    assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[deleting], None)));
+    // They do not prevent another pool from resuming the request with its booting node either.
     let boots = "1 provider=elsewhere labels=a building allocated=200-1";
     let other = Some("other provider=elsewhere labels=a version=12.0.0");
-    assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[boots, going], other)));
+    assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[boots, deleting], other)));
     let is_worked_on =
-        inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
+        inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1 locked", deleting], None);
     assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &is_worked_on));
 }

@@ -1,4 +1,4 @@
-//! Slots of static hosts that more than one launcher fills and empties, or that somebody else empties.
+//! Slots of static hosts that several launchers, or operators, fill and free.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use nodepool_model::snapshot::{Snapshot, Versioned, WriteError};
 use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
-/// A launcher that finds its hosts as its spec says, however often it checks them.
+/// A launcher whose host checks always have the result of its spec.
 struct Launcher {
     built: Fixture,
     planner: CleanupPlanner,
@@ -36,10 +36,10 @@ impl Launcher {
     }
 
     fn due(&self) -> MonotonicTime {
-        self.planner.due().expect("a rest ends")
+        self.planner.due().expect("a back-off is due")
     }
 
-    /// Carries out whatever is decided now, in ZooKeeper's tree and at the host; how many nodes that registers.
+    /// Performs the effects of an event in the shared tree and at the host; returns how many nodes they register.
     fn run_effects(&mut self, event: Event, tree: &mut SharedTree) -> usize {
         self.built.snapshot = tree.snapshot.clone();
         let mut registered = 0;
@@ -71,7 +71,7 @@ fn facts(built: &Fixture) -> &ProviderFacts {
     built.facts.values().next().unwrap()
 }
 
-/// What both launchers see.
+/// The state that both launchers observe.
 struct SharedTree {
     snapshot: Snapshot,
     next: u32,
@@ -99,7 +99,7 @@ impl SharedTree {
 
 const IN_USE: &str = "1 host=h1 slot=0 in-use locked age=5";
 
-/// How many nodes two launchers with these findings register in fifteen seconds, after a node that both knew came to this.
+/// How many nodes two launchers with these check results register in 15 s after the known node becomes `node`.
 fn registered(checks: [&str; 2], node: &str) -> usize {
     let mut launchers = [Launcher::new("one", checks[0], &[IN_USE]), Launcher::new("other", checks[1], &[IN_USE])];
     launchers.iter_mut().for_each(|launcher| assert_eq!(launcher.wake(), []));
@@ -112,7 +112,7 @@ fn registered(checks: [&str; 2], node: &str) -> usize {
             count += launcher.run_effects(event, &mut tree);
         }
     }
-    assert_eq!(tree.snapshot.node_count(), 1, "the slot is filled once in the end");
+    assert_eq!(tree.snapshot.node_count(), 1, "the slot has one node in the end");
     count
 }
 
@@ -137,20 +137,20 @@ fn a_slot_freed_by_others_is_filled_after_backoff_and_a_check() {
         let mut launcher = Launcher::new("one", check, &["1 host=h1 slot=0"]);
         assert_eq!(launcher.wake(), []);
         launcher.built.snapshot.remove_node(&node_id("1"));
-        assert_eq!(launcher.wake(), [], "whoever emptied it may fill it");
-        let rest = launcher.due() - launcher.built.monotonic_now();
-        assert!((5.0..10.0).contains(&rest.0), "{rest:?}");
+        assert_eq!(launcher.wake(), [], "the launcher that freed it may fill it");
+        let backoff = launcher.due() - launcher.built.monotonic_now();
+        assert!((5.0..10.0).contains(&backoff.0), "{backoff:?}");
         launcher.built.advance_to(launcher.due());
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Inspect { .. }]), "{effects:?}");
-        assert_eq!(launcher.wake(), [], "the check is under way");
+        assert_eq!(launcher.wake(), [], "the check is in flight");
 
         let Effect::Inspect { provider, host } = effects.into_iter().next().unwrap() else { unreachable!() };
         let check = launcher.check_result.clone().with_check_time(launcher.built.now);
         Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).record_check(&host, check);
-        assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
+        assert_eq!(launcher.wake(), [], "the facts precede the end of the check");
         launcher.planner.step(Event::Inspected(provider, host), &launcher.built.inputs());
-        assert_eq!(launcher.due(), launcher.built.monotonic_now(), "a look is due at once");
+        assert_eq!(launcher.due(), launcher.built.monotonic_now(), "a run is due immediately");
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{effects:?}");
     }
@@ -172,7 +172,7 @@ fn a_slot_filled_meanwhile_is_not_filled_again() {
 
 #[test]
 fn a_slot_is_refilled_at_once_after_an_own_deletion() {
-    // Used, marked as deleted by an operator, and in a slot that its record does not name.
+    // A used node, a node that an operator marked as deleting, and a node whose record names another slot.
     for (slot, state) in [(0, "used"), (0, "deleting"), (7, "used")] {
         let node = format!("1 host=h1 slot={slot} {state}");
         let mut launcher = Launcher::new("one", "not-needed", &[&format!("1 host=h1 slot={slot} in-use locked")]);
@@ -188,7 +188,7 @@ fn a_slot_is_refilled_at_once_after_an_own_deletion() {
     }
 }
 
-/// The node of slot 0 as the driver left it that launched servers for this provider before.
+/// The node of slot 0, as left by a driver that launched servers for this provider before.
 fn launcher_with_a_server(node: &str) -> Launcher {
     let mut launcher = Launcher::new("one", "not-needed", &[node]);
     let mut stored = launcher.built.snapshot.node(&node_id("1")).unwrap().clone();
@@ -205,10 +205,11 @@ fn nodes_of_a_previous_driver_are_kept_and_reported_once() {
     for node in ["1 host=h1 slot=0", "1 host=h1 slot=0 used", "1 host=h1 slot=0 deleting", "1 host=h9 slot=0"] {
         let mut launcher = launcher_with_a_server(node);
         let effects = launcher.planner.step(Event::Sweep, &launcher.built.inputs());
-        let is_told = |effect: &Effect| matches!(effect, Effect::Undeletable { nodes, .. } if *nodes == [node_id("1")]);
+        let is_reported =
+            |effect: &Effect| matches!(effect, Effect::Undeletable { nodes, .. } if *nodes == [node_id("1")]);
         let is_registered = |effect: &Effect| matches!(effect, Effect::Register { .. });
         assert!(
-            effects.iter().any(is_told) && effects.iter().any(is_registered) && effects.len() == 2,
+            effects.iter().any(is_reported) && effects.iter().any(is_registered) && effects.len() == 2,
             "{node}: {effects:?}"
         );
         assert_eq!(launcher.planner.step(Event::Sweep, &launcher.built.inputs()), [], "{node}");

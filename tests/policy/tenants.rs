@@ -1,4 +1,4 @@
-//! The limits of tenants, while requests are being taken up.
+//! Tenant limits while requests are claimed.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::tenant_usage::PendingTenantUsage;
 
-/// Three requests for one node each, of a tenant that may have two.
+/// Three requests for one node each, of a tenant with a limit of two.
 fn three_requests_for_two() -> PoolHarness {
     PoolHarness::from_spec(&FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
@@ -25,7 +25,7 @@ fn claims(effects: &[Effect]) -> usize {
     effects.iter().filter(|effect| matches!(effect, Effect::Claim(_))).count()
 }
 
-// As many as came at once were taken up, before the first of them counted.
+// All simultaneous requests were claimed before the first one counted.
 #[test]
 fn simultaneous_requests_do_not_exceed_the_tenant_limit() {
     let mut harness = three_requests_for_two();
@@ -33,7 +33,7 @@ fn simultaneous_requests_do_not_exceed_the_tenant_limit() {
     let why = harness.pool.last_verdict(&request_id("200-3"), &harness.built.snapshot).unwrap();
     assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
     assert_eq!(claims(&harness.step(Event::Wake)), 0, "nothing has changed");
-    // Of one it is known that it takes nothing after all.
+    // A rejected claim uses nothing.
     harness.step(Event::Claimed(request_id("200-1"), Err(WriteError::Conflict)));
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
 }
@@ -44,29 +44,29 @@ fn pending_tenant_usage_ends_when_the_nodes_exist() {
     harness.built.snapshot.remove_request(&request_id("200-3"));
     harness.built.snapshot.remove_request(&request_id("200-2"));
     harness.start_launches();
-    assert!(harness.pool.pending_usage().is_empty(), "the picture shows it");
+    assert!(harness.pool.pending_usage().is_empty(), "the snapshot contains the nodes");
     let tenant = "t".into();
     assert_eq!(harness.built.snapshot.usage_totals.used_by_tenant(&tenant).get("instances"), 1.0);
 }
 
-// Two pools of one process looked at the same picture.
+// Two pools of one process decide on the same snapshot.
 #[test]
 fn pools_of_one_process_share_the_tenant_limit() {
     let mut harness = three_requests_for_two();
     let other = LauncherId::from("launcher-other-main");
-    let taking: PendingTenantUsage =
+    let usage: PendingTenantUsage =
         [(request_id("200-9"), ("t".into(), Resources::none().with("instances", 1.0)))].into_iter().collect();
-    assert!(!harness.built.shared_pools.publish_pending_usage(&other, &taking), "nobody needs to look again");
+    assert!(!harness.built.shared_pools.publish_pending_usage(&other, &usage), "no pool needs another run");
     harness.pool.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
     assert!(
         harness.built.shared_pools.publish_pending_usage(&other, &PendingTenantUsage::new()),
-        "there is room for others"
+        "other pools have capacity again"
     );
     harness.pool.update_leases(&harness.built.shared_pools);
     assert_eq!(claims(&harness.step(Event::Wake)), 1);
 
-    // And the other way round.
+    // The second pool respects the usage of the first as well.
     let mut second = Pool::new(PoolId::new("lab", "second"), other);
     let ours = Arc::new(harness.pool.pending_usage().clone());
     assert_eq!(ours.len(), 2);
@@ -75,8 +75,8 @@ fn pools_of_one_process_share_the_tenant_limit() {
     assert_eq!(claims(&second.step(Event::Wake, &harness.built.inputs())), 0);
 }
 
-/// One request for a node of a tenant that may have two.
-fn one_request_for_two(nodes: &[&str]) -> PoolHarness {
+/// Two requests of one node each, of a tenant with a limit of two, beside the given nodes.
+fn two_requests_for_two(nodes: &[&str]) -> PoolHarness {
     PoolHarness::from_spec(&FixtureSpec {
         hosts: vec!["h1 labels=a".to_owned()],
         nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
@@ -86,45 +86,46 @@ fn one_request_for_two(nodes: &[&str]) -> PoolHarness {
     })
 }
 
-// Nodes that were given back unused counted for who had had them, who could then never have another one.
+// Unused nodes that were released counted for their last tenant, who could then never get another one.
 #[test]
 fn idle_nodes_count_towards_no_tenant() {
     let used = |nodes: &[&str]| {
-        one_request_for_two(nodes).built.snapshot.usage_totals.used_by_tenant(&"t".into()).get("instances")
+        two_requests_for_two(nodes).built.snapshot.usage_totals.used_by_tenant(&"t".into()).get("instances")
     };
     assert_eq!(used(&["7 labels=b tenant=t", "8 labels=b tenant=t"]), 0.0);
     for state in ["ready", "building", "in-use", "used", "hold", "deleting"] {
         assert_eq!(used(&[&format!("7 labels=b {state} allocated=200-9 tenant=t"), "8 labels=b tenant=t"]), 1.0);
     }
-    let mut harness = one_request_for_two(&["7 labels=b tenant=t", "8 labels=b tenant=t"]);
+    let mut harness = two_requests_for_two(&["7 labels=b tenant=t", "8 labels=b tenant=t"]);
     assert_eq!(claims(&harness.step(Event::Wake)), 2);
-    // It becomes the tenant's, and is given back.
-    let mut given = harness.built.snapshot.node(&node_id("7")).unwrap().change(node_id("7"), |_| {});
+    // The node is allocated to the tenant, and released.
+    let mut change = harness.built.snapshot.node(&node_id("7")).unwrap().change(node_id("7"), |_| {});
     for (owner, expected) in [(Some("200-9"), 1.0), (None, 0.0)] {
-        given.record.allocated_to = owner.map(request_id);
-        harness.apply(&given);
+        change.record.allocated_to = owner.map(request_id);
+        harness.apply(&change);
         assert_eq!(harness.built.snapshot.usage_totals.used_by_tenant(&"t".into()).get("instances"), expected);
         assert_eq!(check_usage_totals(&harness.built.snapshot), None);
     }
 }
 
-// A request that was lost while its node booted, and was taken up again while that node went, seemed to have what it had yet to get.
+// A request was lost while its node booted, and claimed again while the node was deleted. The node still to be launched
+// was not counted.
 #[test]
 fn nodes_being_deleted_do_not_count_as_pending_usage() {
-    let mut harness = one_request_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
-    assert_eq!(claims(&harness.step(Event::Wake)), 1, "one goes, one comes, and that is all that the tenant may have");
+    let mut harness = two_requests_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
+    assert_eq!(claims(&harness.step(Event::Wake)), 1, "one node is deleted and one launched, which is the limit");
     let why = harness.pool.last_verdict(&request_id("200-2"), &harness.built.snapshot).unwrap();
     assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
 }
 
-// It may have been carried out, and then no picture shows it for a moment.
+// The write may have been executed although no snapshot shows it yet.
 #[test]
 fn a_lost_reply_counts_as_usage_until_it_would_be_visible() {
     let mut harness = three_requests_for_two();
     assert_eq!(claims(&harness.step(Event::Wake)), 2);
     harness.step(Event::Claimed(request_id("200-1"), Err(WriteError::Failed("connection loss".to_owned()))));
-    assert_eq!(claims(&harness.step(Event::Wake)), 0, "neither that one nor the third");
-    let due = harness.pool.due().expect("it is forgotten at some time");
+    assert_eq!(claims(&harness.step(Event::Wake)), 0, "neither that request nor the third");
+    let due = harness.pool.due().expect("the pending usage expires");
     harness.built.advance_to(due);
     harness.built.snapshot.remove_request(&request_id("200-1"));
     assert_eq!(claims(&harness.step(Event::Clock)) + claims(&harness.step(Event::Wake)), 1);

@@ -1,4 +1,4 @@
-//! Faults of calls: errors, cut connections, lost and spoilt answers.
+//! Faults of calls: errors, closed connections, lost and malformed replies.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ async fn a_redirect_is_followed_to_the_reply() {
     assert_eq!(followed.get("limits")["absolute"]["maxTotalInstances"], 100);
 }
 
-/// Whether a call ends without an answer.
-async fn cut(cloud: &Cloud, path: &str) -> bool {
+/// Whether a call ends without a reply.
+async fn is_cut(cloud: &Cloud, path: &str) -> bool {
     let sent = cloud.request(reqwest::Method::GET, "compute", path).send().await;
     sent.is_err_and(|error| !error.is_timeout() && !error.is_connect())
 }
@@ -54,8 +54,8 @@ async fn cut(cloud: &Cloud, path: &str) -> bool {
 async fn connections_are_closed_without_a_reply() {
     let (simulated, cloud) = start(&[]).await;
     fault(&simulated, "closed times=1").await;
-    assert!(cut(&cloud, "/servers").await);
-    assert!(!cut(&cloud, "/servers").await);
+    assert!(is_cut(&cloud, "/servers").await);
+    assert!(!is_cut(&cloud, "/servers").await);
 }
 
 #[tokio::test]
@@ -66,20 +66,20 @@ async fn connections_hang_before_they_are_closed() {
     assert!(request.send().await.is_err_and(|error| error.is_timeout()));
     cloud.get("compute", "/servers").await.expect(200);
     simulated.knobs(json!({"hang_s": 0.05, "faults": ["hang times=1"]})).await;
-    assert!(cut(&cloud, "/servers").await);
+    assert!(is_cut(&cloud, "/servers").await);
 }
 
 #[tokio::test]
 async fn a_create_reply_is_lost_but_the_server_exists() {
     let (simulated, cloud) = start(&[]).await;
-    let order = json!({"server": cloud.server_request("lost").await});
+    let body = json!({"server": cloud.server_request("lost").await});
     fault(&simulated, "lost-answer method=POST path=/servers$ times=1").await;
-    let request = cloud.request(reqwest::Method::POST, "compute", "/servers").json(&order);
+    let request = cloud.request(reqwest::Method::POST, "compute", "/servers").json(&body);
     assert!(request.send().await.is_err());
     let answer = cloud.get("compute", "/servers/detail").await.expect(200);
     assert_eq!(answer.get("servers")[0]["metadata"]["nodepool_node_id"], "lost");
-    // Who tries again without looking makes another one of the same node, and that is counted.
-    cloud.post("compute", "/servers", &order).await.expect(202);
+    // A client that retries without a search creates a second server for the node, which is counted.
+    cloud.post("compute", "/servers", &body).await.expect(202);
     let state = simulated.state().await;
     assert_eq!((&state["double_creates"], &state["creates_by_node"]["lost"]), (&json!(1), &json!(2)));
     assert_eq!(state["servers_at_once_max"], 2);

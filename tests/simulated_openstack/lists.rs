@@ -1,4 +1,4 @@
-//! Lists that are stale, end early or go round in circles.
+//! Lists that are stale, incomplete or cyclic.
 
 use std::time::Duration;
 
@@ -56,9 +56,9 @@ async fn a_repeated_marker_leads_to_the_same_page() {
 #[tokio::test]
 async fn pages_are_as_long_as_the_cloud_allows() {
     let (simulated, cloud) = start(&["--page-size", "2"]).await;
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
-        made.insert(0, server(&cloud, name).await);
+        created.insert(0, server(&cloud, name).await);
     }
     let (mut path, mut found) = ("/servers?limit=1000".to_owned(), Vec::new());
     loop {
@@ -69,6 +69,6 @@ async fn pages_are_as_long_as_the_cloud_allows() {
         let Some(links) = answer.body.get("servers_links") else { break };
         path = links[0]["href"].as_str().unwrap().strip_prefix(&cloud.url("compute", "")).unwrap().to_owned();
     }
-    assert_eq!(found, made);
+    assert_eq!(found, created);
     assert_eq!(simulated.state().await["calls_by_kind"]["compute"]["GET /v2.1/servers"], 3);
 }

@@ -1,4 +1,4 @@
-//! openstacksdk, which the Python Nodepool stands on, finds a cloud that works.
+//! openstacksdk, the library of the Python Nodepool, uses the simulated cloud.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn openstacksdk_uses_the_simulated_cloud_like_any_other() {
     let file = simulated.clouds_yaml();
     for name in ["simulated", "simulated-appcred"] {
         let arguments = [name, file.to_str().expect("a temporary file has a plain name")];
-        let seen =
+        let report =
             python::run(Interpreter::Reference, "openstack_cloud.py", &arguments, Duration::from_secs(120)).await;
         let expected = json!({
             "limits": [100, 400, 819_200], "volume_limits": 100, "flavor": [2, 4096], "image": "active",
@@ -24,7 +24,7 @@ async fn openstacksdk_uses_the_simulated_cloud_like_any_other() {
             "ports": ["ACTIVE"], "console": true, "deleted": true, "left": [0, 0], "deleted_again": false,
             "uploaded": ["active", "0000000007", 20], "image_deleted": true, "unknown_flavor": true,
         });
-        assert_eq!(seen, [expected]);
+        assert_eq!(report, [expected]);
     }
     let state = simulated.state().await;
     assert_eq!(

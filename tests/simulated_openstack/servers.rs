@@ -1,4 +1,4 @@
-//! Servers that fail, stick, vanish or leave something behind; quotas; beginnings and ends.
+//! Servers that fail, stick, disappear or leak ports; quotas; addresses; reset.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ async fn servers_stick_while_they_are_built_or_deleted() {
     cloud.remove(&one).await;
     cloud.delete("compute", &format!("/servers/{stuck}")).await.expect(204);
     cloud.delete("compute", &format!("/servers/{stuck}")).await.expect(204);
-    let seen = cloud.server(&stuck).await;
-    assert_eq!((&seen["status"], &seen["OS-EXT-STS:task_state"]), (&json!("BUILD"), &json!("deleting")));
+    let shown = cloud.server(&stuck).await;
+    assert_eq!((&shown["status"], &shown["OS-EXT-STS:task_state"]), (&json!("BUILD"), &json!("deleting")));
     let state = simulated.state().await;
     assert_eq!((&state["servers_by_state"], &state["servers_deleting"]), (&json!({"BUILD": 1}), &json!(1)));
 }
@@ -41,7 +41,7 @@ async fn servers_stick_while_they_are_built_or_deleted() {
 async fn servers_disappear_spontaneously() {
     let (simulated, cloud) = start(&["--boot-time-s", "0", "--vanish-every", "1", "--vanish-after-s", "0.2"]).await;
     let id = server(&cloud, "vanishing").await;
-    wait::until("the server to vanish", TIMEOUT, async || listed(&cloud).await.is_empty()).await;
+    wait::until("the server to disappear", TIMEOUT, async || listed(&cloud).await.is_empty()).await;
     cloud.get("compute", &format!("/servers/{id}")).await.expect(404);
     assert_eq!(simulated.state().await["ports"], 0);
 }
@@ -61,13 +61,13 @@ async fn a_leaked_port_stays_until_deleted() {
 #[tokio::test]
 async fn metadata_decides_how_a_server_is_built_and_deleted() {
     let (_simulated, cloud) = start(&["--boot-time-s", "3600", "--delete-time-s", "3600"]).await;
-    let mut order = cloud.server_request("told").await;
+    let mut body = cloud.server_request("metadata").await;
     for (key, value) in
         [("spawn_seconds", "0"), ("delete_seconds", "0"), ("delete_error", "no"), ("delete_failures", "2")]
     {
-        order["metadata"][format!("loopback:{key}")] = json!(value);
+        body["metadata"][format!("loopback:{key}")] = json!(value);
     }
-    let id = cloud.create(&order).await;
+    let id = cloud.create(&body).await;
     cloud.active(&id).await;
     for _ in 0..2 {
         cloud.delete("compute", &format!("/servers/{id}")).await.expect(204);
@@ -80,23 +80,23 @@ async fn metadata_decides_how_a_server_is_built_and_deleted() {
 #[tokio::test]
 async fn quota_errors_use_the_format_of_each_service() {
     let (simulated, cloud) = start(&["--quota-servers", "1", "--quota-cores", "1", "--delete-time-s", "0"]).await;
-    let message = async |order: &Value| {
-        let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(403);
+    let message = async |body: &Value| {
+        let answer = cloud.post("compute", "/servers", &json!({"server": body})).await.expect(403);
         answer.get("forbidden")["message"].as_str().unwrap().to_owned()
     };
-    let order = cloud.server_request("quota").await;
-    let id = cloud.create(&order).await;
+    let body = cloud.server_request("quota").await;
+    let id = cloud.create(&body).await;
     let both = "Quota exceeded for cores, instances: Requested 1, 1, but already used 1, 1 of 1, 1 cores, instances";
-    assert_eq!(message(&order).await, both);
+    assert_eq!(message(&body).await, both);
     simulated.knobs(json!({"quota_servers": 5, "quota_cores": -1, "quota_ports": 1})).await;
-    assert_eq!(message(&order).await, "Maximum number of ports exceeded");
+    assert_eq!(message(&body).await, "Maximum number of ports exceeded");
     simulated.knobs(json!({"quota_ports": 5, "quota_ram_mib": 1000})).await;
-    assert_eq!(message(&order).await, "Quota exceeded for ram: Requested 512, but already used 512 of 1000 ram");
+    assert_eq!(message(&body).await, "Quota exceeded for ram: Requested 512, but already used 512 of 1000 ram");
     cloud.remove(&id).await;
     simulated.knobs(json!({"quota_floating_ips": 0, "quota_gigabytes": 2, "boot_time_s": 0})).await;
     let external = cloud.get("network", "/networks?router:external=true").await.expect(200);
-    let order = json!({"floatingip": {"floating_network_id": external.get("networks")[0]["id"]}});
-    let refused = cloud.post("network", "/floatingips", &order).await.expect(409);
+    let body = json!({"floatingip": {"floating_network_id": external.get("networks")[0]["id"]}});
+    let refused = cloud.post("network", "/floatingips", &body).await.expect(409);
     assert_eq!(refused.get("NeutronError")["message"], "Quota exceeded for resources: ['floatingip'].");
     let refused = cloud.post("volumev3", "/volumes", &json!({"volume": {"size": 3}})).await.expect(413);
     assert!(refused.get("overLimit")["message"].as_str().unwrap().contains("exceeds allowed gigabytes quota"));
@@ -106,9 +106,9 @@ async fn quota_errors_use_the_format_of_each_service() {
 #[tokio::test]
 async fn more_servers_than_fit_are_cut_down_to_the_quota() {
     let (_simulated, cloud) = start(&["--quota-servers", "3"]).await;
-    let mut order = cloud.server_request("many").await;
-    order["max_count"] = json!(10);
-    cloud.create(&order).await;
+    let mut body = cloud.server_request("many").await;
+    body["max_count"] = json!(10);
+    cloud.create(&body).await;
     assert_eq!(listed(&cloud).await.len(), 3);
 }
 
@@ -117,8 +117,8 @@ async fn disabled_services_are_absent_from_the_catalog() {
     let (_simulated, cloud) = start(&["--without", "cinder", "--without", "network", "--boot-time-s", "0"]).await;
     assert!(!cloud.has("volumev3") && !cloud.has("network") && cloud.has("image"));
     let flavor = cloud.flavor("tiny").await;
-    let order = json!({"name": "bare", "imageRef": cloud.image().await, "flavorRef": flavor["id"]});
-    let id = cloud.create(&order).await;
+    let body = json!({"name": "bare", "imageRef": cloud.image().await, "flavorRef": flavor["id"]});
+    let id = cloud.create(&body).await;
     let server = cloud.active(&id).await;
     assert!(server["addresses"]["private"][0]["addr"].as_str().unwrap().starts_with("127.80."), "{server}");
 }
@@ -144,7 +144,7 @@ async fn a_reset_restores_the_initial_state() {
     assert!(listed(&cloud).await.is_empty());
     let state = simulated.state().await;
     assert_eq!((&state["servers_created"], &state["images"]), (&json!(0), &json!(2)));
-    // Its knobs are those of the command line, and no id comes a second time.
+    // The knobs have the values of the command line again, and ids are not reused.
     let after = server(&cloud, "after").await;
     assert_ne!(before, after);
     cloud.active(&after).await;

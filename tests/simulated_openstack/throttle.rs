@@ -1,4 +1,4 @@
-//! Calls that are refused for now, take their time, or come with a token that has ended.
+//! Calls that are throttled, slow, or sent with an expired token.
 
 use std::time::Duration;
 
@@ -30,8 +30,7 @@ async fn calls_are_throttled_every_nth_and_above_a_rate() {
     .await;
     let answer = answer.expect(413);
     assert_eq!(answer.get("overLimit")["retryAfter"], "7");
-    wait::until("a call that is let through", TIMEOUT, async || cloud.get("compute", "/servers").await.status == 200)
-        .await;
+    wait::until("an accepted call", TIMEOUT, async || cloud.get("compute", "/servers").await.status == 200).await;
     assert!(simulated.state().await["throttled"].as_u64().unwrap() >= 3);
 }
 

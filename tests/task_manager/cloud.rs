@@ -1,4 +1,4 @@
-//! A cloud in memory, and how it is spoken to.
+//! An in-memory cloud, and its driver.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use tokio::time::Instant;
 
-/// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
+/// An in-memory cloud. Host names determine how calls behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
 pub struct Cloud {
     pub state: Arc<Mutex<CloudState>>,
     pub pace: RateLimits,
@@ -24,11 +24,11 @@ pub struct Cloud {
 
 #[derive(Default)]
 pub struct CloudState {
-    /// When each call started, in seconds, and which.
+    /// Start time in seconds and name of each call.
     pub starts: Vec<(f64, String)>,
     pub running: usize,
-    pub most_running: usize,
-    /// Name of each instance and in how many listings from now it is active.
+    pub max_running: usize,
+    /// Instances by name, with the number of listings until each is active.
     pub instances: BTreeMap<String, u32>,
     pub listing_fails: bool,
     pub refusals: u32,
@@ -95,10 +95,10 @@ impl Driver for Cloud {
             Call::List => String::from("list"),
         };
         {
-            let mut seen = self.state.lock().unwrap();
-            seen.starts.push((self.started_at.elapsed().as_secs_f64(), name.clone()));
-            seen.running += 1;
-            seen.most_running = seen.most_running.max(seen.running);
+            let mut state = self.state.lock().unwrap();
+            state.starts.push((self.started_at.elapsed().as_secs_f64(), name.clone()));
+            state.running += 1;
+            state.max_running = state.max_running.max(state.running);
         }
         match name.as_str() {
             "hang" => std::future::pending().await,
@@ -106,28 +106,28 @@ impl Driver for Cloud {
             "panic" => panic!("a driver with a bug"),
             _ => tokio::time::sleep(Duration::from_secs(1)).await,
         }
-        let mut seen = self.state.lock().unwrap();
-        seen.running -= 1;
+        let mut state = self.state.lock().unwrap();
+        state.running -= 1;
         let refused = name.strip_prefix("busy-").and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
-        if name == "always-busy" || seen.refusals < refused {
-            seen.refusals += 1;
+        if name == "always-busy" || state.refusals < refused {
+            state.refusals += 1;
             return Err(CloudError::Throttled { retry_after: Seconds(5.0) });
         }
         match call {
             Call::Create(name) => {
-                seen.instances.insert(name.clone(), 3);
+                state.instances.insert(name.clone(), 3);
                 Ok(Reply::Created(name))
             }
-            Call::Delete(name) => match seen.instances.remove(&name) {
+            Call::Delete(name) => match state.instances.remove(&name) {
                 Some(_) => Ok(Reply::Deleted),
                 None => Err(CloudError::NotFound),
             },
-            Call::List if seen.listing_fails => {
+            Call::List if state.listing_fails => {
                 Err(CloudError::Failed { kind: FailureKind::Unknown, detail: String::from("500") })
             }
             Call::List => {
-                seen.instances.values_mut().for_each(|listings| *listings = listings.saturating_sub(1));
-                let active = seen.instances.iter().filter(|(_, listings)| **listings == 0);
+                state.instances.values_mut().for_each(|listings| *listings = listings.saturating_sub(1));
+                let active = state.instances.iter().filter(|(_, listings)| **listings == 0);
                 Ok(Reply::Listed(Inventory::new(active.map(|(name, _)| instance(name)).collect())))
             }
         }

@@ -1,4 +1,4 @@
-//! Trees of a size that nobody plans for, on Apache ZooKeeper: they are read, and work goes on.
+//! Unusually large trees on Apache ZooKeeper: the mirror reads them, and stays usable.
 
 use crate::support::real;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::mirror::mirror::Mirror;
 use zookeeper_server::types::{CreateMode, Op};
 
-/// So many names make an answer of about 2 MB, twice what ZooKeeper takes as a request.
+/// So many names make a reply of about 2 MB, twice ZooKeeper's maximum for a request.
 const DIRECTORIES: usize = 100_000;
 
 async fn connection() -> Zk {
@@ -17,7 +17,7 @@ async fn connection() -> Zk {
     let (host, port) = hosts.rsplit_once(':').expect("an address has a port");
     let mut options = ConnectOptions::plain(host, port.parse().expect("a port is a number"));
     options.chroot = format!("/{chroot}");
-    connect(options).await.expect("the server of the tests answers")
+    connect(options).await.expect("the shared server replies")
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_child_list_larger_than_a_request_may_be_is_read() {
         for batch in batches.collect::<Vec<_>>() {
             batch.await.unwrap();
         }
-        // As much as a znode may hold, and no record.
+        // A value of the maximum size that is not a record.
         let blob = Bytes::from(vec![b'['; 1_000_000]);
         zk.create("/nodepool/nodes/0000000000", blob, CreateMode::Persistent).await.unwrap();
 

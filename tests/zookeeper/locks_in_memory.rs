@@ -1,4 +1,4 @@
-//! Locks and elections on the memory store: who holds, who waits, and that nothing stays behind.
+//! Locks and elections on the in-memory store: holders, waiters, and no leaked contenders.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn contenders(zk: &Zk) -> Vec<String> {
     lock::contenders(zk, LOCK).await.unwrap()
 }
 
-/// Lets background tasks run until the lock directory has so many contenders.
+/// Runs background tasks until the lock directory has so many contenders.
 async fn settles_at(zk: &Zk, count: usize) {
     let settled = async {
         while contenders(zk).await.len() != count {
@@ -31,12 +31,11 @@ async fn settles_at(zk: &Zk, count: usize) {
     tokio::time::timeout(Duration::from_secs(60), settled).await.unwrap_or_else(|_| panic!("never {count} contenders"));
 }
 
-// zookeeper.md checks 15 and 16
 #[tokio::test]
 async fn a_failed_lock_attempt_leaves_only_the_holder() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, id), (other, _)) = (session(&zookeeper), session(&zookeeper));
-    let held = lock::try_lock(&zk, LOCK, "").await.unwrap().expect("nobody else wants it");
+    let held = lock::try_lock(&zk, LOCK, "").await.unwrap().expect("the lock is free");
     let name = paths::name(held.path());
     let (unique, sequence) = name.split_once("__lock__").unwrap();
     assert!(unique.len() == 32 && unique.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{name}");
@@ -45,7 +44,7 @@ async fn a_failed_lock_attempt_leaves_only_the_holder() {
     assert_eq!((data.len(), stat.ephemeral_owner), (0, id));
     assert_eq!(held.directory(), LOCK);
     assert!(lock::try_lock(&other, LOCK, "").await.unwrap().is_none());
-    assert!(lock::try_lock(&zk, LOCK, "").await.unwrap().is_none(), "nor twice by one session");
+    assert!(lock::try_lock(&zk, LOCK, "").await.unwrap().is_none(), "locks are not reentrant");
     assert_eq!(contenders(&zk).await, [name]);
     held.release().await.unwrap();
     assert_eq!(contenders(&zk).await, Vec::<String>::new());
@@ -56,7 +55,7 @@ async fn a_failed_lock_attempt_leaves_only_the_holder() {
 async fn dropping_a_lock_releases_it() {
     let (zk, _) = session(&MemoryZooKeeper::new());
     drop(lock::try_lock(&zk, LOCK, "").await.unwrap().unwrap());
-    assert_eq!(contenders(&zk).await, Vec::<String>::new(), "sent at once, not some time later");
+    assert_eq!(contenders(&zk).await, Vec::<String>::new(), "the release is sent immediately");
 }
 
 #[tokio::test]
@@ -115,7 +114,6 @@ async fn a_lock_attempt_cancelled_at_any_step_leaves_no_contender() {
     assert_eq!(contenders(&zk).await, [paths::name(held.path())]);
 }
 
-// zookeeper.md §2.1 step 2
 #[tokio::test]
 async fn a_lock_attempt_with_a_lost_reply_finds_its_contender() {
     let zookeeper = MemoryZooKeeper::new();
@@ -123,7 +121,7 @@ async fn a_lock_attempt_with_a_lost_reply_finds_its_contender() {
     lock::make_path(&zk, LOCK).await.unwrap();
     for fault in [Fault::AfterApplying, Fault::BeforeApplying] {
         zookeeper.fail_next(id, 1, fault);
-        let held = lock::try_lock(&zk, LOCK, "").await.unwrap().expect("it is ours, once");
+        let held = lock::try_lock(&zk, LOCK, "").await.unwrap().expect("the lock is acquired, with one contender");
         assert_eq!(contenders(&zk).await, [paths::name(held.path())], "{fault:?}");
         held.release().await.unwrap();
     }
@@ -139,11 +137,11 @@ async fn lock_failures_leave_nothing_after_reconnection() {
             zookeeper.fail_next(id, failures, fault);
             match lock::try_lock(&zk, LOCK, "").await {
                 Ok(Some(held)) => drop(held.release().await),
-                Ok(None) => panic!("nobody else wants it"),
+                Ok(None) => panic!("the lock is free"),
                 Err(error) => assert!(matches!(error, ZkError::Unknown(_)), "{error}"),
             }
             settles_at(&other, 0).await;
-            // What faults remain must not spill over into the next round.
+            // Unused faults must not affect the next round.
             while zk.exists("/").await.is_err() {}
         }
     }
@@ -175,16 +173,15 @@ async fn a_waiter_whose_session_expires_gets_an_error() {
     assert_eq!(waiting.await.unwrap(), Some(ZkError::SessionExpired));
 }
 
-// zookeeper.md §2.3, quirk K10
 #[tokio::test]
 async fn locking_does_not_recreate_a_deleted_record() {
     let (zk, _) = session(&MemoryZooKeeper::new());
     lock::make_path(&zk, paths::NODES).await.unwrap();
-    let lock_of_nothing = paths::node_lock(&"0000000007".into());
-    assert_eq!(lock::try_lock(&zk, &lock_of_nothing, "").await.unwrap_err(), ZkError::NoNode);
+    let orphaned_lock = paths::node_lock(&"0000000007".into());
+    assert_eq!(lock::try_lock(&zk, &orphaned_lock, "").await.unwrap_err(), ZkError::NoNode);
     assert_eq!(zk.children(paths::NODES).await.unwrap().0, Vec::<String>::new());
     zk.create("/nodepool/nodes/0000000007", Bytes::new(), CreateMode::Persistent).await.unwrap();
-    assert!(lock::try_lock(&zk, &lock_of_nothing, "").await.unwrap().is_some());
+    assert!(lock::try_lock(&zk, &orphaned_lock, "").await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -195,7 +192,7 @@ async fn a_lock_that_was_broken_fences_off_its_holder() {
     zk.multi(vec![held.fence()]).await.unwrap();
     assert!(lock::break_lock(&other, LOCK).await.unwrap());
     assert_eq!(zk.multi(vec![held.fence()]).await.unwrap_err().root(), &ZkError::NoNode);
-    assert!(!lock::break_lock(&other, LOCK).await.unwrap(), "nobody holds it now");
+    assert!(!lock::break_lock(&other, LOCK).await.unwrap(), "the lock has no holder");
     held.release().await.unwrap();
 }
 
@@ -211,7 +208,6 @@ async fn a_lock_released_in_a_transaction_is_not_released_again() {
     assert_eq!(zookeeper.last_zxid(), before);
 }
 
-// zookeeper.md check 17
 #[tokio::test]
 async fn a_persistent_lock_outlives_its_session_until_broken() {
     let zookeeper = MemoryZooKeeper::new();
@@ -229,7 +225,7 @@ async fn a_persistent_lock_outlives_its_session_until_broken() {
 async fn foreign_children_are_no_contenders() {
     let (zk, _) = session(&MemoryZooKeeper::new());
     lock::make_path(&zk, LOCK).await.unwrap();
-    zk.create(&format!("{LOCK}/0-stranger"), Bytes::new(), CreateMode::Persistent).await.unwrap();
+    zk.create(&format!("{LOCK}/0-foreign"), Bytes::new(), CreateMode::Persistent).await.unwrap();
     assert!(lock::try_lock(&zk, LOCK, "").await.unwrap().is_some());
 }
 
@@ -237,18 +233,18 @@ async fn foreign_children_are_no_contenders() {
 async fn the_next_candidate_leads_when_the_leader_resigns_or_dies() {
     let zookeeper = MemoryZooKeeper::new();
     let ((zk, id), (second, _), (third, _)) = (session(&zookeeper), session(&zookeeper), session(&zookeeper));
-    let place = paths::ELECTION_STATS;
-    let first = election::lead(&zk, place, &election::candidate("nl01", 42)).await.unwrap();
+    let directory = paths::ELECTION_STATS;
+    let first = election::lead(&zk, directory, &election::candidate("nl01", 42)).await.unwrap();
     assert!(first.is_certain());
-    let leader = lock::contenders(&third, place).await.unwrap().remove(0);
-    assert_eq!(third.get(&format!("{place}/{leader}")).await.unwrap().0, "nl01-42");
-    let mut next = Box::pin(election::lead(&second, place, "nl02-1"));
+    let leader = lock::contenders(&third, directory).await.unwrap().remove(0);
+    assert_eq!(third.get(&format!("{directory}/{leader}")).await.unwrap().0, "nl01-42");
+    let mut next = Box::pin(election::lead(&second, directory, "nl02-1"));
     assert!((&mut next).now_or_never().is_none());
     zookeeper.expire(id);
     first.lost().await;
     assert!(!first.is_certain());
     let next = next.await.unwrap();
     next.resign().await.unwrap();
-    election::lead(&third, place, "nl03-1").await.unwrap();
+    election::lead(&third, directory, "nl03-1").await.unwrap();
     assert_eq!(*second.session().borrow(), SessionState::Connected);
 }

@@ -1,4 +1,4 @@
-//! Locks shared with kazoo on Apache ZooKeeper: both ways, in order, with nothing left behind.
+//! Locks shared with kazoo on Apache ZooKeeper: mutual exclusion, fairness, no leaked contenders.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Our client and a kazoo below one chroot of their own.
+/// Our client and a kazoo below a common chroot.
 struct KazooPair {
     zk: Arc<RealConnection>,
     kazoo: Script,
@@ -51,7 +51,6 @@ fn kazoo(address: &str) -> Script {
     python::spawn(Interpreter::Reference, "kazoo_lock.py", &[address])
 }
 
-// zookeeper.md checks 14, 15 and 16
 #[tokio::test]
 async fn our_locks_and_kazoo_locks_exclude_each_other() {
     if real::skipped() {
@@ -61,19 +60,19 @@ async fn our_locks_and_kazoo_locks_exclude_each_other() {
     let mut pair = KazooPair::start(&server).await;
     let directory = paths::request_lock(&"200-0000000001".into());
     let attempt = json!({"do": "acquire", "path": directory, "blocking": false});
-    let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("nobody else wants it");
+    let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("the lock is free");
     assert_eq!(pair.kazoo.call(attempt.clone()).await, json!(false));
-    assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())], "kazoo's attempt left nothing");
+    assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())], "kazoo's attempt leaves no contender");
     let (data, stat) = pair.zk.get(ours.path()).await.unwrap();
     assert_eq!((data.len(), stat.ephemeral_owner), (0, pair.zk.session_id()));
     ours.release().await.unwrap();
     assert_eq!(pair.kazoo.call(attempt).await, json!(true));
     assert!(lock::try_lock(&pair.zk(), &directory, "").await.unwrap().is_none());
-    let left = pair.contenders(&directory).await;
-    assert_eq!(left.len(), 1, "our attempt left nothing: {left:?}");
-    // Theirs and ours have names of one form.
-    let (unique, sequence) = left[0].split_once("__lock__").unwrap();
-    assert!(unique.len() == 32 && sequence.len() == 10, "{left:?}");
+    let remaining = pair.contenders(&directory).await;
+    assert_eq!(remaining.len(), 1, "our attempt leaves no contender: {remaining:?}");
+    // Contenders of both clients have names of the same form.
+    let (unique, sequence) = remaining[0].split_once("__lock__").unwrap();
+    assert!(unique.len() == 32 && sequence.len() == 10, "{remaining:?}");
     pair.kazoo.call(json!({"do": "release", "path": directory})).await;
     assert!(lock::try_lock(&pair.zk(), &directory, "").await.unwrap().is_some());
 }
@@ -90,7 +89,7 @@ async fn our_locks_and_kazoo_locks_share_one_fifo_queue() {
     let acquire = json!({"do": "acquire", "path": directory});
     let release = json!({"do": "release", "path": directory});
     assert_eq!(pair.kazoo.call(acquire.clone()).await, json!(true));
-    // Behind kazoo's first: ours, kazoo's second, ours again.
+    // Queue behind kazoo's first lock: ours, kazoo's second, ours again.
     let first = tokio::spawn({
         let (zk, directory) = (pair.zk(), directory.clone());
         async move { lock::lock(&zk, &directory, "nl01-1").await.unwrap() }
@@ -117,7 +116,7 @@ async fn our_locks_and_kazoo_locks_share_one_fifo_queue() {
     assert_eq!(pair.contenders(&directory).await, Vec::<String>::new());
 }
 
-// zookeeper.md §2.1 step 5: who waits in vain leaves nothing, whatever waits for whom
+// A contender whose timeout expires is deleted, whichever client it waits for.
 #[tokio::test]
 async fn lock_timeouts_of_both_clients_leave_no_contender() {
     if real::skipped() {
@@ -130,12 +129,12 @@ async fn lock_timeouts_of_both_clients_leave_no_contender() {
     let waited = lock::lock_within(&pair.zk(), &directory, "", Duration::from_millis(300)).await.unwrap();
     assert!(waited.is_none());
     assert_eq!(pair.contenders(&directory).await.len(), 1);
-    // Cancelled in the middle of it.
+    // An attempt that is cancelled while it waits.
     let zk = pair.zk();
     let cancelled = tokio::time::timeout(Duration::from_millis(100), lock::lock(&zk, &directory, "")).await;
     assert!(cancelled.is_err());
     pair.has_contenders(&directory, 1).await;
-    // A killed kazoo holds it until its session ends; a broken lock is free at once.
+    // A killed kazoo holds the lock until its session expires; a broken lock is free immediately.
     assert!(lock::break_lock(&pair.zk(), &directory).await.unwrap());
     let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("free");
     let in_vain = json!({"do": "acquire", "path": directory, "timeout": 0.3});
@@ -144,7 +143,7 @@ async fn lock_timeouts_of_both_clients_leave_no_contender() {
     assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())]);
 }
 
-/// Two of each count to one number under the lock, each adding to what it read: a lost turn would show.
+/// Two clients of each kind increment one number under the lock; a violation of the lock would lose an increment.
 #[tokio::test]
 async fn no_increment_is_lost_when_both_clients_count() {
     if real::skipped() {

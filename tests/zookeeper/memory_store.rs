@@ -1,4 +1,4 @@
-//! The controls of the memory store: lost connections, expired sessions, failing requests, time.
+//! Controls of the in-memory store: lost connections, expired sessions, failing requests, time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn event(kind: EventKind, path: &str) -> Option<WatchEvent> {
     Some(WatchEvent { kind, path: path.into() })
 }
 
-// zookeeper.md check 24: what was missed while disconnected is announced, so that caches read again.
+// A resync announces the events missed while suspended, so that caches are read again.
 #[tokio::test(start_paused = true)]
 async fn a_suspended_session_keeps_its_ephemerals_and_resyncs_when_resumed() {
     let zookeeper = MemoryZooKeeper::new();
@@ -27,7 +27,7 @@ async fn a_suspended_session_keeps_its_ephemerals_and_resyncs_when_resumed() {
     assert!((&mut waiting).now_or_never().is_none());
     other.create("/missed", Bytes::new(), CreateMode::Persistent).await.unwrap();
     assert!(other.exists("/a").await.unwrap().is_some());
-    assert_eq!(other.exists("/late").await.unwrap(), None, "what waits is not carried out yet");
+    assert_eq!(other.exists("/late").await.unwrap(), None, "queued requests are not executed yet");
     assert!(stream.next().now_or_never().is_none());
     zookeeper.resume(zk.session_id());
     assert_eq!(waiting.await.unwrap().0, "/late");

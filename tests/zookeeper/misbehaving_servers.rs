@@ -1,4 +1,4 @@
-//! Servers that misbehave: whatever comes from the other end, there is a message, no panic and no hang.
+//! Misbehaving servers: any data from the server leads to an error message, never to a panic or a hang.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use zookeeper_server::types::{CreateMode, ZkError};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a server does with a connection.
+/// The behavior of a server on a connection.
 #[derive(Clone, Copy, Debug)]
 enum ListenerBehavior {
     Closes,
     Silent,
-    /// Answers everything with these bytes.
+    /// Replies with these bytes to every packet.
     Replies(&'static [u8]),
-    /// Gives a session, then answers with these bytes.
+    /// Grants a session, then replies with these bytes.
     RepliesAfterHandshake(&'static [u8]),
 }
 
-/// The answer to the first packet: protocol 0, 2 s, session 1, sixteen bytes of password, not read-only.
+/// The connect response: protocol 0, 2 s, session 1, a password of sixteen bytes, not read-only.
 fn session_granted() -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(0_i32.to_be_bytes());
@@ -38,7 +38,7 @@ fn session_granted() -> Vec<u8> {
     packet
 }
 
-/// The answer to the ping that follows the handshake.
+/// The reply to the ping after the handshake.
 fn ping_answered() -> Vec<u8> {
     let mut packet = 16_i32.to_be_bytes().to_vec();
     packet.extend((-2_i32).to_be_bytes());
@@ -87,11 +87,11 @@ async fn a_server_that_is_not_zookeeper_is_rejected_with_a_reason() {
         (ListenerBehavior::Replies(&[0x7f, 0xff, 0xff, 0xff, 0, 0]), "the answer is not from ZooKeeper"),
         (ListenerBehavior::Replies(&[0x15, 0x03, 0x03, 0, 2, 2, 80]), "wants TLS"),
     ];
-    for (manners, words) in cases {
-        let options = start(manners).await;
+    for (behavior, words) in cases {
+        let options = start(behavior).await;
         let ended = tokio::time::timeout(Duration::from_secs(20), connect(options)).await;
-        let error = ended.unwrap_or_else(|_| panic!("{manners:?} hangs")).err().expect("not ZooKeeper").to_string();
-        assert!(error.contains(words), "{manners:?}: {error}");
+        let error = ended.unwrap_or_else(|_| panic!("{behavior:?} hangs")).err().expect("not ZooKeeper").to_string();
+        assert!(error.contains(words), "{behavior:?}: {error}");
     }
 }
 
@@ -107,10 +107,10 @@ async fn invalid_replies_only_cost_the_connection() {
     for words in nonsense {
         let zk = connect(start(ListenerBehavior::RepliesAfterHandshake(words)).await).await.unwrap();
         assert_eq!(zk.session_id(), 1);
-        let asked = tokio::time::timeout(Duration::from_secs(10), zk.get("/x")).await.expect("an answer in time");
-        assert!(matches!(asked, Err(ZkError::Unknown(_) | ZkError::Protocol(_))), "{words:?}: {asked:?}");
+        let read = tokio::time::timeout(Duration::from_secs(10), zk.get("/x")).await.expect("a reply in time");
+        assert!(matches!(read, Err(ZkError::Unknown(_) | ZkError::Protocol(_))), "{words:?}: {read:?}");
         let created = zk.create("/x", Bytes::new(), CreateMode::Persistent);
-        let created = tokio::time::timeout(Duration::from_secs(10), created).await.expect("an answer in time");
+        let created = tokio::time::timeout(Duration::from_secs(10), created).await.expect("a reply in time");
         assert!(matches!(created, Err(ZkError::Unknown(_) | ZkError::Protocol(_))), "{words:?}: {created:?}");
         tokio::time::timeout(Duration::from_secs(10), zk.close()).await.expect("closing has a limit");
     }
@@ -149,9 +149,9 @@ async fn a_read_only_server_is_reported_and_retried() {
     assert_eq!(*zk.session().borrow(), SessionState::Suspended);
     let set = zk.set("/mine", Bytes::new(), -1).await;
     assert!(matches!(set, Err(ZkError::Unknown(_) | ZkError::ReadOnly)), "{set:?}");
-    // Not yet thirty seconds gone: with the ensemble the session comes back.
+    // Less than the session timeout of 30 s has passed, so the session resumes with the ensemble.
     ensemble.start_again(0).await;
-    wait::until("the session to go on", TIMEOUT, async || {
+    wait::until("the session to resume", TIMEOUT, async || {
         zk.exists("/mine").await.is_ok_and(|stat| stat.is_some_and(|stat| stat.ephemeral_owner == zk.session_id()))
     })
     .await;

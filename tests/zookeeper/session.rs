@@ -1,4 +1,4 @@
-//! The client against Apache ZooKeeper: the store contract, chroots, connections that come and go, sessions that end.
+//! The client on Apache ZooKeeper: the store contract, chroots, lost connections, expired sessions.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ fn options_of(addresses: &str) -> ConnectOptions {
 
 /// The index of the server that a session is connected to.
 async fn server_of_session(ensemble: &Ensemble, session_id: i64) -> usize {
-    wait::until_some("the session to be somewhere", TIMEOUT, async || {
+    wait::until_some("a server to list the session", TIMEOUT, async || {
         for (index, server) in ensemble.servers.iter().enumerate() {
             let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
             let mut answer = String::new();
-            let asked = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
-            if asked && answer.contains(&format!("sid=0x{session_id:x}")) {
+            let has_reply = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
+            if has_reply && answer.contains(&format!("sid=0x{session_id:x}")) {
                 return Some(index);
             }
         }
@@ -66,7 +66,7 @@ async fn the_client_fulfils_the_contract_with_and_without_a_chroot() {
     }
     let server = Server::start(settings()).await;
     crate::zk_contract::run(&RealClient(options_of(&server.address()))).await;
-    // zookeeper.md check 22: made on demand
+    // A missing chroot is created.
     crate::zk_contract::run(&RealClient(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) }))
         .await;
     let outside = connect(options_of(&server.address())).await.unwrap();
@@ -76,7 +76,7 @@ async fn the_client_fulfils_the_contract_with_and_without_a_chroot() {
     assert!(matches!(refused, Err(ConnectError::NoChrootParent(_))));
 }
 
-/// A session with an ephemeral, a watch, and a second session that changes things.
+/// A session with an ephemeral and a watch.
 struct SessionHarness {
     zk: std::sync::Arc<nodepool_zk::client::RealConnection>,
     stream: futures::stream::BoxStream<'static, zookeeper_server::types::WatchEvent>,
@@ -94,10 +94,10 @@ impl SessionHarness {
         Self { zk, stream, ephemeral, session_id }
     }
 
-    async fn wait_for_state(&self, wanted: SessionState) {
+    async fn wait_for_state(&self, expected: SessionState) {
         let mut state = self.zk.session();
-        let reached = tokio::time::timeout(Duration::from_secs(40), state.wait_for(|state| *state == wanted));
-        reached.await.unwrap_or_else(|_| panic!("never {wanted:?}")).unwrap();
+        let reached = tokio::time::timeout(Duration::from_secs(40), state.wait_for(|state| *state == expected));
+        reached.await.unwrap_or_else(|_| panic!("never reached {expected:?}")).unwrap();
     }
 
     async fn wait_for_event(&mut self, kind: EventKind, path: &str) {
@@ -114,8 +114,8 @@ impl SessionHarness {
         panic!("the stream ended");
     }
 
-    /// Same session, ephemeral still there, events come again. Servers that have just found each other may part once more,
-    /// so whatever a connection was lost for is tried again, within the session.
+    /// Checks that the session and its ephemeral exist, and that events are received. A new quorum may break up once
+    /// more, so requests that failed because of a lost connection are retried, within the session.
     async fn assert_usable(&mut self, options: ConnectOptions) {
         self.wait_for_event(EventKind::Resync, "/watched").await;
         assert_eq!(self.zk.session_id(), self.session_id);
@@ -125,7 +125,7 @@ impl SessionHarness {
         wait::until("an event of another session's write", TIMEOUT, async || {
             let name = "/watched/n-";
             let (path, _) = again(|| other.create(name, Bytes::new(), CreateMode::PersistentSequential)).await.unwrap();
-            // What is written while the connection is away is told by a resync, not by an event.
+            // A write during an outage is reported by a resync, not by an event.
             tokio::time::timeout(Duration::from_secs(5), self.next_event_of(EventKind::Created, &path)).await.is_ok()
         })
         .await;
@@ -133,9 +133,9 @@ impl SessionHarness {
     }
 }
 
-/// Asks until there is an answer; for what may be done twice.
-async fn again<T>(mut ask: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
-    wait::until_some("an answer", TIMEOUT, async || match ask().await {
+/// Retries an idempotent request until it has a definite result.
+async fn again<T>(mut request: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
+    wait::until_some("a reply", TIMEOUT, async || match request().await {
         Err(ZkError::Unknown(_)) => None,
         answer => Some(answer),
     })
@@ -156,10 +156,10 @@ async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
     ensemble.start_again(home).await;
     let leader = ensemble.leader().await;
     ensemble.kill(leader);
-    // Followers drop their clients while they elect, so this is always a new connection too.
+    // Followers drop their clients during an election, so this is always a new connection, too.
     harness.assert_usable(options.clone()).await;
     ensemble.start_again(leader).await;
-    // A follower that hangs with open connections, as behind a network that swallows packets.
+    // A follower that hangs with open connections, as with a network that drops packets.
     let leader = ensemble.leader().await;
     let mut servers = options.servers.clone();
     let mut home = server_of_session(&ensemble, harness.session_id).await;
@@ -175,7 +175,6 @@ async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
     harness.zk.close().await;
 }
 
-// crates.md §2 traps 3 and 5
 #[tokio::test]
 async fn a_session_outlives_an_outage_beyond_its_client_timeout() {
     if real::skipped() {
@@ -192,11 +191,11 @@ async fn a_session_outlives_an_outage_beyond_its_client_timeout() {
     let refused = harness.zk.get("/watched").await;
     assert!(matches!(&refused, Err(ZkError::Unknown(text)) if text.contains("not sent")), "{refused:?}");
     assert!(started.elapsed() < Duration::from_secs(20), "bounded by the session timeout");
-    // The outage has to last 1.4 session timeouts, which is when the crate gives up by itself.
+    // The outage has to exceed 1.4 session timeouts, after which the client crate gives up.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     server.start_again().await;
-    // Made while suspended, sent in order as soon as there is a connection, which took less than the session timeout.
-    wait::until("a request to get through", TIMEOUT, async || {
+    // Requests made while suspended are sent in order with the new connection, within the session timeout.
+    wait::until("a request to succeed", TIMEOUT, async || {
         let created = harness.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);
         let read = harness.zk.get("/watched/late");
         let _ = created.await;
@@ -214,9 +213,9 @@ async fn a_session_closed_by_others_stays_expired() {
     }
     let server = Server::start(settings()).await;
     let mut harness = SessionHarness::start(options_of(&server.address())).await;
-    // Whoever knows the credentials can end the session. Our client takes it back when it can, hence the repetition.
+    // A client with the session's credentials can close it. Our client may reconnect first, so the test repeats.
     let state = harness.zk.session();
-    wait::until("the thief to end the session", TIMEOUT, async || {
+    wait::until("the second client to close the session", TIMEOUT, async || {
         let second_session =
             zookeeper_client::Client::connector().with_session(harness.zk.credentials()).with_fail_eagerly();
         drop(second_session.connect(&server.address()).await);
@@ -229,8 +228,10 @@ async fn a_session_closed_by_others_stays_expired() {
     let ended = async { while harness.stream.next().await.is_some() {} };
     tokio::time::timeout(Duration::from_secs(5), ended).await.expect("the stream ends with the session");
     let other = connect(options_of(&server.address())).await.unwrap();
-    assert_eq!(other.exists("/mine").await.unwrap(), None, "its ephemerals are gone");
-    tokio::time::timeout(Duration::from_secs(5), harness.zk.close()).await.expect("closing it is no work");
+    assert_eq!(other.exists("/mine").await.unwrap(), None, "its ephemerals are deleted");
+    tokio::time::timeout(Duration::from_secs(5), harness.zk.close())
+        .await
+        .expect("closing an expired session returns immediately");
 }
 
 #[tokio::test]
@@ -246,24 +247,26 @@ async fn closing_and_dropping_end_the_session_at_once() {
     assert_eq!(other.exists("/mine").await.unwrap(), None);
     assert_eq!(harness.zk.get("/mine").await.unwrap_err(), ZkError::SessionExpired);
     let harness = SessionHarness::start(options.clone()).await;
-    let (_, gone) = other.exists_and_watch("/mine").await.unwrap();
+    let (_, deleted) = other.exists_and_watch("/mine").await.unwrap();
     drop(harness);
-    tokio::time::timeout(Duration::from_secs(3), gone).await.expect("a dropped session ends long before its timeout");
+    tokio::time::timeout(Duration::from_secs(3), deleted)
+        .await
+        .expect("a dropped session ends long before its timeout");
     assert_eq!(other.exists("/mine").await.unwrap(), None);
-    // Neither does a reply that somebody keeps without awaiting it.
+    // A reply that is kept without being awaited does not delay the close either.
     let harness = SessionHarness::start(options.clone()).await;
-    let kept = (harness.zk.get("/mine"), harness.zk.exists_and_watch("/mine"));
+    let replies = (harness.zk.get("/mine"), harness.zk.exists_and_watch("/mine"));
     tokio::time::timeout(Duration::from_secs(5), harness.zk.close()).await.expect("closing has a limit");
     assert_eq!(other.exists("/mine").await.unwrap(), None);
-    drop(kept);
-    // A server that hangs holds up nobody for ever.
+    drop(replies);
+    // A hanging server delays the close by a bounded time only.
     let harness = SessionHarness::start(options).await;
     server.freeze();
     tokio::time::timeout(Duration::from_secs(6), harness.zk.close()).await.expect("closing has a limit");
     server.thaw();
 }
 
-// zookeeper.md R2 and the reload of zookeeper-servers
+// `zookeeper-servers` can be changed by a reload.
 #[tokio::test]
 async fn a_session_moves_to_reconfigured_servers() {
     if real::skipped() {
@@ -288,7 +291,7 @@ async fn connecting_retries_until_success_or_cancellation() {
     let mut server = Server::start(settings()).await;
     server.kill();
     let options = options_of(&server.address());
-    let refused = connect(options.clone()).await.err().expect("nobody is there").to_string();
+    let refused = connect(options.clone()).await.err().expect("no server is running").to_string();
     assert!(refused.contains(&format!("{}: connection refused", server.address())), "{refused}");
     let soon = tokio::time::sleep(Duration::from_millis(300));
     assert!(connect_until(options.clone(), soon).await.unwrap().is_none());
@@ -298,7 +301,7 @@ async fn connecting_retries_until_success_or_cancellation() {
     connected.expect("not cancelled").close().await;
 }
 
-/// The client has threads of its own, so an arbiter that blocks or ends costs nobody the session.
+/// The client has its own threads, so its session does not depend on the arbiter that created it.
 #[test]
 fn a_session_created_on_an_arbiter_outlives_it() {
     if real::skipped() {
@@ -310,13 +313,13 @@ fn a_session_created_on_an_arbiter_outlives_it() {
     let zk = actix_rt::System::new().block_on(async move {
         let zk = connect(options).await.unwrap();
         zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
-        // Three session timeouts during which this thread does nothing else.
+        // Blocks this thread for three session timeouts.
         #[allow(clippy::disallowed_methods)]
         std::thread::sleep(Duration::from_secs(3));
         zk
     });
     runtime.block_on(async {
-        let stat = zk.exists("/mine").await.unwrap().expect("still there");
+        let stat = zk.exists("/mine").await.unwrap().expect("the ephemeral still exists");
         assert_eq!(stat.ephemeral_owner, zk.session_id());
         zk.close().await;
     });

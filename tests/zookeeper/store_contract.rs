@@ -1,4 +1,4 @@
-//! Every store that claims to be ZooKeeper is held to the same cases.
+//! The store contract: the same cases for every implementation.
 
 use crate::zk_contract::Server;
 use futures::FutureExt;
@@ -16,14 +16,14 @@ impl Server for InMemoryClient {
     }
 }
 
-/// Our own client as a source of sessions for the contract.
+/// Our client as a subject of the contract.
 struct RealClient(ConnectOptions);
 
 impl Server for RealClient {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let options = self.0.clone();
         async move {
-            let zk: Zk = connect(options).await.expect("the server takes a session");
+            let zk: Zk = connect(options).await.expect("the server accepts a session");
             zk
         }
         .boxed()

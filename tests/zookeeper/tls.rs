@@ -1,4 +1,4 @@
-//! TLS to Apache ZooKeeper: what is accepted, and that every refusal says what is wrong and where.
+//! TLS to Apache ZooKeeper: accepted certificates, and errors that name the cause and the file or server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn works(options: ConnectOptions) {
 }
 
 async fn is_refused(options: ConnectOptions, words: &[&str]) {
-    let error = connect(options).await.err().expect("this cannot work").to_string();
+    let error = connect(options).await.err().expect("the connection is refused").to_string();
     for word in words {
         assert!(error.contains(word), "{word:?} is missing in: {error}");
     }
@@ -49,7 +49,7 @@ async fn certificates_are_verified_by_authority_and_optionally_host() {
     let good = serve("server").await;
     works(options(&good.address(), files(), HostNames::Ignored)).await;
     works(options(&good.address(), files(), HostNames::Checked)).await;
-    // Zuul's helper script makes certificates without any host name; the reference takes them.
+    // Zuul's helper script creates certificates without host names, which Nodepool 11 accepts.
     for certificate in ["server-cn-only", "server-foreign"] {
         let server = serve(certificate).await;
         works(options(&server.address(), files(), HostNames::Ignored)).await;
@@ -78,11 +78,11 @@ async fn wrong_authority_certificate_and_port_have_distinct_errors() {
     is_refused(options(&server.plain_address(), files(), HostNames::Ignored), &["plain port"]).await;
     let plain = ConnectOptions { tls: None, ..ours(files()) };
     is_refused(plain, &[&server.address(), "TLS"]).await;
-    let nowhere = ConnectOptions {
+    let unresolvable = ConnectOptions {
         servers: vec![client::ServerAddress { host: "no-such-host.invalid".into(), port: 2281 }],
         ..ours(files())
     };
-    is_refused(nowhere, &["no-such-host.invalid:2281: host name not found"]).await;
+    is_refused(unresolvable, &["no-such-host.invalid:2281: host name not found"]).await;
 }
 
 #[tokio::test]
@@ -111,10 +111,10 @@ async fn unusable_tls_files_are_named_in_the_error() {
         (TlsFiles { key: file("server.key"), ..files() }, "does not belong to", "server.key"),
     ];
     for (files, words, name) in cases {
-        // Nobody listens there; it must not come to that.
+        // Nothing listens on this port; the files are checked before a connection is made.
         let options = options("127.0.0.1:1", files, HostNames::Ignored);
         let ended = tokio::time::timeout(Duration::from_secs(5), connect_until(options, std::future::pending())).await;
-        let error = ended.expect("trying again is no use").err().expect("this cannot work").to_string();
+        let error = ended.expect("invalid files are not retried").err().expect("the files are unusable").to_string();
         assert!(error.contains(words) && error.contains(name), "{words:?} or {name:?} is missing in: {error}");
         assert!(!error.contains("PRIVATE"), "secrets stay out of messages: {error}");
     }

@@ -1,4 +1,4 @@
-//! Our client on the embedded server as it stops and comes back: the session, its watches and waiting requests.
+//! Our client during restarts of the embedded server: its session, watches and queued requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const COUNTER: &str = "/counting/counter";
 async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String) {
     let read = async {
         loop {
-            let event = stream.next().await.expect("the stream goes on");
+            let event = stream.next().await.expect("the stream has not ended");
             if event.kind != EventKind::Resync {
                 return (event.kind, event.path);
             }
@@ -54,16 +54,16 @@ async fn requests_during_an_outage_are_executed_once_after_it() {
     let created = zk.create("/during", Bytes::new(), CreateMode::Persistent);
     let set = zk.set("/during", Bytes::from_static(b"x"), 0);
     let restarted = EmbeddedOptions { first_port: port, ..crate::embedded_zk::options(directory.path()) };
-    let server = EmbeddedServer::start(restarted).await.expect("the port is free again");
+    let server = EmbeddedServer::start(restarted).await.expect("the port is available again");
     assert_eq!(server.address().port(), port);
     let mut during = tokio::time::timeout(TIMEOUT, watch).await.unwrap().unwrap();
     assert_eq!(created.await.unwrap().0, "/during");
     assert_eq!(set.await.unwrap().version, 1);
-    assert_eq!(zk.exists("/mine").await.unwrap().expect("kept").ephemeral_owner, zk.session_id());
+    assert_eq!(zk.exists("/mine").await.unwrap().expect("the ephemeral survives").ephemeral_owner, zk.session_id());
     zk.create("/before", Bytes::new(), CreateMode::Persistent).await.unwrap();
     zk.delete("/during", -1).await.unwrap();
     assert_eq!(next(&mut before).await, (EventKind::Created, "/before".to_owned()));
-    // Each once, although both the new connection and the waiting request could have added the watch.
+    // Each event arrives once, although both the new connection and the queued request could have set the watch.
     for kind in [EventKind::Created, EventKind::DataChanged, EventKind::Deleted] {
         assert_eq!(next(&mut during).await, (kind, "/during".to_owned()));
     }
@@ -74,7 +74,7 @@ async fn requests_during_an_outage_are_executed_once_after_it() {
 fn copy(from: &Path, to: &Path) {
     for file in std::fs::read_dir(from).unwrap() {
         let file = file.unwrap();
-        // Beside the store there is a folder with certificates.
+        // The directory also contains a folder of certificates.
         if file.file_type().unwrap().is_file() {
             std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
         }
@@ -83,42 +83,42 @@ fn copy(from: &Path, to: &Path) {
 
 async fn restarted(directory: &Path, port: u16) -> EmbeddedServer {
     let options = EmbeddedOptions { first_port: port, ..crate::embedded_zk::options(directory) };
-    EmbeddedServer::start(options).await.expect("the port is free again")
+    EmbeddedServer::start(options).await.expect("the port is available again")
 }
 
-// Sessions are part of a copy, so ours goes on: with a picture of what is to come, in which nodes are handed out that are not there.
+// A backup contains sessions, so ours resumes on an older state. Its snapshot would assign nodes that do not exist.
 #[tokio::test]
 async fn a_zookeeper_restored_from_a_backup_is_detected() {
     for creates in [true, false] {
-        let (directory, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let server = crate::embedded_zk::start(directory.path()).await;
         let port = server.address().port();
-        let patient = ConnectOptions { session_timeout: TIMEOUT, ..crate::embedded_zk::client(port) };
-        let zk: Zk = connect(patient).await.unwrap();
+        let options = ConnectOptions { session_timeout: TIMEOUT, ..crate::embedded_zk::client(port) };
+        let zk: Zk = connect(options).await.unwrap();
         let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
         let record = || Bytes::from(json::to_bytes(&Node::new(NodeState::Ready, Timestamp(1.0))));
         let create = async || zk.create(&paths::node_prefix(), record(), CreateMode::PersistentSequential).await;
         let (first, _) = create().await.unwrap();
         server.stop().await;
-        copy(directory.path(), kept.path());
+        copy(directory.path(), backup.path());
 
         let server = restarted(directory.path(), port).await;
         let mut snapshots = mirror.subscribe();
         let newest = if creates { create().await.unwrap().1 } else { zk.set(&first, record(), -1).await.unwrap() };
-        let shows_it =
+        let contains_write =
             |snapshot: &Snapshot| snapshot.connected && snapshot.nodes().any(|(_, node)| node.mzxid == newest.mzxid);
-        tokio::time::timeout(TIMEOUT, snapshots.wait_for(shows_it)).await.expect("in time").unwrap();
+        tokio::time::timeout(TIMEOUT, snapshots.wait_for(contains_write)).await.expect("in time").unwrap();
         server.stop().await;
 
-        copy(kept.path(), directory.path());
+        copy(backup.path(), directory.path());
         let server = restarted(directory.path(), port).await;
-        tokio::time::timeout(TIMEOUT, mirror.store_rolled_back()).await.expect("it is noticed");
-        assert!(!mirror.snapshot().connected, "nothing is decided on that picture any more");
+        tokio::time::timeout(TIMEOUT, mirror.store_rolled_back()).await.expect("the rollback is detected");
+        assert!(!mirror.snapshot().connected, "the snapshot is not used for decisions any more");
         server.stop().await;
     }
 }
 
-// No launcher could start beside them: the coordinator refuses an answer of more than four megabytes.
+// The coordinator limits replies to four megabytes; without the fallback no launcher could start with such records.
 #[tokio::test]
 async fn a_bulk_read_beyond_the_reply_limit_falls_back_to_single_reads() {
     let directory = tempfile::tempdir().unwrap();
@@ -134,18 +134,18 @@ async fn a_bulk_read_beyond_the_reply_limit_falls_back_to_single_reads() {
     server.stop().await;
 }
 
-/// What one worker's writes came to.
+/// Numbers of writes of one worker.
 #[derive(Default)]
 struct RunStats {
     done: u64,
     unknown: u64,
 }
 
-/// Adds one under the lock, as often as asked. A write of somebody else under our lock would fail the version check.
+/// Increments the counter under the lock, `turns` times. Another client's write would fail the version check.
 async fn count_under_lock(zk: Zk, turns: usize) -> RunStats {
     let mut stats = RunStats::default();
     for _ in 0..turns {
-        let held = lock::lock(&zk, LOCK, "").await.expect("the session lives");
+        let held = lock::lock(&zk, LOCK, "").await.expect("the session is alive");
         let (data, stat) = loop {
             match zk.get(COUNTER).await {
                 Ok(found) => break found,
@@ -156,7 +156,7 @@ async fn count_under_lock(zk: Zk, turns: usize) -> RunStats {
         match zk.multi(vec![held.fence(), Op::set(COUNTER, next.to_string(), stat.version)]).await {
             Ok(_) => stats.done += 1,
             Err(ZkError::Unknown(_)) => stats.unknown += 1,
-            Err(error) => panic!("somebody else wrote while we held the lock: {error}"),
+            Err(error) => panic!("another client wrote under our lock: {error}"),
         }
         if let Err(error) = held.release().await {
             assert!(matches!(error, ZkError::Unknown(_)), "{error}");
@@ -170,7 +170,7 @@ async fn locks_survive_server_restarts_and_leave_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut server = crate::embedded_zk::start(directory.path()).await;
     let port = server.address().port();
-    // Long enough that no session expires while the server is away.
+    // Long enough that no session expires during a restart.
     let options = ConnectOptions { session_timeout: Duration::from_secs(40), ..crate::embedded_zk::client(port) };
     let watcher: Zk = connect(options.clone()).await.unwrap();
     lock::make_path(&watcher, LOCK).await.unwrap();
@@ -194,12 +194,12 @@ async fn locks_survive_server_restarts_and_leave_nothing() {
                 restarts += 1;
                 server.stop().await;
                 let restarted = EmbeddedOptions { first_port: port, ..crate::embedded_zk::options(directory.path()) };
-                server = EmbeddedServer::start(restarted).await.expect("the port is free again");
+                server = EmbeddedServer::start(restarted).await.expect("the port is available again");
             }
             Err(_) => {}
         }
     }
-    assert!(restarts > 0, "it was over before the first restart");
+    assert!(restarts > 0, "the workers ended before the first restart");
     let (data, _) = watcher.get(COUNTER).await.unwrap();
     let count = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap();
     assert!(
@@ -213,7 +213,7 @@ async fn locks_survive_server_restarts_and_leave_nothing() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(TIMEOUT, emptied).await.expect("no contender stays behind");
+    tokio::time::timeout(TIMEOUT, emptied).await.expect("no contender is leaked");
     server.stop().await;
 }
 
@@ -231,13 +231,13 @@ async fn a_fulfilment_larger_than_a_packet_is_chunked() {
     for _ in 0..12 {
         nodes.push(store.register(record.clone()).await.unwrap());
     }
-    let wanted = NodeRequest::new(vec!["a".into(); 12], "tester", Timestamp(1.0));
-    let data = Bytes::from(json::to_bytes(&wanted));
+    let request = NodeRequest::new(vec!["a".into(); 12], "tester", Timestamp(1.0));
+    let data = Bytes::from(json::to_bytes(&request));
     let (path, _) = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
     let request = RequestId::from(paths::name(&path));
     let mut snapshots = store.mirror().subscribe();
-    let seen = snapshots.wait_for(|snapshot| snapshot.request(&request).is_some());
-    let snapshot = tokio::time::timeout(TIMEOUT, seen).await.unwrap().unwrap();
+    let is_mirrored = snapshots.wait_for(|snapshot| snapshot.request(&request).is_some());
+    let snapshot = tokio::time::timeout(TIMEOUT, is_mirrored).await.unwrap().unwrap();
     let changes = nodes
         .iter()
         .map(|id| snapshot.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));

@@ -1,11 +1,11 @@
-//! kazoo 2.9, and Nodepool's client on top of it, cannot tell the embedded server from ZooKeeper.
+//! kazoo 2.9 and Nodepool's client on top of it get the same replies from the embedded server as from ZooKeeper.
 
 use crate::support::real::python::{Interpreter, Script, spawn};
 use crate::support::real::{self, zookeeper};
 use serde_json::{Value, json};
 use zookeeper_server::EmbeddedServer;
 
-/// What each part of the script returns, on a fresh server.
+/// The result of each part of the script on a new server.
 fn expected() -> Vec<(&'static str, Value)> {
     vec![
         ("locks", json!(["one", "two"])),
@@ -74,7 +74,7 @@ async fn kazoo_works_over_tls_with_the_certificates_of_the_data_directory() {
     server.stop().await;
 }
 
-/// The expectations above are ZooKeeper's own.
+/// The expectations above are those of Apache ZooKeeper.
 #[tokio::test]
 async fn apache_zookeeper_gives_kazoo_the_same_replies() {
     if real::skipped() {

@@ -1,4 +1,4 @@
-//! What survives: power cuts at every moment, damaged files, directories that are in use.
+//! Durability of the store: power losses after every write, damaged files, directories in use.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,10 +12,10 @@ use zookeeper_server::tree::{Applied, DirtyKey, Session, Tree, Write};
 use zookeeper_server::types::{CreateMode, Op};
 use zookeeper_server::{EmbeddedError, EmbeddedServer};
 
-/// Groups of changes in the main test; every write of each is followed by two imagined power cuts.
+/// Groups of changes in the main test; every write in them is followed by two simulated power losses.
 const COMMITS: usize = 14;
 
-/// What reached a disk, in order.
+/// Events of a disk, in order.
 #[derive(Clone, Debug)]
 enum Event {
     Write {
@@ -28,7 +28,7 @@ enum Event {
     Acknowledged,
 }
 
-/// A disk that takes notes.
+/// A disk that records its events.
 #[derive(Clone, Debug, Default)]
 struct Disk {
     image: Arc<Mutex<Vec<u8>>>,
@@ -91,12 +91,12 @@ impl redb::StorageBackend for Disk {
     }
 }
 
-/// All that must survive, without the transaction counter, which every start moves.
+/// All durable state, without the transaction counter, which every start advances.
 fn describe_tree(tree: &Tree) -> String {
     format!("{:?} {:?}", tree.records().collect::<Vec<_>>(), tree.sessions().collect::<Vec<_>>())
 }
 
-/// A group of changes, as the engine commits them.
+/// A group of changes, as committed by the engine.
 fn group(tree: &mut Tree, number: usize, random: &mut StdRng) -> BTreeSet<DirtyKey> {
     let mut touched = BTreeSet::new();
     let mut keep = |applied: Applied| touched.extend(applied.dirty_keys);
@@ -126,14 +126,13 @@ fn group(tree: &mut Tree, number: usize, random: &mut StdRng) -> BTreeSet<DirtyK
     touched
 }
 
-/// A disk as a crash may leave it: everything up to the last sync, and of the rest some writes, whole or torn, in any
-/// order.
+/// A disk after a crash: all writes up to the last sync, and of the later ones some, complete or torn, in any order.
 fn crashed(synced: &[u8], unsynced: &[Event], random: &mut StdRng) -> Vec<u8> {
     let mut image = synced.to_vec();
     let mut rest = unsynced.to_vec();
     match random.gen_range(0..4) {
-        0 => {}                    // cut: all that was written arrived
-        1 => rest.clear(),         // nothing arrived
+        0 => {}                    // all writes were executed
+        1 => rest.clear(),         // none was executed
         2 => rest.shuffle(random), // reordered
         _ => rest.retain(|_| random.gen_bool(0.5)),
     }
@@ -141,7 +140,7 @@ fn crashed(synced: &[u8], unsynced: &[Event], random: &mut StdRng) -> Vec<u8> {
         if let Event::Write { offset, data } = event
             && random.gen_bool(0.4)
         {
-            // Torn: some sectors keep what was there before.
+            // Torn: some sectors keep their old content.
             for (sector, chunk) in data.chunks_mut(512).enumerate() {
                 if random.gen_bool(0.5) {
                     let start = *offset as usize + sector * 512;
@@ -183,21 +182,21 @@ fn a_power_loss_keeps_acknowledged_groups_atomic() {
             other => unsynced.push(other.clone()),
         }
         if position < created {
-            continue; // a store that is not complete has not got its name yet
+            continue; // an incomplete store still has a temporary name
         }
         for _ in 0..2 {
             let image = crashed(&synced, &unsynced, &mut random);
             let (_, tree) =
                 Store::open_on(Disk::of(image)).unwrap_or_else(|error| panic!("after event {position}: {error}"));
-            let found = snapshots.iter().position(|picture_then| *picture_then == describe_tree(&tree));
-            let found = found.unwrap_or_else(|| panic!("after event {position}: a state that never was"));
+            let found = snapshots.iter().position(|state| *state == describe_tree(&tree));
+            let found = found.unwrap_or_else(|| panic!("after event {position}: an unknown state"));
             let possible = acknowledged..=(acknowledged + 1).min(COMMITS);
             assert!(possible.contains(&found), "after event {position}: state {found}, acknowledged {acknowledged}");
             images += 1;
         }
     }
     assert_eq!(acknowledged, COMMITS);
-    assert!(images > 150, "only {images} crashes tried");
+    assert!(images > 150, "only {images} crashes were simulated");
 }
 
 #[test]
@@ -221,7 +220,7 @@ fn a_recovered_store_accepts_writes_and_recovers_again() {
         }
         store.commit(&tree, &touched).unwrap();
         expected = Some(describe_tree(&tree));
-        image = disk.image.lock().unwrap().clone(); // as at a kill: nothing was closed
+        image = disk.image.lock().unwrap().clone(); // as after a kill: the store was not closed
     }
 }
 
@@ -260,17 +259,17 @@ async fn a_damaged_store_is_rejected_or_intact_but_never_misread() {
         describe_tree(&tree)
     };
     let file = directory.path().join("coordinator.redb");
-    let whole = std::fs::read(&file).unwrap();
+    let intact = std::fs::read(&file).unwrap();
     let mut refused = 0;
     for round in 0..120 {
-        let mut damaged = whole.clone();
+        let mut damaged = intact.clone();
         match round % 4 {
-            0 => damaged.truncate(random.gen_range(0..whole.len())),
+            0 => damaged.truncate(random.gen_range(0..intact.len())),
             1 => {
-                let start = random.gen_range(0..whole.len() - 4_096);
+                let start = random.gen_range(0..intact.len() - 4_096);
                 damaged[start..start + 4_096].fill(0);
             }
-            _ => (0..20).for_each(|_| damaged[random.gen_range(0..whole.len() / 4)] ^= 1 << random.gen_range(0..8)),
+            _ => (0..20).for_each(|_| damaged[random.gen_range(0..intact.len() / 4)] ^= 1 << random.gen_range(0..8)),
         }
         std::fs::write(&file, &damaged).unwrap();
         match EmbeddedServer::start(crate::embedded_zk::options(directory.path())).await {
@@ -287,5 +286,5 @@ async fn a_damaged_store_is_rejected_or_intact_but_never_misread() {
             }
         }
     }
-    assert!(refused > 30, "only {refused} of 120 were noticed");
+    assert!(refused > 30, "only {refused} of 120 were detected");
 }

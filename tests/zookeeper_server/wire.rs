@@ -1,4 +1,4 @@
-//! The embedded server on the wire: sessions, watches, limits, and clients that misbehave.
+//! The protocol of the embedded server: sessions, watches, limits, and misbehaving clients.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,14 +32,16 @@ async fn four_letter_word(address: SocketAddr, word: &str) -> String {
     text
 }
 
-/// Waits until a look at a path gives this error number.
+/// Waits until `exists` on a path has this error code.
 async fn until_reply_code(client: &mut RawClient, path: &str, code: i32) {
     let holds = async {
         while client.exists_and_watch(path).await != code {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), holds).await.unwrap_or_else(|_| panic!("{path} never gives {code}"));
+    tokio::time::timeout(Duration::from_secs(20), holds)
+        .await
+        .unwrap_or_else(|_| panic!("{path} never had code {code}"));
 }
 
 #[tokio::test]
@@ -60,10 +62,10 @@ async fn garbage_closes_only_its_own_connection() {
     let harness = start_server().await;
     let mut neighbour = RawClient::open(harness.address, 4_000).await;
     let frames: [&[u8]; 7] = [
-        b"GET / HTTP/1.1\r\n\r\n",                            // as a length: far too long
+        b"GET / HTTP/1.1\r\n\r\n",                            // as a length: far too large
         &[0xff, 0xff, 0xff, 0xff],                            // a negative length
-        &[0, 0, 0, 0],                                        // an empty greeting
-        &[0, 0, 0, 3, 1, 2, 3],                               // a greeting that ends early
+        &[0, 0, 0, 0],                                        // an empty handshake
+        &[0, 0, 0, 3, 1, 2, 3],                               // a truncated handshake
         &[0, 0x10, 0, 0],                                     // one byte more than a frame may have
         &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3],             // TLS on the plain port
         &[0, 0, 0, 8, 0x7f, 0xff, 0xff, 0xff, 0xff, 1, 1, 1], // an unknown protocol version
@@ -76,7 +78,7 @@ async fn garbage_closes_only_its_own_connection() {
         assert!(closed.is_ok() && rest.is_empty(), "{bytes:?}: {rest:?}");
         assert_eq!(neighbour.ping().await.code, 0);
     }
-    // The same within a session: a list that claims two thousand million entries, text that is not UTF-8, no body.
+    // The same within a session: a list that claims two billion entries, text that is not UTF-8, no body.
     let bodies: [(i32, &[u8]); 4] = [
         (op::SET_WATCHES, &[0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff]),
         (op::EXISTS, &[0, 0, 0, 2, 0xc3, 0x28, 0]),
@@ -146,14 +148,14 @@ async fn a_session_is_resumed_by_id_and_password_only() {
 }
 
 #[tokio::test]
-async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once() {
+async fn ephemerals_end_with_an_expired_session_and_at_once_with_a_closed_one() {
     let harness = start_server().await;
     let mut observer = RawClient::open(harness.address, 40_000).await;
     let mut silent = RawClient::open(harness.address, 1).await;
-    assert_eq!(silent.timeout_ms, 1_000, "no less is granted");
+    assert_eq!(silent.timeout_ms, 1_000, "the minimum timeout");
     silent.create("/silent", 1).await;
     let mut closing = RawClient::open(harness.address, 1_000_000).await;
-    assert_eq!(closing.timeout_ms, 40_000, "no more is granted");
+    assert_eq!(closing.timeout_ms, 40_000, "the maximum timeout");
     closing.create("/closing", 1).await;
     assert_eq!((observer.exists_and_watch("/silent").await, observer.exists_and_watch("/closing").await), (0, 0));
     assert_eq!(closing.request(op::CLOSE, |_| {}).await.code, 0);
@@ -163,7 +165,7 @@ async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once()
     assert_eq!(observer.exists_and_watch("/silent").await, NO_NODE);
     assert_eq!(observer.events, [(2, "/closing".into()), (2, "/silent".into())]);
     let again = RawClient::resume(harness.address, 4_000, silent.session, &silent.password, 0).await;
-    assert!(again.is_none(), "an expired session does not come back");
+    assert!(again.is_none(), "an expired session cannot be resumed");
     harness.server.stop().await;
 }
 
@@ -178,15 +180,15 @@ async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
     server.stop().await;
     assert!(client.is_closed().await);
     let server = crate::embedded_zk::start(directory.path()).await;
-    assert_eq!((server.address(), server.tls_address()), ports, "ports stay the same");
+    assert_eq!((server.address(), server.tls_address()), ports, "the ports are unchanged");
     let seen = before.zxid;
     let mut client =
         RawClient::resume(server.address(), 1_000, client.session, &client.password, seen).await.expect("resumed");
     assert_eq!((client.exists_and_watch("/stays").await, client.exists_and_watch("/e").await), (0, 0));
     let after = client.create("/later", 0).await;
-    assert!(after.zxid > seen, "transaction ids go on");
+    assert!(after.zxid > seen, "transaction ids increase");
     let mut other = RawClient::open(server.address(), 40_000).await;
-    assert!(other.session > client.session, "session ids are not given out twice");
+    assert!(other.session > client.session, "session ids are not reused");
     drop(client);
     until_reply_code(&mut other, "/e", NO_NODE).await;
     assert_eq!(other.exists_and_watch("/stays").await, 0);
@@ -343,13 +345,13 @@ async fn one_request_reads_many_znodes_up_to_a_limit() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_disconnected() {
     let harness = start_server().await;
-    let mut non_reading = RawClient::open(harness.address, 40_000).await;
-    non_reading
+    let mut stalled = RawClient::open(harness.address, 40_000).await;
+    stalled
         .request(op::ADD_WATCH, |writer| {
             writer.text("/").int(1);
         })
         .await;
-    // It never reads from here on. Paths are long, so that its events fill every buffer soon.
+    // From now on the client does not read. Its events contain long paths, so they fill every buffer soon.
     let name = "n".repeat(200_000);
     let mut busy = RawClient::open(harness.address, 40_000).await;
     for round in 0..60 {
@@ -366,8 +368,8 @@ async fn a_client_that_does_not_read_is_disconnected() {
     }
     let mntr = four_letter_word(harness.address, "mntr").await;
     assert!(mntr.contains("zk_num_alive_connections\t1\n"), "{mntr}");
-    let alive = RawClient::resume(harness.address, 4_000, non_reading.session, &non_reading.password, 0).await;
-    assert!(alive.is_some(), "its session is still there to be resumed");
+    let alive = RawClient::resume(harness.address, 4_000, stalled.session, &stalled.password, 0).await;
+    assert!(alive.is_some(), "its session can still be resumed");
     harness.server.stop().await;
 }
 
@@ -384,14 +386,14 @@ async fn unread_replies_exert_backpressure_on_the_client() {
             .await;
     }
     let mut other = RawClient::open(harness.address, 4_000).await;
-    assert_eq!(other.exists_and_watch("/big").await, 0, "others are served meanwhile");
+    assert_eq!(other.exists_and_watch("/big").await, 0, "other clients are served meanwhile");
     let mntr = four_letter_word(harness.address, "mntr").await;
     let received: u64 = mntr
         .lines()
         .find_map(|line| line.strip_prefix("zk_packets_received\t"))
         .and_then(|count| count.parse().ok())
         .unwrap();
-    assert!(received < 200, "most requests are not even read yet, but {received} were");
+    assert!(received < 200, "{received} requests were read: no backpressure");
     for _ in 0..500 {
         assert_eq!(client.read_reply().await.unwrap().code, 0);
     }

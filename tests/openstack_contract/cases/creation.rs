@@ -1,4 +1,4 @@
-//! What a cloud does not create: unknown, malformed and too much.
+//! Servers that a cloud does not create: unknown references, malformed bodies, exceeded quotas.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use super::UNKNOWN_ID;
 use crate::cloud::{Answer, Cloud};
 
-/// The message of the refusal of an order with one thing changed.
+/// The error message for a create request with one key changed.
 async fn refusal(cloud: &Cloud, key: &str, value: Value) -> String {
-    let mut order = cloud.server_request("refused").await;
-    order[key] = value;
-    let answer = cloud.post("compute", "/servers", &json!({"server": order})).await;
+    let mut body = cloud.server_request("refused").await;
+    body[key] = value;
+    let answer = cloud.post("compute", "/servers", &json!({"server": body})).await;
     if let Some(id) = answer.body["server"]["id"].as_str() {
         cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
     }
     let answer = answer.expect(400);
-    answer.get("badRequest")["message"].as_str().expect("a refusal says why").to_owned()
+    answer.get("badRequest")["message"].as_str().expect("a rejection has a reason").to_owned()
 }
 
 pub async fn unknown_references(cloud: Arc<Cloud>) {
@@ -56,42 +56,42 @@ pub async fn malformed(cloud: Arc<Cloud>) {
 
 pub async fn quota(cloud: Arc<Cloud>) {
     let limits = cloud.get("compute", "/limits").await.expect(200);
-    let Some(most) = limits.get("limits")["absolute"]["maxTotalInstances"].as_u64() else { return };
-    let mut order = cloud.server_request("quota").await;
-    // More than ever fit at least: Nova refuses, and makes none of them.
-    order["min_count"] = json!(most + 1);
-    order["max_count"] = json!(most + 1);
-    let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(403);
+    let Some(max) = limits.get("limits")["absolute"]["maxTotalInstances"].as_u64() else { return };
+    let mut body = cloud.server_request("quota").await;
+    // More instances than the quota allows: Nova rejects the request and creates none.
+    body["min_count"] = json!(max + 1);
+    body["max_count"] = json!(max + 1);
+    let answer = cloud.post("compute", "/servers", &json!({"server": body})).await.expect(403);
     let message = answer.get("forbidden")["message"].as_str().unwrap();
     assert!(message.starts_with("Quota exceeded for ") && message.contains("instances"), "{message}");
-    assert!(message.contains(&format!("of {most}")) || message.contains(&format!(", {most}")), "{message}");
+    assert!(message.contains(&format!("of {max}")) || message.contains(&format!(", {max}")), "{message}");
 }
 
 pub async fn networks(cloud: Arc<Cloud>) {
-    let mut order = cloud.server_request("networks").await;
-    order.as_object_mut().unwrap().remove("networks");
-    let modern = |order: Value| {
+    let mut body = cloud.server_request("networks").await;
+    body.as_object_mut().unwrap().remove("networks");
+    let modern = |body: Value| {
         let request =
             cloud.request(Method::POST, "compute", "/servers").header("OpenStack-API-Version", "compute 2.37");
-        Answer::of(request.json(&json!({"server": order})))
+        Answer::of(request.json(&json!({"server": body})))
     };
-    let answer = modern(order.clone()).await.expect(400);
+    let answer = modern(body.clone()).await.expect(400);
     assert!(answer.text.contains("'networks' is a required property"), "{}", answer.text);
 
-    // Which network "auto" takes is clear only where there is one.
+    // With several networks, Nova rejects "auto" as ambiguous.
     let known = cloud.get("network", "/networks").await.expect(200);
     let networks = known.get("networks").as_array().unwrap();
     let own = networks.iter().filter(|network| network["router:external"] == false).count();
-    order["networks"] = json!("auto");
-    let answer = modern(order.clone()).await;
+    body["networks"] = json!("auto");
+    let answer = modern(body.clone()).await;
     if own > 1 {
         let answer = answer.expect(409);
         assert!(answer.text.contains("Multiple possible networks found"), "{}", answer.text);
     } else {
         remove(&cloud, &answer.expect(202)).await;
     }
-    order["networks"] = json!("none");
-    let answer = modern(order).await.expect(202);
+    body["networks"] = json!("none");
+    let answer = modern(body).await.expect(202);
     let id = answer.get("server")["id"].as_str().unwrap();
     cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
     assert_eq!(cloud.active(id).await["addresses"], json!({}));

@@ -1,4 +1,4 @@
-//! Tokens, their end, and the documents that say which versions there are.
+//! Tokens, their expiry, and the version documents.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ async fn token(cloud: &Cloud, auth: &Value) -> Answer {
 }
 
 pub async fn wrong_password(cloud: Arc<Cloud>) {
-    let user = json!({"name": "nobody-of-this-name", "domain": {"id": "default"}, "password": "wrong"});
+    let user = json!({"name": "unknown-user", "domain": {"id": "default"}, "password": "wrong"});
     let identity = json!({"methods": ["password"], "password": {"user": user}});
     let answer = token(&cloud, &json!({"auth": {"identity": identity}})).await.expect(401);
     check(
@@ -45,7 +45,7 @@ pub async fn revoked_token(cloud: Arc<Cloud>) {
     };
     let use_it = || Answer::of(cloud.http.get(cloud.url("compute", "/servers")).header("X-Auth-Token", mine));
     about(Method::GET).await.expect(200);
-    // It is not used before: services remember tokens that they have seen for some minutes.
+    // The token is not used before: services cache validated tokens for some minutes.
     about(Method::DELETE).await.expect(204);
     use_it().await.expect(401);
     about(Method::GET).await.expect(404);
@@ -85,13 +85,13 @@ pub async fn token_shape(cloud: Arc<Cloud>) {
 
 pub async fn token_for_token(cloud: Arc<Cloud>) {
     if cloud.auth["auth"]["scope"].is_null() {
-        // An application credential stands for itself.
+        // An application credential cannot be exchanged for another token.
         return;
     }
     let identity = json!({"methods": ["token"], "token": {"id": cloud.token}});
     let auth = json!({"auth": {"identity": identity, "scope": cloud.auth["auth"]["scope"]}});
     let answer = token(&cloud, &auth).await.expect(201);
-    // In any order, and with the method of the first token as well.
+    // The methods are in any order, and include the method of the first token.
     assert!(answer.get("token")["methods"].as_array().unwrap().contains(&json!("token")));
 }
 
@@ -100,7 +100,7 @@ pub async fn discovery(cloud: Arc<Cloud>) {
     let identity = Answer::of(cloud.http.get(&cloud.auth_url)).await.expect(200);
     check("the version of identity", identity.get("version"), &shape);
 
-    // Nova says its versions without a token, at the endpoint itself.
+    // Nova lists its versions at the endpoint without a token.
     let compute = Answer::of(cloud.http.get(cloud.url("compute", "/"))).await.expect(200);
     let version = compute.get("version");
     check("the version of compute", version, &shape);
@@ -116,7 +116,7 @@ pub async fn discovery(cloud: Arc<Cloud>) {
         versions.iter().for_each(|version| check("a version", version, &shape));
     }
     if cloud.has("volumev3") {
-        let (root, _) = cloud.endpoints["volumev3"].split_once("/v3").expect("the endpoint has its version");
+        let (root, _) = cloud.endpoints["volumev3"].split_once("/v3").expect("the endpoint contains its version");
         let answer = cloud.http.get(format!("{root}/v3/")).header("X-Auth-Token", &cloud.token);
         let answer = Answer::of(answer).await.expect(200);
         check(

@@ -1,4 +1,4 @@
-//! Images: made, filled, found, deleted.
+//! Images: create, upload, find, delete.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::UNKNOWN_ID;
 use crate::cloud::{Answer, Cloud, PREFIX};
 use crate::shape::{JsonType, check};
 
-/// The record of a new image without content, which is deleted in the end.
+/// The record of a new image without content; deleted at clean-up.
 async fn create(cloud: &Cloud, name: &str) -> String {
-    let order = json!({
+    let body = json!({
         "name": format!("{PREFIX}-{name}"), "disk_format": "raw", "container_format": "bare", "visibility": "private",
         "nodepool_build_id": name, "min_disk": 1,
     });
-    let answer = cloud.post("image", "/images", &order).await.expect(201);
+    let answer = cloud.post("image", "/images", &body).await.expect(201);
     assert_eq!((&answer.body["status"], &answer.body["nodepool_build_id"]), (&json!("queued"), &json!(name)));
     let path = format!("/images/{}", answer.body["id"].as_str().unwrap());
     cloud.delete_at_clean_up("image", path.clone());

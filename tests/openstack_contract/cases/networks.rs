@@ -106,21 +106,21 @@ pub async fn floating_ip(cloud: Arc<Cloud>) {
     let id = cloud.create(&cloud.server_request("floating").await).await;
     cloud.active(&id).await;
     let port = ports_of(&cloud, &id).await.remove(0);
-    let order = json!({"floatingip": {
+    let body = json!({"floatingip": {
         "floating_network_id": external["id"], "port_id": port["id"],
         "fixed_ip_address": port["fixed_ips"][0]["ip_address"],
     }});
-    let answer = cloud.post("network", "/floatingips", &order).await.expect(201);
-    let made = answer.get("floatingip");
-    let path = format!("/floatingips/{}", made["id"].as_str().unwrap());
+    let answer = cloud.post("network", "/floatingips", &body).await.expect(201);
+    let created = answer.get("floatingip");
+    let path = format!("/floatingips/{}", created["id"].as_str().unwrap());
     cloud.delete_at_clean_up("network", path.clone());
-    check("a floating IP", made, &FLOATING_IP);
-    assert_eq!((&made["port_id"], &made["fixed_ip_address"]), (&port["id"], &port["fixed_ips"][0]["ip_address"]));
+    check("a floating IP", created, &FLOATING_IP);
+    assert_eq!((&created["port_id"], &created["fixed_ip_address"]), (&port["id"], &port["fixed_ips"][0]["ip_address"]));
     wait::until("the floating IP to be ACTIVE", CLOUD_TIMEOUT, async || {
         cloud.get("network", &path).await.expect(200).get("floatingip")["status"] == "ACTIVE"
     })
     .await;
-    let address = made["floating_ip_address"].as_str().unwrap();
+    let address = created["floating_ip_address"].as_str().unwrap();
     let shown = wait::until_some("Nova to show the floating IP", CLOUD_TIMEOUT, async || {
         let server = cloud.server(&id).await;
         let addresses = server["addresses"].as_object().unwrap().values().next().unwrap().clone();
@@ -132,8 +132,8 @@ pub async fn floating_ip(cloud: Arc<Cloud>) {
     let found = cloud.get("network", &format!("/floatingips?floating_ip_address={address}")).await.expect(200);
     assert_eq!(found.get("floatingips").as_array().unwrap().len(), 1);
 
-    // Neither a second one for the same port, nor any after the deletion.
-    let answer = cloud.post("network", "/floatingips", &order).await.expect(409);
+    // The same port gets no second floating IP, and a deleted address none.
+    let answer = cloud.post("network", "/floatingips", &body).await.expect(409);
     assert_eq!(answer.get("NeutronError")["type"], "FloatingIPPortAlreadyAssociated");
     cloud.delete("network", &path).await.expect(204);
     cloud.get("network", &path).await.expect(404);
@@ -149,8 +149,8 @@ pub async fn not_found(cloud: Arc<Cloud>) {
             check("an error", answer.get("NeutronError"), &[("message", JsonType::Text), ("detail", JsonType::Text)]);
         }
     }
-    let order = json!({"floatingip": {"floating_network_id": UNKNOWN_ID}});
-    let answer = cloud.post("network", "/floatingips", &order).await;
+    let body = json!({"floatingip": {"floating_network_id": UNKNOWN_ID}});
+    let answer = cloud.post("network", "/floatingips", &body).await;
     assert!([400, 404].contains(&answer.status), "{}", answer.text);
     cloud.get("network", "/no-such-thing").await.expect(404);
 }

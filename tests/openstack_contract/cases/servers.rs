@@ -1,4 +1,4 @@
-//! Servers: made, seen, found, failed, deleted; and what surrounds them.
+//! Servers: create, show, find, fail, delete; flavors, zones, keys and limits.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const SERVER: [(&str, JsonType); 20] = [
 ];
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string"))
 }
 
 /// The entry of a server in the detailed list.
@@ -43,37 +43,37 @@ async fn listed(cloud: &Cloud, id: &str) -> Option<Value> {
 }
 
 pub async fn lifecycle(cloud: Arc<Cloud>) {
-    let mut order = cloud.server_request("life").await;
-    order["config_drive"] = json!(true);
-    order["user_data"] = json!("IyEvYmluL3NoCg==");
-    order["metadata"]["groups"] = json!("one,two");
-    let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(202);
-    let made = answer.get("server");
-    let id = text(&made["id"]);
+    let mut body = cloud.server_request("lifecycle").await;
+    body["config_drive"] = json!(true);
+    body["user_data"] = json!("IyEvYmluL3NoCg==");
+    body["metadata"]["groups"] = json!("one,two");
+    let answer = cloud.post("compute", "/servers", &json!({"server": body})).await.expect(202);
+    let created = answer.get("server");
+    let id = text(&created["id"]);
     cloud.delete_at_clean_up("compute", format!("/servers/{id}"));
     check(
         "a new server",
-        made,
+        created,
         &[("links", JsonType::List), ("security_groups", JsonType::List), ("adminPass", JsonType::Text)],
     );
 
-    let seen = cloud.server(id).await;
-    check("a server in BUILD", &seen, &SERVER);
-    assert!(["BUILD", "ACTIVE"].contains(&text(&seen["status"])), "{seen}");
+    let shown = cloud.server(id).await;
+    check("a server in BUILD", &shown, &SERVER);
+    assert!(["BUILD", "ACTIVE"].contains(&text(&shown["status"])), "{shown}");
     let active = cloud.active(id).await;
     check("an ACTIVE server", &active, &SERVER);
-    assert_eq!(active["metadata"], json!({"nodepool_node_id": "life", "groups": "one,two"}));
+    assert_eq!(active["metadata"], json!({"nodepool_node_id": "lifecycle", "groups": "one,two"}));
     assert_eq!((&active["OS-EXT-STS:vm_state"], &active["OS-EXT-STS:task_state"]), (&json!("active"), &Value::Null));
-    assert_eq!(active["image"]["id"], order["imageRef"]);
-    assert_eq!(active["flavor"]["id"], order["flavorRef"]);
+    assert_eq!(active["image"]["id"], body["imageRef"]);
+    assert_eq!(active["flavor"]["id"], body["flavorRef"]);
     assert!(!text(&active["hostId"]).is_empty() && !text(&active["OS-EXT-AZ:availability_zone"]).is_empty());
-    let addresses = active["addresses"].as_object().unwrap().values().next().expect("it has a network");
+    let addresses = active["addresses"].as_object().unwrap().values().next().expect("the server has a network");
     let shape = [("addr", JsonType::Text), ("version", JsonType::Number), ("OS-EXT-IPS:type", JsonType::Text)];
     check("an address", &addresses[0], &shape);
     check("an address", &addresses[0], &[("OS-EXT-IPS-MAC:mac_addr", JsonType::Text)]);
     assert_eq!(addresses[0]["OS-EXT-IPS:type"], "fixed");
 
-    let listed_one = listed(&cloud, id).await.expect("a server is in the list");
+    let listed_one = listed(&cloud, id).await.expect("the list contains the server");
     check("a server in a list", &listed_one, &SERVER);
     assert_eq!(listed_one["metadata"], active["metadata"]);
     cloud.remove(id).await;
@@ -92,11 +92,11 @@ pub async fn not_found(cloud: Arc<Cloud>) {
 }
 
 pub async fn pages(cloud: Arc<Cloud>) {
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for name in ["page-1", "page-2", "page-3"] {
-        made.push(cloud.create(&cloud.server_request(name).await).await);
+        created.push(cloud.create(&cloud.server_request(name).await).await);
     }
-    // Others may use the cloud, so the pages are those of our own servers.
+    // Other users may have servers, so only the order of our own is compared.
     let mut path = format!("/servers/detail?limit=2&name={PREFIX}-page");
     let (mut found, mut pages) = (Vec::new(), 0);
     loop {
@@ -113,15 +113,15 @@ pub async fn pages(cloud: Arc<Cloud>) {
         path = next.strip_prefix(&base).unwrap_or_else(|| panic!("{next} is not below {base}")).to_owned();
     }
     assert_eq!(pages, 2);
-    // Newest first.
-    assert_eq!(found, made.iter().rev().cloned().collect::<Vec<_>>());
+    // The newest server is first.
+    assert_eq!(found, created.iter().rev().cloned().collect::<Vec<_>>());
     let answer = cloud.get("compute", "/servers/detail?marker=nothing").await.expect(400);
     assert!(text(&answer.get("badRequest")["message"]).contains("marker"));
     cloud.get("compute", "/servers/detail?limit=-1").await.expect(400);
     let short = cloud.get("compute", &format!("/servers?name={PREFIX}-page")).await.expect(200);
     check("an entry of the short list", &short.get("servers")[0], &[("id", JsonType::Text), ("name", JsonType::Text)]);
     assert!(short.get("servers")[0].get("status").is_none());
-    for id in made {
+    for id in created {
         cloud.active(&id).await;
         cloud.remove(&id).await;
     }
@@ -169,9 +169,9 @@ pub async fn fault(cloud: Arc<Cloud>) {
     if !cloud.honors_metadata().await {
         return;
     }
-    let mut order = cloud.server_request("fault").await;
-    order["metadata"]["loopback:spawn_error"] = json!("it broke");
-    let id = cloud.create(&order).await;
+    let mut body = cloud.server_request("fault").await;
+    body["metadata"]["loopback:spawn_error"] = json!("injected failure");
+    let id = cloud.create(&body).await;
     let server = cloud.built(&id).await;
     assert_eq!(server["status"], "ERROR");
     check(
@@ -179,22 +179,22 @@ pub async fn fault(cloud: Arc<Cloud>) {
         &server["fault"],
         &[("code", JsonType::Number), ("message", JsonType::Text), ("created", JsonType::Text)],
     );
-    assert!(text(&server["fault"]["message"]).ends_with("aborted: it broke"), "{}", server["fault"]);
+    assert!(text(&server["fault"]["message"]).ends_with("aborted: injected failure"), "{}", server["fault"]);
     assert_eq!(server["hostId"], "");
-    let listed = listed(&cloud, &id).await.expect("a failed server is in the list");
+    let listed = listed(&cloud, &id).await.expect("the list contains a failed server");
     assert_eq!(listed["fault"]["message"], server["fault"]["message"]);
     cloud.remove(&id).await;
 }
 
 pub async fn console(cloud: Arc<Cloud>) {
-    let mut order = cloud.server_request("console").await;
-    order["metadata"]["loopback:console"] = json!("what it said");
-    let id = cloud.create(&order).await;
+    let mut body = cloud.server_request("console").await;
+    body["metadata"]["loopback:console"] = json!("console text");
+    let id = cloud.create(&body).await;
     cloud.active(&id).await;
     let action = json!({"os-getConsoleOutput": {}});
     let answer = cloud.post("compute", &format!("/servers/{id}/action"), &action).await.expect(200);
     let output = text(answer.get("output")).to_owned();
-    assert!(!cloud.honors_metadata().await || output == "what it said", "{output}");
+    assert!(!cloud.honors_metadata().await || output == "console text", "{output}");
     cloud.remove(&id).await;
 }
 

@@ -1,4 +1,4 @@
-//! Volumes: limits, and the one a server boots from.
+//! Volumes: limits, and the boot volume of a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,14 +43,14 @@ pub async fn boot_from_volume(cloud: Arc<Cloud>) {
     if !cloud.has("volumev3") {
         return;
     }
-    let mut order = cloud.server_request("volume").await;
-    // The numbers as texts, as openstacksdk sends them.
-    order["block_device_mapping_v2"] = json!([{
+    let mut body = cloud.server_request("volume").await;
+    // Numbers as strings, as openstacksdk sends them.
+    body["block_device_mapping_v2"] = json!([{
         "boot_index": "0", "delete_on_termination": true, "destination_type": "volume", "source_type": "image",
-        "uuid": order["imageRef"], "volume_size": "3",
+        "uuid": body["imageRef"], "volume_size": "3",
     }]);
-    order["imageRef"] = json!("");
-    let id = cloud.create(&order).await;
+    body["imageRef"] = json!("");
+    let id = cloud.create(&body).await;
     let server = cloud.active(&id).await;
     assert_eq!(server["image"], "");
     let volumes = volumes_of(&cloud, &id).await;
@@ -77,6 +77,6 @@ pub async fn boot_from_volume(cloud: Arc<Cloud>) {
     let path = format!("/volumes/{}", volume["id"].as_str().unwrap());
     cloud.delete("volumev3", &path).await.expect(400);
     cloud.remove(&id).await;
-    wait::until("the volume to be gone", CLOUD_TIMEOUT, async || cloud.get("volumev3", &path).await.status == 404)
+    wait::until("the volume to be deleted", CLOUD_TIMEOUT, async || cloud.get("volumev3", &path).await.status == 404)
         .await;
 }
