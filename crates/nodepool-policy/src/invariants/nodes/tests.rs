@@ -281,7 +281,7 @@ fn a_server_is_stray_if_its_node_is_deleted_or_names_another() {
     checker.observe(Observation::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
     assert_eq!(strays(&checker), ["duplicate"]);
     checker.observe(Observation::Node(&id, None));
-    assert_eq!(strays(&checker), ["server", "duplicate"]);
+    assert_eq!(strays(&checker), ["duplicate", "server"]);
     checker.observe(Observation::Ending(&server_key("duplicate")));
     assert_eq!(strays(&checker), ["server"]);
 }
