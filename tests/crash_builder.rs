@@ -4,11 +4,11 @@
 //! NODEPOOL_KILLS=50 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
 mod builder_process;
-mod in_process_launcher;
 mod fake_dib;
+mod history_checker;
+mod in_process_launcher;
 mod openstack_harness;
 mod support;
-mod history_checker;
 
 use std::time::Duration;
 

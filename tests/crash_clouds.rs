@@ -3,9 +3,9 @@
 //!
 //! NODEPOOL_KILLS=200 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
-mod workload;
-mod support;
 mod history_checker;
+mod support;
+mod workload;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The real diskimage-builder: an image in two formats from an element that needs no network, and its upload to Glance.
 
+mod in_process_builder;
 mod in_process_launcher;
 mod openstack_harness;
-mod in_process_builder;
 mod support;
 
 use std::io::{Read, Write};

@@ -1,9 +1,9 @@
 //! The contract of all drivers, whatever their cloud: one entry per driver in `drivers_under_test`, the same cases for
 //! all.
 
-mod provider_harness;
 #[path = "openstack_harness/in_process_driver.rs"]
 mod in_process_driver;
+mod provider_harness;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};

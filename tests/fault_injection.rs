@@ -3,12 +3,12 @@
 //!
 //! NODEPOOL_FAULTS=500 makes it a long run; NODEPOOL_SEED repeats the random draws of one.
 
-mod workload;
 mod disk_faults;
-mod fault_injector;
 mod fake_dib;
-mod support;
+mod fault_injector;
 mod history_checker;
+mod support;
+mod workload;
 
 use std::sync::Arc;
 use std::time::Duration;

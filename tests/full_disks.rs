@@ -3,8 +3,8 @@
 
 mod builder_process;
 mod disk_faults;
-mod in_process_launcher;
 mod fake_dib;
+mod in_process_launcher;
 mod openstack_harness;
 mod support;
 

@@ -4,7 +4,7 @@
 mod builds;
 #[path = "images/cleanup.rs"]
 mod cleanup;
-mod in_process_launcher;
 mod in_process_builder;
+mod in_process_launcher;
 #[path = "images/uploads.rs"]
 mod uploads;

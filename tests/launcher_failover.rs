@@ -3,12 +3,12 @@
 //! NODEPOOL_FAILOVERS=20 repeats it, and asserts the guaranteed times. By default the times are only printed, because other tests may run
 //! at the same time.
 
-mod workload;
 mod disk_faults;
-mod fault_injector;
 mod fake_dib;
-mod support;
+mod fault_injector;
 mod history_checker;
+mod support;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Mixed fleet: our launcher beside a Nodepool 11 launcher, used by Zuul's own classes, and its records read by Nodepool 11.
 
-mod workload;
 mod support;
+mod workload;
 
 use std::sync::Arc;
 use std::time::Duration;

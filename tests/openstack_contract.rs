@@ -1,13 +1,13 @@
 //! The contract that a node pool expects of an OpenStack. The simulated cloud is always tested, and a real one when
 //! `OS_CLIENT_CONFIG_FILE` and `OS_CLOUD` name it (doc/simulated-openstack.md lists its requirements).
 
-mod support;
 #[path = "openstack_contract/cases/mod.rs"]
 mod cases;
 #[path = "openstack_contract/cloud.rs"]
 mod cloud;
 #[path = "openstack_contract/shape.rs"]
 mod shape;
+mod support;
 
 use std::io::Write;
 use std::panic::AssertUnwindSafe;

@@ -2,9 +2,9 @@
 //!
 //! OS_CLIENT_CONFIG_FILE and OS_CLOUD name the real one; without them, only the simulated cloud is used.
 
+mod in_process_builder;
 mod in_process_launcher;
 mod openstack_harness;
-mod in_process_builder;
 mod support;
 
 use std::time::Duration;

@@ -2,24 +2,24 @@
 
 #[path = "policy/clock_steps.rs"]
 mod clock_steps;
+mod fixtures;
+#[path = "policy/host_check_rate.rs"]
+mod host_check_rate;
 #[path = "policy/launches.rs"]
 mod launches;
 #[path = "policy/leaks.rs"]
 mod leaks;
-#[path = "policy/resume.rs"]
-mod resume;
+#[path = "policy/liveness.rs"]
+mod liveness;
 #[path = "policy/plans.rs"]
 mod plans;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/rejected_repairs.rs"]
 mod rejected_repairs;
-#[path = "policy/host_check_rate.rs"]
-mod host_check_rate;
+#[path = "policy/resume.rs"]
+mod resume;
 #[path = "policy/slots.rs"]
 mod slots;
-#[path = "policy/liveness.rs"]
-mod liveness;
 #[path = "policy/tenants.rs"]
 mod tenants;
-mod fixtures;

@@ -1,17 +1,17 @@
 //! The simulated OpenStack: its knobs have their documented effect, and openstacksdk accepts it as a cloud.
 
-mod support;
+#[path = "simulated_openstack/calls.rs"]
+mod calls;
 #[path = "openstack_contract/cloud.rs"]
 #[allow(dead_code)] // the contract uses all of it
 mod cloud;
-#[path = "simulated_openstack/calls.rs"]
-mod calls;
 #[path = "simulated_openstack/lists.rs"]
 mod lists;
 #[path = "simulated_openstack/sdk.rs"]
 mod sdk;
 #[path = "simulated_openstack/servers.rs"]
 mod servers;
+mod support;
 #[path = "simulated_openstack/throttle.rs"]
 mod throttle;
 

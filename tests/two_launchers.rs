@@ -1,7 +1,7 @@
 //! Two launchers with the same provider, as by mistake during a replacement: both serve, and no node is assigned twice.
 
-mod workload;
 mod support;
+mod workload;
 
 use std::sync::Arc;
 use std::time::Duration;

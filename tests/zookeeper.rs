@@ -1,9 +1,6 @@
 //! The client, its locks and its stores, on Apache ZooKeeper, the embedded server and the in-memory store.
 
-mod zk_contract;
 mod embedded_zk;
-#[path = "zookeeper/misbehaving_servers.rs"]
-mod misbehaving_servers;
 #[path = "zookeeper/huge_trees.rs"]
 mod huge_trees;
 #[path = "zookeeper/locks_in_memory.rs"]
@@ -12,6 +9,8 @@ mod locks_in_memory;
 mod locks_on_zookeeper;
 #[path = "zookeeper/memory_store.rs"]
 mod memory_store;
+#[path = "zookeeper/misbehaving_servers.rs"]
+mod misbehaving_servers;
 #[path = "zookeeper/session.rs"]
 mod session;
 #[path = "zookeeper/store_contract.rs"]
@@ -19,3 +18,4 @@ mod store_contract;
 mod support;
 #[path = "zookeeper/tls.rs"]
 mod tls;
+mod zk_contract;

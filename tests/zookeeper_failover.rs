@@ -1,9 +1,9 @@
 //! ZooKeeper failover: a launcher under load on three servers, of which some are killed, and whose session expires. No request is lost and
 //! no node assigned twice.
 
-mod workload;
 mod in_process_launcher;
 mod support;
+mod workload;
 
 use std::sync::Arc;
 use std::time::Duration;

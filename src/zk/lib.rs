@@ -19,8 +19,8 @@ use futures::stream::BoxStream;
 use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
 
-pub mod paths;
 pub mod memory;
+pub mod paths;
 
 /// A pending reply. The request is sent when the method is called, not when the future is polled, so several calls made
 /// one after another reach the server in that order without waiting for each other.

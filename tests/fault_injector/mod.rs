@@ -11,10 +11,10 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-pub mod proxy;
-pub mod supervised_process;
 pub mod cluster;
 pub mod consumer;
+pub mod proxy;
+pub mod supervised_process;
 
 use cluster::TestCluster;
 use consumer::ZuulConsumer;

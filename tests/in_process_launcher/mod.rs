@@ -1,9 +1,9 @@
 //! In-process launchers with their production actors, on a ZooKeeper in memory and in paused time, and consumers that act like Zuul.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
-pub mod image_records;
 pub mod fake_cloud;
 pub mod foreign_pool;
+pub mod image_records;
 
 use std::future::Future;
 use std::path::PathBuf;

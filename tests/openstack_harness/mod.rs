@@ -2,8 +2,8 @@
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod client;
-pub mod in_process_driver;
 pub mod harness;
+pub mod in_process_driver;
 
 use std::path::{Path, PathBuf};
 

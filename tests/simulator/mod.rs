@@ -4,19 +4,19 @@
 //! Launchers and builders run their production actors; ZooKeeper is the production tree in memory. Clouds, consumers and a launcher of
 //! Nodepool 11 are models.
 
-pub mod history;
 pub mod builders;
 pub mod cloud;
 pub mod configuration;
-pub mod rng;
 pub mod faults;
-pub mod minimize;
-pub mod step_budget;
+pub mod history;
 pub mod liveness;
+pub mod minimize;
+pub mod network;
+pub mod nodepool11_model;
 pub mod operator;
 pub mod process;
-pub mod nodepool11_model;
-pub mod network;
+pub mod rng;
+pub mod step_budget;
 pub mod workload;
 
 use std::sync::{Mutex, PoisonError};

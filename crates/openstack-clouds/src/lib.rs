@@ -3,20 +3,18 @@
 //! Providers use `load`; `resolve` is the same without the file system. Both run at each load of the configuration, so
 //! a change of a clouds file takes effect at the next reload.
 
+mod auth;
 pub mod config_paths;
+pub mod error;
 pub(crate) mod load;
 pub(crate) mod merge;
-pub(crate) mod normalize;
-
-pub mod error;
-pub mod secret;
-pub mod settings;
-
-mod auth;
 mod networks;
+pub(crate) mod normalize;
 mod parse;
 mod profiles;
+pub mod secret;
 mod select;
+pub mod settings;
 
 pub use config_paths::{ConfigFiles, ConfigPaths, Environment, FileText};
 pub use error::CloudsError;

@@ -1,12 +1,11 @@
 //! Python's `logging.config` files for `tracing`: named loggers with levels and handlers, routed as Python routes them.
 
-pub mod sinks;
-
 pub mod config;
 pub mod format;
 pub mod layer;
 pub mod logger_names;
 pub mod routing;
+pub mod sinks;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

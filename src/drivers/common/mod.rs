@@ -2,9 +2,9 @@
 
 pub mod checksums;
 pub mod dib;
-pub mod python_format;
 pub mod hook;
 pub mod image_files;
 pub mod keyscan;
 pub mod process_group;
+pub mod python_format;
 pub mod server_section;

@@ -1,19 +1,16 @@
 //! The OpenStack driver: nodes are servers of a cloud that clouds.yaml describes.
-//!
-//! The order below is the order of dependency: a file uses only files above it.
 
 pub(crate) mod api_types;
+mod auth;
+mod calls;
 pub mod catalog;
+mod config;
 pub(crate) mod errors;
+mod http;
+mod instances;
 pub mod jobs;
 pub(crate) mod pagination;
 pub(crate) mod request_body;
-
-mod auth;
-mod http;
-mod calls;
-mod config;
-mod instances;
 #[cfg(test)]
 mod test_settings;
 

@@ -2,10 +2,10 @@
 
 pub mod child_process;
 pub mod ensemble;
-pub mod ports;
-pub mod nodepool_process;
-pub mod python;
 pub mod nodepool11;
+pub mod nodepool_process;
+pub mod ports;
+pub mod python;
 pub mod simulated_openstack;
 pub mod sshd;
 pub mod tls;

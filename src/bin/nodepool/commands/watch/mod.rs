@@ -1,7 +1,7 @@
 //! `watch`: follows the state in ZooKeeper; a view on a terminal, a JSON document per change otherwise.
 
-mod draw;
 mod changes;
+mod draw;
 mod panes;
 mod snapshot_source;
 mod terminal;
