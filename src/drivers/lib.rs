@@ -1,15 +1,14 @@
 //! The built-in drivers. Each is a table of API calls and the state machines that decide which call is next.
 
 pub mod common;
-
-use nodepool_driver::driver::Driver;
-use nodepool_model::config::ProviderConfig;
-use python_yaml::diagnostics::Diagnostic;
-
 pub mod example;
 pub mod fake;
 pub mod openstack;
 pub mod static_nodes;
+
+use nodepool_driver::driver::Driver;
+use nodepool_model::config::ProviderConfig;
+use python_yaml::diagnostics::Diagnostic;
 
 /// The drivers of this version.
 pub const BUILT_IN_DRIVERS: &[&str] = &["static", "fake", "openstack", "example"];

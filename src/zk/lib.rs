@@ -5,7 +5,9 @@
 
 pub mod client;
 pub mod locks;
+pub mod memory;
 pub mod mirror;
+pub mod paths;
 pub mod tools;
 pub mod txn;
 
@@ -18,9 +20,6 @@ use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
-
-pub mod memory;
-pub mod paths;
 
 /// A pending reply. The request is sent when the method is called, not when the future is polled, so several calls made
 /// one after another reach the server in that order without waiting for each other.

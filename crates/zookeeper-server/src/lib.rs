@@ -1,7 +1,14 @@
 //! The embedded coordinator: the tree behind ZooKeeper's wire protocol on loopback, stored on disk. For one machine.
 
+mod certificates;
 pub mod client_connection;
+pub mod coordinator;
+pub mod engine;
 pub(crate) mod four_letter_words;
+pub mod jute;
+mod ports;
+pub mod protocol;
+pub mod store;
 pub mod tree;
 pub mod types;
 
@@ -19,14 +26,6 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, error, info, warn};
-
-mod certificates;
-pub mod coordinator;
-pub mod engine;
-pub mod jute;
-mod ports;
-pub mod protocol;
-pub mod store;
 
 use client_connection::LinkError;
 use coordinator::{Input, LinkId};

@@ -4,8 +4,12 @@
 pub(crate) mod api_call_stats;
 pub(crate) mod assets;
 pub(crate) mod content_negotiation;
+mod dumps;
+mod health;
+mod lists;
 pub(crate) mod live_stream;
 pub mod live_view;
+mod metrics;
 pub(crate) mod peer_credentials;
 pub(crate) mod peers;
 pub(crate) mod responses;
@@ -36,11 +40,6 @@ use super::web::peer_credentials::SocketPair;
 use nodepool_model::config::WebappConfig;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::report::status::PoolVerdict;
-
-mod dumps;
-mod health;
-mod lists;
-mod metrics;
 
 /// Timeout of a query for the verdict of a pool worker.
 const WHY_TIMEOUT: Duration = Duration::from_secs(1);

@@ -5,7 +5,11 @@
 
 pub(crate) mod connection;
 pub(crate) mod errors;
+mod options;
+mod probe;
 pub(crate) mod reconnect;
+mod rewatch;
+mod tls;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,11 +29,6 @@ use crate::client::reconnect::{Command, Reconnector, SharedSession, WarningLimit
 use crate::client::rewatch::Events;
 use crate::{Connection, Reply, SessionState};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
-
-mod options;
-mod probe;
-mod rewatch;
-mod tls;
 
 pub use crate::client::options::{ConnectError, ConnectOptions, ServerAddress};
 pub use crate::client::tls::{Tls, TlsError, install_crypto_provider};

@@ -1,5 +1,6 @@
 //! Immutable view of ZooKeeper's state with the indexes that decisions need, so that none of them scans all nodes.
 
+mod differences;
 pub mod images;
 pub mod pool_registry;
 pub mod transition;
@@ -20,8 +21,6 @@ use crate::snapshot::pool_registry::PoolRegistry;
 use crate::snapshot::transition::Transition;
 use crate::snapshot::usage_totals::UsageTotals;
 pub use crate::snapshot::versioned::{Change, LockState, NodeChange, RequestChange, Versioned, WriteError};
-
-mod differences;
 
 pub use differences::LockChange;
 
