@@ -2,9 +2,9 @@
 
 #[path = "campaign.rs"]
 mod campaign;
-#[path = "../in_process_launcher/mod.rs"]
+#[path = "../../in_process_launcher/mod.rs"]
 mod in_process_launcher;
-#[path = "mod.rs"]
+#[path = "../mod.rs"]
 mod simulator;
 
 use std::path::PathBuf;
