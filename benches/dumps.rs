@@ -35,7 +35,7 @@ impl Handler<Dump> for Worker {
 }
 
 fn main() {
-    // `cargo test --benches` only checks that it runs.
+    // `cargo test --benches` only checks that the benchmark runs.
     let rounds = if std::env::args().any(|word| word == "--bench") { ROUNDS } else { 1 };
     System::new().block_on(async {
         let registry = DumpRegistry::default();

@@ -120,7 +120,7 @@ class ZooKeeper(Process):
 
 
 def write_config(path, zookeeper, tls, hosts, slots=1, checked_port=None):
-    """A static provider with this number of hosts; with `checked_port`, with a liveness check over SSH before each assignment."""
+    """A static provider with this number of hosts; with `checked_port`, hosts are checked over SSH before each assignment."""
     address, port = ("127.0.0.1", zookeeper.secure if tls else zookeeper.plain)
     lines = ["zookeeper-servers:", f"  - host: {address}", f"    port: {port}"]
     if tls:
@@ -152,7 +152,7 @@ class Cloud(Process):
         self.base = wait_for("the simulated cloud", lambda: next(
             (line.removeprefix("listening on ") for line in self.log.read_text().splitlines()
              if line.startswith("listening on ")), None))
-        # Its servers have no public address, and the reference fails a launch without a known address of the server.
+        # The servers have no public address, and the reference fails the launch of a server without a known address.
         self.clouds.write_text(self.clouds.read_text().replace("  simulated:\n", "  simulated:\n    private: true\n"))
 
     def state(self):
@@ -171,7 +171,7 @@ class Cloud(Process):
 
 
 def write_cloud_config(path, zookeeper, tls, checked_port=None):
-    """A provider of the simulated cloud, one label; with `checked_port`, host keys are gathered there."""
+    """A provider of the simulated cloud, one label; with `checked_port`, host keys are gathered from this port."""
     path = write_config(path, zookeeper, tls, 0)
     text = path.read_text().partition("providers:")[0]
     path.write_text(text + f"""providers:

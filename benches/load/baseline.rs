@@ -5,10 +5,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
+use testkit::load::process::{PERSISTENT, connect};
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
-
-use crate::process::{PERSISTENT, connect};
 
 /// Root of the transactions; no client watches it.
 const ROOT: &str = "/bench-bare";

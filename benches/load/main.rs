@@ -4,8 +4,6 @@
 //! (`cargo bench --bench handout`) the program starts the driver script `benches/run`, which sets everything up.
 
 mod baseline;
-mod consumer;
-mod process;
 mod scenarios;
 mod start;
 
@@ -78,7 +76,7 @@ enum Scenario {
         #[arg(long)]
         leave: bool,
     },
-    /// Waits until so many nodes are ready.
+    /// Waits until this many nodes are ready.
     Await {
         #[command(flatten)]
         target: Target,

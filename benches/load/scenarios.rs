@@ -5,17 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::{Target, baseline};
 use anyhow::ensure;
 use futures::StreamExt;
 use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
+use testkit::load::consumer::{Consumers, Fulfilled};
+use testkit::load::process::{PERSISTENT_SEQUENTIAL, connect, cpu_seconds};
 use tokio::time::Instant;
 use zookeeper_client::Client;
-
-use crate::consumer::{Consumers, Fulfilled};
-use crate::process::{PERSISTENT_SEQUENTIAL, connect, cpu_seconds};
-use crate::{Target, baseline};
 
 const NODES: &str = "/nodepool/nodes";
 
@@ -45,7 +44,7 @@ impl Measurement {
     }
 }
 
-/// The zxid of a transaction of our own. The difference of two counts the transactions in between.
+/// Creates a znode and returns the zxid. The difference of two such zxids counts the transactions in between.
 async fn current_zxid(client: &Client) -> anyhow::Result<i64> {
     let (stat, _) = client.create("/bench-mark-", b"", &PERSISTENT_SEQUENTIAL).await?;
     Ok(stat.czxid)
@@ -226,13 +225,15 @@ async fn wait_for_nodes(client: &Client, count: usize, timeout: Duration) -> any
     loop {
         // Counting the names is one small read; the records are read only when the number suffices.
         let listed = client.get_children(NODES).await.map_or(0, |(names, _)| names.len());
+        let mut found = format!("only {listed} of {count} nodes exist");
         if listed >= count {
             let ready = ready_nodes(client).await?.len();
             if ready >= count {
                 return Ok(());
             }
+            found = format!("only {ready} of {count} nodes are ready");
         }
-        ensure!(Instant::now() < deadline, "only {listed} of {count} nodes exist after {timeout:?}");
+        ensure!(Instant::now() < deadline, "{found} after {timeout:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

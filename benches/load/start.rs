@@ -5,17 +5,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Target;
 use anyhow::{Context, bail, ensure};
 use futures::future::try_join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use testkit::load::consumer::Consumers;
+use testkit::load::process::{PERSISTENT_SEQUENTIAL, connect};
 use tokio::time::Instant;
 use zookeeper_client::{AddWatchMode, Client, Error, EventType};
-
-use crate::Target;
-use crate::consumer::Consumers;
-use crate::process::{PERSISTENT_SEQUENTIAL, connect};
 
 const REQUESTS: &str = "/nodepool/requests";
 const NODES: &str = "/nodepool/nodes";
@@ -36,7 +35,7 @@ pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[S
     Ok(json!({"rounds": rounds, "best_s": seconds[0], "median_s": seconds[rounds / 2], "requests": requests}))
 }
 
-/// Resets ZooKeeper to so many open requests and no allocated nodes, as before the start of any launcher.
+/// Resets ZooKeeper to this many open requests and no allocated nodes, as before the start of any launcher.
 async fn reset_requests(client: &Arc<Client>, target: &Target, requests: usize) -> anyhow::Result<()> {
     let (names, _) = client.get_children(REQUESTS).await?;
     try_join_all(names.iter().map(|name| client.delete(&format!("{REQUESTS}/{name}"), None))).await?;

@@ -1,5 +1,5 @@
 //! Fuzz target: arbitrary text as clouds.yaml and its companions. The check is in `fuzz/inputs`, shared with
-//! `tests/fuzz_corpus.rs`.
+//! `tests/fuzz_corpus/main.rs`.
 #![no_main]
 
 #[path = "../inputs/clouds.rs"]

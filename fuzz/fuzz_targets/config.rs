@@ -1,5 +1,5 @@
 //! Fuzz target: arbitrary text as a configuration, with or without a secure file. The check is in `fuzz/inputs`, shared
-//! with `tests/fuzz_corpus.rs`.
+//! with `tests/fuzz_corpus/main.rs`.
 #![no_main]
 
 #[path = "../inputs/config.rs"]

@@ -1,5 +1,5 @@
 //! Fuzz target: bytes of connections to the embedded coordinator. The check is in `fuzz/inputs`, shared with
-//! `tests/fuzz_corpus.rs`.
+//! `tests/fuzz_corpus/main.rs`.
 #![no_main]
 
 #[path = "../inputs/frames.rs"]

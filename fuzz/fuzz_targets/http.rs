@@ -1,5 +1,5 @@
 //! Fuzz target: bytes of a connection to the web port. The check is in `fuzz/inputs`, shared with
-//! `tests/fuzz_corpus.rs`.
+//! `tests/fuzz_corpus/main.rs`.
 #![no_main]
 
 #[path = "../inputs/http.rs"]

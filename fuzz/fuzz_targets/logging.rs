@@ -1,4 +1,5 @@
-//! Fuzz target: arbitrary text as the file of `-l`. The check is in `fuzz/inputs`, shared with `tests/fuzz_corpus.rs`.
+//! Fuzz target: arbitrary text as the file of `-l`. The check is in `fuzz/inputs`, shared with
+//! `tests/fuzz_corpus/main.rs`.
 #![no_main]
 
 #[path = "../inputs/logging.rs"]

@@ -1,4 +1,5 @@
-//! Fuzz target: arbitrary znode bytes as records. The check is in `fuzz/inputs`, shared with `tests/fuzz_corpus.rs`.
+//! Fuzz target: arbitrary znode bytes as records. The check is in `fuzz/inputs`, shared with
+//! `tests/fuzz_corpus/main.rs`.
 #![no_main]
 
 #[path = "../inputs/records.rs"]

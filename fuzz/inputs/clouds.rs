@@ -1,12 +1,12 @@
-//! Arbitrary text as clouds.yaml, secure.yaml, profiles and variables: settings or an error with its position, no
-//! secret in either.
+//! Arbitrary text as clouds.yaml, secure.yaml, profiles and variables: the result is settings or an error with its
+//! position, and neither contains a secret.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use openstack_clouds::{CloudSelector, ConfigFiles, Environment, FileText, resolve};
 
-/// If it is only the value of a password or another secret key, no output may contain it.
+/// No output may contain this text if the input has it only as the value of a password or another secret key.
 const SECRET: &str = "hunter2";
 const KEYS: [&str; 5] = ["password", "token", "auth_token", "application_credential_secret", "OS_PASSWORD"];
 
@@ -58,7 +58,7 @@ pub fn check(data: &[u8]) {
     assert!(!shown.contains(SECRET) || !is_secret(text), "{shown}");
 }
 
-/// Whether each occurrence of it follows a secret key.
+/// Whether each occurrence of `SECRET` follows a secret key.
 fn is_secret(text: &str) -> bool {
     text.match_indices(SECRET).all(|(at, _)| {
         let before = text[..at].trim_end_matches(['\'', '"', ' ']);

@@ -16,7 +16,7 @@ const DRIVERS: &[&str] =
     &["aws", "example", "fake", "kubernetes", "metastatic", "openshiftpods", "openstack", "static", "test"];
 /// The text after this line is the secure file.
 const SEPARATOR: &str = "\n#secure\n";
-/// If only the secure file contains it, no output may contain it.
+/// No output may contain this text if only the secure file contains it.
 const SECRET: &str = "hunter2";
 const MAIN: &str = "np.yaml";
 const SECURE: &str = "secure.yaml";
@@ -71,7 +71,7 @@ fn check_diagnostics(diagnostics: &[Diagnostic], main: &str, secure: Option<&str
     }
 }
 
-/// Whether a text reveals the secret; keys and names are no secrets.
+/// Whether a text reveals the secret; keys and names are not secret.
 fn leaks_secret(shown: &str, main: &str, secure: Option<&str>) -> bool {
     let is_value = |at: usize, text: &str| {
         let is_key = text[at + SECRET.len()..].trim_start_matches(['\'', '"', ' ']).starts_with(':');

@@ -75,7 +75,7 @@ fn check_frames(data: &[u8]) {
 fn check_stream(stream: &[u8], chunk_size: usize) {
     let (whole, ended) = serve_stream(stream, MAX_STREAM_BYTES);
     let (chunked, ended_chunked) = serve_stream(stream, chunk_size);
-    // The server may close a chunked stream cleanly before the invalid bytes arrive that are an error in one piece.
+    // Invalid bytes that fail the whole stream may arrive after the server has closed a chunked stream cleanly.
     assert!(
         ended == ended_chunked || ended != CLEAN_END && ended_chunked == CLEAN_END,
         "{ended}, and in chunks {ended_chunked}"
@@ -108,7 +108,7 @@ fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
     frames
 }
 
-/// All bytes that a client receives that sends a stream in chunks and closes the connection, and the server's result.
+/// Sends a stream in chunks and closes the connection. Returns all bytes that the server sent, and its result.
 fn serve_stream(stream: &[u8], chunk_size: usize) -> (Vec<u8>, String) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without any I/O").block_on(async {

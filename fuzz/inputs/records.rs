@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use nodepool::actors::web::live_view;
+use nodepool::actors::web::live_view::{self, PageState};
 use nodepool_driver::driver::Driver;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_drivers::static_nodes;
@@ -21,6 +21,7 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
+use nodepool_model::report::event_history::EventHistory;
 use nodepool_model::report::image_status::{self, AgeFormat};
 use nodepool_model::report::{list, status};
 use nodepool_model::snapshot::{LockState, Snapshot};
@@ -37,8 +38,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use zookeeper_server::types::Stat;
 
-/// Paths of records, each with a document that a record changes if its first byte says so. Most records then concern
-/// our provider and its hosts. `#` is replaced by a unique number.
+/// Paths of records, each with a document. If the first byte of a record says so, the record replaces keys of the
+/// document, so that most records concern our provider and its hosts. `#` is replaced by a unique number.
 const DOCUMENTS: [(&str, &str); 11] = [
     (
         "/nodepool/nodes/#",
@@ -72,7 +73,7 @@ const DOCUMENTS: [(&str, &str); 11] = [
     (LOCK_PATH, ""),
 ];
 const LOCK_PATH: &str = "";
-/// Never rendered unless another part of the input contains it.
+/// Part of a document; not rendered unless the input contains it as well.
 const SECRET: &str = "hunter2";
 /// A pool decides nothing unless the snapshot contains its own registration.
 const OWN_POOL: &[u8] =
@@ -116,7 +117,7 @@ pub fn check(data: &[u8]) {
     assert!(is_written || !rendered.contains(SECRET), "{rendered}");
 }
 
-/// The document with its keys replaced by those of the record; the record itself if it is no object.
+/// The document with its keys replaced by those of the record; the record itself if it is not an object.
 fn changed(document: &str, record: &[u8]) -> Vec<u8> {
     let Ok(Value::Object(changes)) = serde_json::from_slice(record) else { return record.to_vec() };
     let Ok(mut merged) = serde_json::from_str::<Map<String, Value>>(document) else { panic!("ours are objects") };
@@ -204,8 +205,11 @@ fn decide(snapshot: &Snapshot) {
 
 /// All output of the snapshot for operators.
 fn rendered(snapshot: &Snapshot) -> String {
-    let full = live_view::full_update(1, snapshot);
-    let patch = live_view::patch(2, &Snapshot::default(), snapshot);
+    let mut history = EventHistory::new(NOW);
+    history.record_differences(&Snapshot::default(), snapshot, NOW);
+    let state = PageState { revision: 1, snapshot: Arc::new(snapshot.clone()), ended: history.ended_requests() };
+    let full = live_view::full_update(&state);
+    let patch = live_view::patch(&PageState::default(), &state);
     for text in [&full, &patch] {
         assert!(serde_json::from_str::<Value>(text).is_ok(), "the live page reads JSON, not {text}");
     }

@@ -1,4 +1,6 @@
 //! Loading of a configuration: defaults, inheritance, references, secure file, equality.
+//!
+//! The tests call the loader in process.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -115,6 +117,10 @@ fn missing_and_cyclic_parents_are_errors() {
     check_error(
         "diskimages: [{name: a, parent: bse}, {name: base}]",
         "KeyError: 'bse' (np.yaml:1:32): diskimage a has a parent that does not exist, did you mean base?",
+    );
+    check_error(
+        "diskimages: [{name: a, parent: b}, {name: b, abstract: true, parent: gone}]",
+        "KeyError: 'gone' (np.yaml:1:70): diskimage b has a parent that does not exist",
     );
     check_error("diskimages: [{name: a, parent: a}]", "diskimage a is its own ancestor");
     let cycle =

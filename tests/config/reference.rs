@@ -1,6 +1,8 @@
-//! The validator and loader of Nodepool 11 agree with ours on every configuration that it ships.
+//! Configurations compared with Nodepool 11: our validator and loader agree with the reference on every configuration
+//! that it ships, and on our test files.
 //!
-//! Needs a Python with `nodepool==11.0.0` and `cachetools`, named by `NODEPOOL_TEST_REFERENCE`.
+//! NODEPOOL_TEST_REFERENCE, which `tests/run` sets, names a Python with `nodepool==11.0.0` and `cachetools`. Without
+//! it, the tests are skipped.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -38,7 +40,7 @@ struct Verdict {
     facts: Value,
 }
 
-/// The verdicts; `None`, with a message, without a reference.
+/// The verdicts on all files; `None` if NODEPOOL_TEST_REFERENCE is not set.
 fn reference() -> Option<&'static [Verdict]> {
     static VERDICTS: OnceLock<Option<Vec<Verdict>>> = OnceLock::new();
     VERDICTS.get_or_init(run_reference).as_deref()
@@ -72,7 +74,7 @@ fn the_validator_accepts_and_rejects_what_the_reference_does() {
     for verdict in verdicts {
         let problems = validate(&verdict.text, &verdict.file, ALL_DRIVERS);
         let errors: Vec<String> = problems.iter().filter(|p| p.is_error()).map(ToString::to_string).collect();
-        // The reference's validator accepts files that its loader rejects; ours rejects them.
+        // The reference's validator accepts files that its loader rejects; our validator rejects them.
         let expected = verdict.validator != 0 || (!errors.is_empty() && deliberately_stricter(&verdict.file));
         if errors.is_empty() == expected {
             differences.push(format!("{}: reference {}, ours {errors:#?}", verdict.file, verdict.validator));
@@ -81,8 +83,8 @@ fn the_validator_accepts_and_rejects_what_the_reference_does() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Files of ours that document a stricter check than the reference's, and one of the reference.
-/// The latter is meant to be loaded with a secure file, and its ZooKeeper path is unusable.
+/// Whether our stricter check of this file is intended: the file documents such a check, or it is one file of the
+/// reference. The latter is meant to be loaded with a secure file, and its ZooKeeper path is unusable.
 fn deliberately_stricter(file: &str) -> bool {
     file.starts_with("tests/fixtures/config/stricter") || file == "secure_file_config.yaml"
 }
@@ -100,7 +102,7 @@ fn the_loader_resolves_files_as_the_reference_does() {
             (Ok(config), "ok") => {
                 let ours = facts(&config);
                 let theirs = comparable(verdict.facts.clone(), &ours);
-                // Values of unexpected types are converted here; the reference keeps them until it fails on them.
+                // Our loader converts values of unexpected types; the reference keeps them until it fails on them.
                 if ours != theirs && !verdict.file.ends_with("conversions.yaml") {
                     differences.push(format!("{}:\n  ours   {ours}\n  theirs {theirs}", verdict.file));
                 }
@@ -109,7 +111,7 @@ fn the_loader_resolves_files_as_the_reference_does() {
                 let errors: Vec<String> = problems.iter().filter(|p| p.is_error()).map(ToString::to_string).collect();
                 differences.push(format!("{}: only ours rejects it: {errors:#?}", verdict.file));
             }
-            // The drivers check the clouds themselves.
+            // Our drivers read and check clouds.yaml; our loader does not.
             (Ok(_), error) if error.contains("was not found") || error.contains("Auth plugin requires") => {}
             (Ok(_), error) => differences.push(format!("{}: only the reference rejects it: {error}", verdict.file)),
             (Err(_), _) => {}
@@ -118,7 +120,7 @@ fn the_loader_resolves_files_as_the_reference_does() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Removes the formats that only the reference has: those in clouds.yaml are read by our driver, not by the loader.
+/// Removes the formats that only the reference has: those of clouds.yaml are read by our driver, not by our loader.
 fn comparable(mut theirs: Value, ours: &Value) -> Value {
     for (name, image) in theirs["diskimages"].as_object_mut().unwrap() {
         let own = ours["diskimages"][name]["formats"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,7 @@
-//! The schema of `nodepool config-schema` and the validator agree, on files and on every small mutation of them.
+//! JSON Schema of `nodepool config-schema`: it agrees with the validator on files and on every small mutation of them.
+//!
+//! The tests call schema and validator in process. The files of Nodepool 11 need the Python environment of the
+//! reference, which `tests/run` provides.
 
 use std::process::Command;
 
@@ -9,6 +12,7 @@ use python_yaml::diagnostics::Diagnostic;
 use python_yaml::parse::parse;
 use python_yaml::tree::{YamlNode, YamlValue};
 use serde_json::{Value, json};
+use testkit::programs;
 
 /// The JSON document of a YAML node; `None` for values that JSON lacks.
 fn as_json(node: &YamlNode) -> Option<Value> {
@@ -43,7 +47,7 @@ fn diagnostics_of(root: &YamlNode) -> Vec<Diagnostic> {
     problems
 }
 
-/// Asserts that both accept or both reject the text, and returns which.
+/// Asserts that schema and validator both accept or both reject the text, and returns whether they accept it.
 fn verdicts_agree(validator: &Validator, what: &str, text: &str) -> bool {
     let Ok(root) = parse(text, &mut Vec::new()) else { return false };
     let Some(document) = as_json(&root) else { return false };
@@ -104,7 +108,7 @@ fn files() -> Vec<(String, String)> {
 
 /// The configurations that Nodepool 11 ships.
 fn upstream_files() -> Vec<(String, String)> {
-    let python = crate::support::real::setting("NODEPOOL_TEST_REFERENCE");
+    let python = testkit::real::setting("NODEPOOL_TEST_REFERENCE");
     let output = Command::new(python).args(["-B", "tests/fixtures/config/reference.py"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -140,7 +144,7 @@ fn schema_and_validator_agree_on_files_and_their_mutations() {
 
 #[test]
 fn schema_and_validator_agree_on_nodepool_11_files() {
-    if crate::support::real::skipped() {
+    if testkit::real::skipped() {
         return;
     }
     let validator = validator();
@@ -169,7 +173,7 @@ fn schema_names() -> impl Iterator<Item = &'static str> {
 
 #[test]
 fn the_command_prints_the_schema() {
-    let output = Command::new(env!("CARGO_BIN_EXE_nodepool")).arg("config-schema").output().unwrap();
+    let output = Command::new(programs::nodepool()).arg("config-schema").output().unwrap();
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && printed == configuration_schema());
 }

@@ -1,4 +1,7 @@
-//! What `config-validate` accepts and rejects, with the error texts that scripts match.
+//! Validation of a configuration: the files that `config-validate` accepts and rejects, with the error texts that
+//! scripts match.
+//!
+//! The tests call the validator in process. PROPTEST_CASES lengthens those with random texts.
 
 use nodepool_model::config::validate::validate;
 use proptest::prelude::*;
@@ -14,7 +17,7 @@ fn lines(problems: &[Diagnostic], severity: Severity) -> Vec<String> {
     problems.iter().filter(|problem| problem.severity == severity).map(ToString::to_string).collect()
 }
 
-/// Asserts exactly these errors, each by the beginning of its text. Without any the file is valid.
+/// Asserts exactly these errors, each by the beginning of its text. Without errors the file is valid.
 fn check(text: &str, expected: &[&str]) {
     let found = lines(&validate(text, "np.yaml", BUILT), Severity::Error);
     let found: Vec<&String> = found.iter().filter(|line| !line.starts_with("Schema validation failed")).collect();
@@ -22,7 +25,7 @@ fn check(text: &str, expected: &[&str]) {
     assert!(found.len() == expected.len() && all_expected, "{text}\nexpected {expected:#?}\nfound {found:#?}");
 }
 
-/// A label, and a provider of the driver with the given YAML below it.
+/// A configuration with a label and a provider of this driver. The given YAML completes the provider's section.
 fn provider(driver: &str, rest: &str) -> String {
     format!("labels: [{{name: a}}]\nproviders:\n- name: p\n  driver: {driver}\n{rest}")
 }

@@ -1,15 +1,15 @@
-//! Image builds: when a build starts, the arguments of its command, and the record of its result.
+//! Image builds: the conditions of their start, the arguments of the command, and the record of the result.
 
 use std::collections::BTreeSet;
 
-use crate::in_process_builder::{BuilderHarness, names};
-use crate::in_process_launcher::{on_real_time, until};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::time::Seconds;
 use nodepool_zk::locks::lock::{make_path, try_lock};
 use nodepool_zk::paths;
+use testkit::in_process_builder::{BuilderHarness, names};
+use testkit::in_process_launcher::{on_real_time, until};
 use zookeeper_server::types::CreateMode;
 
 #[test]
@@ -217,7 +217,7 @@ fn a_build_whose_record_was_deleted_is_cancelled() {
         let (id, _) = harness.builds("debian").await.remove(0);
         harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
         let image_path = format!("{}/images/debian-{id}", harness.folder.path().display());
-        until("its processes to end", async || !crate::in_process_builder::is_running(&image_path)).await;
+        until("its processes to end", async || !testkit::in_process_builder::is_running(&image_path)).await;
     });
 }
 
@@ -231,12 +231,12 @@ fn session_loss_cancels_a_build_and_kills_its_processes() {
         harness.zookeeper.expire(builder.session_id);
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
         let image_path = format!("{}/images/debian-", harness.folder.path().display());
-        until("its processes to end", async || !crate::in_process_builder::is_running(&image_path)).await;
+        until("its processes to end", async || !testkit::in_process_builder::is_running(&image_path)).await;
         assert_eq!(harness.builds("debian").await[0].1.state, BuildState::Building, "the next session cleans up");
     });
 }
 
-/// A cancelled build has gigabytes of temporary files and mounted file systems to clean up.
+// A cancelled build has gigabytes of temporary files and mounted file systems to clean up.
 #[test]
 fn a_build_cancelled_by_session_loss_may_clean_up() {
     on_real_time(async {
@@ -249,7 +249,7 @@ fn a_build_cancelled_by_session_loss_may_clean_up() {
         builder.running.await.unwrap();
         until("the build to exit", async || harness.path("exited").exists()).await;
         let image_path = format!("{}/images/debian-", harness.folder.path().display());
-        until("its processes to end", async || !crate::in_process_builder::is_running(&image_path)).await;
+        until("its processes to end", async || !testkit::in_process_builder::is_running(&image_path)).await;
     });
 }
 

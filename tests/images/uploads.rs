@@ -5,9 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::in_process_builder::image_cloud::ImageCloud;
-use crate::in_process_builder::{BuilderHarness, names};
-use crate::in_process_launcher::{on_real_time, until};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool::actors::runtime::clock;
@@ -19,6 +16,9 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_zk::locks::lock::try_lock;
 use nodepool_zk::paths;
 use python_yaml::diagnostics::Diagnostic;
+use testkit::in_process_builder::image_cloud::ImageCloud;
+use testkit::in_process_builder::{BuilderHarness, names};
+use testkit::in_process_launcher::{on_real_time, until};
 
 const DEBIAN: &str = "name: debian, formats: [raw], username: admin, python-path: /py, metadata: {a: top, b: top}";
 const TAKES_DEBIAN: &str = "name: one, cloud: c, diskimages: [{name: debian, meta: {b: own, flag: true}}]";
@@ -60,7 +60,7 @@ fn a_build_is_uploaded_to_every_provider_in_its_format() {
         assert_eq!(order.marks, marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
         let file = harness.path("images").join(format!("debian-{build}.qcow2"));
         assert_eq!((&order.file, order.size, order.format.as_str()), (&file, 6, "qcow2"));
-        // The command has written no checksums.
+        // The command writes no checksums, so the builder computes them.
         assert_eq!(order.md5.as_deref(), Some("4802fcebd761ca4f04c9a6320330fd10"));
         assert_eq!(order.sha256.as_ref().map(String::len), Some(64));
         let (key, record) = uploads.iter().find(|(key, _)| key.provider.as_str() == "two").unwrap();
@@ -185,7 +185,7 @@ fn an_invalid_image_name_format_creates_no_record() {
     });
 }
 
-// A crash during an upload, or between the upload and its record.
+// The builder crashed during the upload, or between the upload and the write of its record.
 #[test]
 fn an_upload_of_a_dead_builder_is_resumed() {
     on_real_time(async {
@@ -236,7 +236,7 @@ fn uploads_run_in_parallel_only_across_workers() {
     });
 }
 
-/// A cloud whose driver fails to open until a file that it reads exists.
+/// A cloud whose driver fails to open until the flag is set, as if clouds.yaml did not exist until then.
 struct DelayedDrivers {
     is_available: Arc<AtomicBool>,
     cloud: ImageCloud,
@@ -268,7 +268,7 @@ fn a_provider_that_starts_late_gets_its_uploads() {
     });
 }
 
-// Launchers used the older image until the clock had reached its timestamp.
+// Regression: launchers used the older image until the clock had reached its timestamp.
 #[test]
 fn an_upload_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {

@@ -1,13 +1,13 @@
-//! Unusually large trees on Apache ZooKeeper: the mirror reads them, and stays usable.
+//! Unusually large trees on Apache ZooKeeper: the mirror reads them and remains usable.
 
-use crate::support::real;
 use bytes::Bytes;
 use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::mirror::mirror::Mirror;
+use testkit::real;
 use zookeeper_server::types::{CreateMode, Op};
 
-/// So many names make a reply of about 2 MB, twice ZooKeeper's maximum for a request.
+/// Number of directories whose names make a reply of about 2 MB, twice ZooKeeper's maximum for a request.
 const DIRECTORIES: usize = 100_000;
 
 async fn connection() -> Zk {

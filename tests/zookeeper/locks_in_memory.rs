@@ -21,14 +21,16 @@ async fn contenders(zk: &Zk) -> Vec<String> {
     lock::contenders(zk, LOCK).await.unwrap()
 }
 
-/// Runs background tasks until the lock directory has so many contenders.
+/// Runs background tasks until the lock directory has `count` contenders.
 async fn settles_at(zk: &Zk, count: usize) {
     let settled = async {
         while contenders(zk).await.len() != count {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), settled).await.unwrap_or_else(|_| panic!("never {count} contenders"));
+    tokio::time::timeout(Duration::from_secs(60), settled)
+        .await
+        .unwrap_or_else(|_| panic!("the lock never has {count} contenders"));
 }
 
 #[tokio::test]

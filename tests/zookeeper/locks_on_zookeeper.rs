@@ -1,19 +1,19 @@
 //! Locks shared with kazoo on Apache ZooKeeper: mutual exclusion, fairness, no leaked contenders.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::real::python::{self, Interpreter, Script};
-use crate::support::real::zookeeper::{self, Server};
-use crate::support::{real, wait};
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use nodepool_zk::locks::lock;
 use nodepool_zk::{Connection, Zk, paths};
 use serde_json::json;
-use std::sync::Arc;
+use testkit::real::python::{self, Interpreter, Script};
+use testkit::real::zookeeper::{self, Server};
+use testkit::{real, wait};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Our client and a kazoo below a common chroot.
+/// Our client and a kazoo process, below a common chroot.
 struct KazooPair {
     zk: Arc<RealConnection>,
     kazoo: Script,
@@ -36,7 +36,10 @@ impl KazooPair {
     }
 
     async fn has_contenders(&self, directory: &str, count: usize) {
-        wait::until("contenders", TIMEOUT, async || self.contenders(directory).await.len() == count).await;
+        wait::until("the expected number of contenders", TIMEOUT, async || {
+            self.contenders(directory).await.len() == count
+        })
+        .await;
     }
 }
 
@@ -99,7 +102,7 @@ async fn our_locks_and_kazoo_locks_share_one_fifo_queue() {
     pair.has_contenders(&directory, 3).await;
     let last = tokio::spawn({
         let (zk, directory) = (pair.zk(), directory.clone());
-        async move { lock::lock_within(&zk, &directory, "nl01-2", TIMEOUT).await.unwrap().expect("in time") }
+        async move { lock::lock_within(&zk, &directory, "nl01-2", TIMEOUT).await.unwrap().expect("acquired in time") }
     });
     pair.has_contenders(&directory, 4).await;
     let listed = pair.kazoo.call(json!({"do": "contenders", "path": directory})).await;
@@ -129,14 +132,14 @@ async fn lock_timeouts_of_both_clients_leave_no_contender() {
     let waited = lock::lock_within(&pair.zk(), &directory, "", Duration::from_millis(300)).await.unwrap();
     assert!(waited.is_none());
     assert_eq!(pair.contenders(&directory).await.len(), 1);
-    // An attempt that is cancelled while it waits.
+    // An attempt that is cancelled while it waits leaves no contender either.
     let zk = pair.zk();
     let cancelled = tokio::time::timeout(Duration::from_millis(100), lock::lock(&zk, &directory, "")).await;
     assert!(cancelled.is_err());
     pair.has_contenders(&directory, 1).await;
     // A killed kazoo holds the lock until its session expires; a broken lock is free immediately.
     assert!(lock::break_lock(&pair.zk(), &directory).await.unwrap());
-    let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("free");
+    let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("a broken lock is free");
     let in_vain = json!({"do": "acquire", "path": directory, "timeout": 0.3});
     let mut other = kazoo(&pair.address);
     assert_eq!(other.call(in_vain).await, json!(false));

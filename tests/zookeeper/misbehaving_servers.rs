@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::support::real::zookeeper::{Ensemble, Options};
-use crate::support::{real, wait};
 use bytes::Bytes;
 use nodepool_zk::client::{ConnectOptions, ServerAddress as Address, connect};
 use nodepool_zk::{Connection, SessionState};
+use testkit::real::zookeeper::{Ensemble, Options};
+use testkit::{real, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use zookeeper_server::types::{CreateMode, ZkError};
@@ -90,7 +90,7 @@ async fn a_server_that_is_not_zookeeper_is_rejected_with_a_reason() {
     for (behavior, words) in cases {
         let options = start(behavior).await;
         let ended = tokio::time::timeout(Duration::from_secs(20), connect(options)).await;
-        let error = ended.unwrap_or_else(|_| panic!("{behavior:?} hangs")).err().expect("not ZooKeeper").to_string();
+        let error = ended.unwrap_or_else(|_| panic!("{behavior:?} hangs")).err().expect("it is rejected").to_string();
         assert!(error.contains(words), "{behavior:?}: {error}");
     }
 }
@@ -144,7 +144,7 @@ async fn a_read_only_server_is_reported_and_retried() {
     })
     .await;
     let last = ConnectOptions { servers: vec![options.servers[2].clone()], ..options };
-    let refused = connect(last).await.err().expect("not with a read-only server").to_string();
+    let refused = connect(last).await.err().expect("a read-only server is rejected").to_string();
     assert!(refused.contains("the server is read-only: it has lost its ensemble"), "{refused}");
     assert_eq!(*zk.session().borrow(), SessionState::Suspended);
     let set = zk.set("/mine", Bytes::new(), -1).await;

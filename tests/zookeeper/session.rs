@@ -1,14 +1,14 @@
-//! The client on Apache ZooKeeper: the store contract, chroots, lost connections, expired sessions.
+//! Client on Apache ZooKeeper: its contract, chroots, lost connections, expired sessions.
 
 use std::time::Duration;
 
-use crate::support::real::zookeeper::{Ensemble, Options, Server};
-use crate::support::{real, wait};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use nodepool_zk::client::{self, ConnectError, ConnectOptions, connect, connect_until};
 use nodepool_zk::{Connection, Reply, SessionState, Zk};
+use testkit::real::zookeeper::{Ensemble, Options, Server};
+use testkit::{real, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zookeeper_server::types::{CreateMode, EventKind, ZkError};
 
@@ -48,7 +48,7 @@ async fn server_of_session(ensemble: &Ensemble, session_id: i64) -> usize {
 
 struct RealClient(ConnectOptions);
 
-impl crate::zk_contract::Server for RealClient {
+impl testkit::zk_contract::Server for RealClient {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let options = self.0.clone();
         async move {
@@ -65,9 +65,9 @@ async fn the_client_fulfils_the_contract_with_and_without_a_chroot() {
         return;
     }
     let server = Server::start(settings()).await;
-    crate::zk_contract::run(&RealClient(options_of(&server.address()))).await;
+    testkit::zk_contract::run(&RealClient(options_of(&server.address()))).await;
     // A missing chroot is created.
-    crate::zk_contract::run(&RealClient(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) }))
+    testkit::zk_contract::run(&RealClient(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) }))
         .await;
     let outside = connect(options_of(&server.address())).await.unwrap();
     let (names, _) = outside.children("/np").await.unwrap();
@@ -159,7 +159,7 @@ async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
     // Followers drop their clients during an election, so this is always a new connection, too.
     harness.assert_usable(options.clone()).await;
     ensemble.start_again(leader).await;
-    // A follower that hangs with open connections, as with a network that drops packets.
+    // A follower hangs with open connections, as behind a network that drops packets.
     let leader = ensemble.leader().await;
     let mut servers = options.servers.clone();
     let mut home = server_of_session(&ensemble, harness.session_id).await;
@@ -298,7 +298,7 @@ async fn connecting_retries_until_success_or_cancellation() {
     let waiting = tokio::spawn(connect_until(options, std::future::pending()));
     server.start_again().await;
     let connected = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap().unwrap();
-    connected.expect("not cancelled").close().await;
+    connected.expect("the attempt is not cancelled").close().await;
 }
 
 /// The client has its own threads, so its session does not depend on the arbiter that created it.

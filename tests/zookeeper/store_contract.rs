@@ -1,11 +1,12 @@
-//! The store contract: the same cases for every implementation.
+//! Contract of a ZooKeeper connection, on the in-memory store and on the embedded server. `tests/zookeeper/session.rs`
+//! runs the same cases on Apache ZooKeeper.
 
-use crate::zk_contract::Server;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::memory::MemoryZooKeeper;
+use testkit::zk_contract::Server;
 
 struct InMemoryClient(MemoryZooKeeper);
 
@@ -32,18 +33,18 @@ impl Server for RealClient {
 
 #[tokio::test]
 async fn the_memory_store_fulfils_the_contract() {
-    crate::zk_contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
+    testkit::zk_contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_store_fulfils_the_contract_on_paused_time() {
-    crate::zk_contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
+    testkit::zk_contract::run(&InMemoryClient(MemoryZooKeeper::new())).await;
 }
 
 #[tokio::test]
 async fn the_embedded_server_fulfils_the_contract_over_tcp() {
     let directory = tempfile::tempdir().unwrap();
-    let server = crate::embedded_zk::start(directory.path()).await;
-    crate::zk_contract::run(&RealClient(crate::embedded_zk::client(server.address().port()))).await;
+    let server = testkit::embedded_zk::start(directory.path()).await;
+    testkit::zk_contract::run(&RealClient(testkit::embedded_zk::client(server.address().port()))).await;
     server.stop().await;
 }

@@ -1,15 +1,15 @@
-//! TLS to Apache ZooKeeper: accepted certificates, and errors that name the cause and the file or server.
+//! TLS connections to Apache ZooKeeper: accepted certificates, and errors that name the cause and the file or server.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::support::real;
-use crate::support::real::tls::file;
-use crate::support::real::zookeeper::{Options, Server};
 use bytes::Bytes;
 use nodepool_model::config::TlsFiles;
 use nodepool_zk::Connection;
 use nodepool_zk::client::{self, ConnectOptions, HostNames, Tls, connect, connect_until};
+use testkit::real;
+use testkit::real::tls::file;
+use testkit::real::zookeeper::{Options, Server};
 use zookeeper_server::types::CreateMode;
 
 fn files() -> TlsFiles {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_saphyr::granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, Tag};
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, Tag};
 
 use crate::diagnostics::Diagnostic;
 use crate::scalar::{Position, Scalar, resolve};
@@ -53,7 +53,7 @@ pub fn parse(text: &str, problems: &mut Vec<Diagnostic>) -> Result<YamlNode, Dia
     Ok(builder.root.unwrap_or(YamlNode::new(Position { line: 1, column: 1 }, YamlValue::Null)))
 }
 
-/// PyYAML adds no line break to a block scalar that ends with the file.
+/// Removes the last line break of a block scalar that ends with the file: PyYAML adds none there.
 fn without_last_break(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Scalar(text, style @ (ScalarStyle::Literal | ScalarStyle::Folded), anchor, tag) => {
@@ -73,7 +73,7 @@ fn syntax_help(text: &str, position: Position) -> String {
     if line.trim_start_matches(' ').starts_with('\t') {
         return "indent with spaces; YAML does not allow tabs there".to_owned();
     }
-    "not YAML at or before this place".to_owned()
+    "invalid YAML at or before this position".to_owned()
 }
 
 fn position_of(marker: &Marker) -> Position {
@@ -148,7 +148,7 @@ impl Builder<'_> {
     fn on_event(&mut self, event: Event<'_>, at: Position) -> Result<(), Diagnostic> {
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
-                let help = "a second document starts here; put everything into one";
+                let help = "a second document starts here; put everything into one document";
                 Err(Diagnostic::error(at, "expected a single document in the stream").help(help))
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -310,7 +310,7 @@ fn merge_sources(node: YamlNode) -> Result<Vec<Vec<(YamlKey, YamlNode)>>, Diagno
     let entries = nodes.into_iter().map(|node| match node.value {
         YamlValue::Map(entries) => Ok(entries),
         other => Err(Diagnostic::error(at, "expected a mapping or list of mappings for merging")
-            .help(format!("<< was given {}", other.type_name()))),
+            .help(format!("<< cannot be {}", other.type_name()))),
     });
     entries.collect()
 }
@@ -324,7 +324,8 @@ fn key_of(node: YamlNode) -> Result<YamlKey, Diagnostic> {
         YamlValue::Bool(value) => (value.to_string(), KeyKind::Bool),
         YamlValue::Null => ("null".to_owned(), KeyKind::Null),
         YamlValue::List(_) | YamlValue::Map(_) => {
-            return Err(Diagnostic::error(node.at, "found unhashable key").help("a key must be a single word"));
+            return Err(Diagnostic::error(node.at, "found unhashable key")
+                .help("a key must be a scalar, not a list or a mapping"));
         }
     };
     Ok(YamlKey { at: node.at, text, kind })
@@ -361,8 +362,7 @@ fn unknown_tag(at: Position) -> Diagnostic {
 }
 
 fn too_deep(at: Position) -> Diagnostic {
-    Diagnostic::error(at, "nested too deeply")
-        .help(format!("more than {MAX_DEPTH} lists and mappings inside each other"))
+    Diagnostic::error(at, "nested too deeply").help(format!("more than {MAX_DEPTH} nested lists and mappings"))
 }
 
 #[cfg(test)]

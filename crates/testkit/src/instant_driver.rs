@@ -1,0 +1,92 @@
+//! Instant driver: a cloud in memory whose instances run at once, and which records its notifications.
+
+use std::sync::{Arc, Mutex};
+
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::{LaunchOrder, Notification};
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Resources;
+use nodepool_model::records::time::Seconds;
+use python_yaml::diagnostics::Diagnostic;
+
+pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
+    fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
+    cloud-image: image, flavor-name: Fake Flavor}]\n";
+
+pub type Notifications = Arc<Mutex<Vec<Notification>>>;
+
+/// The launch configuration of a pool `main` with a label `a`.
+pub fn launching() -> LaunchConfig {
+    let label = LaunchLabel {
+        need: Some(Resources::none().with("instances", 1.0)),
+        image: LabelImage::Cloud("image".to_owned()),
+        login: Login::default(),
+        host_key_checking: false,
+        console_log: false,
+        unavailable: None,
+    };
+    LaunchConfig {
+        attempts: 1,
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
+        zones: Vec::new(),
+        unused_resources: UnusedResourcePolicy::default(),
+        labels: [("main".into(), [("a".into(), label)].into())].into(),
+    }
+}
+
+/// A cloud whose instances are running at once.
+struct InstantCloud {
+    instances: Mutex<Vec<Instance>>,
+    notifications: Notifications,
+}
+
+impl SimpleAdapter for InstantCloud {
+    const WANTS_NOTIFICATIONS: bool = true;
+
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        let id = ExternalId::text(order.hostname.clone());
+        let mut instance = Instance::new(id.clone());
+        (instance.state, instance.metadata) = (InstanceState::Running, order.metadata.clone());
+        self.instances.lock().unwrap().push(instance);
+        Ok(id)
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.instances.lock().unwrap().retain(|instance| instance.external_id != *id);
+        Ok(())
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Ok(self.instances.lock().unwrap().clone())
+    }
+
+    fn launching(&self) -> LaunchConfig {
+        launching()
+    }
+
+    fn on_notification(&self, notification: &Notification) {
+        self.notifications.lock().unwrap().push(notification.clone());
+    }
+}
+
+pub struct InstantDriver(pub Notifications);
+
+impl ExtraDrivers for InstantDriver {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["fake"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
+        let adapter = InstantCloud { instances: Mutex::default(), notifications: self.0.clone() };
+        Ok(start.with(Simple::new(section.name.clone(), adapter)))
+    }
+}

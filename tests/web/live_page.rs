@@ -1,0 +1,524 @@
+//! Live page of a real launcher in a real browser: its content, updates, escaping of markup, and an empty console.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::browser::{Browser, Viewport};
+use bytes::Bytes;
+use nodepool_zk::Connection;
+use nodepool_zk::client::RealConnection;
+use testkit::daemon_process::{Coordinator, Daemon, WorkDir};
+use zookeeper_server::types::CreateMode;
+
+const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900, dark: false };
+const DESKTOP_DARK: Viewport = Viewport { name: "desktop-dark", width: 1280, height: 900, dark: true };
+const PHONE: Viewport = Viewport { name: "phone", width: 390, height: 844, dark: false };
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver: fake\n  cloud: fake\n  region-name: r\n\
+    \x20 cloud-images: [{name: fake-image-id, username: zuul}]\n  pools:\n  - name: main\n    max-servers: 3\n\
+    \x20   host-key-checking: false\n    labels: [{name: small, cloud-image: fake-image-id, min-ram: 1}]\n";
+
+struct LivePageHarness {
+    work_dir: WorkDir,
+    zk: Arc<RealConnection>,
+    _launcher: Daemon,
+    _coordinator: Coordinator,
+}
+
+impl LivePageHarness {
+    async fn new() -> Self {
+        let work_dir = WorkDir::new("");
+        let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
+        let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+        work_dir.configure(&(servers + CONFIG));
+        let launcher = work_dir.launcher(&["-f"]);
+        work_dir.wait_until_ready().await;
+        let zk = coordinator.session().await;
+        Self { work_dir, zk, _launcher: launcher, _coordinator: coordinator }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/{path}", self.work_dir.web_port.number)
+    }
+
+    async fn put(&self, path: &str, record: &str) {
+        for (slash, _) in path.match_indices('/').skip(1) {
+            let _ = self.zk.create(&path[..slash], Bytes::new(), CreateMode::Persistent).await;
+        }
+        let data = Bytes::copy_from_slice(record.as_bytes());
+        if self.zk.exists(path).await.unwrap().is_some() {
+            self.zk.set(path, data, -1).await.unwrap();
+        } else {
+            self.zk.create(path, data, CreateMode::Persistent).await.unwrap();
+        }
+    }
+
+    /// Writes a node of a provider without a pool, which no launcher changes.
+    async fn put_node(&self, number: u32, state: &str, more: &str) {
+        let record = format!(
+            r#"{{"state": "{state}", "state_time": 1700000000.0, "provider": "elsewhere", "pool": "main", "type": ["small"]{more}}}"#
+        );
+        self.put(&format!("/nodepool/nodes/{number:010}"), &record).await;
+    }
+}
+
+async fn assert_console_is_empty(browser: &Browser) {
+    let messages: Vec<String> =
+        browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
+    assert!(messages.is_empty(), "{messages:#?}");
+}
+
+async fn check_all_views(harness: &LivePageHarness, screen: Viewport) {
+    let browser = Browser::start(screen).await;
+    for view in ["", "nodes", "requests", "images", "providers", "node/0000000001"] {
+        browser.open(&harness.url(&format!("#/{view}"))).await;
+        browser.wait_for_text("live").await;
+        if view.is_empty() {
+            let tile = "return document.querySelector('.tile.tone-in-use b')?.textContent";
+            testkit::wait::until("the number of nodes in use", TIMEOUT, async || browser.run(tile).await == "2").await;
+        }
+        let shown = match view {
+            "" | "nodes" => "in-use",
+            "requests" => "Requests",
+            "images" => "debian",
+            "providers" => "lab",
+            _ => "Record",
+        };
+        browser.wait_for_text(shown).await;
+        // Only elements that scroll by themselves are wider than the screen.
+        let wider =
+            browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
+        assert_eq!(wider.as_f64(), Some(0.0), "{} on {}", view, screen.name);
+        let violations = browser.accessibility_violations().await;
+        assert!(violations.is_empty(), "{view} on {}: {violations:#?}", screen.name);
+        let name = format!("{}-{}", screen.name, view.split('/').next().unwrap());
+        browser.screenshot(name.trim_end_matches('-')).await;
+    }
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn every_view_fits_desktop_dark_mode_and_phone() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    for (number, state) in ["ready", "in-use", "building", "hold", "deleting", "in-use"].into_iter().enumerate() {
+        harness.put_node(number as u32, state, r#", "comment": "a comment", "interface_ip": "203.0.113.7""#).await;
+    }
+    let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
+    harness.put(build, r#"{"state": "ready", "state_time": 1700000000.0, "builder": "nb01", "formats": "raw"}"#).await;
+    let upload = r#"{"state": "ready", "state_time": 1700000000.0, "external_id": "x", "external_name": "debian-1"}"#;
+    harness.put(&format!("{build}/providers/elsewhere/images/0000000001"), upload).await;
+    let request = r#"{"state": "fulfilled", "state_time": 1700000000.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
+    harness.put("/nodepool/requests/200-0000000007", request).await;
+    for screen in [DESKTOP, DESKTOP_DARK, PHONE] {
+        check_all_views(&harness, screen).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_are_shown_without_a_page_reload() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("#/nodes")).await;
+    browser.wait_for_text("0000000001").await;
+    browser.run("window.untouched = true").await;
+    harness.put_node(2, "building", "").await;
+    browser.wait_for_text("0000000002").await;
+    harness.put_node(2, "in-use", "").await;
+    browser.wait_for_text("in-use").await;
+    // The keyboard opens the search, and fills it.
+    browser.press("/").await;
+    browser.press("0000000002").await;
+    browser.wait_for_text_removed("0000000001").await;
+    browser.wait_for_text("1 of 2 nodes").await;
+    harness.zk.delete("/nodepool/nodes/0000000002", -1).await.unwrap();
+    browser.wait_for_text_removed("0000000002").await;
+    assert_eq!(browser.run("return window.untouched === true").await, true);
+    // The history of a deleted node is shown.
+    browser.open(&harness.url("#/node/0000000002")).await;
+    browser.wait_for_text("It was deleted.").await;
+    let text = browser.text().await;
+    assert!(text.contains("building") && text.contains("in-use"), "{text}");
+    // The page of a waiting request shows the reasons.
+    harness
+        .put(
+            "/nodepool/requests/200-0000000001",
+            r#"{"state": "requested", "state_time": 1700000000.0, "node_types": ["small", "small", "small", "small"], "requestor": "zuul", "nodes": [], "declined_by": ["other-launcher"]}"#,
+        )
+        .await;
+    browser.open(&harness.url("#/request/200-0000000001")).await;
+    browser.wait_for_text("Verdicts of the pools of this launcher").await;
+    browser.wait_for_text("lab-main").await;
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn markup_is_shown_as_text() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    let nasty = r#"<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>"#;
+    harness.put_node(1, "ready", &format!(r#", "comment": "{nasty}", "hostname": "{nasty}""#)).await;
+    harness
+        .put(
+            "/nodepool/requests/200-0000000001",
+            &format!(r#"{{"state": "failed", "state_time": 1.0, "node_types": ["{nasty}"], "requestor": "{nasty}", "event_id": "{nasty}"}}"#),
+        )
+        .await;
+    harness.put(r"/nodepool/images/<b>image<b>", "").await;
+    let browser = Browser::start(DESKTOP).await;
+    for view in ["", "nodes", "requests", "images", "node/0000000001", "request/200-0000000001"] {
+        browser.open(&harness.url(&format!("#/{view}"))).await;
+        browser.wait_for_text("live").await;
+        match view {
+            "images" => browser.wait_for_text("<b>image<b>").await,
+            "" => {}
+            _ => browser.wait_for_text("onerror=").await,
+        }
+        let found = browser.run("return [window.hacked === undefined, document.querySelectorAll('main img, main script, main b:not(.tile b)').length]").await;
+        assert_eq!(found, serde_json::json!([true, 0]), "{view}");
+    }
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn a_page_without_its_launcher_says_so_and_reconnects() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let mut harness = LivePageHarness::new().await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("")).await;
+    browser.wait_for_text("live").await;
+    harness._launcher.kill();
+    browser.wait_for_text("no connection to the launcher").await;
+    harness._launcher = harness.work_dir.launcher(&["-f"]);
+    harness.work_dir.wait_until_ready().await;
+    harness.put_node(5, "hold", "").await;
+    testkit::wait::until("the page to reconnect", TIMEOUT, async || {
+        let text = browser.text().await;
+        text.contains("live") && text.contains("hold")
+    })
+    .await;
+    browser.quit().await;
+}
+
+/// The most frequent failure of a launcher: its session expires, and it starts another one.
+#[tokio::test]
+async fn an_open_page_continues_across_a_new_session() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let mut harness = LivePageHarness::new().await;
+    for number in 1..30 {
+        harness.put_node(number, "ready", "").await;
+    }
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("#/nodes")).await;
+    browser.wait_for_text("29 nodes").await;
+    browser.run("window.untouched = true").await;
+    harness._coordinator.stop().await;
+    browser.wait_for_text("ZooKeeper is not responding").await;
+    // A server without sessions and nodes.
+    let empty = harness.work_dir.path("another coordinator");
+    harness._coordinator.start_again(&empty).await;
+    harness.zk = harness._coordinator.session().await;
+    browser.wait_for_text_removed("ZooKeeper is not responding").await;
+    browser.wait_for_text_removed("0000000029").await;
+    harness.put_node(77, "ready", "").await;
+    browser.wait_for_text("0000000077").await;
+    browser.wait_for_text("1 node").await;
+    assert_eq!(browser.run("return window.untouched === true").await, true);
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+/// Records and addresses may have any content. A malformed record hides no other record.
+#[tokio::test]
+async fn malformed_records_do_not_hide_others() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    let record =
+        r#"{"state": "ready", "state_time": 1e18, "provider": "elsewhere", "pool": "main", "type": ["small"]}"#;
+    harness.put("/nodepool/nodes/0000000001", record).await;
+    harness.put_node(2, "hold", "").await;
+    let request = r#"{"state": "fulfilled", "state_time": 1e300, "created_time": 1e300, "node_types": ["small"], "requestor": "odd", "nodes": []}"#;
+    harness.put("/nodepool/requests/200-0000000001", request).await;
+    let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
+    harness.put(build, r#"{"state": "ready", "state_time": 1e18, "builder": "nb01", "formats": "raw"}"#).await;
+    let browser = Browser::start(DESKTOP).await;
+    for (view, texts) in [
+        ("nodes", ["0000000001", "0000000002"]),
+        ("requests", ["200-0000000001", "odd"]),
+        ("images", ["debian", "nb01"]),
+        ("node/0000000001", ["Record", "elsewhere"]),
+        ("request/200-0000000001", ["Record", "odd"]),
+        ("node/%", ["There is no such page", "To the overview"]),
+        ("constructor", ["There is no such page", "To the overview"]),
+        ("toString", ["There is no such page", "To the overview"]),
+        ("", ["all nodes", "hold"]),
+    ] {
+        browser.open(&harness.url(&format!("#/{view}"))).await;
+        // A change of the fragment alone does not load the page.
+        browser.run("location.reload()").await;
+        browser.wait_for_text("live").await;
+        for text in texts {
+            browser.wait_for_text(text).await;
+        }
+    }
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+/// Script between the page and its launcher: replaces replies by prefix of their address, and drops events.
+const INTERPOSER: &str = r"
+    window.between = { stubs: {}, ignored: new Set(), missed: 0, requests: 0 };
+    const realFetch = window.fetch;
+    window.fetch = (address, options) => {
+        const real = () => realFetch(address, options);
+        const stub = Object.keys(between.stubs).find((start) => String(address).startsWith(start));
+        return stub ? between.stubs[stub](real) : real();
+    };
+    window.EventSource = class extends EventSource {
+        constructor(address) { super(address); between.stream = this; }
+        addEventListener(name, listener) {
+            super.addEventListener(name, (event) => { if (between.ignored.has(name)) between.missed += 1; else listener(event); });
+        }
+    };
+    between.hold = () => new Promise((release) => { between.release = release; });
+";
+
+async fn open_interposed(harness: &LivePageHarness, view: &str, script: &str) -> Browser {
+    let browser = Browser::start(DESKTOP).await;
+    browser.run_before_page_scripts(&format!("{INTERPOSER}{script}")).await;
+    browser.open(&harness.url(view)).await;
+    browser
+}
+
+/// Waits until the condition holds in the page.
+async fn wait_until_true(browser: &Browser, condition: &str) {
+    let script = format!("return Boolean({condition})");
+    testkit::wait::until(condition, TIMEOUT, async || browser.run(&script).await == true).await;
+}
+
+/// Waits until the launcher's API includes the node.
+async fn wait_until_api_shows(harness: &LivePageHarness, id: &str) {
+    let is_shown = async || harness.work_dir.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
+    testkit::wait::until("the node to be in /api/state", TIMEOUT, is_shown).await;
+}
+
+#[tokio::test]
+async fn a_failed_load_is_retried_while_the_stream_is_open() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    let fails = r"between.stubs['/api/state'] = (real) => {
+        between.requests += 1;
+        return between.requests < 3 ? Promise.reject(new TypeError('cut off')) : real();
+    };";
+    let browser = open_interposed(&harness, "#/nodes", fails).await;
+    browser.wait_for_text("the server does not respond, retrying").await;
+    browser.wait_for_text("0000000001").await;
+    browser.wait_for_text_removed("retrying").await;
+    // A failed reload is retried as well; the known state stays visible meanwhile.
+    browser.run("between.requests = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
+    browser.wait_for_text("the server does not respond, retrying").await;
+    assert!(browser.text().await.contains("0000000001"));
+    harness.put_node(2, "ready", "").await;
+    browser.wait_for_text("0000000002").await;
+    browser.wait_for_text_removed("retrying").await;
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn a_late_older_reply_changes_nothing() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000001").await;
+    let late_reply = r"between.stubs['/api/state'] = async (real) => {
+        between.requests += 1;
+        const own = between.requests;
+        const reply = await real();
+        if (own === 1) await between.hold();
+        return reply;
+    };";
+    let browser = open_interposed(&harness, "#/nodes", late_reply).await;
+    wait_until_true(&browser, "between.release").await;
+    harness.put_node(2, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000002").await;
+    browser.run("between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
+    browser.wait_for_text("0000000002").await;
+    browser.run("between.release()").await;
+    harness.put_node(3, "ready", "").await;
+    browser.wait_for_text("0000000003").await;
+    browser.wait_for_text("3 nodes").await;
+    // A regression of the state would be detected as a gap and cause another load.
+    assert_eq!(browser.run("return between.requests").await, 2);
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn a_lost_patch_is_detected_by_the_next_one() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    let browser = open_interposed(&harness, "#/nodes", "").await;
+    browser.wait_for_text("0000000001").await;
+    browser.run("between.ignored.add('patch')").await;
+    harness.put_node(2, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000002").await;
+    wait_until_true(&browser, "between.missed").await;
+    assert!(!browser.text().await.contains("0000000002"));
+    browser.run("between.ignored.clear()").await;
+    harness.put_node(3, "ready", "").await;
+    browser.wait_for_text("0000000003").await;
+    browser.wait_for_text("0000000002").await;
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+/// Metrics may be from launchers of other versions, and records may lack fields.
+#[tokio::test]
+async fn partial_data_is_shown() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000001").await;
+    let incomplete = r"
+    between.ignored.add('metrics');
+    between.stubs['/api/metrics'] = async (real) => {
+        const metrics = await (await real()).json();
+        metrics.launchers.unshift({ launcher: 'bare', providers: [{ name: 'barest' }, null] }, { launcher: 'silent' }, null,
+            { launcher: 'odd', providers: [{ name: 'oddest', quotas: [{}, null], pools: [{}, null], nodes: 7, calls: { count: 'many' } },
+                { name: 'worst', pools: 1, quotas: 'none', refreshed_at: 1e300, calls: null, nodes: { ready: null } }] });
+        metrics.reasons = {};
+        return new Response(JSON.stringify(metrics));
+    };
+    between.stubs['/api/state'] = async (real) => {
+        const state = await (await real()).json();
+        state.nodes.unshift(['0000000000', 'ready', null, null, null, null, null, false, null, null, null, null]);
+        state.requests.push(['200-0000000009', 'requested', null, 'zuul', ['small'], [], [], null, 0, 1e300],
+            ['constructor', 'requested', 1, 'zuul', null, null, [], null, null, null]);
+        return new Response(JSON.stringify(state));
+    };";
+    let browser = Browser::start(DESKTOP).await;
+    browser.run_before_page_scripts(&format!("{INTERPOSER}{incomplete}")).await;
+    for (view, texts) in [
+        ("providers", ["barest", "silent", "oddest", "worst", "lab"]),
+        ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
+        (
+            "requests",
+            ["200-0000000009", "reasons only on its own page", "constructor", "cannot be shown", "2 requests"],
+        ),
+        ("", ["200-0000000009", "reasons only on its own page", "all nodes", "oddest", "Launch duration"]),
+    ] {
+        browser.open(&harness.url(&format!("#/{view}"))).await;
+        // A change of the fragment alone does not load the page.
+        browser.run("location.reload()").await;
+        for text in texts {
+            browser.wait_for_text(text).await;
+        }
+        let violations = browser.accessibility_violations().await;
+        assert!(violations.is_empty(), "{view}: {violations:#?}");
+        browser.screenshot(format!("incomplete-{view}").trim_end_matches('-')).await;
+    }
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn the_page_of_a_request_follows_its_verdicts() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    let request =
+        r#"{"state": "fulfilled", "state_time": 1.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
+    harness.put("/nodepool/requests/200-0000000001", request).await;
+    // The first reply arrives after the second one.
+    let verdicts = r"
+    between.stubs['/api/request/'] = async (real) => {
+        between.requests += 1;
+        const own = between.requests;
+        const found = await (await real()).json();
+        found.reasons = [{ pool: 'a-pool', verdict: `verdict <${own}>`, reason: 'why', since: 1 }];
+        if (own === 1) await between.hold();
+        return new Response(JSON.stringify(found));
+    };
+    const check = () => { if (document.body && document.body.innerText.includes('verdict <1>')) between.sawOldVerdict = true; };
+    new MutationObserver(check).observe(document, { subtree: true, childList: true });";
+    let browser = open_interposed(&harness, "#/request/200-0000000001", verdicts).await;
+    browser.wait_for_text("verdict <2>").await;
+    browser.run("between.release()").await;
+    browser.wait_for_text("verdict <3>").await;
+    assert_eq!(browser.run("return between.sawOldVerdict === undefined").await, true);
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn the_focus_is_kept_when_other_elements_change() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000001").await;
+    let growing = r"
+    let ready = 0;
+    const withGrowingCount = (metrics) => {
+        ready += 1;
+        metrics.launchers[0].providers[0].nodes = { ready };
+        return JSON.stringify(metrics);
+    };
+    between.stubs['/api/metrics'] = async (real) => new Response(withGrowingCount(await (await real()).json()));
+    window.EventSource = class extends EventSource {
+        addEventListener(name, listener) {
+            super.addEventListener(name, (event) => listener(name === 'metrics' ? { data: withGrowingCount(JSON.parse(event.data)) } : event));
+        }
+    };";
+    let browser = open_interposed(&harness, "#/providers", growing).await;
+    // Each view has a link in a panel with a growing number. The link must keep the focus.
+    for (number, view, link) in [
+        (2, "#/providers", "#/nodes?state=ready&provider=lab"),
+        (3, "#/", "#/nodes?state=ready"),
+        (4, "#/nodes", "#/node/0000000001"),
+    ] {
+        browser.run(&format!("location.hash = '{view}'")).await;
+        let found =
+            format!("[...document.querySelectorAll('main a')].find((a) => a.getAttribute('href') === '{link}')");
+        wait_until_true(&browser, &found).await;
+        let text = format!("{found}.closest('section').innerText.replace(/[0-9.]+ m?s/g, '')");
+        browser.run(&format!("{found}.focus(); window.before = {text}")).await;
+        harness.put_node(number, "ready", "").await;
+        wait_until_true(&browser, &format!("{text} !== window.before")).await;
+        let focused = browser.run("return document.activeElement.getAttribute('href')").await;
+        assert_eq!(focused, link, "{view}");
+    }
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}

@@ -1,0 +1,11 @@
+//! Web port: lists, pages, metrics, and (with the feature `otel`) traces. Real launcher processes, on an embedded
+//! coordinator or on Apache ZooKeeper. `tests/run` provides chromium, Prometheus and Nodepool 11 for the tests that
+//! need them.
+
+mod browser;
+mod http;
+mod live_page;
+mod metrics;
+mod reference;
+#[cfg(feature = "otel")]
+mod traces;

@@ -1,0 +1,8 @@
+//! Embedded server: protocol, files, clients, crashes, and a comparison with Apache ZooKeeper.
+
+mod client;
+mod crash;
+mod kazoo;
+mod store;
+mod traces;
+mod wire;
